@@ -1,0 +1,2 @@
+//! The quietline command.
+fn main() {}
