@@ -1,0 +1,261 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+fn sample_v4() -> IpHeader {
+    IpHeader {
+        src: v4(10, 0, 0, 1),
+        dst: v4(10, 0, 0, 2),
+        protocol: protocol::TCP,
+        hop_limit: 64,
+        traffic_class: 0x02,
+        flow_label: 0,
+        id: 0x1234,
+        fragment: Fragment::DONT,
+        header_len: 20,
+        payload_len: 8,
+    }
+}
+
+fn sample_v6() -> IpHeader {
+    IpHeader {
+        src: "2001:db8::1".parse().unwrap(),
+        dst: "2001:db8::2".parse().unwrap(),
+        flow_label: 0xabcde,
+        traffic_class: 0x5a,
+        id: 0,
+        fragment: Fragment::default(),
+        header_len: 40,
+        ..sample_v4()
+    }
+}
+
+fn bytes_of<const V4: bool>(header: &IpHeader) -> Vec<u8> {
+    let mut bytes = vec![0; fixed_len::<V4>() + usize::from(header.payload_len)];
+    header.emit::<V4>(&mut bytes);
+    bytes
+}
+
+/// An IPv4 header with `options` (a multiple of 4 bytes) and a right checksum, followed by 8 bytes of payload.
+fn with_options(options: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes_of::<true>(&sample_v4());
+    bytes.splice(20..20, options.iter().copied());
+    bytes[0] = 0x45 + u8::try_from(options.len() / 4).unwrap();
+    let total_len = u16::try_from(bytes.len()).unwrap();
+    bytes[2..4].copy_from_slice(&total_len.to_be_bytes());
+    refresh_checksum(&mut bytes);
+    bytes
+}
+
+fn refresh_checksum(bytes: &mut [u8]) {
+    let header_len = usize::from(bytes[0] & 15) * 4;
+    bytes[10..12].fill(0);
+    let sum = header_checksum(&bytes[..header_len]);
+    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn edited(edit: impl FnOnce(&mut [u8])) -> Result<IpHeader, DropReason> {
+    let mut bytes = bytes_of::<true>(&sample_v4());
+    edit(&mut bytes);
+    refresh_checksum(&mut bytes);
+    parse::<true>(&bytes, bytes.len())
+}
+
+#[test]
+fn v4_bytes_are_those_of_rfc_791() {
+    let bytes = bytes_of::<true>(&sample_v4());
+    let expected =
+        [0x45, 0x02, 0, 28, 0x12, 0x34, 0x40, 0, 64, 6, 0x14, 0xa4, 10, 0, 0, 1, 10, 0, 0, 2];
+    assert_eq!(bytes[..20], expected);
+    assert_eq!(parse::<true>(&bytes, bytes.len()), Ok(sample_v4()));
+}
+
+#[test]
+fn v6_bytes_are_those_of_rfc_8200() {
+    let bytes = bytes_of::<false>(&sample_v6());
+    assert_eq!(bytes[..8], [0x65, 0xaa, 0xbc, 0xde, 0, 8, 6, 64]);
+    assert_eq!(parse::<false>(&bytes, bytes.len()), Ok(sample_v6()));
+}
+
+#[test]
+fn every_truncation_is_too_short() {
+    let four = bytes_of::<true>(&sample_v4());
+    for len in 0..four.len() {
+        assert_eq!(parse::<true>(&four[..len], len), Err(DropReason::PacketTooShort), "{len}");
+    }
+    let six = bytes_of::<false>(&sample_v6());
+    for len in 0..six.len() {
+        assert_eq!(parse::<false>(&six[..len], len), Err(DropReason::PacketTooShort), "{len}");
+    }
+}
+
+#[test]
+fn linear_part_may_end_behind_the_header() {
+    let bytes = bytes_of::<true>(&sample_v4());
+    assert!(parse::<true>(&bytes[..20], bytes.len()).is_ok());
+}
+
+#[test]
+fn padding_after_the_packet_is_not_payload() {
+    let mut bytes = bytes_of::<true>(&sample_v4());
+    bytes.resize(46, 0);
+    let header = parse::<true>(&bytes, bytes.len()).unwrap();
+    assert_eq!(header.total_len(), 28);
+}
+
+#[test]
+fn versions_do_not_mix() {
+    let four = bytes_of::<true>(&sample_v4());
+    let six = bytes_of::<false>(&sample_v6());
+    assert_eq!(parse::<false>(&four, four.len()), Err(DropReason::IpVersion));
+    assert_eq!(parse::<true>(&six, six.len()), Err(DropReason::IpVersion));
+    assert_eq!(claimed_len::<true>(&[]), Err(DropReason::PacketTooShort));
+    assert_eq!(claimed_len::<true>(&[0x44]), Err(DropReason::IpHeaderLength));
+    assert_eq!(claimed_len::<true>(&[0x4f]), Ok(60));
+    assert_eq!(claimed_len::<false>(&[0x60]), Ok(40));
+}
+
+#[test]
+fn lengths_must_fit_each_other() {
+    assert_eq!(edited(|b| b[3] = 19), Err(DropReason::IpLength));
+    assert_eq!(edited(|b| b[3] = 29), Err(DropReason::PacketTooShort));
+    assert_eq!(edited(|b| b[3] = 20).unwrap().payload_len, 0);
+}
+
+#[test]
+fn any_flipped_bit_breaks_the_checksum() {
+    let good = bytes_of::<true>(&sample_v4());
+    for bit in 8..160 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(parse::<true>(&bytes, bytes.len()), Err(DropReason::IpCsum), "bit {bit}");
+    }
+}
+
+#[test]
+fn fragments_are_recognised() {
+    let more = edited(|b| b[6] = 0x20).unwrap().fragment;
+    assert!(more.is_piece() && more.more);
+    let last = edited(|b| b[6..8].copy_from_slice(&[0x00, 0xb9])).unwrap().fragment;
+    assert!(last.is_piece());
+    assert_eq!(last.offset, 1480);
+    assert!(!Fragment::DONT.is_piece());
+}
+
+#[test]
+fn options_are_checked_and_not_obeyed() {
+    let header = |options: &[u8]| {
+        let bytes = with_options(options);
+        parse::<true>(&bytes, bytes.len())
+    };
+    let tolerated = header(&[7, 7, 4, 0, 0, 0, 0, 0]).unwrap();
+    assert_eq!((tolerated.header_len, tolerated.payload_len), (28, 8));
+    assert_eq!(header(&[131, 7, 4, 10, 0, 0, 1, 0]), Err(DropReason::IpOptions));
+    assert_eq!(header(&[1, 1, 1, 7]), Err(DropReason::IpOptions));
+}
+
+#[test]
+fn absurd_addresses_are_refused() {
+    let src = |a: [u8; 4]| edited(|b| b[12..16].copy_from_slice(&a)).map(|_| ());
+    assert_eq!(src([224, 0, 0, 1]), Err(DropReason::IpSourceInvalid));
+    assert_eq!(src([255, 255, 255, 255]), Err(DropReason::IpSourceInvalid));
+    assert_eq!(src([0, 0, 0, 0]), Err(DropReason::IpSourceInvalid));
+    assert_eq!(src([0, 1, 2, 3]), Err(DropReason::IpSourceInvalid));
+    assert_eq!(src([127, 0, 0, 1]), Ok(()), "right on the loopback device");
+    let dst = |a: [u8; 4]| edited(|b| b[16..20].copy_from_slice(&a)).map(|_| ());
+    assert_eq!(dst([0, 0, 0, 0]), Err(DropReason::IpDestinationInvalid));
+    assert_eq!(dst([224, 0, 0, 1]), Ok(()));
+    let asks = edited(|b| {
+        b[12..16].fill(0);
+        b[16..20].fill(255);
+    });
+    assert!(asks.is_ok(), "a host without an address may ask for one");
+
+    let group = IpHeader { src: "ff02::1".parse().unwrap(), ..sample_v6() };
+    let bytes = bytes_of::<false>(&group);
+    assert_eq!(parse::<false>(&bytes, bytes.len()), Err(DropReason::IpSourceInvalid));
+}
+
+#[test]
+fn jumbograms_are_refused() {
+    let jumbo = IpHeader { payload_len: 0, protocol: 0, ..sample_v6() };
+    let bytes = bytes_of::<false>(&jumbo);
+    assert_eq!(parse::<false>(&bytes, bytes.len()), Err(DropReason::IpLength));
+}
+
+#[test]
+fn segments_of_a_superframe_keep_a_right_header() {
+    let mut bytes = with_options(&[1, 1, 1, 0]);
+    set_segment::<true>(&mut bytes, 4, 3);
+    let header = parse::<true>(&bytes, 28).unwrap();
+    assert_eq!((header.payload_len, header.id, header.header_len), (4, 0x1237, 24));
+
+    let mut bytes = bytes_of::<false>(&sample_v6());
+    set_segment::<false>(&mut bytes, 4, 3);
+    assert_eq!(parse::<false>(&bytes, bytes.len()).unwrap().payload_len, 4);
+}
+
+#[test]
+#[should_panic(expected = "not of the version")]
+fn emit_refuses_the_other_family() {
+    sample_v6().emit::<true>(&mut [0; 40]);
+}
+
+proptest! {
+    #[test]
+    fn emitted_v4_headers_parse(
+        src in 1_u32..0x7f00_0000, dst in 1_u32..0x7f00_0000, id: u16, class: u8, ttl: u8, protocol: u8,
+        dont: bool, more: bool, offset in 0_u16..0x2000, payload_len in 0_u16..=65_515,
+    ) {
+        let src = Ipv4Addr::from_bits(src | 0x0100_0000);
+        let dst = Ipv4Addr::from_bits(dst | 0x0100_0000);
+        let header = IpHeader {
+            src: src.into(), dst: dst.into(), protocol, hop_limit: ttl, traffic_class: class, flow_label: 0, id,
+            fragment: Fragment { dont, more, offset: offset << 3 }, header_len: 20, payload_len,
+        };
+        let mut bytes = [0; 20];
+        header.emit::<true>(&mut bytes);
+        prop_assert_eq!(parse::<true>(&bytes, 20 + usize::from(payload_len)), Ok(header));
+    }
+
+    #[test]
+    fn emitted_v6_headers_parse(
+        src in 1_u128..1 << 120, dst in 1_u128..1 << 120, class: u8, hop_limit: u8, flow_label in 0_u32..1 << 20,
+        protocol in 1_u8.., payload_len: u16,
+    ) {
+        let header = IpHeader {
+            src: Ipv6Addr::from_bits(src).into(), dst: Ipv6Addr::from_bits(dst).into(), protocol, hop_limit,
+            traffic_class: class, flow_label, id: 0, fragment: Fragment::default(), header_len: 40, payload_len,
+        };
+        let mut bytes = [0; 40];
+        header.emit::<false>(&mut bytes);
+        prop_assert_eq!(parse::<false>(&bytes, 40 + usize::from(payload_len)), Ok(header));
+    }
+
+    #[test]
+    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..80), longer in 0_usize..80) {
+        let packet_len = bytes.len() + longer;
+        if let Ok(header) = parse::<true>(&bytes, packet_len) {
+            prop_assert!(header.total_len() <= packet_len);
+        }
+        if let Ok(header) = parse::<false>(&bytes, packet_len) {
+            prop_assert!(header.total_len() <= packet_len);
+        }
+    }
+
+    /// The checksum as RFC 1071 defines it, sixteen bits at a time.
+    #[test]
+    fn checksum_agrees_with_the_definition(words in proptest::collection::vec(any::<u32>(), 5..=15)) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let mut sum = 0_u32;
+        for pair in bytes.as_chunks::<2>().0 {
+            sum += u32::from(u16::from_be_bytes(*pair));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        prop_assert_eq!(header_checksum(&bytes), !u16::try_from(sum).unwrap());
+    }
+}
