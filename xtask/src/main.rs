@@ -1,2 +1,65 @@
-//! Project chores.
-fn main() {}
+//! Project chores, run as `cargo xtask <chore>`.
+//!
+//! Place: beside the product; nothing depends on it. `layers` and `tidy` are also tests of this crate, so that
+//! `cargo test` holds the rules whoever runs it.
+//!
+//! Not here: what needs no tool beyond cargo itself (fmt, clippy and doc are called directly by `.ci/run`).
+#![forbid(unsafe_code)]
+
+mod findings;
+mod layers;
+mod source;
+mod steps;
+mod suite;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+const HELP: &str = "\
+usage: cargo xtask <chore>
+
+  layers   the crate graph and the names inner crates may not use
+  tidy     words, sizes, heads, links and reasons, over every file of the repository
+  test     the README's test command: workspace, loom, network namespaces, fuzz, deny
+  loom     the loom models of pkt and sync alone
+  netns    the tests against the Linux kernel alone (root, /dev/net/tun)
+  fuzz     one minute of every fuzz target alone; QUIETLINE_FUZZ_SECONDS overrides
+  deny     licences, bans and sources of the dependencies alone
+";
+
+fn main() -> ExitCode {
+    let chore = std::env::args().nth(1).unwrap_or_default();
+    let outcome = match chore.as_str() {
+        "layers" => report("layers", layers::check),
+        "tidy" => report("tidy", tidy::check),
+        "test" => suite::run(&suite::ALL),
+        "loom" => suite::run(&[suite::LOOM]),
+        "netns" => suite::run(&[suite::NETNS]),
+        "fuzz" => suite::run(&[suite::FUZZ]),
+        "deny" => suite::run(&[suite::DENY]),
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask {chore}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a checker and prints what it found. `Ok(false)` means findings.
+fn report(name: &str, check: fn() -> Result<findings::Findings>) -> Result<bool> {
+    let findings = check()?;
+    for finding in findings.iter() {
+        println!("{finding}");
+    }
+    println!("{name}: {} findings", findings.len());
+    Ok(findings.is_empty())
+}

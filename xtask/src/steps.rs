@@ -1,0 +1,193 @@
+//! Steps of a longer run: each ends passed, failed or skipped with a reason, and the run says so at its end.
+//!
+//! Output of a step is passed through as it comes; the closing lines of cargo's test runner are read on the way, so that a
+//! step that was meant to run tests and ran none fails.
+//!
+//! Not here: which steps there are (`suite`).
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::source::root;
+
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Everything ran and held.
+    Passed(Tally),
+    /// Something did not hold.
+    Failed(String, Tally),
+    /// The machine lacks what the step needs.
+    Skipped(String),
+}
+
+/// Tests counted from the output of test runners.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+impl Tally {
+    /// Adds another step's tests.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Reads one line of output: cargo's closing line, or the word of a test that skipped itself.
+    fn read(&mut self, line: &str) {
+        if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
+            let count = |word: &str| -> usize {
+                let found =
+                    counts.split([';', '.']).find_map(|part| part.trim().strip_suffix(word));
+                found.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+            };
+            self.passed += count("passed");
+            self.failed += count("failed");
+        }
+        if line.contains("skipped: ") {
+            self.skipped += 1;
+        }
+    }
+}
+
+/// The cargo that runs us, in the root of the repository.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Whether `name` answers to `--version`.
+pub(crate) fn has_tool(name: &str) -> bool {
+    let mut command = Command::new(name);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Whether a missing tool is a failure: on a build machine nothing may be left out silently.
+pub(crate) fn strict() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+/// Skips, or fails where nothing may be skipped.
+pub(crate) fn missing(what: impl Into<String>) -> Outcome {
+    let what = what.into();
+    if strict() { Outcome::Failed(what, Tally::default()) } else { Outcome::Skipped(what) }
+}
+
+/// Runs a command that needs no counting.
+pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
+    let shown = announce(command);
+    let status = command.status().with_context(|| format!("starting {shown}"))?;
+    let tally = Tally::default();
+    Ok(if status.success() {
+        Outcome::Passed(tally)
+    } else {
+        Outcome::Failed(format!("{shown}: {status}"), tally)
+    })
+}
+
+/// Runs a command that runs tests; fails when it ran none.
+pub(crate) fn run_tests(command: &mut Command) -> Result<Outcome> {
+    let shown = announce(command);
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {shown}"))?;
+    let stdout = child.stdout.take().context("the child has no output")?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(stdout).lines() {
+        let line = line.context("reading test output")?;
+        tally.read(&line);
+        writeln!(std::io::stdout(), "{line}").context("writing test output")?;
+    }
+    let status = child.wait().context("waiting for the tests")?;
+    Ok(if !status.success() {
+        Outcome::Failed(format!("{shown}: {status}"), tally)
+    } else if tally.passed == 0 {
+        Outcome::Failed(format!("{shown}: ran no test"), tally)
+    } else {
+        Outcome::Passed(tally)
+    })
+}
+
+/// Prints the command as one could type it, and returns it.
+fn announce(command: &Command) -> String {
+    let mut shown = String::new();
+    for (name, value) in command.get_envs() {
+        let value = value.unwrap_or_default().to_string_lossy();
+        shown.push_str(&format!("{}={value:?} ", name.to_string_lossy()));
+    }
+    let program = command.get_program().to_string_lossy();
+    shown.push_str(program.rsplit('/').next().unwrap_or_default());
+    for argument in command.get_args() {
+        shown.push(' ');
+        shown.push_str(&argument.to_string_lossy());
+    }
+    println!("\n== {shown}");
+    shown
+}
+
+/// Prints one line per step and the plain closing line; `true` when none failed.
+pub(crate) fn summarise(steps: &[(&str, Outcome, Duration)]) -> bool {
+    let mut total = Tally::default();
+    println!("\n== steps");
+    for (name, outcome, took) in steps {
+        let seconds = took.as_secs();
+        match outcome {
+            Outcome::Passed(tally) => {
+                total.add(*tally);
+                // A step without tests of its own (deny, a fuzz run) counts as one check.
+                total.passed += usize::from(*tally == Tally::default());
+                println!("{name}: ok ({seconds} s)");
+            }
+            Outcome::Failed(why, tally) => {
+                total.add(*tally);
+                total.failed += usize::from(tally.failed == 0);
+                println!("{name}: FAILED ({seconds} s): {why}");
+            }
+            Outcome::Skipped(why) => {
+                total.skipped += 1;
+                println!("{name}: skipped: {why}");
+            }
+        }
+    }
+    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+    steps.iter().all(|(_, outcome, _)| !matches!(outcome, Outcome::Failed(..)))
+}
+
+/// Runs one step under a clock. An error of the step itself is a failure of it.
+pub(crate) fn timed(step: fn() -> Result<Outcome>) -> (Outcome, Duration) {
+    let start = Instant::now();
+    let outcome =
+        step().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}"), Tally::default()));
+    (outcome, start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_counted() {
+        let mut tally = Tally::default();
+        tally.read("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        tally.read("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured");
+        tally.read("skipped: ping: not root");
+        tally.read("running 5 tests");
+        assert_eq!(tally, Tally { passed: 15, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_failed_step_fails_the_run() {
+        let failed = Outcome::Failed("why".to_owned(), Tally::default());
+        let took = Duration::ZERO;
+        assert!(!summarise(&[("a", failed, took)]));
+        assert!(summarise(&[("a", Outcome::Skipped("why".to_owned()), took)]));
+    }
+}

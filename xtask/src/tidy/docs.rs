@@ -1,0 +1,167 @@
+//! Documents that must stay true: module heads, links, the two data-path lines, the hops of docs/datapath.md.
+//!
+//! A hop is written as `` `stack/src/ip/input.rs::input` ``: a file below `crates/` and a function in it.
+//!
+//! Not here: prose.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Result;
+
+use super::shape;
+use crate::findings::Findings;
+use crate::source::{self, RustSource};
+
+/// The data path, in the words that stand at the top of the stack crate and of the documents.
+const DATA_PATH: [&str; 2] = [
+    "receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app",
+    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbour → qdisc → gso → device → completion → recycle",
+];
+
+/// The files that carry the two lines.
+const DATA_PATH_FILES: [&str; 3] =
+    ["ARCHITECTURE.md", "docs/datapath.md", "crates/stack/src/lib.rs"];
+
+const HOPS: &str = "docs/datapath.md";
+
+/// A source file begins with its place, counterpart and invariant.
+pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {
+    let first = source.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let described = first.starts_with("//!") || first.starts_with("#!");
+    if !described {
+        findings.note(&source.path, 1, "no module head: say what lives here (`//! …`)");
+    }
+}
+
+/// The two data-path lines stand where they are promised.
+pub(crate) fn check_lines(findings: &mut Findings) -> Result<()> {
+    for path in DATA_PATH_FILES {
+        let text = source::read(path)?.unwrap_or_default();
+        for line in DATA_PATH {
+            if !text.contains(line) {
+                findings.note(path, 0, format!("the data-path line is missing: {line}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every hop names a function that exists.
+pub(crate) fn check_hops(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
+    let text = source::read(HOPS)?.unwrap_or_default();
+    let mut hops = 0;
+    for (index, line) in text.lines().enumerate() {
+        for (file, name) in line.split('`').filter_map(hop) {
+            hops += 1;
+            let path = format!("crates/{file}");
+            let Some(source) = sources.iter().find(|source| source.path == path) else {
+                findings.note(HOPS, index + 1, format!("{path} does not exist"));
+                continue;
+            };
+            let bare = name.rsplit("::").next().unwrap_or(name);
+            if !shape::functions(source).iter().any(|function| function.name == bare) {
+                findings.note(HOPS, index + 1, format!("{path} has no fn {bare}"));
+            }
+        }
+    }
+    if hops == 0 {
+        findings.note(HOPS, 0, "names no hop at all");
+    }
+    Ok(())
+}
+
+/// `stack/src/core.rs::Core::run` as file and function.
+fn hop(code: &str) -> Option<(&str, &str)> {
+    let (file, name) = code.split_once(".rs::")?;
+    let file = &code[..file.len() + 3];
+    (!code.contains(' ')).then_some((file, name))
+}
+
+/// Relative links lead to files that exist, anchors to headings.
+pub(crate) fn check_links(path: &str, text: &str, findings: &mut Findings) {
+    for (index, line) in text.lines().enumerate() {
+        for target in targets(line) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let linked = if file.is_empty() { PathBuf::from(path) } else { beside(path, file) };
+            let full = source::root().join(&linked);
+            if !full.exists() {
+                findings.note(path, index + 1, format!("dead link: {target}"));
+            } else if !anchor.is_empty() && !has_heading(&full, anchor) {
+                findings.note(path, index + 1, format!("no heading for the anchor: {target}"));
+            }
+        }
+    }
+}
+
+/// The targets of inline links in a line: what stands between `](` and `)`.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+}
+
+/// `link` as seen from the directory of `path`, with `..` resolved.
+fn beside(path: &str, link: &str) -> PathBuf {
+    let mut joined = Path::new(path).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    for component in Path::new(link).components() {
+        match component {
+            Component::ParentDir => {
+                joined.pop();
+            }
+            Component::Normal(name) => joined.push(name),
+            _ => {}
+        }
+    }
+    joined
+}
+
+fn has_heading(file: &Path, anchor: &str) -> bool {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor)
+}
+
+/// The anchor a heading gets: lower case, words joined by dashes, punctuation gone.
+fn slug(heading: &str) -> String {
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hops_are_read() {
+        assert_eq!(hop("stack/src/core.rs::Core::run"), Some(("stack/src/core.rs", "Core::run")));
+        assert_eq!(hop("Core::run"), None);
+        assert_eq!(hop("see a.rs::b c"), None);
+    }
+
+    #[test]
+    fn dead_links_are_found() {
+        let mut findings = Findings::default();
+        let text =
+            "[a](README.md) [b](../README.md)\n[c](none.md)\n[d](https://example.com/none)\n";
+        check_links("docs/x.md", text, &mut findings);
+        assert_eq!(findings.iter().map(|f| f.line).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn headings_become_anchors() {
+        assert_eq!(slug("## The data path: two lines"), "the-data-path-two-lines");
+    }
+
+    #[test]
+    fn a_file_without_head_is_found() {
+        let mut findings = Findings::default();
+        check_head(&RustSource::new("a.rs", "use std::fmt;\n".to_owned()), &mut findings);
+        check_head(&RustSource::new("b.rs", "//! Head.\n".to_owned()), &mut findings);
+        assert_eq!(findings.len(), 1);
+    }
+}

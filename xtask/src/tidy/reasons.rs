@@ -1,0 +1,101 @@
+//! Exceptions that owe a reason: `unsafe`, silenced lints, skipped tests.
+//!
+//! `unsafe` may appear in the rooms of `UNSAFE_ROOMS` alone, and each block or impl has a `SAFETY:` comment right above
+//! it or on the line itself. clippy holds part of this too; it does not know the rooms.
+//!
+//! Not here: whether the reason is true.
+
+use crate::findings::Findings;
+use crate::source::RustSource;
+
+/// Where unsafe code may live: packet memory, concurrency, and what touches the OS.
+const UNSAFE_ROOMS: &[&str] = &["crates/pkt/", "crates/sync/", "crates/quietline/"];
+
+/// Lines above an `unsafe` that may separate it from its reason: the statement it is part of, and attributes.
+const REASON_DISTANCE: usize = 4;
+
+/// Checks one file.
+pub(crate) fn check(source: &RustSource, findings: &mut Findings) {
+    let code: Vec<&str> = source.code.lines().collect();
+    let comments: Vec<&str> = source.comments.lines().collect();
+    for (index, line) in code.iter().enumerate() {
+        check_unsafe(source, index, line, &comments, findings);
+        let attribute = line.trim_start();
+        if attribute.starts_with("#[ignore") {
+            findings.note(&source.path, index + 1, "an ignored test protects nothing");
+        }
+        let silences = ["#[allow(", "#![allow(", "#[expect(", "#![expect("];
+        let silenced = silences.iter().any(|opening| attribute.starts_with(opening));
+        if silenced && !attribute_text(&code, index).contains("reason") {
+            findings.note(&source.path, index + 1, "a silenced lint needs `reason = \"…\"`");
+        }
+    }
+}
+
+fn check_unsafe(
+    source: &RustSource,
+    index: usize,
+    line: &str,
+    comments: &[&str],
+    findings: &mut Findings,
+) {
+    let opens = ["unsafe {", "unsafe impl"].iter().any(|opening| line.contains(opening));
+    let declares = line.contains("unsafe fn") || line.contains("unsafe trait");
+    let at_home = UNSAFE_ROOMS.iter().any(|room| source.path.starts_with(room));
+    if (opens || declares) && !at_home {
+        findings.note(&source.path, index + 1, "unsafe lives in pkt, sync and quietline only");
+    }
+    if opens && !has_reason(comments, index) {
+        findings.note(&source.path, index + 1, "unsafe without a `SAFETY:` comment above it");
+    }
+}
+
+/// Whether a `SAFETY:` comment stands on the line, or above it within the distance; a comment block counts as one line.
+fn has_reason(comments: &[&str], index: usize) -> bool {
+    let mut distance = 0;
+    for above in (0..=index).rev() {
+        let comment = comments.get(above).map_or("", |line| line.trim());
+        if comment.contains("SAFETY:") || comment.contains("# Safety") {
+            return true;
+        }
+        if comment.is_empty() {
+            distance += 1;
+        }
+        if distance > REASON_DISTANCE {
+            return false;
+        }
+    }
+    false
+}
+
+/// The text of the attribute that starts at `index`, up to the line that closes it.
+fn attribute_text(code: &[&str], index: usize) -> String {
+    let rest = &code[index..];
+    let lines = rest.iter().position(|line| line.trim_end().ends_with(']')).unwrap_or(0);
+    rest[..=lines].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        let mut findings = Findings::default();
+        check(&RustSource::new(path, text.to_owned()), &mut findings);
+        findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn unsafe_needs_a_reason_and_a_room() {
+        let text =
+            "// SAFETY: one\n// two\nlet a =\n    unsafe { b() };\n\n\n\n\n\nunsafe { c() };\n";
+        assert_eq!(lines("crates/pkt/src/a.rs", text), [10]);
+        assert_eq!(lines("crates/tcp/src/a.rs", text), [4, 10, 10]);
+    }
+
+    #[test]
+    fn silenced_lints_need_a_reason() {
+        let text = "#[allow(dead_code)]\n#[expect(\n    dead_code,\n    reason = \"shown\"\n)]\nfn a() {}\n";
+        assert_eq!(lines("crates/pkt/src/a.rs", text), [1]);
+    }
+}

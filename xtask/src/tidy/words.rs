@@ -1,0 +1,110 @@
+//! One word per concept: the banned words of the glossary, as identifiers.
+//!
+//! Snake-case identifiers are compared part by part (`old_skb` is found, `skbase` is not), names of types as a
+//! whole or by their ending.
+//!
+//! Not here: words that are wrong in one meaning and right in another (`window`, `chunk`, `backlog`); review keeps those.
+
+use crate::findings::Findings;
+use crate::source::RustSource;
+
+/// A banned part of a snake-case identifier, our word, and the rooms where it is banned.
+const PARTS: &[(&str, &str, &[&str])] = &[
+    ("skb", "packet", ALL),
+    ("mbuf", "packet", ALL),
+    ("freelist", "recycle", ALL),
+    ("pcb", "tcb", ALL),
+    ("conn", "tcb or socket", &["crates/tcp/", "crates/stack/"]),
+    ("lro", "gro", ALL),
+    ("assembler", "reassembly", &["crates/tcp/", "crates/stack/"]),
+    ("shard", "core", &["crates/stack/", "crates/quietline/"]),
+    ("pdu", "segment, datagram or packet", ALL),
+];
+
+/// Banned whole identifiers.
+const WHOLE: &[(&str, &str)] = &[
+    ("free_list", "recycle"),
+    ("route_cache", "dst"),
+    ("arp_entry", "neighbor"),
+    ("local_seq_no", "snd_nxt"),
+    ("remote_seq_no", "rcv_nxt"),
+    ("remote_last_ack", "snd_una"),
+    ("SkBuff", "Packet"),
+    ("Mbuf", "Packet"),
+    ("Assembler", "reassembly"),
+    ("Pcb", "Tcb"),
+    ("TcpConn", "Tcb"),
+];
+
+/// Endings of type names that are banned.
+const ENDINGS: &[(&str, &str)] = &[("Repr", "…Header"), ("Pdu", "…Header")];
+
+const ALL: &[&str] = &["crates/"];
+
+/// Macros that stand for unfinished work or leftovers of debugging.
+const MACROS: &[&str] = &[concat!("db", "g!"), concat!("to", "do!"), concat!("unimpl", "emented!")];
+
+/// Checks the identifiers of one file.
+pub(crate) fn check(source: &RustSource, findings: &mut Findings) {
+    if source.path.starts_with("crates/") {
+        check_identifiers(source, findings);
+    }
+    for (index, line) in source.code.lines().enumerate() {
+        if let Some(name) = MACROS.iter().find(|name| line.contains(**name)) {
+            findings.note(&source.path, index + 1, format!("`{name}` does not belong in main"));
+        }
+    }
+}
+
+fn check_identifiers(source: &RustSource, findings: &mut Findings) {
+    let mut previous = "";
+    for (line, word) in source.identifiers() {
+        if let Some(instead) = replacement(&source.path, word) {
+            findings.note(&source.path, line, format!("`{word}`: our word is {instead}"));
+        }
+        if previous == "fn" && word.starts_with("get_") {
+            findings.note(&source.path, line, format!("`{word}`: no get_ in names"));
+        }
+        previous = word;
+    }
+}
+
+fn replacement(path: &str, word: &str) -> Option<&'static str> {
+    if let Some((_, instead)) = WHOLE.iter().find(|(banned, _)| *banned == word) {
+        return Some(instead);
+    }
+    if word.starts_with(char::is_uppercase) {
+        let ending = ENDINGS.iter().find(|(ending, _)| word.ends_with(ending) && word != *ending);
+        return ending.map(|(_, instead)| *instead);
+    }
+    let banned_here = |rooms: &[&str]| rooms.iter().any(|room| path.starts_with(room));
+    PARTS
+        .iter()
+        .find(|(part, _, rooms)| banned_here(rooms) && word.split('_').any(|piece| piece == *part))
+        .map(|(_, instead, _)| *instead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        let mut findings = Findings::default();
+        check(&RustSource::new(path, text.to_owned()), &mut findings);
+        findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn banned_parts_are_found_in_their_rooms() {
+        let text = "let old_skb = 1;\nlet skbase = 1;\nlet conn_id = 1; // skb\n";
+        assert_eq!(lines("crates/tcp/src/a.rs", text), [1, 3]);
+        assert_eq!(lines("crates/cli/src/a.rs", text), [1]);
+        assert_eq!(lines("tests/a.rs", text), [0; 0]);
+    }
+
+    #[test]
+    fn type_endings_and_getters_are_found() {
+        let text = "struct TcpRepr;\n#[repr(C)] struct A;\nfn get_one() {}\nmap.get_mut(1);\n";
+        assert_eq!(lines("crates/stack/src/a.rs", text), [1, 3]);
+    }
+}
