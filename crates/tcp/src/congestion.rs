@@ -1,0 +1,468 @@
+//! Congestion control: how many bytes may be in flight.
+//!
+//! Above: output asks [`Congestion::cwnd`]; input and the retransmission timer tell what happened by `on_*`.
+//! RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux: tcp_cong.c, tcp_cwnd_validate().
+//!
+//! The window arithmetic that every algorithm shares is here: initial window, NewReno's inflation and deflation in
+//! recovery, the collapse on a time-out, validation while the application is the bottleneck, restart after idle,
+//! undo. An algorithm decides two things: the growth on an acknowledgment and the new `ssthresh` on a loss. It is
+//! a variant of the closed [`Policy`]; another one (CUBIC, DCTCP) adds a variant, its file beside
+//! `congestion/reno.rs` and an arm in each `match`. One that steers by a model of the path (BBR) also reads the
+//! times in [`AckSample`].
+//!
+//! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. What is asked for in segments
+//! is multiplied by the current `mss`.
+//!
+//! The order of calls in one recovery: `on_enter_recovery`, then any of `on_dup_ack` and `on_partial_ack`, then
+//! one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to the open state and to slow start
+//! after a time-out, never to recovery.
+//!
+//! Not here: when a loss is detected and what is sent again, proportional rate reduction, pacing.
+
+mod reno;
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use self::reno::Reno;
+use crate::seq::SeqNum;
+
+/// `ssthresh` before any loss: slow start has no end.
+pub const SSTHRESH_INFINITE: u32 = u32::MAX;
+
+/// `ssthresh` falls no lower, in segments (RFC 5681 §3.1, equation 4).
+const SSTHRESH_SEGMENTS_MIN: u32 = 2;
+
+/// Segments that left the network before fast retransmit: the three duplicate acknowledgments.
+const DUP_ACK_SEGMENTS: u32 = 3;
+
+/// An algorithm by name, as `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION` know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// RFC 5681 growth with RFC 6582 recovery.
+    #[default]
+    Reno,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 1] = [Self::Reno];
+
+    /// Linux's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reno => "reno",
+        }
+    }
+
+    /// The algorithm of a name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+}
+
+/// What a connection's window starts from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionConfig {
+    /// Which algorithm.
+    pub algorithm: Algorithm,
+    /// Initial window in segments. 10: RFC 6928, Linux TCP_INIT_CWND.
+    ///
+    /// Differs from RFC 6928: no cap of 14,600 bytes, because Linux has none and ten large segments on a path
+    /// with a large MTU are no more of a burst to it.
+    pub initial_window_segments: u32,
+    /// Bytes of one acknowledgment that slow start counts, in segments. `u32::MAX`: all.
+    ///
+    /// Differs from RFC 3465 (L = 2) as Linux does: receivers that merge segments acknowledge dozens at once,
+    /// and counting two of them would make slow start slower the better the receiver is.
+    pub slow_start_limit_segments: u32,
+    /// The window grows no further, in bytes (Linux: snd_cwnd_clamp).
+    pub cwnd_max_bytes: u32,
+}
+
+impl Default for CongestionConfig {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::default(),
+            initial_window_segments: 10,
+            slow_start_limit_segments: u32::MAX,
+            // No window announced by a peer can exceed 2^30 (RFC 7323 §2.3).
+            cwnd_max_bytes: 1 << 30,
+        }
+    }
+}
+
+/// An acknowledgment of new data.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSample {
+    /// When it arrived.
+    pub now: Instant,
+    /// Bytes it newly acknowledged.
+    pub acked_bytes: u32,
+    /// Round-trip time it measured, if it did.
+    pub rtt: Option<Duration>,
+    /// SND.UNA after it.
+    pub snd_una: SeqNum,
+    /// SND.NXT: rounds of growth end when `snd_una` passes today's value.
+    pub snd_nxt: SeqNum,
+}
+
+/// What output did in one run.
+#[derive(Clone, Copy, Debug)]
+pub struct SendSample {
+    /// When.
+    pub now: Instant,
+    /// Bytes in flight after it.
+    pub in_flight: u32,
+    /// The congestion window, and nothing else, kept more from being sent.
+    pub cwnd_limited: bool,
+    /// SND.UNA.
+    pub snd_una: SeqNum,
+    /// SND.NXT after it.
+    pub snd_nxt: SeqNum,
+    /// The time-out: how long an unused window stays trusted.
+    pub rto: Duration,
+}
+
+/// Congestion state of one connection.
+#[derive(Clone, Debug)]
+pub struct Congestion {
+    window: Window,
+    policy: Policy,
+    usage: Usage,
+    /// `cwnd` and `ssthresh` before the last reduction, for [`Congestion::undo`].
+    prior: Option<(u32, u32)>,
+    /// Bytes by which duplicate acknowledgments may still inflate the window (RFC 5681 §3.2, step 4): one
+    /// segment for each that is outstanding, so that a flood of forged ones buys nothing.
+    inflation_left: u32,
+    initial_window_segments: u32,
+    slow_start_limit_segments: u32,
+}
+
+/// The algorithm's own state.
+#[derive(Clone, Debug)]
+enum Policy {
+    Reno(Reno),
+}
+
+/// The two variables every algorithm works on, and their unit.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// Congestion window, bytes. At least one segment.
+    cwnd: u32,
+    /// Slow-start threshold, bytes. At least two segments.
+    ssthresh: u32,
+    /// Largest payload of a segment, bytes. Not 0.
+    mss: u32,
+    cwnd_max: u32,
+}
+
+/// How much of the window the application uses (RFC 7661; Linux: tcp_cwnd_validate).
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    /// In this round the window was what held sending back.
+    cwnd_limited: bool,
+    /// Most bytes in flight in this round.
+    in_flight_max: u32,
+    /// The round ends when SND.UNA reaches this.
+    round_end: SeqNum,
+    /// Most bytes in flight since the window was last full.
+    used: u32,
+    /// When the window was last full, or last lowered for not being so.
+    full_at: Instant,
+}
+
+impl Congestion {
+    /// A connection that has sent nothing. `mss` in bytes; 0 counts as 1.
+    #[must_use]
+    pub fn new(config: &CongestionConfig, mss: u32) -> Self {
+        let mss = mss.max(1);
+        let cwnd_max = config.cwnd_max_bytes.max(SSTHRESH_SEGMENTS_MIN.saturating_mul(mss));
+        let mut window = Window { cwnd: mss, ssthresh: SSTHRESH_INFINITE, mss, cwnd_max };
+        window.set_cwnd(config.initial_window_segments.max(1).saturating_mul(mss));
+        Self {
+            window,
+            policy: Policy::new(config.algorithm),
+            usage: Usage::default(),
+            prior: None,
+            inflation_left: 0,
+            initial_window_segments: config.initial_window_segments.max(1),
+            slow_start_limit_segments: config.slow_start_limit_segments.max(1),
+        }
+    }
+
+    /// Changes the algorithm; the window stays (`TCP_CONGESTION`).
+    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        if algorithm != self.algorithm() {
+            self.policy = Policy::new(algorithm);
+        }
+    }
+
+    /// The segment size changed: negotiated, or by path MTU discovery. The window keeps its count of segments,
+    /// because routers queue packets, not bytes.
+    pub fn set_mss(&mut self, mss: u32) {
+        let (old, new) = (u64::from(self.window.mss), u64::from(mss.max(1)));
+        let rescale = |bytes: u32| u32::try_from(u64::from(bytes) * new / old).unwrap_or(u32::MAX);
+        let Window { cwnd, ssthresh, .. } = self.window;
+        self.window.mss = mss.max(1);
+        self.window.cwnd_max = self.window.cwnd_max.max(SSTHRESH_SEGMENTS_MIN.saturating_mul(mss));
+        self.window.set_cwnd(rescale(cwnd));
+        if ssthresh != SSTHRESH_INFINITE {
+            self.window.set_ssthresh(rescale(ssthresh));
+        }
+        self.prior = self.prior.map(|(cwnd, ssthresh)| (rescale(cwnd), rescale(ssthresh)));
+    }
+
+    /// The handshake lost a segment: the first flight is one segment (RFC 5681 §3.1).
+    pub fn on_lossy_handshake(&mut self) {
+        self.window.set_cwnd(self.window.mss);
+    }
+
+    /// New data was acknowledged outside recovery: the window may grow.
+    ///
+    /// A window the application does not fill says nothing about the path and stays (RFC 7661 §4.3).
+    pub fn on_ack(&mut self, sample: &AckSample) {
+        if !self.is_cwnd_limited() {
+            return;
+        }
+        let counted = if self.in_slow_start() {
+            let limit = self.slow_start_limit_segments.saturating_mul(self.window.mss);
+            let counted = sample.acked_bytes.min(limit);
+            counted - self.window.slow_start(counted)
+        } else {
+            sample.acked_bytes
+        };
+        if counted != 0 {
+            match &mut self.policy {
+                Policy::Reno(reno) => reno.avoid(&mut self.window, counted),
+            }
+        }
+    }
+
+    /// Output ran: notes whether the window was the bottleneck. Call it outside recovery, when something was
+    /// sent.
+    pub fn on_sent(&mut self, sample: &SendSample) {
+        let usage = &mut self.usage;
+        let new_round = sample.snd_una.ge(usage.round_end);
+        let fuller = !usage.cwnd_limited && sample.in_flight > usage.in_flight_max;
+        if new_round || sample.cwnd_limited || fuller {
+            usage.cwnd_limited = sample.cwnd_limited;
+            usage.in_flight_max = sample.in_flight;
+            usage.round_end = sample.snd_nxt;
+        }
+        if self.is_cwnd_limited() {
+            self.usage.used = 0;
+            self.usage.full_at = sample.now;
+            return;
+        }
+        self.usage.used = self.usage.used.max(sample.in_flight);
+        if sample.now - self.usage.full_at >= sample.rto {
+            self.shrink_to_use(sample.now);
+        }
+    }
+
+    /// A time-out long the window was not filled: half of what is unused goes (RFC 7661's aim, Linux's way).
+    fn shrink_to_use(&mut self, now: Instant) {
+        let used = self.usage.used.max(self.initial_window());
+        if used < self.window.cwnd {
+            self.window.ssthresh = self.remembered_ssthresh();
+            self.window.set_cwnd(used + (self.window.cwnd - used) / 2);
+        }
+        self.usage.used = 0;
+        self.usage.full_at = now;
+    }
+
+    /// Nothing was sent for `idle`: for each time-out of it the window halves, down to the initial one
+    /// (RFC 5681 §4.1 softened as in Linux; `net.ipv4.tcp_slow_start_after_idle`). Call it before sending again.
+    pub fn on_idle(&mut self, idle: Duration, rto: Duration, now: Instant) {
+        let floor = self.initial_window().min(self.window.cwnd);
+        self.window.ssthresh = self.remembered_ssthresh();
+        let mut cwnd = self.window.cwnd;
+        let mut left = idle;
+        while cwnd > floor && left > rto {
+            cwnd /= 2;
+            left -= rto;
+            if rto.is_zero() {
+                break;
+            }
+        }
+        self.window.set_cwnd(cwnd.max(floor));
+        self.usage.used = 0;
+        self.usage.full_at = now;
+    }
+
+    /// Fast retransmit: RFC 6582 §3.2, step 2. `in_flight` is FlightSize before the retransmission, without
+    /// segments sent by limited transmit.
+    pub fn on_enter_recovery(&mut self, in_flight: u32) {
+        self.reduce_ssthresh(in_flight);
+        let Window { ssthresh, mss, .. } = self.window;
+        self.window.set_cwnd(ssthresh.saturating_add(DUP_ACK_SEGMENTS * mss));
+        self.inflation_left = in_flight.saturating_sub(DUP_ACK_SEGMENTS * mss);
+    }
+
+    /// A further duplicate acknowledgment in recovery: a segment left the network (RFC 5681 §3.2, step 4).
+    pub fn on_dup_ack(&mut self) {
+        let inflation = self.window.mss.min(self.inflation_left);
+        self.inflation_left -= inflation;
+        self.window.set_cwnd(self.window.cwnd + inflation);
+    }
+
+    /// New data was acknowledged, but not all that recovery began with: RFC 6582 §3.2, step 3. `in_flight` is
+    /// FlightSize after it.
+    pub fn on_partial_ack(&mut self, acked_bytes: u32, in_flight: u32) {
+        let mss = self.window.mss;
+        // Deflate by what left, and let one segment out when at least one arrived.
+        let add_back = if acked_bytes >= mss { mss } else { 0 };
+        self.window.set_cwnd(self.window.cwnd.saturating_sub(acked_bytes).saturating_add(add_back));
+        self.inflation_left = in_flight;
+    }
+
+    /// All that recovery began with is acknowledged: RFC 6582 §3.2, step 3, the choice that avoids a burst.
+    /// `in_flight` is FlightSize after it.
+    pub fn on_exit_recovery(&mut self, in_flight: u32) {
+        let Window { ssthresh, mss, .. } = self.window;
+        self.window.set_cwnd(ssthresh.min(in_flight.max(mss).saturating_add(mss)));
+        self.inflation_left = 0;
+    }
+
+    /// The retransmission timer expired: RFC 5681 §3.1, equation 4, and the loss window. `repeated` when the same
+    /// data timed out before or was being recovered: `ssthresh` is then reduced already.
+    pub fn on_rto(&mut self, in_flight: u32, repeated: bool) {
+        if !repeated {
+            self.reduce_ssthresh(in_flight);
+        }
+        self.inflation_left = 0;
+        match &mut self.policy {
+            Policy::Reno(reno) => reno.on_rto(),
+        }
+        self.window.set_cwnd(self.window.mss);
+    }
+
+    /// The last reduction proved needless (Eifel, F-RTO, D-SACK): both variables return to at least what they
+    /// were.
+    pub fn undo(&mut self) {
+        if let Some((cwnd, ssthresh)) = self.prior.take() {
+            self.window.set_cwnd(self.window.cwnd.max(cwnd));
+            self.window.ssthresh = self.window.ssthresh.max(ssthresh);
+            self.inflation_left = 0;
+        }
+    }
+
+    fn reduce_ssthresh(&mut self, in_flight: u32) {
+        self.prior = Some((self.window.cwnd, self.window.ssthresh));
+        let ssthresh = match &mut self.policy {
+            Policy::Reno(reno) => reno.on_loss(&self.window, in_flight),
+        };
+        self.window.set_ssthresh(ssthresh);
+    }
+
+    /// `cwnd`, bytes.
+    #[inline]
+    #[must_use]
+    pub const fn cwnd(&self) -> u32 {
+        self.window.cwnd
+    }
+
+    /// `cwnd` in whole segments, as `TCP_INFO` reports it.
+    #[must_use]
+    pub const fn cwnd_segments(&self) -> u32 {
+        self.window.cwnd / self.window.mss
+    }
+
+    /// `ssthresh`, bytes; [`SSTHRESH_INFINITE`] before the first loss.
+    #[must_use]
+    pub const fn ssthresh(&self) -> u32 {
+        self.window.ssthresh
+    }
+
+    /// The segment size the window is counted in.
+    #[must_use]
+    pub const fn mss(&self) -> u32 {
+        self.window.mss
+    }
+
+    /// Bytes that may be sent beside `in_flight`.
+    #[inline]
+    #[must_use]
+    pub const fn available(&self, in_flight: u32) -> u32 {
+        self.window.cwnd.saturating_sub(in_flight)
+    }
+
+    /// Growth is exponential.
+    #[must_use]
+    pub const fn in_slow_start(&self) -> bool {
+        self.window.cwnd < self.window.ssthresh
+    }
+
+    /// The window is what limits the connection, so acknowledgments may raise it. In slow start half a window
+    /// in flight is enough, because a full one must be allowed to double.
+    #[must_use]
+    pub const fn is_cwnd_limited(&self) -> bool {
+        self.usage.cwnd_limited
+            || (self.in_slow_start() && self.window.cwnd / 2 < self.usage.in_flight_max)
+    }
+
+    /// The window of a fresh connection, bytes.
+    #[must_use]
+    pub const fn initial_window(&self) -> u32 {
+        self.initial_window_segments.saturating_mul(self.window.mss)
+    }
+
+    /// Which algorithm decides.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        match self.policy {
+            Policy::Reno(_) => Algorithm::Reno,
+        }
+    }
+
+    /// Three quarters of the window as a floor of `ssthresh`: what to return to after the window is lowered for
+    /// reasons other than loss (RFC 7661 §4.4; Linux: tcp_current_ssthresh).
+    fn remembered_ssthresh(&self) -> u32 {
+        let Window { cwnd, ssthresh, .. } = self.window;
+        ssthresh.max(cwnd / 2 + cwnd / 4)
+    }
+
+    /// Asserts what always holds.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn check(&self) {
+        let Window { cwnd, ssthresh, mss, cwnd_max } = self.window;
+        assert!(mss > 0);
+        assert!(cwnd >= mss && cwnd <= cwnd_max, "cwnd {cwnd} of {mss}..={cwnd_max}");
+        assert!(ssthresh >= SSTHRESH_SEGMENTS_MIN * mss, "ssthresh {ssthresh}, mss {mss}");
+    }
+}
+
+impl Policy {
+    fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Reno => Self::Reno(Reno::default()),
+        }
+    }
+}
+
+impl Window {
+    /// Grows by up to `acked` bytes towards `ssthresh` and answers the bytes used up.
+    fn slow_start(&mut self, acked: u32) -> u32 {
+        let growth = acked.min(self.ssthresh.saturating_sub(self.cwnd));
+        self.set_cwnd(self.cwnd.saturating_add(growth));
+        growth
+    }
+
+    fn set_cwnd(&mut self, bytes: u32) {
+        self.cwnd = bytes.clamp(self.mss, self.cwnd_max);
+    }
+
+    fn set_ssthresh(&mut self, bytes: u32) {
+        self.ssthresh = bytes.max(SSTHRESH_SEGMENTS_MIN.saturating_mul(self.mss));
+    }
+}
+
+#[cfg(test)]
+mod tests;

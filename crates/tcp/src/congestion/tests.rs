@@ -1,0 +1,301 @@
+use core::time::Duration;
+
+use pkt::Instant;
+use proptest::prelude::*;
+
+use super::{
+    AckSample, Algorithm, Congestion, CongestionConfig, SSTHRESH_INFINITE, SendSample,
+};
+use crate::seq::SeqNum;
+
+const MSS: u32 = 1000;
+const RTO: Duration = Duration::from_millis(200);
+
+fn fresh() -> Congestion {
+    Congestion::new(&CongestionConfig::default(), MSS)
+}
+
+fn ack(acked_bytes: u32) -> AckSample {
+    let (snd_una, snd_nxt) = (SeqNum(0), SeqNum(0));
+    AckSample { now: Instant::ZERO, acked_bytes, rtt: None, snd_una, snd_nxt }
+}
+
+fn sent(in_flight: u32, cwnd_limited: bool, now: Instant) -> SendSample {
+    // A round ends with every call: `snd_una` has reached the last `snd_nxt`.
+    let (snd_una, snd_nxt) = (SeqNum(0), SeqNum(0));
+    SendSample { now, in_flight, cwnd_limited, snd_una, snd_nxt, rto: RTO }
+}
+
+/// A connection whose output always fills the window.
+fn limited() -> Congestion {
+    let mut congestion = fresh();
+    congestion.on_sent(&sent(congestion.cwnd(), true, Instant::ZERO));
+    congestion
+}
+
+/// In congestion avoidance with ten segments.
+fn avoiding() -> Congestion {
+    let mut congestion = limited();
+    congestion.on_enter_recovery(20 * MSS);
+    // ssthresh is half of the smaller of flight and window: five segments.
+    congestion.on_exit_recovery(20 * MSS);
+    assert_eq!(congestion.cwnd(), 5 * MSS);
+    assert!(!congestion.in_slow_start());
+    congestion
+}
+
+#[test]
+fn starts_with_ten_segments_and_no_threshold() {
+    let congestion = fresh();
+    assert_eq!(congestion.cwnd(), 10 * MSS);
+    assert_eq!(congestion.cwnd_segments(), 10);
+    assert_eq!(congestion.ssthresh(), SSTHRESH_INFINITE);
+    assert!(congestion.in_slow_start());
+    assert_eq!(congestion.available(4 * MSS), 6 * MSS);
+    assert_eq!(congestion.available(40 * MSS), 0);
+}
+
+#[test]
+fn lossy_handshake_starts_with_one_segment() {
+    let mut congestion = fresh();
+    congestion.on_lossy_handshake();
+    assert_eq!(congestion.cwnd(), MSS);
+}
+
+#[test]
+fn slow_start_doubles_each_round() {
+    let mut congestion = limited();
+    for _ in 0..10 {
+        congestion.on_ack(&ack(MSS));
+    }
+    assert_eq!(congestion.cwnd(), 20 * MSS);
+    // One acknowledgment for a whole window counts as much as one for each segment.
+    congestion.on_ack(&ack(20 * MSS));
+    assert_eq!(congestion.cwnd(), 40 * MSS);
+}
+
+#[test]
+fn byte_counting_limit_is_a_number() {
+    let config = CongestionConfig { slow_start_limit_segments: 2, ..CongestionConfig::default() };
+    let mut congestion = Congestion::new(&config, MSS);
+    congestion.on_sent(&sent(10 * MSS, true, Instant::ZERO));
+    congestion.on_ack(&ack(10 * MSS));
+    assert_eq!(congestion.cwnd(), 12 * MSS);
+}
+
+#[test]
+fn avoidance_adds_one_segment_a_window() {
+    let mut congestion = avoiding();
+    for _ in 0..4 {
+        congestion.on_ack(&ack(MSS));
+    }
+    assert_eq!(congestion.cwnd(), 5 * MSS);
+    congestion.on_ack(&ack(MSS));
+    assert_eq!(congestion.cwnd(), 6 * MSS);
+    // Five segments short of the next window: none yet. The sixth completes it.
+    congestion.on_ack(&ack(5 * MSS));
+    assert_eq!(congestion.cwnd(), 6 * MSS);
+    congestion.on_ack(&ack(MSS));
+    assert_eq!(congestion.cwnd(), 7 * MSS);
+}
+
+#[test]
+fn slow_start_stops_at_the_threshold_and_hands_the_rest_on() {
+    let mut congestion = limited();
+    congestion.on_rto(20 * MSS, false);
+    assert_eq!((congestion.cwnd(), congestion.ssthresh()), (MSS, 5 * MSS));
+    // Four segments reach the threshold; the other five are a window of it.
+    congestion.on_ack(&ack(9 * MSS));
+    assert_eq!(congestion.cwnd(), 6 * MSS);
+}
+
+#[test]
+fn recovery_follows_rfc_6582() {
+    let mut congestion = limited();
+    congestion.on_enter_recovery(10 * MSS);
+    assert_eq!(congestion.ssthresh(), 5 * MSS);
+    assert_eq!(congestion.cwnd(), 8 * MSS);
+    for _ in 0..4 {
+        congestion.on_dup_ack();
+    }
+    assert_eq!(congestion.cwnd(), 12 * MSS);
+    congestion.on_partial_ack(3 * MSS, 9 * MSS);
+    assert_eq!(congestion.cwnd(), 10 * MSS);
+    // Less than a segment is not added back.
+    congestion.on_partial_ack(MSS / 2, 9 * MSS);
+    assert_eq!(congestion.cwnd(), 10 * MSS - MSS / 2);
+    congestion.on_exit_recovery(MSS);
+    assert_eq!(congestion.cwnd(), 2 * MSS);
+    congestion.check();
+}
+
+#[test]
+fn forged_duplicates_inflate_no_further_than_what_is_outstanding() {
+    let mut congestion = limited();
+    congestion.on_enter_recovery(10 * MSS);
+    for _ in 0..10_000 {
+        congestion.on_dup_ack();
+    }
+    assert_eq!(congestion.cwnd(), 15 * MSS);
+}
+
+#[test]
+fn threshold_is_at_least_two_segments() {
+    let mut congestion = limited();
+    congestion.on_enter_recovery(MSS);
+    assert_eq!(congestion.ssthresh(), 2 * MSS);
+    congestion.on_rto(0, false);
+    assert_eq!(congestion.ssthresh(), 2 * MSS);
+}
+
+#[test]
+fn repeated_time_out_keeps_the_threshold() {
+    let mut congestion = limited();
+    congestion.on_rto(10 * MSS, false);
+    congestion.on_rto(MSS, true);
+    assert_eq!((congestion.cwnd(), congestion.ssthresh()), (MSS, 5 * MSS));
+}
+
+#[test]
+fn undo_restores_both_once() {
+    let mut congestion = limited();
+    congestion.on_rto(10 * MSS, false);
+    congestion.on_rto(10 * MSS, true);
+    congestion.undo();
+    assert_eq!((congestion.cwnd(), congestion.ssthresh()), (10 * MSS, SSTHRESH_INFINITE));
+    congestion.on_rto(10 * MSS, true);
+    congestion.undo();
+    assert_eq!(congestion.cwnd(), MSS);
+}
+
+#[test]
+fn unused_window_does_not_grow() {
+    let mut congestion = fresh();
+    congestion.on_sent(&sent(2 * MSS, false, Instant::ZERO));
+    congestion.on_ack(&ack(2 * MSS));
+    assert_eq!(congestion.cwnd(), 10 * MSS);
+    // More than half a window in flight: slow start goes on although output was never held back.
+    congestion.on_sent(&sent(6 * MSS, false, Instant::ZERO));
+    congestion.on_ack(&ack(6 * MSS));
+    assert_eq!(congestion.cwnd(), 16 * MSS);
+}
+
+#[test]
+fn limited_once_in_a_round_counts_for_the_round() {
+    let mut congestion = fresh();
+    let round = |una: u32, nxt: u32, limited| SendSample {
+        snd_una: SeqNum(una),
+        snd_nxt: SeqNum(nxt),
+        ..sent(3 * MSS, limited, Instant::ZERO)
+    };
+    congestion.on_sent(&round(0, 10, true));
+    congestion.on_sent(&round(5, 12, false));
+    assert!(congestion.is_cwnd_limited());
+    congestion.on_sent(&round(10, 14, false));
+    assert!(!congestion.is_cwnd_limited());
+}
+
+#[test]
+fn window_unused_for_a_time_out_loses_half_of_the_rest() {
+    let mut congestion = limited();
+    congestion.on_ack(&ack(10 * MSS));
+    congestion.on_ack(&ack(20 * MSS));
+    assert_eq!(congestion.cwnd(), 40 * MSS);
+    let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+    congestion.on_sent(&sent(14 * MSS, false, at(100)));
+    assert_eq!(congestion.cwnd(), 40 * MSS);
+    congestion.on_sent(&sent(12 * MSS, false, at(200)));
+    assert_eq!(congestion.cwnd(), 27 * MSS);
+    congestion.on_sent(&sent(MSS, false, at(300)));
+    assert_eq!(congestion.cwnd(), 27 * MSS);
+    // Unused to the initial window at least, which is not taken away.
+    for ms in [400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400, 2600, 2800, 3000] {
+        congestion.on_sent(&sent(MSS, false, at(ms)));
+    }
+    assert!((10 * MSS..11 * MSS).contains(&congestion.cwnd()), "{}", congestion.cwnd());
+}
+
+#[test]
+fn idle_halves_per_time_out_down_to_the_initial_window() {
+    let mut congestion = limited();
+    congestion.on_ack(&ack(70 * MSS));
+    assert_eq!(congestion.cwnd(), 80 * MSS);
+    congestion.on_idle(RTO / 2, RTO, Instant::ZERO);
+    assert_eq!(congestion.cwnd(), 80 * MSS);
+    congestion.on_idle(RTO * 2, RTO, Instant::ZERO);
+    assert_eq!(congestion.cwnd(), 40 * MSS);
+    congestion.on_idle(RTO * 1000, RTO, Instant::ZERO);
+    assert_eq!(congestion.cwnd(), 10 * MSS);
+    assert_eq!(congestion.ssthresh(), SSTHRESH_INFINITE);
+    // A window below the initial one is left as it is.
+    congestion.on_rto(10 * MSS, false);
+    congestion.on_idle(RTO * 1000, RTO, Instant::ZERO);
+    assert_eq!(congestion.cwnd(), MSS);
+}
+
+#[test]
+fn idle_remembers_three_quarters_of_the_window() {
+    let mut congestion = avoiding();
+    congestion.on_ack(&ack(200 * MSS));
+    let cwnd = congestion.cwnd();
+    assert!(cwnd > 12 * MSS);
+    congestion.on_idle(RTO * 1000, RTO, Instant::ZERO);
+    assert_eq!(congestion.cwnd(), 10 * MSS);
+    assert_eq!(congestion.ssthresh(), cwnd / 2 + cwnd / 4);
+}
+
+#[test]
+fn new_segment_size_keeps_the_count() {
+    let mut congestion = limited();
+    congestion.on_rto(10 * MSS, false);
+    congestion.on_ack(&ack(3 * MSS));
+    congestion.set_mss(500);
+    assert_eq!((congestion.cwnd(), congestion.ssthresh()), (4 * 500, 5 * 500));
+    assert_eq!(congestion.initial_window(), 5000);
+    congestion.check();
+}
+
+#[test]
+fn ceiling_holds() {
+    let config = CongestionConfig { cwnd_max_bytes: 12 * MSS, ..CongestionConfig::default() };
+    let mut congestion = Congestion::new(&config, MSS);
+    congestion.on_sent(&sent(10 * MSS, true, Instant::ZERO));
+    congestion.on_ack(&ack(10 * MSS));
+    assert_eq!(congestion.cwnd(), 12 * MSS);
+    congestion.on_enter_recovery(12 * MSS);
+    congestion.on_exit_recovery(12 * MSS);
+    congestion.on_ack(&ack(u32::MAX));
+    assert_eq!(congestion.cwnd(), 12 * MSS);
+}
+
+#[test]
+fn names_lead_back() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+    }
+    assert_eq!(Algorithm::from_name("vegas"), None);
+}
+
+proptest! {
+    /// Whatever is told in whatever order, the window stays within its bounds.
+    #[test]
+    fn bounds_hold(mss in 1u32..70_000, steps in proptest::collection::vec((0u8..9, any::<u32>()), 0..60)) {
+        let mut congestion = Congestion::new(&CongestionConfig::default(), mss);
+        let mut now = Instant::ZERO;
+        for (step, amount) in steps {
+            now = now + Duration::from_millis(50);
+            match step {
+                0 => congestion.on_ack(&ack(amount)),
+                1 => congestion.on_enter_recovery(amount),
+                2 => congestion.on_dup_ack(),
+                3 => congestion.on_partial_ack(amount, amount / 2),
+                4 => congestion.on_exit_recovery(amount),
+                5 => congestion.on_rto(amount, amount % 2 == 0),
+                6 => congestion.on_sent(&sent(amount, amount % 2 == 0, now)),
+                7 => congestion.on_idle(Duration::from_millis(u64::from(amount)), RTO, now),
+                _ => congestion.undo(),
+            }
+            congestion.check();
+        }
+    }
+}

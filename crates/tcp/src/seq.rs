@@ -1,0 +1,206 @@
+//! Sequence numbers: 32 bits that wrap, compared modulo 2^32.
+//!
+//! RFC 9293 §3.4; Linux: before(), after(), between() in include/net/tcp.h.
+//!
+//! A comparison is meaningful only for two numbers less than 2^31 apart, which holds for all numbers of one
+//! connection because no window exceeds 2^30 (RFC 7323 §2.3). There is no `Ord`: the order is not transitive
+//! around the circle, so sorting by it must be a choice made where the bound on the distance is known.
+//!
+//! Not here: 64-bit stream positions.
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub, SubAssign};
+
+/// A sequence or acknowledgment number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SeqNum(pub u32);
+
+impl SeqNum {
+    /// `self` comes before `other`.
+    #[inline]
+    #[must_use]
+    pub const fn lt(self, other: Self) -> bool {
+        self.signed_distance(other) < 0
+    }
+
+    /// `self` comes before `other` or is the same.
+    #[inline]
+    #[must_use]
+    pub const fn le(self, other: Self) -> bool {
+        self.signed_distance(other) <= 0
+    }
+
+    /// `self` comes after `other`.
+    #[inline]
+    #[must_use]
+    pub const fn gt(self, other: Self) -> bool {
+        self.signed_distance(other) > 0
+    }
+
+    /// `self` comes after `other` or is the same.
+    #[inline]
+    #[must_use]
+    pub const fn ge(self, other: Self) -> bool {
+        self.signed_distance(other) >= 0
+    }
+
+    /// The later of two.
+    #[inline]
+    #[must_use]
+    pub const fn max(self, other: Self) -> Self {
+        if self.lt(other) { other } else { self }
+    }
+
+    /// The earlier of two.
+    #[inline]
+    #[must_use]
+    pub const fn min(self, other: Self) -> Self {
+        if other.lt(self) { other } else { self }
+    }
+
+    /// `low <= self <= high`, both ends included, for any span below 2^32.
+    #[inline]
+    #[must_use]
+    pub const fn between(self, low: Self, high: Self) -> bool {
+        self.since(low) <= high.since(low)
+    }
+
+    /// Bytes from `earlier` up to `self`, going forward around the circle.
+    ///
+    /// Use it where the order is already known; `self - earlier` gives the signed distance.
+    #[inline]
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
+
+    #[expect(clippy::cast_possible_wrap, reason = "the sign of the wrapped difference is the order")]
+    #[inline]
+    const fn signed_distance(self, other: Self) -> i32 {
+        self.0.wrapping_sub(other.0) as i32
+    }
+}
+
+impl Add<u32> for SeqNum {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+}
+
+impl AddAssign<u32> for SeqNum {
+    #[inline]
+    fn add_assign(&mut self, bytes: u32) {
+        *self = *self + bytes;
+    }
+}
+
+impl Sub<u32> for SeqNum {
+    type Output = Self;
+
+    #[inline]
+    fn sub(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_sub(bytes))
+    }
+}
+
+impl SubAssign<u32> for SeqNum {
+    #[inline]
+    fn sub_assign(&mut self, bytes: u32) {
+        *self = *self - bytes;
+    }
+}
+
+impl Sub for SeqNum {
+    type Output = i32;
+
+    /// Signed distance: negative when `self` comes before `other`.
+    #[inline]
+    fn sub(self, other: Self) -> i32 {
+        self.signed_distance(other)
+    }
+}
+
+impl From<u32> for SeqNum {
+    fn from(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl From<SeqNum> for u32 {
+    fn from(seq: SeqNum) -> Self {
+        seq.0
+    }
+}
+
+impl fmt::Debug for SeqNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for SeqNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::SeqNum;
+
+    #[test]
+    fn order_survives_the_wrap() {
+        let before = SeqNum(u32::MAX - 1);
+        let after = before + 4;
+        assert_eq!(after, SeqNum(2));
+        assert!(before.lt(after) && before.le(after) && !before.ge(after));
+        assert!(after.gt(before) && after.ge(before) && !after.le(before));
+        assert_eq!(before.max(after), after);
+        assert_eq!(before.min(after), before);
+        assert_eq!(after - before, 4);
+        assert_eq!(before - after, -4);
+        assert_eq!(after.since(before), 4);
+        assert_eq!(after - 4, before);
+    }
+
+    #[test]
+    fn equal_numbers_are_ordered_both_ways() {
+        let seq = SeqNum(7);
+        assert!(seq.le(seq) && seq.ge(seq) && !seq.lt(seq) && !seq.gt(seq));
+        assert!(seq.between(seq, seq));
+    }
+
+    #[test]
+    fn between_includes_both_ends_across_the_wrap() {
+        let (low, high) = (SeqNum(u32::MAX), SeqNum(1));
+        for inside in [low, SeqNum(0), high] {
+            assert!(inside.between(low, high));
+        }
+        assert!(!SeqNum(2).between(low, high));
+        assert!(!(low - 1).between(low, high));
+    }
+
+    proptest! {
+        #[test]
+        fn distance_below_half_the_circle_decides(base: u32, ahead in 1..=i32::MAX) {
+            let low = SeqNum(base);
+            let high = low + ahead.unsigned_abs();
+            prop_assert!(low.lt(high) && high.gt(low));
+            prop_assert_eq!(high - low, ahead);
+            prop_assert_eq!(low - high, -ahead);
+            prop_assert_eq!(low.max(high), high);
+            prop_assert_eq!(low.min(high), low);
+        }
+
+        #[test]
+        fn between_agrees_with_two_comparisons(base: u32, span in 0..=0x3fff_ffffu32, at in 0..=0x7fff_fffeu32) {
+            let (low, high, seq) = (SeqNum(base), SeqNum(base) + span, SeqNum(base) + at);
+            prop_assert_eq!(seq.between(low, high), low.le(seq) && seq.le(high));
+        }
+    }
+}
