@@ -10,18 +10,27 @@
 //! | module | answers | Linux |
 //! |---|---|---|
 //! | [`llist`] | how packets change core without a lock | `llist.h` |
+//! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
+//! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
+//! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
 //! | [`padded`], [`percore`] | what must not share a cache line | `____cacheline_aligned`, per-CPU data |
 //!
 //! Not here: reference counts of packets (`pkt`), clocks, threads, wake-up policy.
 
+pub mod core_lock;
+pub mod eventcount;
 pub mod llist;
 pub mod padded;
 pub mod percore;
+pub mod socket_lock;
 
 mod shim;
 #[cfg(test)]
 mod test_item;
 
+pub use core_lock::{CoreGuard, CoreLock};
+pub use eventcount::{EventCount, WaitResult};
 pub use llist::{Chain, Link, Linked, Llist};
 pub use padded::Padded;
 pub use percore::PerCore;
+pub use socket_lock::{Entry, Owned, SocketLock, Work};

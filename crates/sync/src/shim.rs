@@ -1,8 +1,8 @@
-//! One door to atomics, cells and locks: std in the product, loom in the models.
+//! One door to atomics, cells, locks and sleeping: std in the product, loom in the models.
 //!
-//! Nothing else in this crate names `std::sync`, so that a model run checks the very code that ships. The
-//! shapes are loom's where the two differ: a cell is entered through `with` and `with_mut`, so that loom
-//! sees how long an access lasts.
+//! Nothing else in this crate names `std::sync` or `std::thread`, so that a model run checks the very code
+//! that ships. Where the two differ this module takes loom's shape: a cell is entered through `with` and
+//! `with_mut`, so that loom sees each access.
 
 #[cfg(loom)]
 pub(crate) use loom_side::*;
@@ -11,12 +11,18 @@ pub(crate) use std_side::*;
 
 #[cfg(not(loom))]
 mod std_side {
-    pub(crate) use std::sync::atomic::{AtomicPtr, Ordering};
+    pub(crate) use std::hint::spin_loop;
+    pub(crate) use std::sync::Arc;
+    pub(crate) use std::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard};
+    pub(crate) use std::thread::{Thread, current, park, park_timeout};
 
     /// `core::cell::UnsafeCell` with loom's scoped access.
     #[repr(transparent)]
     #[derive(Debug)]
-    pub(crate) struct UnsafeCell<T: ?Sized>(core::cell::UnsafeCell<T>);
+    pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
     impl<T> UnsafeCell<T> {
         pub(crate) const fn new(value: T) -> Self {
@@ -30,13 +36,42 @@ mod std_side {
         pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
             f(self.0.get())
         }
+
+        pub(crate) fn into_inner(self) -> T {
+            self.0.into_inner()
+        }
     }
 }
 
 #[cfg(loom)]
 mod loom_side {
     pub(crate) use loom::cell::UnsafeCell;
-    pub(crate) use loom::sync::atomic::{AtomicPtr, Ordering};
+    pub(crate) use loom::hint::spin_loop;
+    pub(crate) use loom::sync::Arc;
+    pub(crate) use loom::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    pub(crate) use loom::sync::{Mutex as RawMutex, MutexGuard};
+    pub(crate) use loom::thread::{Thread, current, park};
+
+    /// Loom has no clock: a timed park ends by a wake or not at all.
+    pub(crate) fn park_timeout(_: std::time::Duration) {
+        park();
+    }
+}
+
+/// A mutex without poisoning: what these locks guard is restored before any code that may panic runs.
+#[derive(Debug)]
+pub(crate) struct Mutex<T>(RawMutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(RawMutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 /// Explores every interleaving of `f` with at most three pre-emptions (`LOOM_MAX_PREEMPTIONS` overrides),

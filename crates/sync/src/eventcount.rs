@@ -1,0 +1,197 @@
+//! Sleep until something changed, without a lock around the thing that changes.
+//!
+//! Above: blocking socket calls, idle workers, [`crate::socket_lock`]. Linux: wait queues with exclusive
+//! waiters (`prepare_to_wait_exclusive`, `wake_up`); the shape is Vyukov's eventcount.
+//!
+//! ```text
+//!  sleeper                                   notifier
+//!  token = event.prepare()                   make the condition true
+//!  condition true? → cancel(token), go on    event.notify_one()
+//!  event.wait(token, timeout)
+//! ```
+//!
+//! No wake-up is lost: each side first writes (its place in the queue; the condition), then passes a
+//! sequentially consistent fence, then reads what the other wrote, so at least one of them sees the other.
+//! With nobody waiting a notification costs that fence and one load, and writes nothing. A waiter leaves the
+//! queue in the moment it is notified, so a burst of notifications makes one system call, not many.
+//!
+//! Not here: spinning before sleeping, and any knowledge of what is waited for.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::shim::{self, Arc, AtomicBool, AtomicUsize, Mutex, Ordering, Thread, fence};
+
+#[cfg(test)]
+mod tests;
+
+/// A queue of sleepers who each wait for a condition of their own choosing.
+#[derive(Debug)]
+pub struct EventCount {
+    /// Length of `queue`, written under its lock, read by notifiers without it. Relaxed: the fences of
+    /// `prepare` and `notify` order it.
+    waiting: AtomicUsize,
+    /// First come, first woken.
+    queue: Mutex<VecDeque<Arc<Waiter>>>,
+}
+
+/// Why [`EventCount::wait`] came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum WaitResult {
+    /// A notification chose this waiter: look at the condition again.
+    Notified,
+    /// The time was over first. The condition may have become true all the same.
+    TimedOut,
+}
+
+impl EventCount {
+    /// Without waiters.
+    pub fn new() -> Self {
+        Self { waiting: AtomicUsize::new(0), queue: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Announces this thread as a waiter. Look at the condition after this, then `wait` or `cancel`.
+    pub fn prepare(&self) -> Token<'_> {
+        let waiter = Arc::new(Waiter { notified: AtomicBool::new(false), thread: shim::current() });
+        let mut queue = self.queue.lock();
+        queue.push_back(Arc::clone(&waiter));
+        self.waiting.store(queue.len(), Ordering::Relaxed);
+        drop(queue);
+        // Pairs with the fence in `notify`: our place in the queue before the caller's look at the condition.
+        fence(Ordering::SeqCst);
+        Token { event: self, waiter, done: false }
+    }
+
+    /// Sleeps until notified or until `timeout` has passed; `None` sleeps as long as it takes.
+    ///
+    /// # Panics
+    ///
+    /// When `token` is of another `EventCount`.
+    pub fn wait(&self, token: Token<'_>, timeout: Option<Duration>) -> WaitResult {
+        assert!(core::ptr::eq(self, token.event), "token of another EventCount");
+        // A deadline beyond what the clock can tell is no deadline.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        while !token.waiter.is_notified() {
+            let Some(deadline) = deadline else {
+                shim::park();
+                continue;
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return token.time_out();
+            }
+            shim::park_timeout(left);
+        }
+        token.finish()
+    }
+
+    /// Takes back a `prepare`. A notification that had already chosen this waiter goes to the next one.
+    pub fn cancel(&self, token: Token<'_>) {
+        drop(token);
+    }
+
+    /// Wakes the waiter that came first. False, and cheap, when there is none.
+    #[inline]
+    pub fn notify_one(&self) -> bool {
+        // Pairs with the fence in `prepare`: the caller's change of the condition before our look for waiters.
+        fence(Ordering::SeqCst);
+        self.waiting.load(Ordering::Relaxed) != 0 && self.wake_one()
+    }
+
+    /// Wakes all waiters. False, and cheap, when there is none.
+    #[inline]
+    pub fn notify_all(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.waiting.load(Ordering::Relaxed) != 0 && self.wake_all()
+    }
+
+    #[cold]
+    fn wake_one(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let waiter = queue.pop_front();
+        self.waiting.store(queue.len(), Ordering::Relaxed);
+        drop(queue);
+        if let Some(waiter) = &waiter {
+            waiter.wake();
+        }
+        waiter.is_some()
+    }
+
+    #[cold]
+    fn wake_all(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let waiters = core::mem::take(&mut *queue);
+        self.waiting.store(0, Ordering::Relaxed);
+        drop(queue);
+        waiters.iter().for_each(|waiter| waiter.wake());
+        !waiters.is_empty()
+    }
+
+    /// Takes `waiter` out of the queue; false when a notifier was faster.
+    fn withdraw(&self, waiter: &Arc<Waiter>) -> bool {
+        let mut queue = self.queue.lock();
+        let Some(place) = queue.iter().position(|queued| Arc::ptr_eq(queued, waiter)) else {
+            return false;
+        };
+        queue.remove(place);
+        self.waiting.store(queue.len(), Ordering::Relaxed);
+        true
+    }
+}
+
+impl Default for EventCount {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A place in the queue of an [`EventCount`]. Dropping it is `cancel`.
+#[derive(Debug)]
+#[must_use = "look at the condition, then wait or cancel"]
+pub struct Token<'a> {
+    event: &'a EventCount,
+    waiter: Arc<Waiter>,
+    /// Left the queue and owes nobody a notification.
+    done: bool,
+}
+
+impl Token<'_> {
+    fn finish(mut self) -> WaitResult {
+        self.done = true;
+        WaitResult::Notified
+    }
+
+    fn time_out(mut self) -> WaitResult {
+        self.done = true;
+        if self.event.withdraw(&self.waiter) { WaitResult::TimedOut } else { WaitResult::Notified }
+    }
+}
+
+impl Drop for Token<'_> {
+    fn drop(&mut self) {
+        if !self.done && !self.event.withdraw(&self.waiter) {
+            // Chosen but not waiting: whoever waits behind us must not miss what we were woken for.
+            self.event.notify_one();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Waiter {
+    /// Set once by the notifier that took this waiter out of the queue. Release and Acquire: what the
+    /// notifier did before is visible to the woken thread.
+    notified: AtomicBool,
+    thread: Thread,
+}
+
+impl Waiter {
+    fn is_notified(&self) -> bool {
+        self.notified.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        self.notified.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
