@@ -22,9 +22,9 @@ pub const IPV4_HEADER_LEN: usize = 20;
 /// Bytes of the fixed IPv6 header.
 pub const IPV6_HEADER_LEN: usize = 40;
 /// Payload types of an Ethernet frame or a tun packet.
-pub const ETHER_TYPE_IPV4: EtherType = EtherType(0x0800);
+pub const ETHER_TYPE_IPV4: EtherType = EtherType::IPV4;
 /// See [`ETHER_TYPE_IPV4`].
-pub const ETHER_TYPE_IPV6: EtherType = EtherType(0x86dd);
+pub const ETHER_TYPE_IPV6: EtherType = EtherType::IPV6;
 
 /// Protocol numbers (IANA) that the stack knows.
 pub mod protocol {

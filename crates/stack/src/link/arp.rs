@@ -7,11 +7,14 @@
 
 use std::net::Ipv4Addr;
 
-use pkt::DropReason;
+use pkt::{DropReason, EtherType};
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ethernet::MacAddr;
+
+/// Payload type of an Ethernet frame.
+pub const ETHER_TYPE_ARP: EtherType = EtherType::ARP;
 
 /// Bytes of an ARP packet for IPv4 over Ethernet. Frames are padded to 60, so more may follow.
 pub const ARP_LEN: usize = 28;

@@ -1,0 +1,261 @@
+//! What the stack counts, under the names `nstat` prints; RFC 4293 for the `Ip*` and `Icmp*` groups.
+//!
+//! Written by every context through [`Cx`](crate::cx::Cx); read by [`Snapshot`]. Linux: include/uapi/linux/snmp.h,
+//! net/ipv4/proc.c. A variant's name *is* the printed name, so that a search for either finds both.
+//!
+//! One table yields the enum, the text and the page. A page has one writer at a time and any number of readers; the value of a
+//! counter is the wrapping sum over all pages of a host. Groups that Linux does not have follow Linux's, and drop reasons
+//! come last, in capitals. Counters whose mechanism does not exist stay at zero, as on a Linux where it is off.
+//!
+//! Not here: the `Tcp*` table (`tcp::counters`) and the reasons (`pkt::DropReason`). A page holds all three.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pkt::DropReason;
+
+pub use snapshot::Snapshot;
+
+mod snapshot;
+
+/// Builds [`Counter`] and its tables from one line of text per counter.
+macro_rules! counters {
+    ($($name:ident: $doc:literal,)*) => {
+        /// Something counted by the stack; the variant's name is what `nstat` prints.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Counter {
+            $(#[doc = $doc] $name,)*
+        }
+
+        impl Counter {
+            /// Every counter: Linux's in Linux's order, then ours.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Name as `nstat` prints it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// What one count means.
+            #[must_use]
+            pub const fn doc(self) -> &'static str {
+                match self { $(Self::$name => $doc,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    IpInReceives: "IPv4 packets received, bad ones included.",
+    IpInHdrErrors: "IPv4 packets dropped because of their header: version, checksum, length, options, TTL.",
+    IpInAddrErrors: "IPv4 packets dropped because their destination is not ours to take.",
+    IpForwDatagrams: "IPv4 packets forwarded.",
+    IpInUnknownProtos: "IPv4 packets dropped because no handler takes their protocol.",
+    IpInDiscards: "Good IPv4 packets dropped for want of memory or room.",
+    IpInDelivers: "IPv4 packets handed to a transport protocol.",
+    IpOutRequests: "IPv4 packets that transport protocols asked to send; a superframe counts once.",
+    IpOutDiscards: "IPv4 packets to be sent that were dropped for want of memory or room.",
+    IpOutNoRoutes: "IPv4 packets to be sent that were dropped because no route leads to their destination.",
+    IpReasmTimeout: "Datagrams given up because a fragment was missing for too long.",
+    IpReasmReqds: "Fragments received that needed reassembly.",
+    IpReasmOKs: "Datagrams reassembled.",
+    IpReasmFails: "Reassemblies that failed.",
+    IpFragOKs: "Packets cut into fragments.",
+    IpFragFails: "Packets dropped because they had to be cut and must not be.",
+    IpFragCreates: "Fragments made.",
+    IpOutTransmits: "IPv4 packets handed to a device or to the neighbour's queue.",
+
+    IcmpInMsgs: "ICMP messages received, bad ones included.",
+    IcmpInErrors: "ICMP messages dropped: malformed, bad checksum, unknown, or an error that quotes nothing of ours.",
+    IcmpInCsumErrors: "ICMP messages received with a bad checksum.",
+    IcmpInDestUnreachs: "Destination Unreachable messages received.",
+    IcmpInTimeExcds: "Time Exceeded messages received.",
+    IcmpInParmProbs: "Parameter Problem messages received.",
+    IcmpInSrcQuenchs: "Source Quench messages received.",
+    IcmpInRedirects: "Redirect messages received.",
+    IcmpInEchos: "Echo requests received.",
+    IcmpInEchoReps: "Echo replies received.",
+    IcmpInTimestamps: "Timestamp requests received.",
+    IcmpInTimestampReps: "Timestamp replies received.",
+    IcmpInAddrMasks: "Address Mask requests received.",
+    IcmpInAddrMaskReps: "Address Mask replies received.",
+    IcmpOutMsgs: "ICMP messages sent.",
+    IcmpOutErrors: "ICMP messages not sent for want of memory or a route.",
+    IcmpOutRateLimitGlobal: "ICMP messages held back by the limit of the whole host.",
+    IcmpOutRateLimitHost: "ICMP messages held back by the limit of their destination.",
+    IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
+    IcmpOutTimeExcds: "Time Exceeded messages sent.",
+    IcmpOutParmProbs: "Parameter Problem messages sent.",
+    IcmpOutSrcQuenchs: "Source Quench messages sent.",
+    IcmpOutRedirects: "Redirect messages sent.",
+    IcmpOutEchos: "Echo requests sent.",
+    IcmpOutEchoReps: "Echo replies sent.",
+    IcmpOutTimestamps: "Timestamp requests sent.",
+    IcmpOutTimestampReps: "Timestamp replies sent.",
+    IcmpOutAddrMasks: "Address Mask requests sent.",
+    IcmpOutAddrMaskReps: "Address Mask replies sent.",
+
+    IpExtInNoRoutes: "Packets received and dropped because no route leads to their destination.",
+    IpExtInTruncatedPkts: "Packets shorter than the length their header gives.",
+    IpExtInMcastPkts: "Multicast packets received.",
+    IpExtOutMcastPkts: "Multicast packets sent.",
+    IpExtInBcastPkts: "Broadcast packets received.",
+    IpExtOutBcastPkts: "Broadcast packets sent.",
+    IpExtInOctets: "Bytes of IP packets received, headers included.",
+    IpExtOutOctets: "Bytes of IP packets sent, headers included.",
+    IpExtInMcastOctets: "Bytes of multicast packets received.",
+    IpExtOutMcastOctets: "Bytes of multicast packets sent.",
+    IpExtInBcastOctets: "Bytes of broadcast packets received.",
+    IpExtOutBcastOctets: "Bytes of broadcast packets sent.",
+    IpExtInCsumErrors: "Packets received with a bad header checksum.",
+    IpExtInNoECTPkts: "Packets received that do not speak ECN.",
+    IpExtInECT1Pkts: "Packets received marked ECT(1).",
+    IpExtInECT0Pkts: "Packets received marked ECT(0).",
+    IpExtInCEPkts: "Packets received marked Congestion Experienced.",
+    IpExtReasmOverlaps: "Fragments that overlapped another.",
+
+    SoftnetProcessed: "Packets taken from device queues by polls.",
+    SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
+    CoreTurns: "Turns of a core.",
+    CoreDoorbells: "Doorbells that found the core idle and scheduled it.",
+    CoreMissed: "Doorbells that found the core being run and made its owner look again.",
+    CoreHandoffs: "Scheduled cores handed to their worker because the caller had run long enough.",
+    CoreSleeps: "Times a worker parked.",
+    CoreKicks: "Times a parked worker was kicked awake.",
+    SocketWakes: "Wake-ups of application threads that waited on a socket.",
+    SocketBacklogQueued: "Packets queued on the backlog of a socket that was owned.",
+    TimerExpired: "Timer entries that came due, stale ones included.",
+    DeviceRxPackets: "Frames received from devices; a superframe counts once.",
+    DeviceRxBytes: "Bytes of frames received from devices, link headers included.",
+    DeviceTxPackets: "Frames handed to devices; a superframe counts once.",
+    DeviceTxBytes: "Bytes of frames handed to devices, link headers included.",
+    DeviceTxSuperframes: "Superframes handed to devices whole (TSO).",
+    GsoSegments: "Segments that superframes were cut into by software (GSO).",
+    TxChecksumSoftware: "Transport checksums completed by software on transmit.",
+    RxChecksumSoftware: "Transport checksums verified by software on receive.",
+    DstHit: "Sends that found their path cached and still valid.",
+    DstMiss: "Sends that had to resolve their path anew.",
+    ArpInPackets: "ARP packets received, bad ones included.",
+    ArpOutPackets: "ARP packets sent.",
+    NeighAllocs: "Neighbours entered into the table.",
+    NeighDestroys: "Neighbours removed from the table.",
+    NeighResFailed: "Resolutions that failed: every probe was unanswered.",
+    NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbour.",
+    NeighForcedGcRuns: "Collections forced because the table was nearly full.",
+    NeighTableFulls: "Neighbours refused because the table was full.",
+}
+
+impl Counter {
+    /// Number of counters, and of slots in a page.
+    pub const COUNT: usize = Self::ALL.len();
+}
+
+const _: () = assert!(Counter::COUNT <= 256, "the enum is repr(u8)");
+
+/// Slots with one writer and any number of readers.
+///
+/// The writer is whoever owns the page for the time being; a count is then a load, an addition and a store, with no locked
+/// instruction. Two writers at once lose counts, nothing else.
+#[derive(Debug)]
+struct Slots<const N: usize> {
+    /// Written by the page's owner, read by anybody who prints. Relaxed: a counter orders nothing.
+    values: [AtomicU64; N],
+}
+
+impl<const N: usize> Slots<N> {
+    const fn new() -> Self {
+        Self { values: [const { AtomicU64::new(0) }; N] }
+    }
+
+    #[inline]
+    fn add(&self, index: usize, n: u64) {
+        let slot = &self.values[index];
+        slot.store(slot.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn value(&self, index: usize) -> u64 {
+        self.values[index].load(Ordering::Relaxed)
+    }
+
+    fn add_to(&self, sums: &mut [u64; N]) {
+        for (sum, slot) in sums.iter_mut().zip(&self.values) {
+            *sum = sum.wrapping_add(slot.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// One writer's counts of everything in [`Counter`].
+#[derive(Debug)]
+pub struct StackCounters(Slots<{ Counter::COUNT }>);
+
+impl StackCounters {
+    /// Counts `n`.
+    #[inline]
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.0.add(counter as usize, n);
+    }
+
+    /// This page's share of a counter.
+    #[must_use]
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.0.value(counter as usize)
+    }
+}
+
+/// One writer's counts of dropped packets by reason.
+#[derive(Debug)]
+pub struct DropCounters(Slots<{ DropReason::COUNT }>);
+
+impl DropCounters {
+    /// Counts `n` packets that died of `reason`.
+    #[inline]
+    pub fn add(&self, reason: DropReason, n: u64) {
+        self.0.add(reason.index(), n);
+    }
+
+    /// This page's share of a reason.
+    #[must_use]
+    pub fn value(&self, reason: DropReason) -> u64 {
+        self.0.value(reason.index())
+    }
+}
+
+/// Everything one context counts for one host. Aligned to 128 bytes, so that the writers of two pages share neither a cache
+/// line nor a pair of lines that the prefetcher fetches together.
+#[repr(align(128))]
+pub struct CounterPage {
+    /// IP, ICMP, link, cores, sockets.
+    pub stack: StackCounters,
+    /// The engine's page.
+    pub tcp: tcp::Counters,
+    /// Drops by reason.
+    pub drops: DropCounters,
+}
+
+impl CounterPage {
+    /// A page of zeros.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            stack: StackCounters(Slots::new()),
+            tcp: tcp::Counters::new(),
+            drops: DropCounters(Slots::new()),
+        }
+    }
+}
+
+impl Default for CounterPage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for CounterPage {
+    /// What is not zero.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let snapshot = Snapshot::of_pages([self]);
+        f.debug_map().entries(snapshot.iter().filter(|&(_, value)| value != 0)).finish()
+    }
+}
