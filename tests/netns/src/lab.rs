@@ -1,0 +1,103 @@
+//! One test's laboratory: a namespace, a directory, and the machine for itself.
+//!
+//! Not here: topologies of one test. They are built in the test that needs them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::namespace::Namespace;
+use crate::process::Finished;
+use crate::quietline::{Link, Quietline};
+
+/// The kernel's address on the link.
+pub const KERNEL: &str = "10.77.0.1";
+
+/// The stack's address on the link.
+pub const STACK: &str = "10.77.0.2";
+
+/// The tests of one binary run one after the other: each wants both cores and measures time-outs.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// What a test works in. Dropping it removes all of it.
+#[derive(Debug)]
+pub struct Lab {
+    /// The namespace with the kernel's end of the link.
+    pub namespace: Namespace,
+    directory: TempDir,
+    _machine: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    /// The laboratory for `test`, which needs these programs; `None`, with the reason printed, when it cannot be had.
+    pub fn open(test: &str, programs: &[&str]) -> Result<Option<Self>> {
+        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lack) = lack(programs) {
+            anyhow::ensure!(!strict(), "{test}: {lack}, and CI=true");
+            println!("skipped: {test}: {lack}");
+            return Ok(None);
+        }
+        Ok(Some(Self { namespace: Namespace::create()?, directory: scratch()?, _machine: machine }))
+    }
+
+    /// A scratch directory in memory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A file of the scratch directory.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts `quietline serve` with these words on a link.
+    pub fn serve(&self, link: &Link, words: &[&str]) -> Result<Quietline> {
+        Quietline::serve(&self.namespace, link, words)
+    }
+
+    /// Runs `curl` with these words in the namespace.
+    pub fn curl(&self, words: &[&str]) -> Result<Finished> {
+        let mut command = self.namespace.command("curl");
+        command.args(["--silent", "--show-error", "--max-time", "50"]).args(words);
+        Finished::of(&mut command)
+    }
+
+    /// Runs a shell line in the namespace, in the scratch directory.
+    pub fn shell(&self, line: &str) -> Result<String> {
+        self.namespace.shell(&format!("cd '{}' && {line}", self.directory().display()))
+    }
+}
+
+/// Whether nothing may be left out.
+fn strict() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+/// What keeps a test from running here.
+fn lack(programs: &[&str]) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Some("no /dev/net/tun".to_owned());
+    }
+    let missing = |program: &&&str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());
+        !command.status().is_ok_and(|status| status.success())
+    };
+    let program = ["ip", "sha256sum"].iter().chain(programs).find(missing)?;
+    Some(format!("{program} is not installed"))
+}
+
+fn scratch() -> Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    let builder = tempfile::Builder::new().prefix("quietline-").to_owned();
+    if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() }
+        .context("making a scratch directory")
+}

@@ -1,0 +1,120 @@
+//! The command line as a user meets it: bad input gets one clear line and exit code 2, results come as JSON when asked.
+//!
+//! Not here: what needs no process (unit tests of crate cli).
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use netns_tests::{Finished, Lab, Link, STACK, binary};
+
+/// Runs `quietline` with these words, outside any namespace.
+fn quietline(words: &str) -> Result<Finished> {
+    let mut command = Command::new(binary()?);
+    Finished::of(command.args(words.split_whitespace()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_input_is_one_line_and_exit_code_2() -> Result<()> {
+        let serve = "serve echo --link tap:ql0 --address 10.77.0.2/24";
+        let bad = [
+            "frobnicate".to_owned(),
+            "demo --no-such-flag".to_owned(),
+            "serve".to_owned(),
+            "serve echo".to_owned(),
+            "serve no-such-service --link tap:ql0 --address 10.77.0.2/24".to_owned(),
+            "serve echo --link tap:ql0".to_owned(),
+            "serve echo --link nothing:ql0 --address 10.77.0.2/24".to_owned(),
+            "serve echo --link tap: --address 10.77.0.2/24".to_owned(),
+            "serve echo --link tap:a-name-far-too-long --address 10.77.0.2/24".to_owned(),
+            "serve echo --link tap:ql0 --address 300.1.1.1/24".to_owned(),
+            "serve echo --link tap:ql0 --address 10.77.0.2/33".to_owned(),
+            format!("{serve} --mtu 10"),
+            format!("{serve} --mtu lots"),
+            format!("{serve} --cores 0"),
+            format!("{serve} --port 70000"),
+            format!("{serve} --peer 10.77.0.2/24"),
+            format!("{serve} --gateway 10.99.0.1"),
+            format!("{serve} --sysctl net.ipv4.no_such=1"),
+            "connect 10.77.0.1 --link tap:ql0 --address 10.77.0.2/24".to_owned(),
+        ];
+        for words in bad {
+            let ended = quietline(&words)?;
+            let stderr = ended.stderr.trim_end();
+            ensure!(ended.status.code() == Some(2), "{words}: {} {stderr}", ended.status);
+            ensure!(stderr.lines().count() == 1, "{words}: not one line: {stderr}");
+            ensure!(ended.stdout.is_empty(), "{words}: printed {}", ended.stdout);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn help_version_man_and_completions_are_printed() -> Result<()> {
+        for words in ["--help", "--version", "serve --help", "man", "completions bash"] {
+            let printed = quietline(words)?.success()?;
+            ensure!(!printed.trim().is_empty(), "{words} printed nothing");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_panic() -> Result<()> {
+        let line = format!("'{}' man | head -c 10; exit ${{PIPESTATUS[0]}}", binary()?.display());
+        let ended = Finished::of(Command::new("bash").args(["-c", &line]))?;
+        ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_in_use_is_one_line() -> Result<()> {
+        let Some(lab) = Lab::open("a_link_in_use_is_one_line", &[])? else { return Ok(()) };
+        let first = lab.serve(&Link::default(), &["echo", "--port", "7"])?;
+        let mut command = lab.namespace.command(binary()?);
+        command.args(["serve", "echo", "--link=tap:ql0", &format!("--address={STACK}/24")]);
+        let second = Finished::of(&mut command)?;
+        ensure!(second.status.code() == Some(1), "{}: {}", second.status, second.stderr);
+        ensure!(second.stderr.trim().lines().count() == 1, "not one line: {}", second.stderr);
+        first.interrupt()?;
+        Ok(())
+    }
+
+    #[test]
+    fn statistics_have_linux_names() -> Result<()> {
+        let Some(lab) = Lab::open("statistics_have_linux_names", &["curl"])? else { return Ok(()) };
+        std::fs::write(lab.file("hello"), "hello")?;
+        let directory = lab.directory().display().to_string();
+        let words = ["http", "--dir", &directory, "--stats"];
+        let server = lab.serve(&Link::default(), &words)?;
+        let url = format!("http://{STACK}/hello");
+        ensure!(lab.curl(&["--fail", &url])?.success()? == "hello");
+        let printed = server.interrupt()?;
+        let all = format!("{}{}", printed.stdout, printed.stderr);
+        for name in ["TcpPassiveOpens", "TcpInSegs", "TcpOutSegs", "IpInReceives"] {
+            let line = all.lines().find(|line| line.contains(name));
+            let line = line.with_context(|| format!("no {name} in:\n{all}"))?;
+            let value = line.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+            ensure!(value.is_some_and(|value| value > 0), "{line}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn results_are_json_when_asked() -> Result<()> {
+        let Some(lab) = Lab::open("results_are_json_when_asked", &["curl"])? else { return Ok(()) };
+        std::fs::write(lab.file("hello"), "hello")?;
+        let directory = lab.directory().display().to_string();
+        let words = ["http", "--dir", &directory, "--stats", "--json"];
+        let server = lab.serve(&Link::default(), &words)?;
+        let url = format!("http://{STACK}/hello");
+        ensure!(lab.curl(&["--fail", &url])?.success()? == "hello");
+        let printed = server.interrupt()?.stdout;
+        let report: serde_json::Value = serde_json::from_str(&printed)
+            .with_context(|| format!("not one JSON object: {printed}"))?;
+        ensure!(report.is_object(), "not an object: {printed}");
+        ensure!(printed.contains("TcpPassiveOpens"), "no counters in {printed}");
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! The link itself: ping at both MTUs, a slow link, a link behind a router.
+//!
+//! The slow links are the kernel's `tbf` at 100 Mbit/s: on the tap it shapes what the kernel sends, on a router's far
+//! side what the stack sends.
+//!
+//! Not here: loss and reordering, which the simulator and the wire device do with a seed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use netns_tests::{Content, Lab, Link, Namespace, STACK, sha256};
+
+/// What `tbf` is set to on the slow links.
+const TBF: &str = "tbf rate 100mbit burst 64kb latency 50ms";
+
+/// Bytes over the slow link: 1.3 s at its rate.
+const SHAPED_BYTES: usize = 16 << 20;
+
+/// A far namespace behind the lab's, which routes: far (10.78.0.2) ↔ lab (10.78.0.1, 10.77.0.1) ↔ stack (10.77.0.2).
+fn far_namespace(lab: &Lab) -> Result<Namespace> {
+    let far = Namespace::create()?;
+    lab.namespace.ip("link add near0 type veth peer name far0")?;
+    lab.namespace.ip(&format!("link set far0 netns {}", far.name()))?;
+    lab.namespace.ip("address add 10.78.0.1/24 dev near0")?;
+    lab.namespace.ip("link set near0 up")?;
+    far.ip("address add 10.78.0.2/24 dev far0")?;
+    far.ip("link set far0 up")?;
+    far.ip("route add default via 10.78.0.1")?;
+    lab.shell("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
+    Ok(far)
+}
+
+/// Fails unless `took` fits a 100 Mbit/s link: never faster than it, and not slower than half.
+fn ensure_shaped(took: Duration) -> Result<()> {
+    let bits = u32::try_from(SHAPED_BYTES * 8).context("the size fits")?;
+    let megabits = f64::from(bits) / took.as_secs_f64() / 1e6;
+    println!("{megabits:.1} Mbit/s through tbf at 100 Mbit/s");
+    ensure!(megabits < 110.0, "faster than the link: {megabits:.1} Mbit/s");
+    ensure!(megabits > 50.0, "slower than half the link: {megabits:.1} Mbit/s");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ping(test: &str, mtu: u32) -> Result<()> {
+        let Some(lab) = Lab::open(test, &["ping"])? else { return Ok(()) };
+        let link = Link { mtu, ..Link::default() };
+        let mut server = lab.serve(&link, &["echo", "--port", "7"])?;
+        // Full packets that must not be fragmented: MTU less 20 bytes of IP and 8 of ICMP.
+        for size in [0, 1, 56, mtu - 28] {
+            let words = format!("-n -q -c 10 -i 0.01 -W 2 -M do -s {size} {STACK}");
+            let printed = lab.namespace.tool("ping", &words)?;
+            ensure!(printed.contains("10 received"), "at {size} bytes: {printed}");
+        }
+        let flood = lab.namespace.tool("ping", &format!("-n -q -f -c 2000 -W 2 {STACK}"))?;
+        ensure!(flood.contains("2000 received"), "flood: {flood}");
+        server.assert_alive()?;
+        server.interrupt()?;
+        Ok(())
+    }
+
+    #[test]
+    fn ping_at_mtu_1500() -> Result<()> {
+        ping("ping_at_mtu_1500", 1500)
+    }
+
+    #[test]
+    fn ping_at_mtu_9000() -> Result<()> {
+        ping("ping_at_mtu_9000", 9000)
+    }
+
+    #[test]
+    fn upload_into_a_slow_link() -> Result<()> {
+        let test = "upload_into_a_slow_link";
+        let Some(lab) = Lab::open(test, &["tc", "curl"])? else { return Ok(()) };
+        let content = Content::create(lab.directory(), "in", SHAPED_BYTES, 1)?;
+        let root = lab.file("root");
+        std::fs::create_dir(&root)?;
+        let root_text = root.display().to_string();
+        let link = Link::default();
+        let server = lab.serve(&link, &["http", "--dir", &root_text, "--upload"])?;
+        lab.namespace.tool("tc", &format!("qdisc add dev {} root {TBF}", Link::NAME))?;
+        let start = Instant::now();
+        let from = content.path.display().to_string();
+        lab.curl(&["--fail", "-T", &from, &format!("http://{STACK}/up")])?.success()?;
+        ensure_shaped(start.elapsed())?;
+        ensure!(sha256(&root.join("up"))? == content.sha256, "the upload differs");
+        server.interrupt()?;
+        Ok(())
+    }
+
+    #[test]
+    fn download_through_a_slow_router() -> Result<()> {
+        let test = "download_through_a_slow_router";
+        let Some(lab) = Lab::open(test, &["tc", "curl"])? else { return Ok(()) };
+        let far = far_namespace(&lab)?;
+        let content = Content::create(lab.directory(), "bulk", SHAPED_BYTES, 2)?;
+        let directory = lab.directory().display().to_string();
+        let words = ["http", "--dir", &directory, "--gateway=10.77.0.1"];
+        let server = lab.serve(&Link::default(), &words)?;
+        lab.namespace.tool("tc", &format!("qdisc add dev near0 root {TBF}"))?;
+        let start = Instant::now();
+        let down = lab.file("down").display().to_string();
+        let words = format!("-sSf --max-time 50 -o {down} http://{STACK}/bulk");
+        far.tool("curl", &words)?;
+        ensure_shaped(start.elapsed())?;
+        ensure!(sha256(&lab.file("down"))? == content.sha256, "the download differs");
+        server.interrupt()?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_that_goes_down_for_a_while() -> Result<()> {
+        let test = "a_link_that_goes_down_for_a_while";
+        let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
+        let content = Content::create(lab.directory(), "bulk", 64 << 20, 3)?;
+        let directory = lab.directory().display().to_string();
+        let mut server = lab.serve(&Link::default(), &["http", "--dir", &directory])?;
+        // 2 s at this rate, so that the break falls in the middle whatever the machine does.
+        let line = format!(
+            "curl -sSf --max-time 50 --limit-rate 32M -o down http://{STACK}/bulk & sleep 0.7; \
+             ip link set {0} down; sleep 1; ip link set {0} up; wait $!; sha256sum down",
+            Link::NAME
+        );
+        ensure!(lab.shell(&line)?.starts_with(&content.sha256), "the download differs");
+        server.assert_alive()?;
+        server.interrupt()?;
+        Ok(())
+    }
+}
