@@ -1,0 +1,3 @@
+//! ICMP, for both IP versions: the messages as values.
+
+pub mod header;
