@@ -13,15 +13,20 @@
 //! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
 //! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
 //! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
+//! | [`epoch`] | when unreachable memory may die | RCU grace periods |
+//! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
 //! | [`padded`], [`percore`] | what must not share a cache line | `____cacheline_aligned`, per-CPU data |
 //!
 //! Not here: reference counts of packets (`pkt`), clocks, threads, wake-up policy.
 
 pub mod core_lock;
+pub mod epoch;
 pub mod eventcount;
 pub mod llist;
 pub mod padded;
 pub mod percore;
+pub mod rcu;
+pub mod rcu_map;
 pub mod socket_lock;
 
 mod shim;
@@ -29,8 +34,11 @@ mod shim;
 mod test_item;
 
 pub use core_lock::{CoreGuard, CoreLock};
+pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult};
 pub use llist::{Chain, Link, Linked, Llist};
 pub use padded::Padded;
 pub use percore::PerCore;
+pub use rcu::RcuCell;
+pub use rcu_map::RcuMap;
 pub use socket_lock::{Entry, Owned, SocketLock, Work};

@@ -19,6 +19,16 @@ mod std_side {
     pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current, park, park_timeout};
 
+    /// A small number that is this thread's as long as it lives, for choosing one of several equal slots.
+    pub(crate) fn thread_slot() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        std::thread_local! {
+            static SLOT: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        }
+        // A thread that is ending may still retire objects: any slot will do.
+        SLOT.try_with(|slot| *slot).unwrap_or(0)
+    }
+
     /// `core::cell::UnsafeCell` with loom's scoped access.
     #[repr(transparent)]
     #[derive(Debug)]
@@ -54,6 +64,11 @@ mod loom_side {
     pub(crate) use loom::sync::{Mutex as RawMutex, MutexGuard};
     pub(crate) use loom::thread::{Thread, current, park};
 
+    /// Models have one slot of everything.
+    pub(crate) fn thread_slot() -> usize {
+        0
+    }
+
     /// Loom has no clock: a timed park ends by a wake or not at all.
     pub(crate) fn park_timeout(_: std::time::Duration) {
         park();
@@ -71,6 +86,15 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// `None` when somebody holds it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
     }
 }
 

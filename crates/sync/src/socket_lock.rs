@@ -291,11 +291,11 @@ impl<T, P: Linked> SocketLock<T, P> {
         let token = self.sleepers.prepare();
         let mut word = self.word.load(Ordering::Relaxed);
         while word & HELD != 0 {
-            if word & WAITERS == 0 {
-                if let Err(found) = self.exchange(word, word | WAITERS, Ordering::Release) {
-                    word = found;
-                    continue;
-                }
+            if word & WAITERS == 0
+                && let Err(found) = self.exchange(word, word | WAITERS, Ordering::Release)
+            {
+                word = found;
+                continue;
             }
             // Without a timeout there is one way to come back.
             let _ = self.sleepers.wait(token, None);

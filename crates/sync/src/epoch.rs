@@ -1,0 +1,375 @@
+//! When memory that was taken out of a shared table may die.
+//!
+//! Below: the `shim`. Above: [`crate::rcu`], [`crate::rcu_map`], every lookup in `stack`. Linux: RCU
+//! (`rcu_read_lock`, `call_rcu`, quiescent states); the counting is Fraser's three epochs.
+//!
+//! A reader may keep what it found as long as its [`Section`] lives, without a reference count and without
+//! writing a shared line. A writer makes an object unreachable and then retires it; it is dropped when every
+//! section that might have seen it has ended.
+//!
+//! ```text
+//!   global epoch   … 7 ──────► 8 ──────► 9            advances only when every online reader is at it
+//!   reader A         [7      ]   [8 ]                 online between the brackets
+//!   reader B             [7        ]
+//!   writer             × unlink, retire at 7          dropped from 9 on
+//! ```
+//!
+//! *Why two steps suffice.* A reader that still holds the object passed the fence of its announcement before
+//! the writer's fence in `retire` (else it would have seen the object unlinked). An advance whose own fence
+//! came later sees that reader and stops unless it is at the current epoch; one whose fence came earlier had
+//! read an epoch no later than the one `retire` noted. So with noted epoch `e` the global epoch reaches at
+//! most `e + 1` until the reader goes offline.
+//!
+//! Two ways to read. An application thread pins around its lookups and is offline otherwise, so it may
+//! sleep. A core calls [`Reader::stay_online`] once and [`Reader::quiescent`] between turns: its pins are
+//! then a counter in its own memory, and it must go offline before it sleeps, or nothing is freed.
+//!
+//! Not here: who may write (locks are the tables'), reference counts.
+
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::NonNull;
+use std::collections::VecDeque;
+
+use crate::padded::Padded;
+use crate::percore::PerCore;
+use crate::shim::{self, Arc, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+
+#[cfg(test)]
+mod tests;
+
+/// A reader's announcement when it reads nothing. Epochs start at 1.
+const OFFLINE: u64 = 0;
+
+/// Steps of the global epoch from retirement to drop: see the module head.
+const GRACE: u64 = 2;
+
+/// Retirements of one bag between two attempts at reclaiming: spreads the look at all readers, one cache
+/// line each, over many objects.
+const RECLAIM_EVERY: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// Objects dropped in one attempt: above `RECLAIM_EVERY`, so that a bag that fell behind catches up, yet
+/// bounded, because a packet may be waiting for this thread.
+const RECLAIM_MAX: usize = 2 * RECLAIM_EVERY as usize;
+
+/// Bags, so that threads retiring at once seldom meet.
+const BAGS: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// A set of readers and the objects waiting for them. Clones are the same domain.
+#[derive(Clone)]
+pub struct Domain {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Written by whoever advances, under the lock of `readers`; read by every announcement.
+    epoch: Padded<AtomicU64>,
+    /// The announcement of each reader: the epoch it is at, or `OFFLINE`.
+    readers: Mutex<Vec<Arc<Padded<AtomicU64>>>>,
+    bags: PerCore<Mutex<Bag>>,
+}
+
+impl Domain {
+    /// A domain without readers.
+    pub fn new() -> Self {
+        let shared = Shared {
+            epoch: Padded::new(AtomicU64::new(OFFLINE + 1)),
+            readers: Mutex::new(Vec::new()),
+            bags: PerCore::new(BAGS, |_| Mutex::new(Bag::default())),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A new reader, offline. One for each execution context, kept as long as that lives.
+    pub fn reader(&self) -> Reader {
+        let announced = Arc::new(Padded::new(AtomicU64::new(OFFLINE)));
+        self.shared.readers.lock().push(Arc::clone(&announced));
+        Reader { domain: self.clone(), announced, depth: Cell::new(0), online: Cell::new(false) }
+    }
+
+    /// Drops `object` once all sections of now have ended, on whichever thread then reclaims.
+    pub fn retire<T: Send + 'static>(&self, object: Box<T>) {
+        let object = NonNull::from(Box::leak(object));
+        // SAFETY: the object came out of a box that nobody else has.
+        unsafe { self.retire_raw(object) };
+    }
+
+    /// Tries to end a grace period and drops all objects whose time has come. For idle moments and for
+    /// shutdown; otherwise `retire` does it now and then. Returns how many objects still wait.
+    pub fn reclaim(&self) -> usize {
+        for _ in 0..GRACE {
+            self.try_advance();
+        }
+        for bag in self.shared.bags.iter() {
+            self.drop_due(bag, usize::MAX);
+        }
+        self.pending()
+    }
+
+    /// Objects retired and not yet dropped.
+    pub fn pending(&self) -> usize {
+        self.shared.bags.iter().map(|bag| bag.lock().objects.len()).sum()
+    }
+
+    /// As `retire`, for an object that readers may still be looking at.
+    ///
+    /// # Safety
+    ///
+    /// `object` came from a box, no reader that pins from here on can reach it, and nobody else frees it.
+    pub(crate) unsafe fn retire_raw<T: Send + 'static>(&self, object: NonNull<T>) {
+        // The caller's unlinking before the look at the epoch (see "Why two steps suffice").
+        fence(Ordering::SeqCst);
+        let (place, mut bag) = self.lock_bag();
+        let epoch = self.shared.epoch.load(Ordering::Relaxed);
+        bag.objects.push_back(Retired { epoch, object: object.cast(), drop: drop_box::<T> });
+        bag.since_reclaim += 1;
+        let due = bag.since_reclaim >= RECLAIM_EVERY;
+        if due {
+            bag.since_reclaim = 0;
+        }
+        drop(bag);
+        if due {
+            self.try_advance();
+            self.drop_due(place, RECLAIM_MAX);
+        }
+    }
+
+    /// The present moment, for [`has_passed`](Self::has_passed): what the caller unpublished before this call
+    /// is out of every reader's sight once that returns true.
+    pub(crate) fn mark(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.shared.epoch.load(Ordering::Relaxed)
+    }
+
+    /// True when a grace period has gone by since `mark`.
+    pub(crate) fn has_passed(&self, mark: u64) -> bool {
+        // Acquire: the reads of the sections that ended came before what the caller does next.
+        self.shared.epoch.load(Ordering::Acquire) >= mark + GRACE
+    }
+
+    /// Advances the epoch if every online reader is at it. Gives up, rather than waits, when another thread
+    /// is trying.
+    pub(crate) fn try_advance(&self) {
+        let Some(readers) = self.shared.readers.try_lock() else { return };
+        let epoch = self.shared.epoch.load(Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Acquire: what a reader read before it went offline or on to this epoch came before the drop.
+        let behind = |announced: &Arc<Padded<AtomicU64>>| {
+            let at = announced.load(Ordering::Acquire);
+            at != OFFLINE && at != epoch
+        };
+        if !readers.iter().any(behind) {
+            self.shared.epoch.store(epoch + 1, Ordering::Release);
+        }
+    }
+
+    /// Locks a bag nobody is using, beginning with this thread's; waits for its own if all are in use.
+    fn lock_bag(&self) -> (&Mutex<Bag>, MutexGuard<'_, Bag>) {
+        let bags = &self.shared.bags;
+        let own = shim::thread_slot() % BAGS;
+        let mut places = (own..own + BAGS).map(|place| &bags[place % BAGS]);
+        let free = places.find_map(|bag| Some((bag, bag.try_lock()?)));
+        free.unwrap_or_else(|| (&bags[own], bags[own].lock()))
+    }
+
+    /// Drops up to `max` objects of `bag` whose grace period is over, after letting go of the lock: a drop may
+    /// retire further objects.
+    fn drop_due(&self, bag: &Mutex<Bag>, max: usize) {
+        let mut bag = bag.lock();
+        // Epochs in a bag never fall, because each was read under its lock.
+        let due = bag.objects.iter().take(max).take_while(|it| self.has_passed(it.epoch)).count();
+        let objects: Vec<_> = bag.objects.drain(..due).collect();
+        drop(bag);
+        drop(objects);
+    }
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PartialEq for Domain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Domain {}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain")
+            .field("epoch", &self.shared.epoch.load(Ordering::Relaxed))
+            .field("pending", &self.pending())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right to open sections, for one thread at a time.
+pub struct Reader {
+    domain: Domain,
+    announced: Arc<Padded<AtomicU64>>,
+    /// Open sections, plus one while `online`.
+    depth: Cell<u32>,
+    /// Stays announced between sections.
+    online: Cell<bool>,
+}
+
+impl Reader {
+    /// Opens a section. The first one announces (a store and a fence); inside another, or while staying
+    /// online, it costs an increment of this reader's own counter.
+    #[inline]
+    pub fn pin(&self) -> Section<'_> {
+        self.enter();
+        Section { reader: self }
+    }
+
+    /// Remains announced between sections until [`go_offline`](Self::go_offline): for a core. Whoever does
+    /// this calls [`quiescent`](Self::quiescent) once a turn.
+    pub fn stay_online(&self) {
+        if !self.online.replace(true) {
+            self.enter();
+        }
+    }
+
+    /// Ends `stay_online`: before sleeping.
+    pub fn go_offline(&self) {
+        if self.online.replace(false) {
+            self.leave();
+        }
+    }
+
+    /// Announces that nothing found so far is in use any more. A load when the epoch has not moved. Does
+    /// nothing, and returns false, while a section is open.
+    #[inline]
+    pub fn quiescent(&self) -> bool {
+        if self.depth.get() != u32::from(self.online.get()) {
+            return false;
+        }
+        if self.online.get() {
+            // Relaxed: an old value delays the advance until the next turn.
+            let epoch = self.domain.shared.epoch.load(Ordering::Relaxed);
+            if self.announced.load(Ordering::Relaxed) != epoch {
+                announce(&self.announced, epoch);
+            }
+        }
+        true
+    }
+
+    /// The domain this reader reads in.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    #[inline]
+    fn enter(&self) {
+        let depth = self.depth.get();
+        if depth == 0 {
+            let epoch = self.domain.shared.epoch.load(Ordering::Relaxed);
+            announce(&self.announced, epoch);
+        }
+        // Overflow would take four thousand million sections forgotten, and would end in a use after free.
+        self.depth.set(depth.checked_add(1).expect("sections leaked"));
+    }
+
+    #[inline]
+    fn leave(&self) {
+        let depth = self.depth.get() - 1;
+        self.depth.set(depth);
+        if depth == 0 {
+            // Release: all reads of the section come before whoever sees this reader offline.
+            self.announced.store(OFFLINE, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut readers = self.domain.shared.readers.lock();
+        readers.retain(|announced| !Arc::ptr_eq(announced, &self.announced));
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("depth", &self.depth.get())
+            .field("online", &self.online.get())
+            .finish_non_exhaustive()
+    }
+}
+
+/// While it lives, what was found in tables of its domain stays alive.
+#[derive(Debug)]
+#[must_use]
+pub struct Section<'a> {
+    reader: &'a Reader,
+}
+
+impl Section<'_> {
+    /// True when this section keeps objects of `domain` alive.
+    #[inline]
+    pub fn covers(&self, domain: &Domain) -> bool {
+        self.reader.domain == *domain
+    }
+}
+
+impl Drop for Section<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.reader.leave();
+    }
+}
+
+/// Objects retired, oldest first.
+#[derive(Default)]
+struct Bag {
+    objects: VecDeque<Retired>,
+    since_reclaim: u32,
+}
+
+/// A box without its type, that is dropped when this is.
+struct Retired {
+    /// The global epoch read after the object was unlinked.
+    epoch: u64,
+    object: NonNull<()>,
+    /// `drop_box` for the type of `object`.
+    drop: unsafe fn(NonNull<()>),
+}
+
+// SAFETY: `retire_raw` takes `T: Send` only, and a `Retired` is the object's one owner.
+unsafe impl Send for Retired {}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        // SAFETY: `object` is a leaked box of the type `drop` was made for. It is dropped here only: when its
+        // grace period is over, or with the domain, which no reader outlives.
+        unsafe { (self.drop)(self.object) };
+    }
+}
+
+/// # Safety
+/// `object` is a leaked `Box<T>` that nobody uses any more.
+unsafe fn drop_box<T>(object: NonNull<()>) {
+    // SAFETY: by the caller.
+    drop(unsafe { Box::from_raw(object.cast::<T>().as_ptr()) });
+}
+
+/// Makes a reader's announcement visible before anything it reads after this. The store is also a Release:
+/// reads of earlier sections come before whoever sees this announcement.
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+#[inline]
+fn announce(announced: &AtomicU64, epoch: u64) {
+    announced.store(epoch, Ordering::Release);
+    fence(Ordering::SeqCst);
+}
+
+/// As above. On x86 a locked exchange orders as the fence does, at half the price of `mfence`.
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+#[inline]
+fn announce(announced: &AtomicU64, epoch: u64) {
+    announced.swap(epoch, Ordering::SeqCst);
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
