@@ -1,21 +1,22 @@
 //! Congestion control: how many bytes may be in flight.
 //!
-//! Above: output asks [`Congestion::cwnd`]; input and the retransmission timer tell what happened by `on_*`.
-//! RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux: tcp_cong.c, tcp_cwnd_validate().
+//! Above: output asks [`Congestion::cwnd`]; input and the retransmission timer tell what happened
+//! by `on_*`. RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux: tcp_cong.c, tcp_cwnd_validate().
 //!
-//! The window arithmetic that every algorithm shares is here: initial window, NewReno's inflation and deflation in
-//! recovery, the collapse on a time-out, validation while the application is the bottleneck, restart after idle,
-//! undo. An algorithm decides two things: the growth on an acknowledgment and the new `ssthresh` on a loss. It is
-//! a variant of the closed [`Policy`]; another one (CUBIC, DCTCP) adds a variant, its file beside
-//! `congestion/reno.rs` and an arm in each `match`. One that steers by a model of the path (BBR) also reads the
-//! times in [`AckSample`].
+//! The window arithmetic that every algorithm shares is here: initial window, NewReno's inflation
+//! and deflation in recovery, the collapse on a time-out, validation while the application is the
+//! bottleneck, restart after idle, undo. An algorithm decides two things: the growth on an
+//! acknowledgment and the new `ssthresh` on a loss. It is a variant of the closed [`Policy`];
+//! another one (CUBIC, DCTCP) adds a variant, its file beside `congestion/reno.rs` and an arm in
+//! each `match`. One that steers by a model of the path (BBR) also reads the times in
+//! [`AckSample`].
 //!
-//! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. What is asked for in segments
-//! is multiplied by the current `mss`.
+//! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. What is asked for
+//! in segments is multiplied by the current `mss`.
 //!
-//! The order of calls in one recovery: `on_enter_recovery`, then any of `on_dup_ack` and `on_partial_ack`, then
-//! one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to the open state and to slow start
-//! after a time-out, never to recovery.
+//! The order of calls in one recovery: `on_enter_recovery`, then any of `on_dup_ack` and
+//! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to
+//! the open state and to slow start after a time-out, never to recovery.
 //!
 //! Not here: when a loss is detected and what is sent again, proportional rate reduction, pacing.
 
@@ -71,13 +72,14 @@ pub struct CongestionConfig {
     pub algorithm: Algorithm,
     /// Initial window in segments. 10: RFC 6928, Linux TCP_INIT_CWND.
     ///
-    /// Differs from RFC 6928: no cap of 14,600 bytes, because Linux has none and ten large segments on a path
-    /// with a large MTU are no more of a burst to it.
+    /// Differs from RFC 6928: no cap of 14,600 bytes, because Linux has none and ten large segments
+    /// on a path with a large MTU are no more of a burst to it.
     pub initial_window_segments: u32,
     /// Bytes of one acknowledgment that slow start counts, in segments. `u32::MAX`: all.
     ///
-    /// Differs from RFC 3465 (L = 2) as Linux does: receivers that merge segments acknowledge dozens at once,
-    /// and counting two of them would make slow start slower the better the receiver is.
+    /// Differs from RFC 3465 (L = 2) as Linux does: receivers that merge segments acknowledge
+    /// dozens at once, and counting two of them would make slow start slower the better the
+    /// receiver is.
     pub slow_start_limit_segments: u32,
     /// The window grows no further, in bytes (Linux: snd_cwnd_clamp).
     pub cwnd_max_bytes: u32,
@@ -135,8 +137,8 @@ pub struct Congestion {
     usage: Usage,
     /// `cwnd` and `ssthresh` before the last reduction, for [`Congestion::undo`].
     prior: Option<(u32, u32)>,
-    /// Bytes by which duplicate acknowledgments may still inflate the window (RFC 5681 §3.2, step 4): one
-    /// segment for each that is outstanding, so that a flood of forged ones buys nothing.
+    /// Bytes by which duplicate acknowledgments may still inflate the window (RFC 5681 §3.2, step
+    /// 4): one segment for each that is outstanding, so that a flood of forged ones buys nothing.
     inflation_left: u32,
     initial_window_segments: u32,
     slow_start_limit_segments: u32,
@@ -201,8 +203,8 @@ impl Congestion {
         }
     }
 
-    /// The segment size changed: negotiated, or by path MTU discovery. The window keeps its count of segments,
-    /// because routers queue packets, not bytes.
+    /// The segment size changed: negotiated, or by path MTU discovery. The window keeps its count
+    /// of segments, because routers queue packets, not bytes.
     pub fn set_mss(&mut self, mss: u32) {
         let (old, new) = (u64::from(self.window.mss), u64::from(mss.max(1)));
         let rescale = |bytes: u32| u32::try_from(u64::from(bytes) * new / old).unwrap_or(u32::MAX);
@@ -223,7 +225,8 @@ impl Congestion {
 
     /// New data was acknowledged outside recovery: the window may grow.
     ///
-    /// A window the application does not fill says nothing about the path and stays (RFC 7661 §4.3).
+    /// A window the application does not fill says nothing about the path and stays (RFC 7661
+    /// §4.3).
     pub fn on_ack(&mut self, sample: &AckSample) {
         if !self.is_cwnd_limited() {
             return;
@@ -242,8 +245,8 @@ impl Congestion {
         }
     }
 
-    /// Output ran: notes whether the window was the bottleneck. Call it outside recovery, when something was
-    /// sent.
+    /// Output ran: notes whether the window was the bottleneck. Call it outside recovery, when
+    /// something was sent.
     pub fn on_sent(&mut self, sample: &SendSample) {
         let usage = &mut self.usage;
         let new_round = sample.snd_una.ge(usage.round_end);
@@ -264,7 +267,8 @@ impl Congestion {
         }
     }
 
-    /// A time-out long the window was not filled: half of what is unused goes (RFC 7661's aim, Linux's way).
+    /// A time-out long the window was not filled: half of what is unused goes (RFC 7661's aim,
+    /// Linux's way).
     fn shrink_to_use(&mut self, now: Instant) {
         let used = self.usage.used.max(self.initial_window());
         if used < self.window.cwnd {
@@ -275,8 +279,9 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Nothing was sent for `idle`: for each time-out of it the window halves, down to the initial one
-    /// (RFC 5681 §4.1 softened as in Linux; `net.ipv4.tcp_slow_start_after_idle`). Call it before sending again.
+    /// Nothing was sent for `idle`: for each time-out of it the window halves, down to the initial
+    /// one (RFC 5681 §4.1 softened as in Linux; `net.ipv4.tcp_slow_start_after_idle`). Call it
+    /// before sending again.
     pub fn on_idle(&mut self, idle: Duration, rto: Duration, now: Instant) {
         let floor = self.initial_window().min(self.window.cwnd);
         self.window.ssthresh = self.remembered_ssthresh();
@@ -294,8 +299,8 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Fast retransmit: RFC 6582 §3.2, step 2. `in_flight` is FlightSize before the retransmission, without
-    /// segments sent by limited transmit.
+    /// Fast retransmit: RFC 6582 §3.2, step 2. `in_flight` is FlightSize before the retransmission,
+    /// without segments sent by limited transmit.
     pub fn on_enter_recovery(&mut self, in_flight: u32) {
         self.reduce_ssthresh(in_flight);
         let Window { ssthresh, mss, .. } = self.window;
@@ -303,15 +308,16 @@ impl Congestion {
         self.inflation_left = in_flight.saturating_sub(DUP_ACK_SEGMENTS * mss);
     }
 
-    /// A further duplicate acknowledgment in recovery: a segment left the network (RFC 5681 §3.2, step 4).
+    /// A further duplicate acknowledgment in recovery: a segment left the network (RFC 5681 §3.2,
+    /// step 4).
     pub fn on_dup_ack(&mut self) {
         let inflation = self.window.mss.min(self.inflation_left);
         self.inflation_left -= inflation;
         self.window.set_cwnd(self.window.cwnd + inflation);
     }
 
-    /// New data was acknowledged, but not all that recovery began with: RFC 6582 §3.2, step 3. `in_flight` is
-    /// FlightSize after it.
+    /// New data was acknowledged, but not all that recovery began with: RFC 6582 §3.2, step 3.
+    /// `in_flight` is FlightSize after it.
     pub fn on_partial_ack(&mut self, acked_bytes: u32, in_flight: u32) {
         let mss = self.window.mss;
         // Deflate by what left, and let one segment out when at least one arrived.
@@ -320,16 +326,17 @@ impl Congestion {
         self.inflation_left = in_flight;
     }
 
-    /// All that recovery began with is acknowledged: RFC 6582 §3.2, step 3, the choice that avoids a burst.
-    /// `in_flight` is FlightSize after it.
+    /// All that recovery began with is acknowledged: RFC 6582 §3.2, step 3, the choice that avoids
+    /// a burst. `in_flight` is FlightSize after it.
     pub fn on_exit_recovery(&mut self, in_flight: u32) {
         let Window { ssthresh, mss, .. } = self.window;
         self.window.set_cwnd(ssthresh.min(in_flight.max(mss).saturating_add(mss)));
         self.inflation_left = 0;
     }
 
-    /// The retransmission timer expired: RFC 5681 §3.1, equation 4, and the loss window. `repeated` when the same
-    /// data timed out before or was being recovered: `ssthresh` is then reduced already.
+    /// The retransmission timer expired: RFC 5681 §3.1, equation 4, and the loss window. `repeated`
+    /// when the same data timed out before or was being recovered: `ssthresh` is then reduced
+    /// already.
     pub fn on_rto(&mut self, in_flight: u32, repeated: bool) {
         if !repeated {
             self.reduce_ssthresh(in_flight);
@@ -341,8 +348,8 @@ impl Congestion {
         self.window.set_cwnd(self.window.mss);
     }
 
-    /// The last reduction proved needless (Eifel, F-RTO, D-SACK): both variables return to at least what they
-    /// were.
+    /// The last reduction proved needless (Eifel, F-RTO, D-SACK): both variables return to at least
+    /// what they were.
     pub fn undo(&mut self) {
         if let Some((cwnd, ssthresh)) = self.prior.take() {
             self.window.set_cwnd(self.window.cwnd.max(cwnd));
@@ -397,8 +404,8 @@ impl Congestion {
         self.window.cwnd < self.window.ssthresh
     }
 
-    /// The window is what limits the connection, so acknowledgments may raise it. In slow start half a window
-    /// in flight is enough, because a full one must be allowed to double.
+    /// The window is what limits the connection, so acknowledgments may raise it. In slow start
+    /// half a window in flight is enough, because a full one must be allowed to double.
     #[must_use]
     pub const fn is_cwnd_limited(&self) -> bool {
         self.usage.cwnd_limited
@@ -419,8 +426,8 @@ impl Congestion {
         }
     }
 
-    /// Three quarters of the window as a floor of `ssthresh`: what to return to after the window is lowered for
-    /// reasons other than loss (RFC 7661 §4.4; Linux: tcp_current_ssthresh).
+    /// Three quarters of the window as a floor of `ssthresh`: what to return to after the window is
+    /// lowered for reasons other than loss (RFC 7661 §4.4; Linux: tcp_current_ssthresh).
     fn remembered_ssthresh(&self) -> u32 {
         let Window { cwnd, ssthresh, .. } = self.window;
         ssthresh.max(cwnd / 2 + cwnd / 4)

@@ -1,11 +1,11 @@
 //! What the engine counts, under the names `nstat` prints.
 //!
-//! Linux: include/uapi/linux/snmp.h, net/ipv4/proc.c, RFC 4022 for the `Tcp*` group. A variant's name *is* the
-//! printed name, so a search for either finds both.
+//! Linux: include/uapi/linux/snmp.h, net/ipv4/proc.c, RFC 4022 for the `Tcp*` group. A variant's
+//! name *is* the printed name, so a search for either finds both.
 //!
-//! One table yields the enum, the text and the page. A page has one writer at a time and any number of readers;
-//! the value of a counter is the wrapping sum over all pages. Counters whose mechanism does not exist stay at
-//! zero, as on a Linux where it is off.
+//! One table yields the enum, the text and the page. A page has one writer at a time and any number
+//! of readers; the value of a counter is the wrapping sum over all pages. Counters whose mechanism
+//! does not exist stay at zero, as on a Linux where it is off.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 
@@ -196,8 +196,8 @@ impl Counter {
 
 /// One writer's page of counters.
 ///
-/// The writer is whoever owns the page for the time being; a counter is then a load, an addition and a store,
-/// with no locked instruction. Two writers at once lose counts, nothing else.
+/// The writer is whoever owns the page for the time being; a counter is then a load, an addition
+/// and a store, with no locked instruction. Two writers at once lose counts, nothing else.
 pub struct Counters {
     /// Written by the page's owner, read by anybody who prints. Relaxed: a counter orders nothing.
     values: [AtomicU64; Counter::COUNT],
@@ -225,8 +225,8 @@ impl Counters {
 
     /// Lowers a gauge by `n`.
     ///
-    /// A page may go below zero (a connection established on one page may end on another): the value wraps, and
-    /// so does the sum over all pages, back to the truth.
+    /// A page may go below zero (a connection established on one page may end on another): the
+    /// value wraps, and so does the sum over all pages, back to the truth.
     #[inline]
     pub fn sub(&self, counter: Counter, n: u64) {
         debug_assert!(counter.is_gauge(), "{} only grows", counter.name());
@@ -285,7 +285,8 @@ mod tests {
         }
     }
 
-    /// A kernel older than the table may lack a name or two, a kernel that hides the file proves nothing.
+    /// A kernel older than the table may lack a name or two, a kernel that hides the file proves
+    /// nothing.
     #[test]
     fn names_are_the_kernels() {
         let Ok(text) = std::fs::read_to_string("/proc/net/netstat") else { return };

@@ -38,8 +38,8 @@ impl FourTuple {
         self.local.is_ipv4() && self.remote.is_ipv4()
     }
 
-    /// The tuple as bytes for a keyed hash: addresses, then ports, in network order. Flow labels and scope ids
-    /// stay out, so equal keys mean the same header fields on the wire.
+    /// The tuple as bytes for a keyed hash: addresses, then ports, in network order. Flow labels
+    /// and scope ids stay out, so equal keys mean the same header fields on the wire.
     pub fn write_key(self, key: &mut [u8; Self::KEY_BYTES_MAX]) -> &[u8] {
         let local_len = write_address(&mut key[..16], self.local.ip());
         let remote_len = write_address(&mut key[local_len..local_len + 16], self.remote.ip());

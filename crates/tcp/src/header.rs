@@ -12,12 +12,12 @@
 //!  |                  options, 4 x (offset - 5) bytes              |  20
 //! ```
 //!
-//! [`SegmentHeader::parse`] is the only reader of these bytes: after it the engine works with values and no
-//! index can be out of range. It checks the shape alone; the checksum is `stack`'s before it, the meaning is
-//! `input`'s after it.
+//! [`SegmentHeader::parse`] is the only reader of these bytes: after it the engine works with
+//! values and no index can be out of range. It checks the shape alone; the checksum is `stack`'s
+//! before it, the meaning is `input`'s after it.
 //!
-//! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved bits are read as
-//! nothing and written as zero).
+//! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved
+//! bits are read as nothing and written as zero).
 
 use core::fmt;
 
@@ -83,18 +83,18 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Reads a header at the front of `bytes`, which holds at least the whole header when the segment is sound.
+    /// Reads a header at the front of `bytes`, which holds at least the whole header when the
+    /// segment is sound.
     ///
     /// # Errors
     ///
-    /// [`DropReason::TcpHeader`] when the bytes end before the header does, or the data offset is below 5. Bad
-    /// options are no error (see [`Options`]).
+    /// [`DropReason::TcpHeader`] when the bytes end before the header does, or the data offset is
+    /// below 5. Bad options are no error (see [`Options`]).
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         let fixed: &[u8; HEADER_BYTES_MIN] = bytes.first_chunk().ok_or(DropReason::TcpHeader)?;
         let header_len = (fixed[12] >> 4) * 4;
-        let options = bytes
-            .get(HEADER_BYTES_MIN..usize::from(header_len))
-            .ok_or(DropReason::TcpHeader)?;
+        let options =
+            bytes.get(HEADER_BYTES_MIN..usize::from(header_len)).ok_or(DropReason::TcpHeader)?;
         let flags = Flags::from_bits_retain(fixed[13]);
         Ok(Self {
             src_port: u16::from_be_bytes([fixed[0], fixed[1]]),
@@ -122,7 +122,8 @@ impl SegmentHeader {
         HEADER_BYTES_MIN + self.options.encoded_len()
     }
 
-    /// Writes the header at the front of `bytes`, with a checksum of zero, and answers how many bytes it took.
+    /// Writes the header at the front of `bytes`, with a checksum of zero, and answers how many
+    /// bytes it took.
     ///
     /// # Panics
     ///
@@ -143,10 +144,13 @@ impl SegmentHeader {
         header_len
     }
 
-    /// SEG.LEN: sequence numbers the segment occupies, SYN and FIN included, for `payload_len` bytes of data.
+    /// SEG.LEN: sequence numbers the segment occupies, SYN and FIN included, for `payload_len`
+    /// bytes of data.
     #[must_use]
     pub const fn segment_len(&self, payload_len: u32) -> u32 {
-        payload_len + self.flags.contains(Flags::SYN) as u32 + self.flags.contains(Flags::FIN) as u32
+        payload_len
+            + self.flags.contains(Flags::SYN) as u32
+            + self.flags.contains(Flags::FIN) as u32
     }
 
     /// The control bit is set.

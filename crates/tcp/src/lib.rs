@@ -2,16 +2,18 @@
 //!
 //! Below: `stack::ip`. Above: `stack::socket`. RFC 9293; Linux: net/ipv4/tcp*.c.
 //!
-//! Nothing here reads a clock, draws chance or makes a call to the outside: `now`, packet memory, counters and
-//! random numbers arrive as arguments, and packets to send leave in a list. The same segments at the same
-//! instants give the same answer, which is what the simulator and the packet scripts rely on.
+//! Nothing here reads a clock, draws chance or makes a call to the outside: `now`, packet memory,
+//! counters and random numbers arrive as arguments, and packets to send leave in a list. The same
+//! segments at the same instants give the same answer, which is what the simulator and the packet
+//! scripts rely on.
 //!
 //! # Leaf modules
 //!
 //! Each knows one thing and none knows the control block:
 //!
 //! - [`seq`]: sequence numbers, compared modulo 2^32.
-//! - [`header`] and [`option`]: a segment's header as values; the only code that reads or writes header bytes.
+//! - [`header`] and [`option`]: a segment's header as values; the only code that reads or writes
+//!   header bytes.
 //! - [`state`], [`four_tuple`]: which state, which connection.
 //! - [`rtt`]: round-trip estimate and retransmission time-out (RFC 6298).
 //! - [`congestion`]: how much may be in flight (RFC 5681, RFC 6582).
@@ -29,7 +31,10 @@ pub mod congestion;
 pub mod counters;
 pub mod four_tuple;
 pub mod header;
+pub mod isn;
 pub mod option;
+pub mod ports;
+pub mod reassembly;
 pub mod rng;
 pub mod rtt;
 pub mod seq;
@@ -39,7 +44,10 @@ pub use congestion::{Algorithm, Congestion, CongestionConfig};
 pub use counters::{Counter, Counters};
 pub use four_tuple::FourTuple;
 pub use header::{Flags, SegmentHeader};
+pub use isn::IsnGenerator;
 pub use option::Options;
+pub use ports::PortSelector;
+pub use reassembly::Reassembly;
 pub use rng::Rng;
 pub use rtt::{RttConfig, RttEstimator};
 pub use seq::SeqNum;

@@ -2,13 +2,15 @@
 //!
 //! RFC 9293 §3.2, RFC 7323, RFC 2018; Linux: tcp_parse_options(), tcp_options_write().
 //!
-//! Reading never fails. A malformed length ends the list and what came before it counts, because that is what
-//! Linux does and a peer that gets away with it there must get away with it here. Options that only a SYN may
-//! carry are ignored elsewhere. Every option is padded on writing so that 32-bit fields stay aligned, which is
-//! what lets the peer's fast path, and ours, recognise an established connection's header by one word.
+//! Reading never fails. A malformed length ends the list and what came before it counts, because
+//! that is what Linux does and a peer that gets away with it there must get away with it here.
+//! Options that only a SYN may carry are ignored elsewhere. Every option is padded on writing so
+//! that 32-bit fields stay aligned, which is what lets the peer's fast path, and ours, recognise an
+//! established connection's header by one word.
 //!
-//! Not here: whether an option was negotiated (the control block knows), Fast Open cookies, MD5, AO. The kinds
-//! not listed are skipped by their length, so a new one needs a field, an arm in `parse` and a place in `emit`.
+//! Not here: whether an option was negotiated (the control block knows), Fast Open cookies, MD5,
+//! AO. The kinds not listed are skipped by their length, so a new one needs a field, an arm in
+//! `parse` and a place in `emit`.
 
 use arrayvec::ArrayVec;
 
@@ -61,7 +63,8 @@ impl Options {
         Self::default()
     }
 
-    /// Reads the bytes between the fixed header and the data. `is_syn` admits the options of a handshake.
+    /// Reads the bytes between the fixed header and the data. `is_syn` admits the options of a
+    /// handshake.
     #[must_use]
     pub fn parse(bytes: &[u8], is_syn: bool) -> Self {
         let mut options = Self::default();
@@ -78,7 +81,8 @@ impl Options {
                 _ => {
                     let Some(&length) = after.first() else { break };
                     let length = usize::from(length);
-                    // Below 2 the option would not even cover itself; beyond the header it is cut off.
+                    // Below 2 the option would not even cover itself; beyond the header it is cut
+                    // off.
                     if length < 2 || length > rest.len() {
                         break;
                     }
@@ -91,7 +95,8 @@ impl Options {
         options
     }
 
-    /// Takes one option with its kind and length bytes removed. A wrong length for its kind is ignored.
+    /// Takes one option with its kind and length bytes removed. A wrong length for its kind is
+    /// ignored.
     fn take(&mut self, kind: u8, value: &[u8], is_syn: bool) {
         match (kind, value) {
             (kind::MSS, &[high, low]) if is_syn => {
@@ -107,7 +112,7 @@ impl Options {
             (kind::TIMESTAMPS, value) if value.len() == 8 => {
                 self.timestamps = Some((be32(value), be32(&value[4..])));
             }
-            (kind::SACK, value) if value.len() >= 8 && value.len() % 8 == 0 => {
+            (kind::SACK, value) if value.len() >= 8 && value.len().is_multiple_of(8) => {
                 // A second SACK option replaces the first, as in Linux.
                 self.sack_blocks = value
                     .chunks_exact(8)
@@ -151,8 +156,8 @@ impl Options {
         len
     }
 
-    /// Writes the options in Linux's order (MSS, SACK-permitted, timestamps, window scale, SACK), answering
-    /// how many bytes. SACK blocks that do not fit are left out from the end.
+    /// Writes the options in Linux's order (MSS, SACK-permitted, timestamps, window scale, SACK),
+    /// answering how many bytes. SACK blocks that do not fit are left out from the end.
     ///
     /// # Panics
     ///

@@ -1,10 +1,11 @@
 //! The engine's source of chance: small, fast, seeded.
 //!
-//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna). One seed gives one sequence, which lets the
-//! simulator replay a run.
+//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna). One seed gives one sequence, which
+//! lets the simulator replay a run.
 //!
-//! Not for secrets: an observer of some outputs can compute the rest. What an outsider must not guess comes from
-//! [`crate::isn`] and [`crate::ports`], whose secrets the stack draws from the operating system.
+//! Not for secrets: an observer of some outputs can compute the rest. What an outsider must not
+//! guess comes from [`crate::isn`] and [`crate::ports`], whose secrets the stack draws from the
+//! operating system.
 
 /// A seeded generator of pseudo-random numbers.
 #[derive(Clone, Debug)]
@@ -32,7 +33,6 @@ impl Rng {
 
     /// The next 32 bits: the upper half of [`Rng::next_u64`].
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the shift leaves 32 bits")]
     pub fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
     }
@@ -41,7 +41,6 @@ impl Rng {
     ///
     /// Multiply and shift: the bias is below `bound` / 2^32, which no caller here can notice.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a 64-bit product shifted by 32")]
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next_u32()) * u64::from(bound)) >> 32) as u32
     }

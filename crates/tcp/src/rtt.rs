@@ -2,19 +2,23 @@
 //!
 //! RFC 6298; Linux: tcp_rtt_estimator(), tcp_set_rto(), tcp_rtt_init().
 //!
-//! Linux's reading of the RFC is followed, because the peers' delayed acknowledgments are tuned to it:
+//! Linux's reading of the RFC is followed, because the peers' delayed acknowledgments are tuned to
+//! it:
 //!
-//! - The floor of 200 ms stands under the variance term, not under the sum, so `rto >= srtt + rto_min`. A peer that
-//!   delays its acknowledgment by up to 200 ms then causes no spurious time-out.
-//! - With timestamps every acknowledgment is a sample. The variance therefore rises with the largest deviation
-//!   of a round at once and falls once per round, so that many small samples cannot wash out one large one.
-//! - A sample far *below* the estimate raises the deviation slowly: a path that got faster is no reason to wait
-//!   longer.
+//! - The floor of 200 ms stands under the variance term, not under the sum, so `rto >= srtt +
+//!   rto_min`. A peer that delays its acknowledgment by up to 200 ms then causes no spurious
+//!   time-out.
+//! - With timestamps every acknowledgment is a sample. The variance therefore rises with the
+//!   largest deviation of a round at once and falls once per round, so that many small samples
+//!   cannot wash out one large one.
+//! - A sample far *below* the estimate raises the deviation slowly: a path that got faster is no
+//!   reason to wait longer.
 //!
-//! Time is kept in microseconds, scaled: `srtt` by 8, deviations by 4, so that the gains of 1/8 and 1/4 are shifts.
-//! The product's largest value, 8 × 2^28 µs (268 s), fits 32 bits.
+//! Time is kept in microseconds, scaled: `srtt` by 8, deviations by 4, so that the gains of 1/8 and
+//! 1/4 are shifts. The product's largest value, 8 × 2^28 µs (268 s), fits 32 bits.
 //!
-//! Not here: which acknowledgments give a sample (Karn's rule is the caller's), when the timer runs, F-RTO.
+//! Not here: which acknowledgments give a sample (Karn's rule is the caller's), when the timer
+//! runs, F-RTO.
 
 use core::time::Duration;
 
@@ -23,8 +27,8 @@ use crate::seq::SeqNum;
 /// Samples beyond this count as this: 2^28 µs, above any time-out.
 const SAMPLE_US_MAX: u32 = 1 << 28;
 
-/// Time-out after a handshake whose SYN was sent again, when no timestamp told which copy was answered
-/// (RFC 6298 §5.7). Linux: TCP_TIMEOUT_FALLBACK.
+/// Time-out after a handshake whose SYN was sent again, when no timestamp told which copy was
+/// answered (RFC 6298 §5.7). Linux: TCP_TIMEOUT_FALLBACK.
 const FALLBACK: Duration = Duration::from_secs(3);
 
 /// Doublings counted; beyond it every time-out is at its ceiling.
@@ -98,8 +102,8 @@ impl RttEstimator {
 
     /// Takes a sample and ends any back-off (RFC 6298 §5, note after 5.7).
     ///
-    /// `snd_una` is the acknowledgment that gave it, `snd_nxt` the end of what is sent: together they tell rounds
-    /// apart.
+    /// `snd_una` is the acknowledgment that gave it, `snd_nxt` the end of what is sent: together
+    /// they tell rounds apart.
     pub fn on_sample(&mut self, rtt: Duration, snd_una: SeqNum, snd_nxt: SeqNum) {
         let sample = micros(rtt).max(1);
         self.latest_us = sample;
@@ -135,7 +139,8 @@ impl RttEstimator {
         } else if sample >= srtt {
             self.mdev_us_x4 += deviation - mdev;
         } else {
-            // The path got faster: gain 1/32 (Linux), else the time-out would grow when the delay falls.
+            // The path got faster: gain 1/32 (Linux), else the time-out would grow when the delay
+            // falls.
             self.mdev_us_x4 += (deviation - mdev) / 8;
         }
     }
@@ -156,8 +161,9 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Something new was acknowledged although it gave no sample: Linux keeps the back-off until a sample or, as
-    /// here, until the connection knows the path works again. Karn's second half lets the caller choose.
+    /// Something new was acknowledged although it gave no sample: Linux keeps the back-off until a
+    /// sample or, as here, until the connection knows the path works again. Karn's second half lets
+    /// the caller choose.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
@@ -203,7 +209,8 @@ impl RttEstimator {
 
     /// Smallest sample of the connection's life, once there is one.
     ///
-    /// Differs from Linux: no 300 s window, because nothing reads it yet that a route change would mislead.
+    /// Differs from Linux: no 300 s window, because nothing reads it yet that a route change would
+    /// mislead.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
         (self.min_rtt_us != u32::MAX).then(|| Duration::from_micros(u64::from(self.min_rtt_us)))

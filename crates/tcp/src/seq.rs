@@ -2,9 +2,10 @@
 //!
 //! RFC 9293 §3.4; Linux: before(), after(), between() in include/net/tcp.h.
 //!
-//! A comparison is meaningful only for two numbers less than 2^31 apart, which holds for all numbers of one
-//! connection because no window exceeds 2^30 (RFC 7323 §2.3). There is no `Ord`: the order is not transitive
-//! around the circle, so sorting by it must be a choice made where the bound on the distance is known.
+//! A comparison is meaningful only for two numbers less than 2^31 apart, which holds for all
+//! numbers of one connection because no window exceeds 2^30 (RFC 7323 §2.3). There is no `Ord`: the
+//! order is not transitive around the circle, so sorting by it must be a choice made where the
+//! bound on the distance is known.
 //!
 //! Not here: 64-bit stream positions.
 
@@ -74,7 +75,10 @@ impl SeqNum {
         self.0.wrapping_sub(earlier.0)
     }
 
-    #[expect(clippy::cast_possible_wrap, reason = "the sign of the wrapped difference is the order")]
+    #[expect(
+        clippy::cast_possible_wrap,
+        reason = "the sign of the wrapped difference is the order"
+    )]
     #[inline]
     const fn signed_distance(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0) as i32

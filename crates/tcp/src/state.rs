@@ -2,8 +2,8 @@
 //!
 //! RFC 9293 §3.3.2; Linux: include/net/tcp_states.h, whose names and numbers these are.
 //!
-//! NEW_SYN_RECV has no variant: a passive open lives in its own small type until the handshake is done, and
-//! TIME_WAIT's own type likewise reports [`State::TimeWait`].
+//! NEW_SYN_RECV has no variant: a passive open lives in its own small type until the handshake is
+//! done, and TIME_WAIT's own type likewise reports [`State::TimeWait`].
 
 use core::fmt;
 
@@ -123,8 +123,8 @@ impl State {
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use State::{
-            Close, CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, Listen, SynRecv, SynSent,
-            TimeWait,
+            Close, CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, Listen, SynRecv,
+            SynSent, TimeWait,
         };
         match (self, next) {
             // A reset, an abort or a give-up ends any state.

@@ -2,7 +2,8 @@
 //!
 //! RFC 5681 §3.1; Linux: tcp_reno_cong_avoid(), tcp_reno_ssthresh().
 //!
-//! One segment more for each window of acknowledged bytes (RFC 3465 §2.1), half the flight on a loss.
+//! One segment more for each window of acknowledged bytes (RFC 3465 §2.1), half the flight on a
+//! loss.
 
 use super::Window;
 
@@ -14,10 +15,12 @@ pub(super) struct Reno {
 }
 
 impl Reno {
-    /// Congestion avoidance: counts `acked` bytes and grows by one segment for each full window of them.
+    /// Congestion avoidance: counts `acked` bytes and grows by one segment for each full window of
+    /// them.
     pub(super) fn avoid(&mut self, window: &mut Window, acked: u32) {
         self.acked = self.acked.saturating_add(acked);
-        // Each step raises the bar for the next, and every step takes at least one segment's worth of bytes.
+        // Each step raises the bar for the next, and every step takes at least one segment's worth
+        // of bytes.
         while self.acked >= window.cwnd {
             self.acked -= window.cwnd;
             let before = window.cwnd;
@@ -29,8 +32,8 @@ impl Reno {
         }
     }
 
-    /// Half the flight. Never above half the window: what is in flight beyond it was sent under a window that
-    /// has been lowered since.
+    /// Half the flight. Never above half the window: what is in flight beyond it was sent under a
+    /// window that has been lowered since.
     pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
         self.acked = 0;
         in_flight.min(window.cwnd) / 2

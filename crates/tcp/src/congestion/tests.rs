@@ -3,9 +3,7 @@ use core::time::Duration;
 use pkt::Instant;
 use proptest::prelude::*;
 
-use super::{
-    AckSample, Algorithm, Congestion, CongestionConfig, SSTHRESH_INFINITE, SendSample,
-};
+use super::{AckSample, Algorithm, Congestion, CongestionConfig, SSTHRESH_INFINITE, SendSample};
 use crate::seq::SeqNum;
 
 const MSS: u32 = 1000;
@@ -283,7 +281,7 @@ proptest! {
         let mut congestion = Congestion::new(&CongestionConfig::default(), mss);
         let mut now = Instant::ZERO;
         for (step, amount) in steps {
-            now = now + Duration::from_millis(50);
+            now += Duration::from_millis(50);
             match step {
                 0 => congestion.on_ack(&ack(amount)),
                 1 => congestion.on_enter_recovery(amount),

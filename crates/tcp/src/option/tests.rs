@@ -84,7 +84,8 @@ fn malformed_length_keeps_what_came_before() {
 
 #[test]
 fn wrong_length_for_the_kind_is_skipped() {
-    // MSS of length 3, window scale of length 4, SACK-permitted of length 3, timestamps of length 6.
+    // MSS of length 3, window scale of length 4, SACK-permitted of length 3, timestamps of length
+    // 6.
     let bytes = [2, 3, 9, 3, 4, 7, 7, 4, 3, 0, 8, 6, 1, 2, 3, 4, 254, 4, 0, 0, 2, 4, 1, 0];
     assert_eq!(Options::parse(&bytes, true), Options { mss: Some(256), ..Options::new() });
 }
@@ -124,7 +125,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read(options in any_options()) {
         let bytes = emitted(&options);
-        prop_assert!(bytes.len() <= OPTIONS_BYTES_MAX && bytes.len() % 4 == 0);
+        prop_assert!(bytes.len() <= OPTIONS_BYTES_MAX && bytes.len().is_multiple_of(4));
         let fit = options.sack_blocks_that_fit();
         let mut expected = options;
         expected.sack_blocks.truncate(fit);
