@@ -1,0 +1,73 @@
+//! quietline against smoltcp 0.14, on one machine, in one run, interleaved.
+//!
+//! `memory` joins two hosts of one stack by an in-memory link and asks what a packet costs while more and more sockets
+//! idle. `tap` puts each stack on a tap in a network namespace and moves bytes to and from the kernel.
+//!
+//! Place: outside the product's workspace; nothing depends on it. Not here: tuning of the peer beyond what its documentation
+//! suggests (1 MiB buffers, no delayed ACK, release build).
+#![forbid(unsafe_code)]
+
+mod memory;
+mod report;
+mod smoltcp_host;
+mod smoltcp_memory;
+mod smoltcp_tap;
+mod tap;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Compare quietline with smoltcp 0.14.
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Two hosts of one stack joined in memory: one stream, 0 to 10,000 idle sockets.
+    Memory(memory::MemoryArgs),
+    /// The kernel through a tap: download, upload and one-byte round trips. Needs root.
+    Tap(tap::TapArgs),
+    /// One smoltcp server on a tap that exists; `tap` starts it.
+    #[command(hide = true)]
+    SmoltcpServe(smoltcp_tap::ServeArgs),
+}
+
+/// How often, and how to print.
+#[derive(Debug, Clone, Args)]
+struct RunArgs {
+    /// Measurements of each stack per workload, interleaved.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    repeat: usize,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Only show that everything runs: one short measurement each.
+    #[arg(long)]
+    smoke: bool,
+}
+
+impl RunArgs {
+    /// Measurements per stack and workload.
+    fn repeats(&self) -> usize {
+        if self.smoke { 1 } else { self.repeat.max(1) }
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Memory(args) => memory::run(&args),
+        Command::Tap(args) => tap::run(&args),
+        Command::SmoltcpServe(args) => smoltcp_tap::serve(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-peers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

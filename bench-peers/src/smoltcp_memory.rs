@@ -1,0 +1,187 @@
+//! Two smoltcp interfaces joined by in-memory queues on one thread.
+//!
+//! The device recycles its frame buffers, so that the allocator is not what is measured.
+//!
+//! Not here: the quietline side of the comparison (`memory`).
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::{Result, ensure};
+use smoltcp::iface::SocketHandle;
+use smoltcp::phy::{
+    ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken as Receive,
+    TxToken as Transmit,
+};
+use smoltcp::time::Instant;
+use smoltcp::wire::Ipv4Address;
+
+use crate::smoltcp_host::{BUFFER_BYTES, Host};
+
+const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+const CLIENT: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+const PORT: u16 = 5000;
+
+/// Bytes of a buffer of an idle socket: none flow, and 10,000 of them should fit the cache as well as may be.
+const IDLE_BUFFER_BYTES: usize = 64;
+
+/// Bytes one `send` or `recv` of the application moves.
+const COPY_BYTES: usize = 64 << 10;
+
+/// What one run measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Stream {
+    /// Bytes the receiver has taken.
+    pub bytes: u64,
+    /// In this time.
+    pub took: Duration,
+}
+
+/// How the link is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// MTU of the IP packet.
+    pub mtu: usize,
+    /// Both ends compute and verify checksums.
+    pub checksums: bool,
+    /// Listening sockets on each host that nobody talks to.
+    pub idle_sockets: usize,
+}
+
+/// Frames on their way in one direction, and the buffers of those that arrived.
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<Vec<u8>>,
+    recycle: Vec<Vec<u8>>,
+}
+
+type Shared = Rc<RefCell<Queue>>;
+
+/// One end of the link.
+#[derive(Debug)]
+struct End {
+    rx: Shared,
+    tx: Shared,
+    setup: Setup,
+}
+
+impl Device for End {
+    type RxToken<'a> = RxToken;
+    type TxToken<'a> = TxToken;
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = self.setup.mtu + 14;
+        if !self.setup.checksums {
+            capabilities.checksum = ChecksumCapabilities::ignored();
+        }
+        capabilities
+    }
+
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken, TxToken)> {
+        let frame = self.rx.borrow_mut().frames.pop_front()?;
+        Some((RxToken { frame, queue: Rc::clone(&self.rx) }, TxToken(Rc::clone(&self.tx))))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<TxToken> {
+        // As long as veth's default queue; a full one makes smoltcp wait, not drop.
+        let room = self.tx.borrow().frames.len() < 1000;
+        room.then(|| TxToken(Rc::clone(&self.tx)))
+    }
+}
+
+struct RxToken {
+    frame: Vec<u8>,
+    queue: Shared,
+}
+
+impl Receive for RxToken {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        let result = take(&self.frame);
+        self.queue.borrow_mut().recycle.push(self.frame);
+        result
+    }
+}
+
+struct TxToken(Shared);
+
+impl Transmit for TxToken {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
+        let mut frame = self.0.borrow_mut().recycle.pop().unwrap_or_default();
+        frame.resize(length, 0);
+        let result = fill(&mut frame);
+        self.0.borrow_mut().frames.push_back(frame);
+        result
+    }
+}
+
+/// Two hosts and the stream between them.
+#[allow(missing_debug_implementations, reason = "Host has no Debug")]
+pub struct Pair {
+    server: (Host, End, SocketHandle),
+    client: (Host, End, SocketHandle),
+    block: Vec<u8>,
+    received: u64,
+}
+
+impl Pair {
+    /// Connects the two hosts.
+    pub fn connect(setup: Setup) -> Result<Self> {
+        let (there, back) = (Shared::default(), Shared::default());
+        let mut server_end = End { rx: Rc::clone(&there), tx: Rc::clone(&back), setup };
+        let mut client_end = End { rx: back, tx: there, setup };
+        let epoch = Clock::now();
+        let mut server = Host::new(&mut server_end, SERVER, 24, epoch);
+        let mut client = Host::new(&mut client_end, CLIENT, 24, epoch);
+        for number in 0..setup.idle_sockets {
+            for host in [&mut server, &mut client] {
+                let handle = host.add_socket(IDLE_BUFFER_BYTES);
+                let port = 10_000 + u16::try_from(number % 40_000)?;
+                host.tcp(handle).listen(port)?;
+            }
+        }
+        let listening = server.add_socket(BUFFER_BYTES);
+        server.tcp(listening).listen(PORT)?;
+        let connecting = client.add_socket(BUFFER_BYTES);
+        let context = client.interface.context();
+        let socket = client.sockets.get_mut::<smoltcp::socket::tcp::Socket<'_>>(connecting);
+        socket.connect(context, (SERVER, PORT), 49_152)?;
+        let mut pair = Self {
+            server: (server, server_end, listening),
+            client: (client, client_end, connecting),
+            block: vec![0x5a; COPY_BYTES],
+            received: 0,
+        };
+        for _ in 0..100 {
+            pair.turn();
+        }
+        ensure!(pair.received > 0, "the smoltcp pair did not connect");
+        Ok(pair)
+    }
+
+    /// Streams for this long.
+    pub fn stream(&mut self, time: Duration) -> Stream {
+        let (start, before) = (Clock::now(), self.received);
+        while start.elapsed() < time {
+            for _ in 0..16 {
+                self.turn();
+            }
+        }
+        Stream { bytes: self.received - before, took: start.elapsed() }
+    }
+
+    /// The client writes what fits and both hosts poll; the server reads what came.
+    fn turn(&mut self) {
+        let (host, end, handle) = &mut self.client;
+        while host.tcp(*handle).send_slice(&self.block).is_ok_and(|sent| sent > 0) {}
+        host.poll(end);
+        let (host, end, handle) = &mut self.server;
+        host.poll(end);
+        while let Ok(taken @ 1..) = host.tcp(*handle).recv_slice(&mut self.block) {
+            self.received += taken as u64;
+        }
+    }
+}
