@@ -108,7 +108,7 @@ pub struct AckSample {
     pub rtt: Option<Duration>,
     /// SND.UNA after it.
     pub snd_una: SeqNum,
-    /// SND.NXT: rounds of growth end when `snd_una` passes today's value.
+    /// SND.NXT: a round of growth ends when `snd_una` passes the value noted at its start.
     pub snd_nxt: SeqNum,
 }
 
@@ -125,7 +125,8 @@ pub struct SendSample {
     pub snd_una: SeqNum,
     /// SND.NXT after it.
     pub snd_nxt: SeqNum,
-    /// The time-out: how long an unused window stays trusted.
+    /// The time-out: how long an unused window stays trusted. `Duration::MAX` trusts it for ever,
+    /// as `net.ipv4.tcp_slow_start_after_idle` = 0 asks.
     pub rto: Duration,
 }
 

@@ -161,9 +161,9 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Something new was acknowledged although it gave no sample: Linux keeps the back-off until a
-    /// sample or, as here, until the connection knows the path works again. Karn's second half lets
-    /// the caller choose.
+    /// Ends the back-off without a sample, for a caller that knows by other means that the path
+    /// works again. An acknowledgment of retransmitted data is no such means: RFC 6298 §5 and Linux
+    /// keep the doubled time-out until a sample.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
@@ -185,7 +185,7 @@ impl RttEstimator {
 
     /// The time-out as it was before any doubling.
     #[must_use]
-    pub fn rto_without_backoff(&self) -> Duration {
+    pub fn base_rto(&self) -> Duration {
         Duration::from_micros(u64::from(self.rto_us))
     }
 
@@ -209,8 +209,8 @@ impl RttEstimator {
 
     /// Smallest sample of the connection's life, once there is one.
     ///
-    /// Differs from Linux: no 300 s window, because nothing reads it yet that a route change would
-    /// mislead.
+    /// Differs from Linux: no window of 300 s, because nothing that reads it would be misled by a
+    /// route that became longer.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
         (self.min_rtt_us != u32::MAX).then(|| Duration::from_micros(u64::from(self.min_rtt_us)))

@@ -34,6 +34,9 @@ impl Reno {
 
     /// Half the flight. Never above half the window: what is in flight beyond it was sent under a
     /// window that has been lowered since.
+    ///
+    /// Differs from Linux, which halves the window and trusts validation to keep it near the
+    /// flight: RFC 5681 §3.1 asks for the flight.
     pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
         self.acked = 0;
         in_flight.min(window.cwnd) / 2

@@ -30,6 +30,7 @@ fn data(start: u32, end: u32) -> Vec<u8> {
 fn content(packets: &mut PacketList) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some(packet) = packets.pop_front() {
+        assert!(!packet.is_empty());
         let mut chunk = std::vec![0; packet.len()];
         assert_eq!(packet.copy_to(0, &mut chunk), chunk.len());
         bytes.extend(chunk);

@@ -86,14 +86,14 @@ fn each_expiry_doubles_until_a_sample() {
     rounds.rtt.on_rto();
     rounds.rtt.on_rto();
     assert_eq!(rounds.rtt.rto(), 4 * base);
-    assert_eq!(rounds.rtt.rto_without_backoff(), base);
+    assert_eq!(rounds.rtt.base_rto(), base);
     assert_eq!(rounds.rtt.backoff(), 2);
     rounds.sample(50 * MS);
     assert_eq!(rounds.rtt.backoff(), 0);
     assert!(rounds.rtt.rto() <= base);
     rounds.rtt.on_rto();
     rounds.rtt.reset_backoff();
-    assert_eq!(rounds.rtt.rto(), rounds.rtt.rto_without_backoff());
+    assert_eq!(rounds.rtt.rto(), rounds.rtt.base_rto());
 }
 
 #[test]
