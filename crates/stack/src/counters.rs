@@ -255,7 +255,7 @@ impl Default for CounterPage {
 impl fmt::Debug for CounterPage {
     /// What is not zero.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let snapshot = Snapshot::of_pages([self]);
+        let snapshot = Snapshot::sum([self]);
         f.debug_map().entries(snapshot.iter().filter(|&(_, value)| value != 0)).finish()
     }
 }

@@ -19,7 +19,7 @@ const NAME_WIDTH: usize = 32;
 
 impl Snapshot {
     /// The sum of `pages`.
-    pub fn of_pages<'a>(pages: impl IntoIterator<Item = &'a CounterPage>) -> Self {
+    pub fn sum<'a>(pages: impl IntoIterator<Item = &'a CounterPage>) -> Self {
         let mut sums = Self::default();
         for page in pages {
             sums.add(page);
@@ -136,7 +136,7 @@ mod tests {
         b.tcp.add(tcp::Counter::TcpInSegs, 5);
         a.drops.add(DropReason::IpCsum, 1);
         b.drops.add(DropReason::TcpCsum, 2);
-        let sum = Snapshot::of_pages([&a, &b]);
+        let sum = Snapshot::sum([&a, &b]);
         assert_eq!(sum.stack(Counter::IpInReceives), 7);
         assert_eq!(sum.get("IpInReceives"), Some(7));
         assert_eq!(sum.get("TcpInSegs"), Some(5));
@@ -150,10 +150,10 @@ mod tests {
         let page = CounterPage::new();
         page.stack.add(Counter::IpOutRequests, 10);
         page.tcp.add(tcp::Counter::TcpCurrEstab, 2);
-        let earlier = Snapshot::of_pages([&page]);
+        let earlier = Snapshot::sum([&page]);
         page.stack.add(Counter::IpOutRequests, 5);
         page.tcp.sub(tcp::Counter::TcpCurrEstab, 1);
-        let change = Snapshot::of_pages([&page]).since(&earlier);
+        let change = Snapshot::sum([&page]).since(&earlier);
         assert_eq!(change.stack(Counter::IpOutRequests), 5);
         assert_eq!(change.tcp(tcp::Counter::TcpCurrEstab), u64::MAX);
         assert_eq!(change.stack(Counter::IpInReceives), 0);
@@ -225,7 +225,7 @@ mod tests {
     fn prints_in_the_columns_of_nstat() {
         let page = CounterPage::new();
         page.stack.add(Counter::IpInReceives, 12);
-        let text = Snapshot::of_pages([&page]).to_string();
+        let text = Snapshot::sum([&page]).to_string();
         assert_eq!(text.lines().next(), Some("IpInReceives                    12"));
         assert_eq!(format!("{page:?}"), r#"{"IpInReceives": 12}"#);
     }

@@ -1,0 +1,188 @@
+//! The forwarding table: which way a packet to an address goes, by the longest prefix.
+//!
+//! Below: `config`, which says what addresses and routes there are. Above: `Host::route` on the way out, `ip::input` on the way in. Linux: net/ipv4/fib_trie.c, and the `local` and
+//! `main` tables of `ip route`.
+//!
+//! Immutable once built; a change of routes is a new table. As in Linux the local table is asked first, so no route can
+//! take an address away from this host. An address on a device makes three entries: itself as local, its network as
+//! directly reachable, and the network's broadcast address.
+//!
+//! Not here: devices. An entry names one by index.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use prefix_trie::{Prefix, PrefixMap};
+
+pub use builder::{FibBuilder, RouteSpec};
+
+mod builder;
+
+/// Device index of an entry that belongs to no single device: limited broadcast, multicast, blackhole.
+pub const NO_DEVICE: u32 = u32::MAX;
+
+/// What becomes of packets that an entry matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouteKind {
+    /// The address is ours: deliver.
+    Local,
+    /// Send to the next hop, or to the destination itself when the entry has none.
+    Unicast,
+    /// Everybody on a network, we included.
+    Broadcast,
+    /// A group.
+    Multicast,
+    /// Drop without a word.
+    Blackhole,
+    /// Drop and tell the sender.
+    Unreachable,
+}
+
+impl RouteKind {
+    /// The word that `ip route` prints in front of the prefix; empty for unicast.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local ",
+            Self::Unicast => "",
+            Self::Broadcast => "broadcast ",
+            Self::Multicast => "multicast ",
+            Self::Blackhole => "blackhole ",
+            Self::Unreachable => "unreachable ",
+        }
+    }
+}
+
+/// One entry of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteEntry {
+    /// The destinations it matches.
+    pub prefix: IpNet,
+    /// What happens to them.
+    pub kind: RouteKind,
+    /// Next hop; `None` when the destination is on the link.
+    pub via: Option<IpAddr>,
+    /// Index of the device, or [`NO_DEVICE`].
+    pub device: u32,
+    /// Source address for packets that have none yet: always one of ours.
+    pub prefsrc: Option<IpAddr>,
+    /// Largest packet of this route in bytes, where it is smaller than the device's.
+    pub mtu: Option<u32>,
+    /// Among routes to the same prefix the smallest metric wins.
+    pub metric: u32,
+}
+
+impl fmt::Display for RouteEntry {
+    /// In the words of `ip route`, with device indices.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.word())?;
+        if self.prefix.prefix_len() == 0 {
+            f.write_str("default")?;
+        } else if self.prefix.prefix_len() == self.prefix.max_prefix_len() {
+            write!(f, "{}", self.prefix.addr())?;
+        } else {
+            write!(f, "{}", self.prefix)?;
+        }
+        if let Some(via) = self.via {
+            write!(f, " via {via}")?;
+        }
+        if self.device != NO_DEVICE {
+            write!(f, " dev {}", self.device)?;
+        }
+        if let Some(prefsrc) = self.prefsrc {
+            write!(f, " src {prefsrc}")?;
+        }
+        if self.metric != 0 {
+            write!(f, " metric {}", self.metric)?;
+        }
+        if let Some(mtu) = self.mtu {
+            write!(f, " mtu {mtu}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The tables of one address family.
+#[derive(Clone)]
+struct Tables<P: Prefix> {
+    local: PrefixMap<P, RouteEntry>,
+    main: PrefixMap<P, RouteEntry>,
+}
+
+impl<P: Prefix> Tables<P> {
+    fn new() -> Self {
+        Self { local: PrefixMap::new(), main: PrefixMap::new() }
+    }
+
+    fn lookup(&self, host: &P) -> Option<&RouteEntry> {
+        let found = self.local.get_lpm(host).or_else(|| self.main.get_lpm(host));
+        found.map(|(_, entry)| entry)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
+        self.local.values().chain(self.main.values())
+    }
+}
+
+/// The forwarding table of a host.
+#[derive(Clone)]
+pub struct Fib {
+    v4: Tables<Ipv4Net>,
+    v6: Tables<Ipv6Net>,
+}
+
+impl Fib {
+    /// A table to be filled with addresses and routes, for devices with indices below `devices`.
+    #[must_use]
+    pub fn builder(devices: u32) -> FibBuilder {
+        FibBuilder::new(devices)
+    }
+
+    /// The entry for packets to `dst`: ours if any, else the longest matching prefix.
+    #[must_use]
+    pub fn lookup(&self, dst: IpAddr) -> Option<&RouteEntry> {
+        match dst {
+            IpAddr::V4(dst) => self.v4.lookup(&host_v4(dst)),
+            IpAddr::V6(dst) => self.v6.lookup(&host_v6(dst)),
+        }
+    }
+
+    /// What the local table alone says about an address: `Local` for ours, `Broadcast` and `Multicast` for addresses
+    /// that are nobody's, `None` for everybody else's. A packet whose source has any of the three came from no honest host.
+    #[must_use]
+    pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
+        let found = match ip {
+            IpAddr::V4(ip) => self.v4.local.get_lpm(&host_v4(ip)).map(|(_, entry)| entry),
+            IpAddr::V6(ip) => self.v6.local.get_lpm(&host_v6(ip)).map(|(_, entry)| entry),
+        };
+        found.map(|entry| entry.kind)
+    }
+
+    /// Whether the address is one of ours, on whatever device.
+    #[must_use]
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.local_kind(ip) == Some(RouteKind::Local)
+    }
+
+    /// Every entry: IPv4 before IPv6, the local table before the main table, by prefix.
+    pub fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
+        self.v4.iter().chain(self.v6.iter())
+    }
+}
+
+impl fmt::Debug for Fib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|entry| format!("{entry}"))).finish()
+    }
+}
+
+const fn host_v4(ip: Ipv4Addr) -> Ipv4Net {
+    Ipv4Net::new_assert(ip, 32)
+}
+
+const fn host_v6(ip: Ipv6Addr) -> Ipv6Net {
+    Ipv6Net::new_assert(ip, 128)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Addresses and routes in, a forwarding table or a [`ConfigError`] out.
+//!
+//! Linux: what `ip address add` and `ip route add` do in net/ipv4/fib_frontend.c and fib_semantics.c, refusals included.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::{Fib, NO_DEVICE, RouteEntry, RouteKind, Tables};
+use crate::config::ConfigError;
+
+/// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
+const MTU_MIN_V4: u32 = 68;
+const MTU_MIN_V6: u32 = 1280;
+/// Largest packet whose length both headers can name.
+const MTU_MAX: u32 = 65_535;
+
+/// A route as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// Destinations; no bits may be set behind the prefix.
+    pub prefix: IpNet,
+    /// `Unicast`, `Blackhole` or `Unreachable`; the others follow from addresses.
+    pub kind: RouteKind,
+    /// Next hop: an address in the network of one of ours.
+    pub via: Option<IpAddr>,
+    /// Device index. May be left out when `via` says it.
+    pub device: Option<u32>,
+    /// Source address: one of ours. Left out, it is our address in the next hop's network.
+    pub prefsrc: Option<IpAddr>,
+    /// Largest packet in bytes.
+    pub mtu: Option<u32>,
+    /// Smaller is better.
+    pub metric: u32,
+}
+
+impl RouteSpec {
+    /// `ip route add PREFIX via NEXT_HOP`.
+    #[must_use]
+    pub const fn via(prefix: IpNet, next_hop: IpAddr) -> Self {
+        Self { via: Some(next_hop), ..Self::of(prefix, RouteKind::Unicast) }
+    }
+
+    /// `ip route add PREFIX dev DEVICE`: destinations on the link itself.
+    #[must_use]
+    pub const fn on_link(prefix: IpNet, device: u32) -> Self {
+        Self { device: Some(device), ..Self::of(prefix, RouteKind::Unicast) }
+    }
+
+    /// `ip route add blackhole PREFIX` or `unreachable`.
+    #[must_use]
+    pub const fn of(prefix: IpNet, kind: RouteKind) -> Self {
+        Self { prefix, kind, via: None, device: None, prefsrc: None, mtu: None, metric: 0 }
+    }
+}
+
+/// Collects addresses and routes. Addresses come first: routes are checked against them.
+#[derive(Debug)]
+pub struct FibBuilder {
+    devices: u32,
+    addresses: Vec<(u32, IpNet)>,
+    local: BTreeMap<IpNet, RouteEntry>,
+    main: BTreeMap<(IpNet, u32), RouteEntry>,
+}
+
+impl FibBuilder {
+    pub(super) fn new(devices: u32) -> Self {
+        let mut builder =
+            Self { devices, addresses: Vec::new(), local: BTreeMap::new(), main: BTreeMap::new() };
+        let everywhere = [
+            (v4_net(Ipv4Addr::BROADCAST, 32), RouteKind::Broadcast),
+            (v4_net(Ipv4Addr::new(224, 0, 0, 0), 4), RouteKind::Multicast),
+            (v6_net(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8), RouteKind::Multicast),
+        ];
+        for (prefix, kind) in everywhere {
+            builder.local.insert(prefix, entry(prefix, kind, NO_DEVICE, None));
+        }
+        builder
+    }
+
+    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 are ours.
+    pub fn loopback(&mut self, device: u32) {
+        let v4 = (v4_net(Ipv4Addr::new(127, 0, 0, 0), 8), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let v6 = (v6_net(Ipv6Addr::LOCALHOST, 128), IpAddr::V6(Ipv6Addr::LOCALHOST));
+        for (prefix, source) in [v4, v6] {
+            self.local.insert(prefix, entry(prefix, RouteKind::Local, device, Some(source)));
+        }
+        let broadcast = v4_net(Ipv4Addr::new(127, 255, 255, 255), 32);
+        self.local.insert(broadcast, entry(broadcast, RouteKind::Broadcast, device, None));
+    }
+
+    /// Puts an address on a device, and with it the network that its prefix length says.
+    ///
+    /// # Errors
+    /// When the address cannot belong to a host, is the network's own or its broadcast address, is taken, or the device
+    /// does not exist.
+    pub fn address(&mut self, device: u32, address: IpNet) -> Result<(), ConfigError> {
+        let refuse = |allowed: &str| Err(ConfigError::new("address", address, allowed));
+        if device >= self.devices {
+            return refuse("an address on a device of this host");
+        }
+        if !is_unicast(address.addr()) {
+            return refuse("an address of a single host, not loopback, multicast or unspecified");
+        }
+        if address.prefix_len() == 0 {
+            return refuse("a prefix length above 0");
+        }
+        if has_broadcast(&address)
+            && [address.network(), address.broadcast()].contains(&address.addr())
+        {
+            return refuse("an address inside its network, neither the first nor the last");
+        }
+        let ours = IpNet::from(address.addr());
+        if self.local.contains_key(&ours) {
+            return refuse("an address that no device has yet");
+        }
+        let source = Some(address.addr());
+        self.local.insert(ours, entry(ours, RouteKind::Local, device, source));
+        if has_broadcast(&address) {
+            let broadcast = IpNet::from(address.broadcast());
+            self.local
+                .entry(broadcast)
+                .or_insert_with(|| entry(broadcast, RouteKind::Broadcast, device, source));
+        }
+        if address.prefix_len() < address.max_prefix_len() {
+            // A second address in the same network is a secondary one: the first stays the source.
+            let network = address.trunc();
+            self.main
+                .entry((network, 0))
+                .or_insert_with(|| entry(network, RouteKind::Unicast, device, source));
+        }
+        self.addresses.push((device, address));
+        Ok(())
+    }
+
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// When a field is impossible, contradicts another, or the same prefix has a route with the same metric.
+    pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
+        self.check_prefix(spec)?;
+        check_mtu(spec)?;
+        if let Some(source) = spec.prefsrc
+            && !self.addresses.iter().any(|(_, address)| address.addr() == source)
+        {
+            return Err(ConfigError::new("route src", source, "an address of this host"));
+        }
+        let (device, source) = self.way_out(spec)?;
+        let added = RouteEntry {
+            prefix: spec.prefix,
+            kind: spec.kind,
+            via: spec.via,
+            device,
+            prefsrc: spec.prefsrc.or(source),
+            mtu: spec.mtu,
+            metric: spec.metric,
+        };
+        if self.main.contains_key(&(spec.prefix, spec.metric)) {
+            return Err(ConfigError::new("route", added, "one route per prefix and metric"));
+        }
+        self.main.insert((spec.prefix, spec.metric), added);
+        Ok(())
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn build(self) -> Fib {
+        let mut fib = Fib { v4: Tables::new(), v6: Tables::new() };
+        for (prefix, entry) in self.local {
+            match prefix {
+                IpNet::V4(prefix) => drop(fib.v4.local.insert(prefix, entry)),
+                IpNet::V6(prefix) => drop(fib.v6.local.insert(prefix, entry)),
+            }
+        }
+        // In descending order of metric: the best comes last and stays.
+        for ((prefix, _), entry) in self.main.into_iter().rev() {
+            match prefix {
+                IpNet::V4(prefix) => drop(fib.v4.main.insert(prefix, entry)),
+                IpNet::V6(prefix) => drop(fib.v6.main.insert(prefix, entry)),
+            }
+        }
+        fib
+    }
+
+    fn check_prefix(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
+        if spec.prefix.trunc() != spec.prefix {
+            return Err(ConfigError::new("route", spec.prefix, spec.prefix.trunc()));
+        }
+        let multicast = spec.prefix.addr().is_multicast();
+        let from_address =
+            matches!(spec.kind, RouteKind::Local | RouteKind::Broadcast | RouteKind::Multicast);
+        if multicast || from_address {
+            let allowed = "a prefix of unicast destinations; local, broadcast and multicast follow from addresses";
+            return Err(ConfigError::new("route", spec.prefix, allowed));
+        }
+        if let Some(device) = spec.device
+            && device >= self.devices
+        {
+            return Err(ConfigError::new("route dev", device, "a device of this host"));
+        }
+        Ok(())
+    }
+
+    /// The device of a route, and our address in the network of its next hop.
+    fn way_out(&self, spec: &RouteSpec) -> Result<(u32, Option<IpAddr>), ConfigError> {
+        if spec.kind != RouteKind::Unicast {
+            return match spec.via {
+                None => Ok((NO_DEVICE, None)),
+                Some(via) => {
+                    Err(ConfigError::new("route via", via, "no next hop for a route that drops"))
+                }
+            };
+        }
+        let Some(via) = spec.via else {
+            let Some(device) = spec.device else {
+                return Err(ConfigError::new("route", spec.prefix, "a next hop or a device"));
+            };
+            return Ok((device, self.first_address(device, spec.prefix.addr().is_ipv4())));
+        };
+        if via.is_ipv4() != spec.prefix.addr().is_ipv4() {
+            return Err(ConfigError::new("route via", via, "a next hop of the prefix's family"));
+        }
+        // The longest prefix decides between overlapping networks, as in any lookup.
+        let on_link = self.main.values().filter(|entry| {
+            entry.kind == RouteKind::Unicast
+                && entry.via.is_none()
+                && entry.prefix.contains(&via)
+                && spec.device.is_none_or(|wanted| wanted == entry.device)
+        });
+        let found = on_link.max_by_key(|entry| entry.prefix.prefix_len());
+        match found.filter(|_| !self.local.contains_key(&IpNet::from(via))) {
+            Some(entry) => Ok((entry.device, entry.prefsrc)),
+            None => Err(ConfigError::new(
+                "route via",
+                via,
+                "a neighbour in the network of one of this host's addresses",
+            )),
+        }
+    }
+
+    fn first_address(&self, device: u32, is_v4: bool) -> Option<IpAddr> {
+        let mut ours = self.addresses.iter().filter(|(on, _)| *on == device);
+        ours.find(|(_, address)| address.addr().is_ipv4() == is_v4)
+            .map(|(_, address)| address.addr())
+    }
+}
+
+fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
+    let min = if spec.prefix.addr().is_ipv4() { MTU_MIN_V4 } else { MTU_MIN_V6 };
+    match spec.mtu {
+        Some(mtu) if !(min..=MTU_MAX).contains(&mtu) => {
+            Err(ConfigError::new("route mtu", mtu, format!("{min} to {MTU_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+const fn entry(prefix: IpNet, kind: RouteKind, device: u32, prefsrc: Option<IpAddr>) -> RouteEntry {
+    RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }
+}
+
+/// An address that a host on some link may have.
+fn is_unicast(ip: IpAddr) -> bool {
+    let special = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+    let reserved = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast() || ip.octets()[0] == 0);
+    !special && !reserved
+}
+
+/// RFC 3021: networks of two hosts or one have no broadcast address; IPv6 has none at all.
+const fn has_broadcast(address: &IpNet) -> bool {
+    matches!(address, IpNet::V4(address) if address.prefix_len() <= 30)
+}
+
+const fn v4_net(ip: Ipv4Addr, len: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(ip, len))
+}
+
+const fn v6_net(ip: Ipv6Addr, len: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(ip, len))
+}

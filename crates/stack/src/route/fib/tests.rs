@@ -1,0 +1,234 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::ConfigError;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+/// Loopback is device 0; 10.0.0.1/24 and 2001:db8::1/64 are on device 1, 192.168.1.2/30 on device 2.
+fn sample() -> FibBuilder {
+    let mut builder = Fib::builder(3);
+    builder.loopback(0);
+    builder.address(1, net("10.0.0.1/24")).unwrap();
+    builder.address(1, net("2001:db8::1/64")).unwrap();
+    builder.address(2, net("192.168.1.2/30")).unwrap();
+    builder
+}
+
+fn refused(result: Result<(), ConfigError>) -> (&'static str, String) {
+    let error = result.unwrap_err();
+    (error.field, error.value)
+}
+
+#[test]
+fn addresses_make_their_entries() {
+    let fib = sample().build();
+    let found = |text: &str| fib.lookup(ip(text)).map(ToString::to_string);
+    assert_eq!(found("10.0.0.1").unwrap(), "local 10.0.0.1 dev 1 src 10.0.0.1");
+    assert_eq!(found("10.0.0.9").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.1");
+    assert_eq!(found("10.0.0.255").unwrap(), "broadcast 10.0.0.255 dev 1 src 10.0.0.1");
+    assert_eq!(found("10.0.0.0").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.1");
+    assert_eq!(found("127.0.0.1").unwrap(), "local 127.0.0.0/8 dev 0 src 127.0.0.1");
+    assert_eq!(found("127.1.2.3").unwrap(), "local 127.0.0.0/8 dev 0 src 127.0.0.1");
+    assert_eq!(found("127.255.255.255").unwrap(), "broadcast 127.255.255.255 dev 0");
+    assert_eq!(found("255.255.255.255").unwrap(), "broadcast 255.255.255.255");
+    assert_eq!(found("224.0.0.251").unwrap(), "multicast 224.0.0.0/4");
+    assert_eq!(found("::1").unwrap(), "local ::1 dev 0 src ::1");
+    assert_eq!(found("2001:db8::7").unwrap(), "2001:db8::/64 dev 1 src 2001:db8::1");
+    assert_eq!(found("ff02::1").unwrap(), "multicast ff00::/8");
+    assert_eq!(found("8.8.8.8"), None);
+}
+
+#[test]
+fn small_networks_have_no_broadcast() {
+    let mut builder = Fib::builder(1);
+    builder.address(0, net("10.1.0.0/31")).unwrap();
+    builder.address(0, net("10.2.0.7/32")).unwrap();
+    let fib = builder.build();
+    assert_eq!(fib.lookup(ip("10.1.0.1")).unwrap().kind, RouteKind::Unicast);
+    assert!(fib.is_local(ip("10.2.0.7")));
+    assert_eq!(fib.lookup(ip("10.2.0.8")), None);
+}
+
+#[test]
+fn default_route_takes_what_nothing_else_does() {
+    let mut builder = sample();
+    builder.route(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).unwrap();
+    builder.route(&RouteSpec::via(net("10.20.0.0/16"), ip("192.168.1.1"))).unwrap();
+    let fib = builder.build();
+    let default = fib.lookup(ip("8.8.8.8")).unwrap();
+    assert_eq!(default.to_string(), "default via 10.0.0.254 dev 1 src 10.0.0.1");
+    let longer = fib.lookup(ip("10.20.3.4")).unwrap();
+    assert_eq!(longer.to_string(), "10.20.0.0/16 via 192.168.1.1 dev 2 src 192.168.1.2");
+    assert_eq!(fib.lookup(ip("10.0.0.7")).unwrap().via, None);
+    assert_eq!(fib.lookup(ip("2001:db8:1::1")), None, "no IPv6 default was given");
+}
+
+#[test]
+fn routes_cannot_take_our_addresses() {
+    let mut builder = sample();
+    let host = RouteSpec::via(net("10.0.0.1/32"), ip("192.168.1.1"));
+    builder.route(&host).unwrap();
+    builder.route(&RouteSpec::of(net("127.0.0.0/16"), RouteKind::Blackhole)).unwrap();
+    let fib = builder.build();
+    assert_eq!(fib.lookup(ip("10.0.0.1")).unwrap().kind, RouteKind::Local);
+    assert_eq!(fib.lookup(ip("127.0.0.1")).unwrap().kind, RouteKind::Local);
+}
+
+#[test]
+fn smallest_metric_wins() {
+    let mut builder = sample();
+    for (metric, next_hop) in [(20, "10.0.0.20"), (5, "10.0.0.5"), (100, "10.0.0.100")] {
+        let spec = RouteSpec { metric, ..RouteSpec::via(net("0.0.0.0/0"), ip(next_hop)) };
+        builder.route(&spec).unwrap();
+    }
+    assert_eq!(builder.build().lookup(ip("1.1.1.1")).unwrap().via, Some(ip("10.0.0.5")));
+}
+
+#[test]
+fn local_table_knows_who_can_be_a_source() {
+    let fib = sample().build();
+    assert_eq!(fib.local_kind(ip("10.0.0.255")), Some(RouteKind::Broadcast));
+    assert_eq!(fib.local_kind(ip("10.0.0.1")), Some(RouteKind::Local));
+    assert_eq!(fib.local_kind(ip("224.0.0.1")), Some(RouteKind::Multicast));
+    assert_eq!(fib.local_kind(ip("10.0.0.2")), None);
+}
+
+#[test]
+fn secondary_addresses_share_the_network() {
+    let mut builder = sample();
+    builder.address(1, net("10.0.0.2/24")).unwrap();
+    let fib = builder.build();
+    assert!(fib.is_local(ip("10.0.0.2")));
+    assert_eq!(fib.lookup(ip("10.0.0.9")).unwrap().prefsrc, Some(ip("10.0.0.1")));
+}
+
+/// A provider that hands out single addresses: the gateway is on the link because a route says so.
+#[test]
+fn gateway_may_be_on_link_by_a_route() {
+    let mut builder = Fib::builder(1);
+    builder.address(0, net("203.0.113.7/32")).unwrap();
+    let default = RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.1"));
+    assert_eq!(refused(builder.route(&default)).0, "route via");
+    builder.route(&RouteSpec::on_link(net("10.0.0.1/32"), 0)).unwrap();
+    builder.route(&default).unwrap();
+    let entry = builder.build().lookup(ip("8.8.8.8")).map(ToString::to_string);
+    assert_eq!(entry.unwrap(), "default via 10.0.0.1 dev 0 src 203.0.113.7");
+}
+
+#[test]
+fn on_link_and_dropping_routes() {
+    let mut builder = sample();
+    builder.route(&RouteSpec::on_link(net("172.16.0.9/32"), 2)).unwrap();
+    builder.route(&RouteSpec::of(net("172.16.0.0/12"), RouteKind::Unreachable)).unwrap();
+    let mtu = RouteSpec {
+        mtu: Some(1400),
+        prefsrc: Some(ip("10.0.0.1")),
+        ..RouteSpec::via(net("9.0.0.0/8"), ip("192.168.1.1"))
+    };
+    builder.route(&mtu).unwrap();
+    let fib = builder.build();
+    assert_eq!(
+        fib.lookup(ip("172.16.0.9")).unwrap().to_string(),
+        "172.16.0.9 dev 2 src 192.168.1.2"
+    );
+    assert_eq!(fib.lookup(ip("172.16.0.8")).unwrap().to_string(), "unreachable 172.16.0.0/12");
+    let limited = fib.lookup(ip("9.9.9.9")).unwrap();
+    assert_eq!(limited.to_string(), "9.0.0.0/8 via 192.168.1.1 dev 2 src 10.0.0.1 mtu 1400");
+}
+
+#[test]
+fn impossible_addresses_are_refused() {
+    let bad = [
+        "0.0.0.0/8",
+        "0.1.2.3/24",
+        "127.0.0.2/8",
+        "224.0.0.1/24",
+        "255.255.255.255/32",
+        "10.9.0.0/24",
+        "10.9.0.255/24",
+        "10.0.0.1/24",
+        "10.9.0.1/0",
+        "::/64",
+        "::1/128",
+        "ff02::1/64",
+    ];
+    for address in bad {
+        let (field, value) = refused(sample().address(1, net(address)));
+        assert_eq!((field, value.as_str()), ("address", net(address).to_string().as_str()));
+    }
+    assert_eq!(refused(sample().address(3, net("10.9.0.1/24"))).0, "address");
+}
+
+#[test]
+fn impossible_routes_are_refused() {
+    let route = |spec: RouteSpec| refused(sample().route(&spec));
+    let default = || RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"));
+    assert_eq!(route(RouteSpec { via: Some(ip("10.0.1.1")), ..default() }).0, "route via");
+    assert_eq!(
+        route(RouteSpec { via: Some(ip("10.0.0.1")), ..default() }).0,
+        "route via",
+        "our own"
+    );
+    assert_eq!(route(RouteSpec { via: Some(ip("10.0.0.255")), ..default() }).0, "route via");
+    assert_eq!(route(RouteSpec { via: Some(ip("2001:db8::2")), ..default() }).0, "route via");
+    assert_eq!(
+        route(RouteSpec { device: Some(2), ..default() }).0,
+        "route via",
+        "not on that device"
+    );
+    assert_eq!(route(RouteSpec { device: Some(7), ..default() }).0, "route dev");
+    assert_eq!(route(RouteSpec { via: None, ..default() }).0, "route");
+    assert_eq!(route(RouteSpec { kind: RouteKind::Blackhole, ..default() }).0, "route via");
+    assert_eq!(route(RouteSpec { kind: RouteKind::Local, ..default() }).0, "route");
+    assert_eq!(route(RouteSpec { mtu: Some(67), ..default() }), ("route mtu", "67".to_owned()));
+    assert_eq!(route(RouteSpec { prefsrc: Some(ip("10.0.0.2")), ..default() }).0, "route src");
+    assert_eq!(route(RouteSpec { prefix: net("10.1.2.3/16"), ..default() }).0, "route");
+    assert_eq!(route(RouteSpec { prefix: net("239.0.0.0/8"), ..default() }).0, "route");
+    assert_eq!(route(RouteSpec::on_link(net("10.0.0.0/24"), 2)).0, "route", "connected already");
+
+    let mut builder = sample();
+    builder.route(&default()).unwrap();
+    let error = builder.route(&default()).unwrap_err();
+    assert!(error.to_string().contains("default via 10.0.0.254"), "{error}");
+}
+
+proptest! {
+    /// A scan over all prefixes is what the trie must agree with.
+    #[test]
+    fn lookup_is_the_longest_prefix(
+        prefixes in proptest::collection::vec((any::<u32>(), 0_u8..=32), 0..40),
+        near in any::<prop::sample::Index>(), noise in 0_u32..256, random: u32,
+    ) {
+        let mut builder = Fib::builder(1);
+        let mut all = Vec::new();
+        for (bits, len) in prefixes {
+            let prefix = IpNet::V4(Ipv4Net::new(Ipv4Addr::from_bits(bits), len).unwrap()).trunc();
+            let spec = RouteSpec::on_link(prefix, 0);
+            if builder.route(&spec).is_ok() {
+                all.push(prefix);
+            }
+        }
+        let fib = builder.build();
+        let dst = match all.is_empty() {
+            true => Ipv4Addr::from_bits(random),
+            false => match all[near.index(all.len())].addr() {
+                IpAddr::V4(addr) => Ipv4Addr::from_bits(addr.to_bits() ^ noise),
+                IpAddr::V6(_) => unreachable!(),
+            },
+        };
+        let dst = IpAddr::V4(dst);
+        let found = fib.lookup(dst);
+        if found.is_some_and(|entry| entry.kind != RouteKind::Unicast) {
+            return Ok(());
+        }
+        let expected = all.iter().filter(|prefix| prefix.contains(&dst)).max_by_key(|prefix| prefix.prefix_len());
+        prop_assert_eq!(found.map(|entry| &entry.prefix), expected);
+    }
+}
