@@ -1,2 +1,49 @@
-//! The quietline command.
-fn main() {}
+//! The `quietline` command: the demo, small servers and a netcat-like client over the user-space stack.
+//!
+//! Below: crate `quietline` (sockets, devices). Above: the shell.
+//!
+//! Every command writes results to stdout and everything else to stderr. Exit codes: 0 done, 1 the work
+//! failed, 2 the command line was wrong, 128 + n stopped by signal n.
+//!
+//! Not here: any protocol, any packet.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod connect;
+mod demo;
+mod documents;
+mod endpoint;
+mod failure;
+mod link;
+mod output;
+mod serve;
+mod signal;
+mod stats;
+
+use std::process::ExitCode;
+
+use crate::{
+    args::{Cli, Command},
+    failure::Failure,
+};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    let Some(cli) = Cli::from_command_line()? else {
+        return Ok(());
+    };
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Connect(args) => connect::run(&args),
+        Command::Completions { shell } => documents::completions(shell),
+        Command::Man { dir } => documents::man(dir.as_deref()),
+    }
+}

@@ -1,0 +1,187 @@
+//! The plots of the report, as SVG text.
+
+use anyhow::{Result, anyhow};
+use plotters::{
+    coord::Shift,
+    prelude::{
+        ChartBuilder, Circle, DrawingArea, ErrorBar, IntoDrawingArea as _, IntoLogRange as _,
+        IntoSegmentedCoord as _, LineSeries, PathElement, RGBColor, Rectangle, SVGBackend,
+        SegmentValue, WHITE,
+    },
+    style::Color as _,
+};
+
+use super::run::{DemoResult, Outcome, Series};
+
+/// Our side.
+const QUIETLINE: RGBColor = RGBColor(0, 114, 178);
+/// The kernel's side. The pair stays apart for every kind of colour vision (Okabe and Ito).
+const KERNEL: RGBColor = RGBColor(213, 94, 0);
+const GREY: RGBColor = RGBColor(150, 150, 150);
+
+/// Every ratio with its interval, on a logarithmic axis: twice as fast and half as fast are equally far from 1.
+pub(super) fn ratios(result: &DemoResult) -> Result<Option<String>> {
+    let ratios: Vec<_> = result
+        .outcomes
+        .iter()
+        .filter_map(|outcome| Some((outcome.workload.name(), outcome.ratio(result.plan.seed)?)))
+        .collect();
+    if ratios.is_empty() {
+        return Ok(None);
+    }
+    let low = ratios.iter().map(|(_, ratio)| ratio.low).fold(0.5, f64::min) / 1.2;
+    let high = ratios.iter().map(|(_, ratio)| ratio.high).fold(2.0, f64::max) * 1.2;
+    let names: Vec<_> = ratios.iter().map(|(name, _)| *name).collect();
+    svg((760, 320), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(32)
+            .y_label_area_size(56)
+            .build_cartesian_2d(names.as_slice().into_segmented(), (low..high).log_scale())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .y_desc("quietline / kernel")
+            .y_label_formatter(&|value| format!("{value:.2}"))
+            .draw()?;
+        let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];
+        chart.draw_series([PathElement::new(
+            ends.map(|x| (x, 1.0)).to_vec(),
+            GREY.stroke_width(2),
+        )])?;
+        chart.draw_series(ratios.iter().zip(&names).map(|((_, ratio), name)| {
+            let x = SegmentValue::CenterOf(name);
+            ErrorBar::new_vertical(x, ratio.low, ratio.value, ratio.high, QUIETLINE.filled(), 12)
+        }))?;
+        Ok(())
+    })
+    .map(Some)
+}
+
+/// Every slice of both sides in the order measured, with median and quartiles.
+pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
+    let sides: Vec<_> = [(Some(&outcome.quietline), QUIETLINE), (outcome.kernel.as_ref(), KERNEL)]
+        .into_iter()
+        .filter_map(|(series, colour)| Some((series?, series?.summary()?, colour)))
+        .collect();
+    let Some(count) = sides.iter().map(|(_, summary, _)| summary.n).max() else {
+        return Ok(None);
+    };
+    let highest = sides.iter().map(|(_, summary, _)| summary.max).fold(0.0, f64::max);
+    let end = index(count) - 0.5;
+    svg((370, 240), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(10)
+            .x_label_area_size(30)
+            .y_label_area_size(64)
+            .build_cartesian_2d(-0.5..end, 0.0..(highest * 1.08).max(1e-9))?;
+        chart
+            .configure_mesh()
+            .x_labels(count.min(10))
+            .x_label_formatter(&|x| format!("{:.0}", x + 1.0))
+            .x_desc("slice")
+            .y_desc(outcome.workload.unit())
+            .y_label_formatter(&|value| compact(*value))
+            .light_line_style(WHITE)
+            .draw()?;
+        for (series, summary, colour) in &sides {
+            let quartiles = [(-0.5, summary.q1), (end, summary.q3)];
+            chart.draw_series([Rectangle::new(quartiles, colour.mix(0.15).filled())])?;
+            let median = vec![(-0.5, summary.median), (end, summary.median)];
+            chart.draw_series([PathElement::new(median, colour.stroke_width(2))])?;
+            let points = series.rates.iter().enumerate();
+            chart.draw_series(
+                points.map(|(i, rate)| Circle::new((index(i), *rate), 3, colour.filled())),
+            )?;
+        }
+        Ok(())
+    })
+    .map(Some)
+}
+
+/// Latency by percentile, where each step to the right is ten times rarer.
+pub(super) fn latency(outcome: &Outcome) -> Result<Option<String>> {
+    let curves: Vec<_> = [(Some(&outcome.quietline), QUIETLINE), (outcome.kernel.as_ref(), KERNEL)]
+        .into_iter()
+        .filter_map(|(series, colour)| Some((curve(series?)?, colour)))
+        .collect();
+    let values = || curves.iter().flat_map(|(curve, _)| curve.iter().map(|(_, value)| *value));
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    if curves.is_empty() || low <= 0.0 {
+        return Ok(None);
+    }
+    svg((370, 240), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(10)
+            .x_label_area_size(30)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..4.0, (low / 1.3..high * 1.3).log_scale())?;
+        chart
+            .configure_mesh()
+            .x_labels(5)
+            .x_label_formatter(&|nines| percentile_label(*nines))
+            .x_desc("percentile")
+            .y_desc("µs")
+            .y_label_formatter(&|value| compact(*value))
+            .light_line_style(WHITE)
+            .draw()?;
+        for (curve, colour) in &curves {
+            chart.draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2)))?;
+        }
+        Ok(())
+    })
+    .map(Some)
+}
+
+/// Points from the 0th to the 99.99th percentile; the horizontal axis counts nines.
+fn curve(series: &Series) -> Option<Vec<(f64, f64)>> {
+    let steps = 0..=40;
+    let point = |step: i32| {
+        let nines = f64::from(step) / 10.0;
+        let percentile = 100.0 * (1.0 - 10_f64.powf(-nines));
+        Some((nines, series.latency_us(percentile)?))
+    };
+    steps.map(point).collect()
+}
+
+fn percentile_label(nines: f64) -> String {
+    let percentile = 100.0 * (1.0 - 10_f64.powf(-nines));
+    if nines.fract() > 0.01 {
+        String::new()
+    } else {
+        format!("{}", (percentile * 100.0).round() / 100.0)
+    }
+}
+
+fn compact(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{:.1}M", value / 1e6),
+        v if v >= 1e4 => format!("{:.0}k", value / 1e3),
+        v if v >= 1e3 => format!("{:.1}k", value / 1e3),
+        v if v >= 10.0 || v == 0.0 => format!("{value:.0}"),
+        v if v >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn index(number: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a few dozen slices")]
+    let index = number as f64;
+    index
+}
+
+/// Draws into SVG text.
+fn svg(
+    size: (u32, u32),
+    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error>>,
+) -> Result<String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
+        drawn
+            .and_then(|()| Ok(area.present()?))
+            .map_err(|error| anyhow!("cannot draw: {error}"))?;
+    }
+    Ok(text)
+}

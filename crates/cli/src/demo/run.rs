@@ -1,0 +1,336 @@
+//! Which slices run, in which order, for how long.
+//!
+//! A round runs every workload on both sides in the order quietline, kernel, kernel, quietline, the next one
+//! the other way round: a drift of the machine then hits both sides alike. Rounds repeat until the time is
+//! used up, so that a faster machine gets more repeats and not a longer run.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{
+    pair,
+    slice::{self, Pair, Sample, Slice},
+    workload::{WireKind, Workload},
+};
+use crate::{
+    args::DemoArgs,
+    endpoint::KernelHost,
+    stats::{Ratio, SplitMix64, Summary},
+};
+
+/// Rounds to aim for: two slices a side and round make ten repeats.
+const ROUNDS_AIM: f64 = 5.0;
+/// Rounds after which more repeats would only cost time.
+const ROUNDS_MAX: usize = 40;
+/// Bounds of a slice. Shorter ones measure the scheduler, longer ones waste repeats.
+const SLICE_SECONDS_MIN: f64 = 0.005;
+const SLICE_SECONDS_MAX: f64 = 0.25;
+/// Part of a slice that is not measured.
+pub(super) const WARMUP_SHARE: f64 = 0.2;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// Time to use.
+    pub(super) seconds: f64,
+    /// Seed of wires and content.
+    pub(super) seed: u64,
+    /// Workloads in table order.
+    pub(super) workloads: Vec<Workload>,
+    /// Length of a slice with its warm-up.
+    pub(super) slice_seconds: f64,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(super) struct DemoResult {
+    /// The plan it followed.
+    pub(super) plan: Plan,
+    /// One entry a workload.
+    pub(super) outcomes: Vec<Outcome>,
+    /// Complete rounds.
+    pub(super) rounds: usize,
+    /// Wall time of everything.
+    pub(super) elapsed: Duration,
+    /// Counters of the quietline hosts: host, counter, value.
+    pub(super) counters: Vec<(String, Vec<(&'static str, u64)>)>,
+}
+
+/// The measurements of one workload.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// The workload.
+    pub(super) workload: Workload,
+    /// Our side.
+    pub(super) quietline: Series,
+    /// The kernel's side, where it has one.
+    pub(super) kernel: Option<Series>,
+    /// What is known about the content, where it is checked.
+    pub(super) content: Option<ContentCheck>,
+    /// Why the workload was given up.
+    pub(super) error: Option<String>,
+}
+
+/// The slices of one side of one workload.
+#[derive(Debug, Default)]
+pub(super) struct Series {
+    /// Work per second, in the order measured.
+    pub(super) rates: Vec<f64>,
+    /// CPU seconds per second, in the order measured.
+    pub(super) cores: Vec<f64>,
+    /// All transactions of all slices.
+    pub(super) latency: Option<Histogram<u64>>,
+}
+
+/// What became of checked content.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ContentCheck {
+    /// Bytes sent in all slices.
+    pub(super) bytes: u64,
+    /// Transfers compared.
+    pub(super) transfers: usize,
+    /// Transfers whose sums differed.
+    pub(super) differing: usize,
+    /// Sum of the last transfer as sent.
+    pub(super) sent: u64,
+    /// Sum of the last transfer as received.
+    pub(super) received: u64,
+}
+
+/// Who runs a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Quietline,
+    Kernel,
+}
+
+impl Plan {
+    /// Fits slices into the time.
+    pub(super) fn new(args: &DemoArgs) -> Self {
+        let chosen =
+            |workload: &Workload| args.workloads.is_empty() || args.workloads.contains(workload);
+        let workloads: Vec<_> = Workload::all().filter(chosen).collect();
+        let slices: usize = workloads.iter().map(|workload| order(*workload, 0).len()).sum();
+        #[expect(clippy::cast_precision_loss, reason = "a few dozen")]
+        let slice_seconds = args.seconds / (slices as f64 * ROUNDS_AIM);
+        let slice_seconds = slice_seconds.clamp(SLICE_SECONDS_MIN, SLICE_SECONDS_MAX);
+        Self { seconds: args.seconds, seed: args.seed, workloads, slice_seconds }
+    }
+
+    /// A slice; `share` of the full length.
+    fn slice(&self, share: f64, seed: u64) -> Slice {
+        let length = Duration::from_secs_f64(self.slice_seconds * share);
+        let warmup = length.mul_f64(WARMUP_SHARE);
+        Slice { warmup, measure: length - warmup, seed }
+    }
+}
+
+impl Outcome {
+    fn new(workload: Workload) -> Self {
+        let kernel = workload.without_kernel().is_none().then(Series::default);
+        Self { workload, quietline: Series::default(), kernel, content: None, error: None }
+    }
+
+    /// The ratio of the medians, quietline by kernel.
+    pub(super) fn ratio(&self, seed: u64) -> Option<Ratio> {
+        Ratio::of(&self.quietline.rates, &self.kernel.as_ref()?.rates, seed)
+    }
+
+    /// Whether a side has no measurement.
+    pub(super) fn is_empty(&self) -> bool {
+        self.quietline.rates.is_empty()
+            || self.kernel.as_ref().is_some_and(|series| series.rates.is_empty())
+    }
+
+    fn add(&mut self, side: Side, sample: Sample) {
+        if let Some((sent, received)) = &sample.content {
+            let check = self.content.get_or_insert_default();
+            check.bytes += sent.length();
+            check.transfers += 1;
+            check.differing += usize::from(sent.value() != received.value());
+            (check.sent, check.received) = (sent.value(), received.value());
+        }
+        match side {
+            Side::Quietline => self.quietline.add(sample),
+            Side::Kernel => self.kernel.get_or_insert_default().add(sample),
+        }
+    }
+}
+
+impl Series {
+    fn add(&mut self, sample: Sample) {
+        self.rates.push(sample.rate);
+        self.cores.push(sample.cores);
+        match (&mut self.latency, sample.latency) {
+            // Both have the same precision and resize by themselves, so adding cannot fail.
+            (Some(sum), Some(new)) => drop(sum.add(new)),
+            (sum @ None, new) => *sum = new,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// The summary of the rates.
+    pub(super) fn summary(&self) -> Option<Summary> {
+        Summary::of(&self.rates)
+    }
+
+    /// The median of the cores in use.
+    pub(super) fn cores(&self) -> Option<f64> {
+        Summary::of(&self.cores).map(|summary| summary.median)
+    }
+
+    /// A percentile of the latency in microseconds.
+    pub(super) fn latency_us(&self, percentile: f64) -> Option<f64> {
+        let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
+        #[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^52 ns")]
+        let nanoseconds = latency.value_at_percentile(percentile) as f64;
+        Some(nanoseconds / 1e3)
+    }
+}
+
+impl ContentCheck {
+    /// Whether every transfer arrived as it was sent.
+    pub(super) fn ok(&self) -> bool {
+        self.transfers > 0 && self.differing == 0
+    }
+}
+
+/// Runs the plan. A workload that fails is given up and the others go on.
+pub(super) fn measure(plan: &Plan, progress: &Progress) -> Result<DemoResult> {
+    let start = Instant::now();
+    let mut bench = Bench { plan, progress, kernel: pair::kernel(), quietline: HashMap::new() };
+    let mut outcomes: Vec<_> = plan.workloads.iter().copied().map(Outcome::new).collect();
+    // A short unrecorded slice each: fills packet pools, and finds what does not work at all early.
+    bench.round(&mut outcomes, None)?;
+    let budget = Duration::from_secs_f64(plan.seconds);
+    let mut rounds = 0;
+    let mut round_longest = Duration::ZERO;
+    while rounds == 0 || (rounds < ROUNDS_MAX && start.elapsed() + round_longest <= budget) {
+        let round_start = Instant::now();
+        bench.round(&mut outcomes, Some(rounds))?;
+        round_longest = round_longest.max(round_start.elapsed());
+        rounds += 1;
+    }
+    let counters = bench.counters();
+    Ok(DemoResult { plan: plan.clone(), outcomes, rounds, elapsed: start.elapsed(), counters })
+}
+
+/// The hosts, kept over all rounds.
+struct Bench<'p, Q = KernelHost> {
+    plan: &'p Plan,
+    progress: &'p Progress,
+    kernel: Pair<KernelHost>,
+    quietline: HashMap<WireKind, Pair<Q>>,
+}
+
+impl Bench<'_> {
+    /// One round over all workloads; `None` is the unrecorded one.
+    fn round(&mut self, outcomes: &mut [Outcome], round: Option<usize>) -> Result<()> {
+        let share = if round.is_some() { 1.0 } else { 0.25 };
+        for outcome in outcomes {
+            for (index, side) in order(outcome.workload, round.unwrap_or(0)).iter().enumerate() {
+                if outcome.error.is_some() || (round.is_none() && index > 1) {
+                    break;
+                }
+                self.progress.enter(outcome.workload, *side);
+                // The same seed for both sides, another one for every slice.
+                let number = (round.unwrap_or(0) * 4 + index) as u64;
+                let seed = SplitMix64(self.plan.seed ^ number.rotate_left(32)).next();
+                match self.slice(outcome.workload, *side, self.plan.slice(share, seed)) {
+                    Ok(sample) if round.is_some() => outcome.add(*side, sample),
+                    Ok(_) => {}
+                    Err(error) => outcome.error = Some(format!("{}: {error:#}", side.name())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, workload: Workload, side: Side, slice: Slice) -> Result<Sample> {
+        match side {
+            Side::Kernel => slice::run(&self.kernel, workload, slice),
+            Side::Quietline => {
+                let wire = workload.wire();
+                let pair = match self.quietline.entry(wire) {
+                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::hash_map::Entry::Vacant(entry) => {
+                        let pair =
+                            pair::quietline(wire, self.plan.seed).context("building two hosts")?;
+                        entry.insert(pair)
+                    }
+                };
+                slice::run(pair, workload, slice)
+            }
+        }
+    }
+
+    fn counters(&self) -> Vec<(String, Vec<(&'static str, u64)>)> {
+        Vec::new()
+    }
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quietline => "quietline",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// The slices of one workload in one round.
+fn order(workload: Workload, round: usize) -> &'static [Side] {
+    use Side::{Kernel, Quietline};
+    match (workload.without_kernel(), round % 2) {
+        (Some(_), _) => &[Quietline, Quietline],
+        (None, 0) => &[Quietline, Kernel, Kernel, Quietline],
+        (None, _) => &[Kernel, Quietline, Quietline, Kernel],
+    }
+}
+
+/// Tells people what is going on. On a terminal only: indicatif draws nothing elsewhere.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+    current: Mutex<&'static str>,
+}
+
+impl Progress {
+    /// A bar over the plan's time.
+    pub(super) fn new(plan: &Plan) -> Self {
+        let bar = ProgressBar::new(nonnegative_millis(plan.seconds));
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {elapsed:>4} {msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, start: Instant::now(), current: Mutex::new("the start") }
+    }
+
+    fn enter(&self, workload: Workload, side: Side) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = workload.name();
+        let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.bar.set_position(elapsed.min(self.bar.length().unwrap_or(elapsed)));
+        self.bar.set_message(format!("{} · {}", workload.title(), side.name()));
+    }
+
+    /// The workload that runs.
+    pub(super) fn current(&self) -> &'static str {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn nonnegative_millis(seconds: f64) -> u64 {
+    u64::try_from(Duration::from_secs_f64(seconds).as_millis()).unwrap_or(u64::MAX)
+}

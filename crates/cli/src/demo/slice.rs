@@ -1,0 +1,459 @@
+//! One slice of one workload: set up connections, warm up, measure, take down.
+//!
+//! Written once over `endpoint`, so both sides run the same instructions above the socket. Every slice
+//! listens on a new port: connections in TIME-WAIT from earlier slices are then never in the way.
+//!
+//! Not here: which slices run and in which order (`run`).
+
+use std::{
+    io::{self, ErrorKind, Read as _, Write as _},
+    net::{IpAddr, Shutdown, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{
+    content::{Content, ContentSum},
+    workload::Workload,
+};
+use crate::endpoint::{Host, Listener, Stream};
+
+/// Bytes of one write and of one read of a stream: iperf3's default.
+const BULK_BYTES: usize = 128 * 1024;
+
+/// A call that makes no progress for this long has failed. Far above any retransmission timeout of a wire
+/// in memory, so that it only ends what would never end.
+const STALL_MAX: Duration = Duration::from_secs(10);
+
+/// Two hosts that can reach each other.
+#[derive(Debug, Clone)]
+pub(super) struct Pair<H> {
+    /// Connects.
+    pub(super) client: H,
+    /// Listens.
+    pub(super) server: H,
+    /// The server's address.
+    pub(super) server_ip: IpAddr,
+}
+
+/// How long a slice takes, and its randomness.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slice {
+    /// Time before measuring: connections reach their window, caches fill.
+    pub(super) warmup: Duration,
+    /// Time measured.
+    pub(super) measure: Duration,
+    /// Seed of the content.
+    pub(super) seed: u64,
+}
+
+/// What a slice measured.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// Work per second, in the workload's unit.
+    pub(super) rate: f64,
+    /// CPU seconds per second of the whole process: both hosts, application and stack.
+    pub(super) cores: f64,
+    /// Nanoseconds per transaction, where there are transactions.
+    pub(super) latency: Option<Histogram<u64>>,
+    /// Sums over the content, where it is checked: as sent, as received.
+    pub(super) content: Option<(ContentSum, ContentSum)>,
+}
+
+/// Runs one slice.
+pub(super) fn run<H: Host>(pair: &Pair<H>, workload: Workload, slice: Slice) -> Result<Sample> {
+    match workload {
+        Workload::BulkMtu1500 | Workload::BulkSuperframes => stream(pair, slice, false),
+        Workload::Lossy => stream(pair, slice, true),
+        Workload::RequestResponse1 => request_response(pair, slice, 1),
+        Workload::RequestResponse100 => request_response(pair, slice, 100),
+        Workload::ConnectRate => connect_rate(pair, slice),
+    }
+}
+
+/// A one-way stream, measured where it arrives.
+fn stream<H: Host>(pair: &Pair<H>, slice: Slice, checked: bool) -> Result<Sample> {
+    let (_, mut connections) = connections(pair, 1)?;
+    let (mut client, mut server) = connections.pop().context("no connection")?;
+    let mut meter = Meter::start(slice);
+    let end = meter.end;
+    let (sent, received) = thread::scope(|scope| {
+        let sender =
+            thread::Builder::new().name("sender".to_owned()).spawn_scoped(scope, || {
+                send_stream(&mut client, end, slice.seed, checked).inspect_err(|_| {
+                    // The receiver waits for an end that would not come.
+                    let _ = client.shutdown(Shutdown::Both);
+                })
+            })?;
+        let received = receive_stream(&mut server, &mut meter, checked);
+        if received.is_err() {
+            // The sender may sit in a write nobody will read.
+            let _ = server.shutdown(Shutdown::Both);
+        }
+        let sent = join(sender);
+        let received = received.context("receiving")?;
+        anyhow::Ok((sent.context("sending")?, received))
+    })?;
+    if sent.length() != received.length() && checked {
+        bail!("{} bytes were sent and {} received", sent.length(), received.length());
+    }
+    let measured = meter.finish();
+    #[expect(clippy::cast_precision_loss, reason = "a slice moves far less than 2^52 bytes")]
+    let gigabits = measured.work as f64 * 8.0 / 1e9;
+    Ok(Sample {
+        rate: gigabits / measured.seconds,
+        cores: measured.cores,
+        latency: None,
+        content: checked.then_some((sent, received)),
+    })
+}
+
+fn send_stream<S: Stream>(
+    client: &mut S,
+    end: Instant,
+    seed: u64,
+    checked: bool,
+) -> Result<ContentSum> {
+    let mut content = Content::new(seed);
+    let mut sum = ContentSum::default();
+    let mut buffer = vec![0; BULK_BYTES];
+    content.fill(&mut buffer);
+    while Instant::now() < end {
+        if checked {
+            content.fill(&mut buffer);
+            sum.update(&buffer);
+        }
+        client.write_all(&buffer)?;
+    }
+    client.shutdown(Shutdown::Write)?;
+    Ok(sum)
+}
+
+fn receive_stream<S: Stream>(
+    server: &mut S,
+    meter: &mut Meter,
+    checked: bool,
+) -> Result<ContentSum> {
+    let mut sum = ContentSum::default();
+    let mut buffer = vec![0; BULK_BYTES];
+    loop {
+        let count = server.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(sum);
+        }
+        if checked {
+            sum.update(&buffer[..count]);
+        }
+        meter.add(count as u64);
+    }
+}
+
+/// Waves of one-byte requests, one on each connection, answered one by one.
+fn request_response<H: Host>(pair: &Pair<H>, slice: Slice, count: usize) -> Result<Sample> {
+    let (_, connections) = connections(pair, count)?;
+    let (mut clients, mut servers): (Vec<_>, Vec<_>) = connections.into_iter().unzip();
+    for stream in clients.iter().chain(&servers) {
+        stream.set_nodelay(true)?;
+    }
+    let mut latency = histogram()?;
+    let mut meter = Meter::start(slice);
+    thread::scope(|scope| {
+        let server = thread::Builder::new()
+            .name("server".to_owned())
+            .spawn_scoped(scope, || answer_requests(&mut servers))?;
+        let asked = ask(&mut clients, &mut meter, &mut latency);
+        // The end of a stream ends the server.
+        clients.clear();
+        join(server).context("answering")?;
+        asked.context("asking")
+    })?;
+    let measured = meter.finish();
+    Ok(Sample {
+        rate: measured.per_second(),
+        cores: measured.cores,
+        latency: Some(latency),
+        content: None,
+    })
+}
+
+fn ask<S: Stream>(
+    clients: &mut [S],
+    meter: &mut Meter,
+    latency: &mut Histogram<u64>,
+) -> Result<()> {
+    let mut question = 0_u8;
+    loop {
+        question = question.wrapping_add(1);
+        let start = Instant::now();
+        for client in &mut *clients {
+            client.write_all(&[question])?;
+        }
+        for client in &mut *clients {
+            let mut answer = [0];
+            client.read_exact(&mut answer)?;
+            if answer != [question] {
+                bail!("asked {question}, answered {}", answer[0]);
+            }
+            if meter.is_measuring() {
+                latency.saturating_record(nanoseconds(start.elapsed()));
+            }
+        }
+        if !meter.add(clients.len() as u64) {
+            return Ok(());
+        }
+    }
+}
+
+fn answer_requests<S: Stream>(servers: &mut [S]) -> Result<()> {
+    loop {
+        for server in &mut *servers {
+            let mut request = [0];
+            if server.read(&mut request)? == 0 {
+                return Ok(());
+            }
+            server.write_all(&request)?;
+        }
+    }
+}
+
+/// Connections one after the other; the client closes first.
+fn connect_rate<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
+    let (listener, address) = listen(pair)?;
+    let stop = AtomicBool::new(false);
+    let mut latency = histogram()?;
+    let mut meter = Meter::start(slice);
+    thread::scope(|scope| {
+        let server = thread::Builder::new()
+            .name("server".to_owned())
+            .spawn_scoped(scope, || accept_connections(&listener, &stop))?;
+        let connected = connect_again(&pair.client, address, &mut meter, &mut latency);
+        // Relaxed: the server looks at it after `accept` returned, and the connection orders the two.
+        stop.store(true, Ordering::Relaxed);
+        // The server sits in `accept`; a last connection gets it out.
+        let last = pair.client.connect(address).context("connecting a last time");
+        connected.context("connecting")?;
+        drop(last?);
+        join(server).context("accepting")
+    })?;
+    let measured = meter.finish();
+    Ok(Sample {
+        rate: measured.per_second(),
+        cores: measured.cores,
+        latency: Some(latency),
+        content: None,
+    })
+}
+
+fn connect_again<H: Host>(
+    client: &H,
+    address: SocketAddr,
+    meter: &mut Meter,
+    latency: &mut Histogram<u64>,
+) -> Result<()> {
+    loop {
+        let start = Instant::now();
+        let mut stream = client.connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STALL_MAX))?;
+        stream.write_all(&[1])?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer)?;
+        drop(stream);
+        if meter.is_measuring() {
+            latency.saturating_record(nanoseconds(start.elapsed()));
+        }
+        if !meter.add(1) {
+            return Ok(());
+        }
+    }
+}
+
+fn accept_connections<L: Listener>(listener: &L, stop: &AtomicBool) -> Result<()> {
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        stream.set_read_timeout(Some(STALL_MAX))?;
+        stream.set_nodelay(true)?;
+        let mut request = [0];
+        stream.read_exact(&mut request)?;
+        stream.write_all(&request)?;
+        // The client's end of stream comes first, so that TIME-WAIT always stays with the client.
+        match stream.read(&mut request) {
+            Ok(0) => {}
+            Ok(_) => bail!("more came than was sent"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn listen<H: Host>(pair: &Pair<H>) -> Result<(H::Listener, SocketAddr)> {
+    let listener = pair.server.bind(SocketAddr::new(pair.server_ip, 0)).context("listening")?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// A listener and connections to it, both ends of each.
+#[expect(clippy::type_complexity, reason = "a list of pairs says it best")]
+fn connections<H: Host>(
+    pair: &Pair<H>,
+    count: usize,
+) -> Result<(H::Listener, Vec<(H::Stream, H::Stream)>)> {
+    let (listener, address) = listen(pair)?;
+    let mut connections = Vec::with_capacity(count);
+    for _ in 0..count {
+        let client = pair.client.connect(address).context("connecting")?;
+        let (server, _) = listener.accept().context("accepting")?;
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(STALL_MAX))?;
+            stream.set_write_timeout(Some(STALL_MAX))?;
+        }
+        connections.push((client, server));
+    }
+    Ok((listener, connections))
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("the thread panicked"))?.map_err(|error| {
+        let stalled = error.downcast_ref::<io::Error>().is_some_and(|error| {
+            matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+        });
+        if stalled {
+            error.context(format!("no progress for {} s", STALL_MAX.as_secs()))
+        } else {
+            error
+        }
+    })
+}
+
+/// Latencies up to a minute; two digits, so that a bucket's width is below 1 % of its value.
+fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_max(60_000_000_000, 2)?)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Counts work between the end of the warm-up and the end of the slice, by the clock of the thread that
+/// sees the work complete.
+#[derive(Debug)]
+struct Meter {
+    begin: Instant,
+    end: Instant,
+    /// Work counted so far, measured or not.
+    work: u64,
+    first: Option<Mark>,
+    last: Option<Mark>,
+}
+
+/// A moment of a measurement.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    time: Instant,
+    work: u64,
+    cpu_seconds: f64,
+}
+
+/// What lies between two marks.
+#[derive(Debug)]
+struct Measured {
+    work: u64,
+    seconds: f64,
+    cores: f64,
+}
+
+impl Meter {
+    fn start(slice: Slice) -> Self {
+        let begin = Instant::now() + slice.warmup;
+        Self { begin, end: begin + slice.measure, work: 0, first: None, last: None }
+    }
+
+    /// Whether the warm-up is over and the end not reached, as of the last `add`.
+    fn is_measuring(&self) -> bool {
+        self.first.is_some() && self.last.is_none()
+    }
+
+    /// Counts completed work; `false` once the slice is over.
+    fn add(&mut self, work: u64) -> bool {
+        self.work += work;
+        if self.last.is_some() {
+            return false;
+        }
+        let now = Instant::now();
+        if self.first.is_none() {
+            if now >= self.begin {
+                self.first = Some(Mark::new(now, self.work));
+            }
+        } else if now >= self.end {
+            self.last = Some(Mark::new(now, self.work));
+            return false;
+        }
+        true
+    }
+
+    /// The result. A slice so starved that it never passed a mark counts from its begin to this moment.
+    fn finish(self) -> Measured {
+        let last = self.last.unwrap_or_else(|| Mark::new(Instant::now(), self.work));
+        let first = self.first.unwrap_or(Mark { time: self.begin, work: 0, ..last });
+        let seconds = last.time.saturating_duration_since(first.time).as_secs_f64().max(1e-9);
+        Measured {
+            work: last.work - first.work,
+            seconds,
+            cores: (last.cpu_seconds - first.cpu_seconds) / seconds,
+        }
+    }
+}
+
+impl Mark {
+    fn new(time: Instant, work: u64) -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "CPU time of a process, in f64 to the microsecond"
+        )]
+        let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+        Self { time, work, cpu_seconds }
+    }
+}
+
+impl Measured {
+    fn per_second(&self) -> f64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a slice has far fewer than 2^52 transactions"
+        )]
+        let work = self.work as f64;
+        work / self.seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::endpoint::KernelHost;
+
+    #[test]
+    fn every_workload_runs_over_the_kernel() {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let pair = Pair { client: KernelHost, server: KernelHost, server_ip: loopback };
+        let (warmup, measure) = (Duration::from_millis(2), Duration::from_millis(20));
+        for workload in Workload::all() {
+            let sample =
+                run(&pair, workload, Slice { warmup, measure, seed: 9 }).expect("a sample");
+            assert!(sample.rate > 0.0 && sample.cores >= 0.0, "{workload:?}: {sample:?}");
+            if let Some((sent, received)) = sample.content {
+                assert!(sent.length() > 0);
+                assert_eq!(sent.value(), received.value());
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The workloads of the demo, one table: names, units, wires and what the kernel's side means.
+
+use clap::{ValueEnum, builder::PossibleValue};
+
+/// One kind of work, done by quietline and by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Workload {
+    /// One stream over a wire that takes frames of 1500 bytes only.
+    BulkMtu1500,
+    /// One stream over a wire that takes superframes.
+    BulkSuperframes,
+    /// One request in flight.
+    RequestResponse1,
+    /// A request in flight on each of a hundred connections.
+    RequestResponse100,
+    /// Connect, one byte each way, close.
+    ConnectRate,
+    /// One stream over a wire that loses and reorders.
+    Lossy,
+}
+
+/// What the wire between the two quietline hosts does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum WireKind {
+    /// MTU 1500, every frame for itself.
+    Frames,
+    /// MTU 1500, segmentation and merging left to the wire, as between two veth ends.
+    Superframes,
+    /// Like `Frames`, with loss and reordering.
+    Lossy,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+struct Row {
+    workload: Workload,
+    name: &'static str,
+    title: &'static str,
+    description: &'static str,
+    unit: &'static str,
+    wire: WireKind,
+}
+
+const TABLE: [Row; 6] = [
+    Row {
+        workload: Workload::BulkMtu1500,
+        name: "bulk-mtu1500",
+        title: "bulk stream, MTU 1500",
+        description: "one connection, 128 KiB writes, every segment its own frame of 1500 bytes",
+        unit: "Gbit/s",
+        wire: WireKind::Frames,
+    },
+    Row {
+        workload: Workload::BulkSuperframes,
+        name: "bulk-superframes",
+        title: "bulk stream, superframes",
+        description: "one connection, 128 KiB writes, MTU 1500 with segmentation left to the wire",
+        unit: "Gbit/s",
+        wire: WireKind::Superframes,
+    },
+    Row {
+        workload: Workload::RequestResponse1,
+        name: "rr-1",
+        title: "request/response, 1 connection",
+        description: "one byte there, one byte back, one in flight",
+        unit: "transactions/s",
+        wire: WireKind::Superframes,
+    },
+    Row {
+        workload: Workload::RequestResponse100,
+        name: "rr-100",
+        title: "request/response, 100 connections",
+        description: "one byte there, one byte back, in waves over 100 connections",
+        unit: "transactions/s",
+        wire: WireKind::Superframes,
+    },
+    Row {
+        workload: Workload::ConnectRate,
+        name: "connect-rate",
+        title: "connect, 1 byte, close",
+        description: "a new connection for one byte each way, one after the other",
+        unit: "connections/s",
+        wire: WireKind::Superframes,
+    },
+    Row {
+        workload: Workload::Lossy,
+        name: "lossy",
+        title: "lossy wire, checked content",
+        description: "one connection over a wire with 1 % loss and 1 % reordering, seeded; content summed at both ends",
+        unit: "Gbit/s",
+        wire: WireKind::Lossy,
+    },
+];
+
+impl Workload {
+    /// All of them, in the order of the table.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.workload)
+    }
+
+    fn row(self) -> &'static Row {
+        // The table's order is the declaration's, checked by a test.
+        &TABLE[self as usize]
+    }
+
+    /// Name on the command line and in JSON.
+    pub(super) fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Name for people.
+    pub(super) fn title(self) -> &'static str {
+        self.row().title
+    }
+
+    /// One sentence.
+    pub(super) fn description(self) -> &'static str {
+        self.row().description
+    }
+
+    /// What is counted; more is better in every row.
+    pub(super) fn unit(self) -> &'static str {
+        self.row().unit
+    }
+
+    /// The wire quietline's side runs over.
+    pub(super) fn wire(self) -> WireKind {
+        self.row().wire
+    }
+
+    /// Why there is no kernel side, if there is none.
+    pub(super) fn without_kernel(self) -> Option<&'static str> {
+        (self.wire() == WireKind::Lossy)
+            .then_some("not applicable: the kernel's loopback loses nothing and reorders nothing")
+    }
+}
+
+impl ValueEnum for Workload {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [Workload; TABLE.len()] = {
+            let mut all = [Workload::Lossy; TABLE.len()];
+            let mut index = 0;
+            while index < TABLE.len() {
+                all[index] = TABLE[index].workload;
+                index += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(self.title()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_where_their_workload_points() {
+        for (index, workload) in Workload::all().enumerate() {
+            assert_eq!(workload as usize, index);
+            assert_eq!(workload.row().workload, workload);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The sockets a command talks through: the kernel's, or those of a quietline stack.
+//!
+//! Every workload and service is written once over these three traits, so that a comparison measures two
+//! stacks and not two programs.
+
+mod kernel;
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr},
+    time::Duration,
+};
+
+pub(crate) use self::kernel::KernelHost;
+
+/// One host's socket layer.
+pub(crate) trait Host: Clone + Send + Sync + 'static {
+    /// Connected sockets.
+    type Stream: Stream;
+    /// Listening sockets.
+    type Listener: Listener<Stream = Self::Stream>;
+
+    /// Listens on an address; port 0 takes a free one.
+    fn bind(&self, address: SocketAddr) -> io::Result<Self::Listener>;
+
+    /// Connects, and returns when the handshake is done.
+    fn connect(&self, address: SocketAddr) -> io::Result<Self::Stream>;
+}
+
+/// A listening socket.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// What it accepts.
+    type Stream: Stream;
+
+    /// The next connection and its peer.
+    fn accept(&self) -> io::Result<(Self::Stream, SocketAddr)>;
+
+    /// The address it is bound to.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+}
+
+/// A connected socket.
+pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
+    /// A second handle to the same connection.
+    fn try_clone(&self) -> io::Result<Self>;
+
+    /// Closes one or both directions.
+    fn shutdown(&self, how: Shutdown) -> io::Result<()>;
+
+    /// Switches Nagle's algorithm off or on.
+    fn set_nodelay(&self, nodelay: bool) -> io::Result<()>;
+
+    /// Limits how long a read may block.
+    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Limits how long a write may block.
+    fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
+}

@@ -1,0 +1,272 @@
+//! From `--link tap:ql0 --address ...` to a host with sockets.
+//!
+//! Checks here need two options together or knowledge of IP addressing; single values were checked by `args`.
+
+use std::{net::IpAddr, str::FromStr};
+
+use ipnet::IpNet;
+
+use crate::{args::LinkArgs, failure::Failure};
+
+/// Longest interface name Linux takes: IFNAMSIZ without its terminating zero.
+const NAME_BYTES_MAX: usize = 15;
+
+/// `--link`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkSpec {
+    /// An Ethernet link to the kernel.
+    Tap(String),
+    /// An IP link to the kernel.
+    Tun(String),
+    /// No link: the machine's own sockets, to compare with.
+    Kernel,
+}
+
+/// `--sysctl`: a name and its value. The stack knows which names exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sysctl {
+    /// The Linux name.
+    pub(crate) name: String,
+    /// The value as written.
+    pub(crate) value: String,
+}
+
+/// A link that can be opened: `LinkArgs` whose options fit together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LinkConfig {
+    /// Tap or tun.
+    pub(crate) layer: Layer,
+    /// Interface name.
+    pub(crate) name: String,
+    /// Our address.
+    pub(crate) address: IpNet,
+}
+
+/// What the link carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layer {
+    /// Ethernet frames.
+    Tap,
+    /// IP packets.
+    Tun,
+}
+
+impl LinkArgs {
+    /// Checks the options against each other. `None` for the kernel's own sockets.
+    pub(crate) fn check(&self) -> Result<Option<LinkConfig>, Failure> {
+        let (layer, name) = match &self.link {
+            LinkSpec::Kernel => return self.check_kernel().map(|()| None),
+            LinkSpec::Tap(name) => (Layer::Tap, name.clone()),
+            LinkSpec::Tun(name) => (Layer::Tun, name.clone()),
+        };
+        let Some(address) = self.address else {
+            return Err(Failure::Usage("--link tap and tun need --address A/N".to_owned()));
+        };
+        check_host_address("--address", address)?;
+        if let Some(peer) = self.peer {
+            check_host_address("--peer", peer)?;
+            check_same_family("--peer", peer.addr(), address)?;
+            if peer.addr() == address.addr() {
+                return Err(Failure::option("--peer", peer, "it is our own address"));
+            }
+        }
+        if let Some(gateway) = self.gateway {
+            check_same_family("--gateway", gateway, address)?;
+            if gateway == address.addr() {
+                return Err(Failure::option("--gateway", gateway, "it is our own address"));
+            }
+            if !address.contains(&gateway) {
+                let reason = format!("it is not on the link {}", address.trunc());
+                return Err(Failure::option("--gateway", gateway, reason));
+            }
+        }
+        Ok(Some(LinkConfig { layer, name, address }))
+    }
+
+    /// `--link kernel` has nothing to configure, and an option that would do nothing is a mistake.
+    fn check_kernel(&self) -> Result<(), Failure> {
+        let useless = [
+            (self.address.is_some(), "--address"),
+            (self.peer.is_some(), "--peer"),
+            (self.gateway.is_some(), "--gateway"),
+            (self.no_vnet_hdr, "--no-vnet-hdr"),
+            (!self.sysctl.is_empty(), "--sysctl"),
+        ];
+        match useless.into_iter().find(|(given, _)| *given) {
+            Some((_, option)) => {
+                Err(Failure::Usage(format!("{option} has no use with --link kernel")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_same_family(option: &str, other: IpAddr, address: IpNet) -> Result<(), Failure> {
+    if other.is_ipv4() == address.addr().is_ipv4() {
+        return Ok(());
+    }
+    Err(Failure::option(option, other, format!("not of the same family as --address {address}")))
+}
+
+/// Refuses addresses no interface can have.
+fn check_host_address(option: &str, network: IpNet) -> Result<(), Failure> {
+    let address = network.addr();
+    // RFC 3021: a /31 has no network and no broadcast address; a /32 is a host route.
+    let has_broadcast = address.is_ipv4() && network.prefix_len() < 31;
+    let reason = if address.is_unspecified() {
+        "the unspecified address belongs to no host"
+    } else if address.is_multicast() {
+        "a multicast address belongs to no host"
+    } else if address.is_loopback() {
+        "loopback addresses stay inside a host"
+    } else if address == IpAddr::from([255, 255, 255, 255])
+        || (has_broadcast && address == network.broadcast())
+    {
+        "it is a broadcast address"
+    } else if has_broadcast && address == network.network() {
+        "it is the network's address, not a host's"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::option(option, network, reason))
+}
+
+impl FromStr for LinkSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "kernel" {
+            return Ok(Self::Kernel);
+        }
+        match text.split_once(':') {
+            Some(("tap", name)) => check_name(name).map(Self::Tap),
+            Some(("tun", name)) => check_name(name).map(Self::Tun),
+            _ => Err("expected tap:NAME, tun:NAME or kernel".to_owned()),
+        }
+    }
+}
+
+impl FromStr for Sysctl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err("expected NAME=VALUE, such as net.ipv4.tcp_sack=0".to_owned()),
+        }
+    }
+}
+
+/// The names Linux accepts, without the ones that mean something else to it: `%` asks the kernel to number
+/// the interface.
+fn check_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(format!("an interface name has 1 to {NAME_BYTES_MAX} bytes"));
+    }
+    if name == "."
+        || name == ".."
+        || !name.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b))
+    {
+        return Err("an interface name has no spaces and none of / : %".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(link: &str, address: &str) -> LinkArgs {
+        LinkArgs {
+            link: link.parse().expect("link"),
+            address: Some(address.parse().expect("address")),
+            peer: None,
+            gateway: None,
+            cores: 1,
+            mtu: 1500,
+            no_vnet_hdr: false,
+            sysctl: Vec::new(),
+        }
+    }
+
+    fn refused(args: &LinkArgs) -> bool {
+        matches!(args.check(), Err(Failure::Usage(_)))
+    }
+
+    #[test]
+    fn specs_parse() {
+        assert_eq!("tap:ql0".parse(), Ok(LinkSpec::Tap("ql0".to_owned())));
+        assert_eq!("tun:a-b_c.1".parse(), Ok(LinkSpec::Tun("a-b_c.1".to_owned())));
+        assert_eq!("kernel".parse(), Ok(LinkSpec::Kernel));
+        for text in [
+            "",
+            "tap",
+            "tap:",
+            "tap:a b",
+            "tap:a/b",
+            "tap:tap%d",
+            "tap:..",
+            "veth:x",
+            "tap:0123456789abcdef",
+        ] {
+            assert!(text.parse::<LinkSpec>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sysctls_split_at_the_first_equals_sign() {
+        let sysctl: Sysctl = "net.ipv4.tcp_rmem = 4096 131072 6291456".parse().expect("sysctl");
+        assert_eq!(
+            (sysctl.name.as_str(), sysctl.value.as_str()),
+            ("net.ipv4.tcp_rmem", "4096 131072 6291456")
+        );
+        assert!("net.ipv4.tcp_rmem".parse::<Sysctl>().is_err());
+        assert!("=1".parse::<Sysctl>().is_err());
+    }
+
+    #[test]
+    fn host_addresses_only() {
+        assert!(args("tap:q", "10.0.0.2/24").check().is_ok());
+        assert!(args("tap:q", "10.0.0.0/31").check().is_ok());
+        assert!(args("tap:q", "10.0.0.9/32").check().is_ok());
+        for address in [
+            "0.0.0.0/0",
+            "10.0.0.0/24",
+            "10.0.0.255/24",
+            "224.0.0.1/4",
+            "127.0.0.2/8",
+            "255.255.255.255/32",
+        ] {
+            assert!(refused(&args("tap:q", address)), "{address}");
+        }
+    }
+
+    #[test]
+    fn peer_and_gateway_belong_to_the_link() {
+        let mut link = args("tap:q", "10.0.0.2/24");
+        link.gateway = Some("10.0.1.1".parse().expect("address"));
+        assert!(refused(&link));
+        link.gateway = Some("10.0.0.2".parse().expect("address"));
+        assert!(refused(&link));
+        link.gateway = Some("fe80::1".parse().expect("address"));
+        assert!(refused(&link));
+        link.gateway = Some("10.0.0.1".parse().expect("address"));
+        assert!(link.check().is_ok());
+        link.peer = Some("10.0.0.2/24".parse().expect("address"));
+        assert!(refused(&link));
+        link.peer = Some("10.0.0.1/24".parse().expect("address"));
+        assert!(link.check().is_ok());
+    }
+
+    #[test]
+    fn kernel_takes_no_link_options() {
+        assert!(refused(&args("kernel", "10.0.0.2/24")));
+        let mut link = args("kernel", "10.0.0.2/24");
+        link.address = None;
+        assert!(matches!(link.check(), Ok(None)));
+        link.link = LinkSpec::Tap("q".to_owned());
+        assert!(refused(&link));
+    }
+}

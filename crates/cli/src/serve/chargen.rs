@@ -1,0 +1,44 @@
+//! The character generator (RFC 864): rotating lines of printable characters until the peer goes away.
+
+use std::io::{self, Write as _};
+
+use super::meter::Metered;
+use crate::endpoint::Stream;
+
+/// Printable ASCII from the space to the tilde.
+const CHARACTERS: u8 = b'~' - b' ' + 1;
+/// Characters on a line, without its CR LF.
+const LINE_CHARACTERS: u8 = 72;
+
+/// Serves one connection. Ends by the error of a write: RFC 864 has no other end.
+pub(super) fn serve<S: Stream>(stream: &mut Metered<'_, S>) -> io::Result<()> {
+    let pattern = pattern();
+    loop {
+        stream.write_all(&pattern)?;
+    }
+}
+
+/// The pattern's whole period, 95 lines, several times over, so that a write is worth its call.
+fn pattern() -> Vec<u8> {
+    (0..CHARACTERS).cycle().take(usize::from(CHARACTERS) * 8).flat_map(line).collect()
+}
+
+fn line(first: u8) -> impl Iterator<Item = u8> {
+    (first..first + LINE_CHARACTERS).map(|index| b' ' + index % CHARACTERS).chain(*b"\r\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_rotate_by_one_character() {
+        let pattern = pattern();
+        let lines: Vec<&[u8]> = pattern.chunks(74).collect();
+        assert!(lines[0].starts_with(b" !\"#") && lines[0].ends_with(b"fg\r\n"));
+        assert!(lines[1].starts_with(b"!\"#$") && lines[1].ends_with(b"gh\r\n"));
+        assert!(lines[94].starts_with(b"~ !\""));
+        assert_eq!(lines[95], lines[0]);
+        assert_eq!(pattern.len(), 74 * 95 * 8);
+    }
+}

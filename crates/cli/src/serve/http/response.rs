@@ -1,0 +1,122 @@
+//! Answers: a status line, header lines, and a short content.
+
+use std::{fmt::Write as _, io, time::SystemTime};
+
+use super::{connection::Connection, date::http_date, error::Refusal};
+use crate::endpoint::Stream;
+
+/// An answer whose content is in memory. Files have only their head made here.
+#[derive(Debug)]
+pub(super) struct Response {
+    status: u16,
+    headers: String,
+    length: Option<u64>,
+    content: Vec<u8>,
+    keep_alive: bool,
+}
+
+impl Response {
+    /// An answer with a status and nothing else.
+    pub(super) fn empty(status: u16) -> Self {
+        Self {
+            status,
+            headers: String::new(),
+            length: None,
+            content: Vec::new(),
+            keep_alive: false,
+        }
+    }
+
+    /// An answer whose content of `length` bytes the caller sends itself.
+    pub(super) fn with_length(status: u16, length: u64) -> Self {
+        Self { length: Some(length), ..Self::empty(status) }
+    }
+
+    /// An answer with content of a type.
+    pub(super) fn content(status: u16, media_type: &str, content: Vec<u8>) -> Self {
+        let response = Self::with_length(status, content.len() as u64);
+        Self { content, ..response }.header("Content-Type", media_type)
+    }
+
+    /// A short text.
+    pub(super) fn text(status: u16, text: &str) -> Self {
+        Self::content(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
+    }
+
+    /// The answer that says no.
+    pub(super) fn refusal(refusal: &Refusal) -> Self {
+        let text = format!("{} {}: {}\n", refusal.status, phrase(refusal.status), refusal.reason);
+        let response = Self::text(refusal.status, &text);
+        match &refusal.header {
+            Some((name, value)) => response.header(name, value),
+            None => response,
+        }
+    }
+
+    /// Adds a header line.
+    pub(super) fn header(mut self, name: &str, value: &str) -> Self {
+        let _ = write!(self.headers, "{name}: {value}\r\n");
+        self
+    }
+
+    /// Says whether the connection goes on.
+    pub(super) fn keep_alive(self, keep_alive: bool) -> Self {
+        Self { keep_alive, ..self }
+    }
+
+    /// Status line and header lines.
+    pub(super) fn head(&self) -> String {
+        let mut head = format!(
+            "HTTP/1.1 {} {}\r\nServer: quietline\r\nDate: {}\r\n{}",
+            self.status,
+            phrase(self.status),
+            http_date(SystemTime::now()),
+            self.headers,
+        );
+        if let Some(length) = self.length {
+            let _ = write!(head, "Content-Length: {length}\r\n");
+        }
+        let connection = if self.keep_alive { "keep-alive" } else { "close" };
+        let _ = write!(head, "Connection: {connection}\r\n\r\n");
+        head
+    }
+
+    /// Sends the answer in one write; without its content to HEAD.
+    pub(super) fn send<S: Stream>(
+        self,
+        connection: &mut Connection<'_, '_, S>,
+        with_content: bool,
+    ) -> io::Result<()> {
+        let mut bytes = self.head().into_bytes();
+        if with_content {
+            bytes.extend_from_slice(&self.content);
+        }
+        connection.write_all(&bytes)
+    }
+}
+
+/// The reason phrases of RFC 9110 §15 for the statuses used here.
+fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        206 => "Partial Content",
+        301 => "Moved Permanently",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        414 => "URI Too Long",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
+        _ => "Unknown",
+    }
+}

@@ -1,0 +1,204 @@
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    thread,
+};
+
+use super::{super::meter::Totals, *};
+
+/// A directory being served to one client over the kernel's loopback.
+struct Client {
+    dir: tempfile::TempDir,
+    stream: TcpStream,
+    server: Option<thread::JoinHandle<()>>,
+}
+
+impl Client {
+    fn new(upload: bool) -> Self {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::write(dir.path().join("hello.txt"), "hello, world\n").expect("file");
+        std::fs::create_dir(dir.path().join("sub")).expect("directory");
+        std::fs::write(dir.path().join("sub/a b.bin"), vec![7; 300_000]).expect("file");
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("outside")).expect("link");
+        std::os::unix::fs::symlink("hello.txt", dir.path().join("inside")).expect("link");
+        let service = HttpService::open(dir.path(), upload).expect("service");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+        let stream =
+            TcpStream::connect(listener.local_addr().expect("address")).expect("connection");
+        let server = thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("connection");
+            let totals = Totals::default();
+            let _ = service.serve(&mut Metered::new(stream, &totals));
+        });
+        Self { dir, stream, server: Some(server) }
+    }
+
+    /// Sends bytes, ends our side, and returns everything that comes back.
+    fn exchange(mut self, request: impl AsRef<[u8]>) -> String {
+        // The server may refuse and stop reading before everything is written.
+        let _ = self.stream.write_all(request.as_ref());
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = self.stream.read_to_end(&mut answer);
+        self.server.take().expect("server").join().expect("server");
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+fn ask(request: &str) -> String {
+    Client::new(false).exchange(request)
+}
+
+fn get(path: &str, headers: &str) -> String {
+    ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n"))
+}
+
+fn status(answer: &str) -> &str {
+    answer.get(9..12).unwrap_or("none")
+}
+
+fn content(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a head").1
+}
+
+#[test]
+fn files_are_sent_whole() {
+    let answer = get("/hello.txt", "");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("Content-Length: 13\r\n") && answer.contains("text/plain"));
+    assert_eq!(content(&answer), "hello, world\n");
+    assert_eq!(content(&get("/sub/a%20b.bin", "")).len(), 300_000);
+    assert_eq!(content(&get("/inside", "")), "hello, world\n");
+}
+
+#[test]
+fn head_has_no_content() {
+    let answer = ask("HEAD /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(status(&answer) == "200" && answer.contains("Content-Length: 13\r\n"));
+    assert_eq!(content(&answer), "");
+    let answer = ask("HEAD /none HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!((status(&answer), content(&answer)), ("404", ""));
+}
+
+#[test]
+fn ranges_are_cut_out() {
+    let answer = get("/hello.txt", "Range: bytes=7-11\r\n");
+    assert!(status(&answer) == "206" && answer.contains("Content-Range: bytes 7-11/13\r\n"));
+    assert_eq!(content(&answer), "world");
+    assert_eq!(status(&get("/hello.txt", "Range: bytes=13-\r\n")), "416");
+}
+
+#[test]
+fn connections_carry_many_requests() {
+    let one = "GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
+    let answer = ask(&format!("{one}GET /none HTTP/1.1\r\nHost: x\r\n\r\n{one}"));
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 2);
+    assert_eq!(answer.matches("HTTP/1.1 404").count(), 1);
+    let close = "GET /hello.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let answer = ask(&format!("{close}{one}"));
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1);
+}
+
+#[test]
+fn nothing_outside_is_served() {
+    for path in
+        ["/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/outside", "/sub/..%2f../etc/passwd"]
+    {
+        assert_eq!(status(&get(path, "")), "403", "{path}");
+    }
+}
+
+#[test]
+fn directories_are_listed() {
+    let answer = get("/", "");
+    assert!(status(&answer) == "200" && answer.contains("href=\"./sub/\""));
+    assert!(get("/sub/", "").contains("href=\"./a%20b.bin\""));
+    let answer = get("/sub", "");
+    assert!(status(&answer) == "301" && answer.contains("Location: /sub/\r\n"));
+    assert_eq!(status(&get("/hello.txt/", "")), "404");
+}
+
+#[test]
+fn uploads_are_stored_whole_or_not_at_all() {
+    let head = "PUT /sub/new HTTP/1.1\r\nHost: x\r\n";
+    let client = Client::new(true);
+    let path = client.dir.path().to_owned();
+    let keep = client.dir.path().join("sub/new");
+    let mut stored = None;
+    let (stream, mut client) = (client.stream.try_clone().expect("stream"), client);
+    (&stream)
+        .write_all(format!("{head}Content-Length: 5\r\n\r\n12345").as_bytes())
+        .expect("written");
+    let mut answer = [0; 512];
+    let count = (&stream).read(&mut answer).expect("answer");
+    assert!(answer[..count].starts_with(b"HTTP/1.1 201"));
+    stored.replace(std::fs::read(&keep).expect("stored"));
+    assert_eq!(stored.as_deref(), Some(&b"12345"[..]));
+    // The second one says ten bytes and brings three.
+    (&stream)
+        .write_all(format!("{head}Content-Length: 10\r\n\r\nabc").as_bytes())
+        .expect("written");
+    stream.shutdown(Shutdown::Write).expect("shut down");
+    client.server.take().expect("server").join().expect("server");
+    assert_eq!(std::fs::read(&keep).expect("kept"), b"12345");
+    assert_eq!(std::fs::read_dir(path.join("sub")).expect("directory").count(), 2);
+}
+
+#[test]
+fn chunks_are_put_together() {
+    let client = Client::new(true);
+    let mut request = b"PUT /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    request
+        .extend_from_slice(b"5\r\nhello\r\n6;x=y\r\n, worl\r\n1\r\nd\r\n0\r\nTrailer: 1\r\n\r\n");
+    request.extend_from_slice(b"GET /c HTTP/1.1\r\nHost: x\r\n\r\n");
+    let answer = client.exchange(request);
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nhello, world"), "{answer}");
+}
+
+#[test]
+fn broken_chunks_are_refused() {
+    for chunks in ["5\r\nhello!\r\n0\r\n\r\n", "zz\r\n", "fffffffffffffffff\r\n"] {
+        let head = "PUT /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let answer = Client::new(true).exchange(format!("{head}{chunks}"));
+        assert_eq!(status(&answer), "400", "{chunks}");
+    }
+}
+
+#[test]
+fn a_client_that_asks_first_gets_its_go_ahead() {
+    let head = "PUT /c HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok";
+    let answer = Client::new(true).exchange(head);
+    assert!(
+        answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\n"),
+        "{answer}"
+    );
+    let refused = Client::new(false).exchange(head);
+    assert!(status(&refused) == "405" && refused.contains("Allow: GET, HEAD\r\n"), "{refused}");
+}
+
+#[test]
+fn uploads_stay_inside() {
+    for (path, expected) in [("/../x", "403"), ("/sub", "409"), ("/", "409"), ("/none/x", "404")] {
+        let request = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
+        assert_eq!(status(&Client::new(true).exchange(request)), expected, "{path}");
+    }
+    let client = Client::new(true);
+    let target = client.dir.path().join("outside");
+    // The link itself is replaced, what it points to stays.
+    let answer = client.exchange("PUT /outside HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
+    assert_eq!(status(&answer), "204");
+    drop(target);
+    assert!(std::fs::read("/etc/passwd").expect("file").len() > 1);
+}
+
+#[test]
+fn garbage_gets_an_answer_and_an_end() {
+    assert_eq!(status(&ask("\x16\x03\x01\x02\r\n\r\n")), "400");
+    assert_eq!(
+        status(&ask(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(20_000)))),
+        "431"
+    );
+    assert_eq!(ask(""), "");
+    assert_eq!(ask("GET / HT"), "");
+}

@@ -1,0 +1,119 @@
+//! What a server did in numbers, counted per connection and published in batches.
+
+use std::{
+    io::{self, IoSlice, Read, Write},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::endpoint::Stream;
+
+/// Bytes a connection counts on its own before it publishes them: keeps shared cache lines out of the
+/// byte-at-a-time case.
+const PUBLISH_BYTES: u64 = 1 << 20;
+
+/// Sums over all connections. Relaxed everywhere: a counter orders nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    connections: AtomicU64,
+    refused: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Totals {
+    /// Counts an accepted connection.
+    pub(super) fn connection(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that was closed because no thread could be had.
+    pub(super) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Accepted connections.
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Connections closed for lack of threads.
+    pub(super) fn refusals(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read.
+    pub(super) fn bytes_received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written.
+    pub(super) fn bytes_sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+/// A stream that counts what passes.
+#[derive(Debug)]
+pub(super) struct Metered<'t, S> {
+    stream: S,
+    totals: &'t Totals,
+    received: u64,
+    sent: u64,
+}
+
+impl<'t, S: Stream> Metered<'t, S> {
+    /// Starts counting a connection.
+    pub(super) fn new(stream: S, totals: &'t Totals) -> Self {
+        Self { stream, totals, received: 0, sent: 0 }
+    }
+
+    /// The stream, for its options.
+    pub(super) fn inner(&self) -> &S {
+        &self.stream
+    }
+}
+
+impl<S> Metered<'_, S> {
+    fn publish(&mut self, least: u64) {
+        if self.received + self.sent >= least {
+            self.totals.received.fetch_add(self.received, Ordering::Relaxed);
+            self.totals.sent.fetch_add(self.sent, Ordering::Relaxed);
+            (self.received, self.sent) = (0, 0);
+        }
+    }
+}
+
+impl<S: Stream> Read for Metered<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.received += count as u64;
+        self.publish(PUBLISH_BYTES);
+        Ok(count)
+    }
+}
+
+impl<S: Stream> Write for Metered<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.stream.write(bytes)?;
+        self.sent += count as u64;
+        self.publish(PUBLISH_BYTES);
+        Ok(count)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let count = self.stream.write_vectored(slices)?;
+        self.sent += count as u64;
+        self.publish(PUBLISH_BYTES);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl<S> Drop for Metered<'_, S> {
+    fn drop(&mut self) {
+        self.publish(1);
+    }
+}
