@@ -6,7 +6,7 @@
 //! The window arithmetic that every algorithm shares is here: initial window, NewReno's inflation
 //! and deflation in recovery, the collapse on a time-out, validation while the application is the
 //! bottleneck, restart after idle, undo. An algorithm decides two things: the growth on an
-//! acknowledgment and the new `ssthresh` on a loss. It is a variant of the closed [`Policy`];
+//! acknowledgment and the new `ssthresh` on a loss. It is a variant of the closed `Policy`;
 //! another one (CUBIC, DCTCP) adds a variant, its file beside `congestion/reno.rs` and an arm in
 //! each `match`. One that steers by a model of the path (BBR) also reads the times in
 //! [`AckSample`].
