@@ -21,12 +21,14 @@
 //! Not here: when a loss is detected and what is sent again, proportional rate reduction, pacing.
 
 mod reno;
+mod window;
 
 use core::time::Duration;
 
 use pkt::Instant;
 
 use self::reno::Reno;
+use self::window::{Usage, Window};
 use crate::seq::SeqNum;
 
 /// `ssthresh` before any loss: slow start has no end.
@@ -151,33 +153,6 @@ enum Policy {
     Reno(Reno),
 }
 
-/// The two variables every algorithm works on, and their unit.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    /// Congestion window, bytes. At least one segment.
-    cwnd: u32,
-    /// Slow-start threshold, bytes. At least two segments.
-    ssthresh: u32,
-    /// Largest payload of a segment, bytes. Not 0.
-    mss: u32,
-    cwnd_max: u32,
-}
-
-/// How much of the window the application uses (RFC 7661; Linux: tcp_cwnd_validate).
-#[derive(Clone, Copy, Debug, Default)]
-struct Usage {
-    /// In this round the window was what held sending back.
-    cwnd_limited: bool,
-    /// Most bytes in flight in this round.
-    in_flight_max: u32,
-    /// The round ends when SND.UNA reaches this.
-    round_end: SeqNum,
-    /// Most bytes in flight since the window was last full.
-    used: u32,
-    /// When the window was last full, or last lowered for not being so.
-    full_at: Instant,
-}
-
 impl Congestion {
     /// A connection that has sent nothing. `mss` in bytes; 0 counts as 1.
     #[must_use]
@@ -249,14 +224,7 @@ impl Congestion {
     /// Output ran: notes whether the window was the bottleneck. Call it outside recovery, when
     /// something was sent.
     pub fn on_sent(&mut self, sample: &SendSample) {
-        let usage = &mut self.usage;
-        let new_round = sample.snd_una.ge(usage.round_end);
-        let fuller = !usage.cwnd_limited && sample.in_flight > usage.in_flight_max;
-        if new_round || sample.cwnd_limited || fuller {
-            usage.cwnd_limited = sample.cwnd_limited;
-            usage.in_flight_max = sample.in_flight;
-            usage.round_end = sample.snd_nxt;
-        }
+        self.usage.on_sent(sample);
         if self.is_cwnd_limited() {
             self.usage.used = 0;
             self.usage.full_at = sample.now;
@@ -452,23 +420,6 @@ impl Policy {
         match algorithm {
             Algorithm::Reno => Self::Reno(Reno::default()),
         }
-    }
-}
-
-impl Window {
-    /// Grows by up to `acked` bytes towards `ssthresh` and answers the bytes used up.
-    fn slow_start(&mut self, acked: u32) -> u32 {
-        let growth = acked.min(self.ssthresh.saturating_sub(self.cwnd));
-        self.set_cwnd(self.cwnd.saturating_add(growth));
-        growth
-    }
-
-    fn set_cwnd(&mut self, bytes: u32) {
-        self.cwnd = bytes.clamp(self.mss, self.cwnd_max);
-    }
-
-    fn set_ssthresh(&mut self, bytes: u32) {
-        self.ssthresh = bytes.max(SSTHRESH_SEGMENTS_MIN.saturating_mul(self.mss));
     }
 }
 

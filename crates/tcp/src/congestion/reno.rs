@@ -5,7 +5,7 @@
 //! One segment more for each window of acknowledged bytes (RFC 3465 §2.1), half the flight on a
 //! loss.
 
-use super::Window;
+use super::window::Window;
 
 /// Reno's only state.
 #[derive(Clone, Debug, Default)]
