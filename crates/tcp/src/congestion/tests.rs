@@ -1,3 +1,5 @@
+//! Window arithmetic step by step, and its bounds under any order of events.
+
 use core::time::Duration;
 
 use pkt::Instant;

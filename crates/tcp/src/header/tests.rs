@@ -1,3 +1,5 @@
+//! Headers against the bytes of a real SYN, and against any bytes.
+
 use std::string::ToString;
 use std::vec::Vec;
 

@@ -1,3 +1,5 @@
+//! Options: layout as Linux writes it, tolerance as Linux reads it, and a round trip.
+
 use std::vec::Vec;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Reassembly against an array of bytes, with the leak check of packet memory.
+
 use std::vec::Vec;
 
 use pkt::{Domain, DomainConfig, DropReason, Packet, PacketList, Pool};

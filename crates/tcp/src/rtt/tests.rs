@@ -1,3 +1,5 @@
+//! The arithmetic of RFC 6298, its bounds, and the ways Linux departs from it.
+
 use core::time::Duration;
 
 use proptest::prelude::*;
