@@ -1,4 +1,4 @@
-//! Headers against the bytes of a real SYN, and against any bytes.
+//! Headers against the bytes of a SYN, and against any bytes.
 
 use std::string::ToString;
 use std::vec::Vec;
@@ -10,7 +10,7 @@ use super::{Flags, HEADER_BYTES_MAX, HEADER_BYTES_MIN, SegmentHeader, write_chec
 use crate::option::Options;
 use crate::seq::SeqNum;
 
-/// A SYN of `curl` on Linux 6.x, options and all.
+/// A SYN laid out as Linux lays it out; the numbers, checksum included, are invented.
 const SYN: [u8; 40] = [
     0xd4, 0x31, 0x00, 0x50, 0xa1, 0xb2, 0xc3, 0xd4, 0x00, 0x00, 0x00, 0x00, 0xa0, 0x02, 0xfa, 0xf0,
     0xfe, 0x30, 0x00, 0x00, 0x02, 0x04, 0x05, 0xb4, 0x04, 0x02, 0x08, 0x0a, 0x11, 0x22, 0x33, 0x44,
@@ -24,7 +24,7 @@ fn emitted(header: &SegmentHeader) -> Vec<u8> {
 }
 
 #[test]
-fn syn_of_linux_is_read_and_written_alike() {
+fn syn_is_read_and_written_alike() {
     let header = SegmentHeader::parse(&SYN).unwrap();
     assert_eq!((header.src_port, header.dst_port), (54321, 80));
     assert_eq!(header.seq, SeqNum(0xa1b2_c3d4));
