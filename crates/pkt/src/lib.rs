@@ -1,1 +1,57 @@
-//! Under construction.
+//! Packet memory of quietline: owned packets, per-core pools, checksums.
+//!
+//! Below: `sync` (the lock-free return list). Above: every other crate. Linux: `sk_buff`, the slab and page
+//! allocators under it, `csum_partial`.
+//!
+//! ```text
+//!  Packet (8 bytes)
+//!    │   descriptor, 704 bytes                            page, 32 KiB, shared
+//!    ▼  ┌──────────────────────────────────────────┐     ┌──────────────────────┐
+//!  line │ 0     link home pair │ data lens truesize │     │ refs (kept apart)    │
+//!       ├──────────────────────┴───────────────────┤     ├──────────────────────┤
+//!       │ 1     owner │ meta: checksums gso hash …  │  ┌─►│ payload bytes,       │
+//!       ├──────────────────────────────────────────┤  │  │ written once         │
+//!       │ 2..5  head, 256 bytes                    │  │  ├──────────────────────┤
+//!       │  ┌──────────┬─────────────┬────────────┐ │  │  │ slices of other      │
+//!       │  │ headroom │ linear bytes│  tailroom  │ │  │  │ packets              │
+//!       │  └──────────┴─────────────┴────────────┘ │  │  ├──────────────────────┤
+//!       ├──────────────────────────────────────────┤  │  │ not yet carved       │
+//!       │ 6..10 frags[17]: (address, length) ──────┼──┘  └──────────────────────┘
+//!       └──────────────────────────────────────────┘
+//!           bytes of the packet = linear, then frags
+//! ```
+//!
+//! - Headers and payloads up to 128 bytes lie in the packet's own head and are never shared.
+//! - Bulk payload lies in page slices, which are immutable and may be shared by any number of packets.
+//! - So a clone gets other headers without copying payload, and nothing that is shared is ever written.
+//!
+//! Walk of a packet that is sent: `Pool::alloc_fclone` → `append` (copies, sums) → waits in TCP's queue;
+//! `clone_in` → headers are `push`ed → the device sends and frees the clone, whose owner is told; the ACK
+//! frees the original. Received: `Pool::rx_slot` → the device reads → `RxSlot::finish` → `require_linear` and
+//! `pull` per layer → `copy_to` the application → `Pool::free`.
+//!
+//! Unsafe code for memory lives in this crate and nowhere above it. What two threads share (page counts,
+//! return lists, the fclone pair) is checked by the loom models in tests/loom.rs.
+//!
+//! Not here: queues with policy, devices, headers.
+
+pub mod checksum;
+pub mod list;
+pub mod meta;
+pub mod packet;
+pub mod pool;
+pub mod time;
+
+mod drop_reason;
+mod page;
+mod shim;
+
+pub use checksum::Sum;
+pub use drop_reason::{DropReason, Verdict};
+pub use list::{BATCH_MAX, Batch, PacketList};
+pub use meta::{EtherType, Gso, GsoKind, PacketMeta, PacketType, RxChecksum, TxChecksum};
+pub use packet::{COPYBREAK, FRAGS_MAX, HEAD_BYTES, HEADROOM, Packet, PacketOwner, Slices};
+pub use pool::{
+    Domain, DomainConfig, DomainStats, Pool, PoolStats, RX_HEADROOM, RX_LEN_MAX, RxSlot,
+};
+pub use time::Instant;

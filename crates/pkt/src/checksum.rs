@@ -1,0 +1,328 @@
+//! The Internet checksum (RFC 1071): sums, their composition, and the fused copy.
+//!
+//! Above: headers, devices that owe a checksum, the copy between application and packet. Linux:
+//! `csum_partial`, `csum_and_copy_from_user`, `csum_block_add`, include/net/checksum.h.
+//!
+//! All kernels compute the same number in a different width: words of 64 bits are summed twice, whole
+//! (modulo 2^64) and shifted right by 32. The second sum cannot overflow; shifted back and subtracted it
+//! leaves the exact sum of the low halves. So no kernel ever handles a carry. Byte order is repaired once,
+//! at the end: the ones-complement sum of swapped words is the swapped sum.
+//!
+//! A `Sum` is only meaningful together with the parity of the position it starts at: `combine` takes it.
+//!
+//! Not here: which bytes are summed (the transport protocols).
+
+use core::fmt;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+/// Below this many bytes the scalar kernel is faster than going through the choice of one: headers.
+const VECTOR_BYTES_MIN: usize = 96;
+
+/// A ones-complement sum in the making: congruent, modulo 65535, to the sum of the big-endian 16-bit words
+/// so far. Zero only if all bytes were zero.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sum(u32);
+
+impl Sum {
+    /// The sum of nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// The sum of `bytes`; an odd last byte counts as if a zero followed.
+    #[must_use]
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Self {
+        let raw = if bytes.len() < VECTOR_BYTES_MIN {
+            scalar::sum(bytes)
+        } else {
+            Kernel::best().sum_raw(bytes)
+        };
+        Self::from_raw(raw)
+    }
+
+    /// A sum that was folded before, or the value of a checksum field.
+    #[must_use]
+    #[inline]
+    pub const fn from_folded(folded: u16) -> Self {
+        Self(folded as u32)
+    }
+
+    /// Adds `bytes`, the first of which lies at an even position.
+    #[inline]
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.add(Self::of(bytes));
+    }
+
+    /// Adds one word, in host byte order.
+    #[inline]
+    pub const fn add_u16(&mut self, word: u16) {
+        self.add(Self(word as u32));
+    }
+
+    /// Adds two words, in host byte order.
+    #[inline]
+    pub const fn add_u32(&mut self, words: u32) {
+        self.add(Self(words));
+    }
+
+    /// Adds the sum of bytes whose first lies at `offset`: at an odd one all its words are swapped.
+    #[inline]
+    pub const fn combine(&mut self, other: Self, offset: usize) {
+        let other =
+            if offset.is_multiple_of(2) { other } else { Self(other.fold().swap_bytes() as u32) };
+        self.add(other);
+    }
+
+    /// The sum in 16 bits.
+    #[must_use]
+    #[inline]
+    pub const fn fold(self) -> u16 {
+        let once = (self.0 & 0xffff) + (self.0 >> 16);
+        let twice = (once & 0xffff) + (once >> 16);
+        low16(twice)
+    }
+
+    /// What goes into a checksum field: the complement of the sum.
+    #[must_use]
+    #[inline]
+    pub const fn finish(self) -> u16 {
+        !self.fold()
+    }
+
+    /// True when the sum included a correct checksum field.
+    #[must_use]
+    #[inline]
+    pub const fn is_valid(self) -> bool {
+        self.fold() == 0xffff
+    }
+
+    #[inline]
+    const fn add(&mut self, other: Self) {
+        let (sum, carry) = self.0.overflowing_add(other.0);
+        // A sum that wrapped is at most 2^32 - 2: the carry fits.
+        self.0 = sum + carry as u32;
+    }
+
+    /// From a kernel's sum of words in native order.
+    #[inline]
+    const fn from_raw(raw: u64) -> Self {
+        let half = (raw & 0xffff_ffff) + (raw >> 32);
+        let quarter = (half & 0xffff) + ((half >> 16) & 0xffff) + (half >> 32);
+        let folded = (quarter & 0xffff) + (quarter >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        #[expect(clippy::cast_possible_truncation, reason = "folded into 16 bits")]
+        Self((folded as u16).to_be() as u32)
+    }
+}
+
+impl fmt::Debug for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sum({:#06x})", self.fold())
+    }
+}
+
+/// The checksum field after one word under it changed from `old` to `new` (RFC 1624, equation 3).
+#[must_use]
+#[inline]
+pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    let mut sum = Sum::from_folded(!checksum);
+    sum.add_u16(!old);
+    sum.add_u16(new);
+    sum.finish()
+}
+
+/// The pseudo-header of TCP and UDP over IPv4 (RFC 793 §3.1) or IPv6 (RFC 8200 §8.1). `len` counts the
+/// transport header and payload.
+///
+/// # Panics
+///
+/// In debug builds, if the addresses are of different families.
+#[must_use]
+pub fn pseudo_header(src: IpAddr, dst: IpAddr, proto: u8, len: u32) -> Sum {
+    let mut sum = Sum::from_folded(u16::from(proto));
+    sum.add_u32(len);
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            sum.add_u32(src.to_bits());
+            sum.add_u32(dst.to_bits());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            sum.add_bytes(&src.octets());
+            sum.add_bytes(&dst.octets());
+        }
+        _ => debug_assert!(false, "a pseudo-header from {src} to {dst}"),
+    }
+    sum
+}
+
+/// Copies `src` into `dst` and sums it on the way: one pass over memory instead of two.
+///
+/// # Panics
+///
+/// If the lengths differ.
+#[inline]
+pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
+    assert_eq!(dst.len(), src.len());
+    let raw = if src.len() < VECTOR_BYTES_MIN {
+        scalar::copy_and_sum(dst, src)
+    } else {
+        Kernel::best().copy_and_sum_raw(dst, src)
+    };
+    Sum::from_raw(raw)
+}
+
+/// One implementation of the sum that this machine can run. The functions of this module choose the widest
+/// by themselves; tests and benchmarks compare them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kernel(Width);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Width {
+    /// 64-bit words; runs anywhere.
+    Scalar = 1,
+    /// 256-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx2 = 2,
+    /// 512-bit vectors with masked tails.
+    #[cfg(target_arch = "x86_64")]
+    Avx512 = 3,
+}
+
+/// Width of the best kernel, zero until it was looked for. Relaxed: every thread that looks finds the same.
+static BEST: AtomicU8 = AtomicU8::new(0);
+
+impl Kernel {
+    /// The widest this machine runs.
+    #[must_use]
+    #[inline]
+    pub fn best() -> Self {
+        match BEST.load(Ordering::Relaxed) {
+            // The vector widths are only ever stored after they were detected.
+            #[cfg(target_arch = "x86_64")]
+            3 => Self(Width::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            2 => Self(Width::Avx2),
+            1 => Self(Width::Scalar),
+            _ => Self::detect(),
+        }
+    }
+
+    /// All this machine runs, narrowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        let scalar = core::iter::once(Width::Scalar);
+        #[cfg(target_arch = "x86_64")]
+        let all = scalar
+            .chain(is_x86_feature_detected!("avx2").then_some(Width::Avx2))
+            .chain(has_avx512().then_some(Width::Avx512));
+        #[cfg(not(target_arch = "x86_64"))]
+        let all = scalar;
+        all.map(Self)
+    }
+
+    /// For tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Width::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx512 => "avx512",
+        }
+    }
+
+    /// [`Sum::of`] by this kernel.
+    #[must_use]
+    pub fn sum(self, bytes: &[u8]) -> Sum {
+        Sum::from_raw(self.sum_raw(bytes))
+    }
+
+    /// [`copy_and_sum`] by this kernel.
+    ///
+    /// # Panics
+    ///
+    /// If the lengths differ.
+    #[must_use]
+    pub fn copy_and_sum(self, dst: &mut [u8], src: &[u8]) -> Sum {
+        assert_eq!(dst.len(), src.len());
+        Sum::from_raw(self.copy_and_sum_raw(dst, src))
+    }
+
+    #[inline]
+    fn sum_raw(self, bytes: &[u8]) -> u64 {
+        match self.0 {
+            Width::Scalar => scalar::sum(bytes),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a kernel of this width exists only after its features were detected.
+            Width::Avx2 => unsafe { avx2::sum(bytes) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Width::Avx512 => unsafe { avx512::sum(bytes) },
+        }
+    }
+
+    #[inline]
+    fn copy_and_sum_raw(self, dst: &mut [u8], src: &[u8]) -> u64 {
+        match self.0 {
+            Width::Scalar => scalar::copy_and_sum(dst, src),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a kernel of this width exists only after its features were detected.
+            Width::Avx2 => unsafe { avx2::copy_and_sum(dst, src) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Width::Avx512 => unsafe { avx512::copy_and_sum(dst, src) },
+        }
+    }
+
+    #[cold]
+    fn detect() -> Self {
+        let best = Self::available().last().unwrap_or(Self(Width::Scalar));
+        BEST.store(best.0 as u8, Ordering::Relaxed);
+        best
+    }
+}
+
+/// Byte masks need BW besides the foundation. AVX2 for what is done in halves.
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+}
+
+/// The two running sums of a kernel (see the module head).
+#[derive(Clone, Copy, Default)]
+struct Halves {
+    /// Sum of the words, modulo 2^64.
+    whole: u64,
+    /// Sum of the words' upper halves.
+    upper: u64,
+}
+
+impl Halves {
+    #[inline(always)]
+    const fn add(&mut self, word: u64) {
+        self.whole = self.whole.wrapping_add(word);
+        self.upper += word >> 32;
+    }
+
+    /// The sum of both halves of every word: exact, and congruent to the sum of the words modulo 65535.
+    #[inline(always)]
+    const fn total(self) -> u64 {
+        self.whole.wrapping_sub(self.upper << 32) + self.upper
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the caller has folded")]
+const fn low16(value: u32) -> u16 {
+    value as u16
+}

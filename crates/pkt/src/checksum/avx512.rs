@@ -1,0 +1,136 @@
+//! The sum in 512-bit vectors. Masked loads and stores take any tail in one step, without touching a byte
+//! outside the slice and without a scalar remainder.
+
+use core::arch::x86_64::{
+    __m512i, _mm512_add_epi64, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
+    _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64, _mm512_setzero_si512, _mm512_srli_epi64,
+    _mm512_storeu_si512,
+};
+
+use super::Halves;
+
+type Block = [u8; 64];
+
+/// `Halves` in every lane.
+#[derive(Clone, Copy)]
+struct Lanes {
+    whole: __m512i,
+    upper: __m512i,
+}
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn zero() -> Self {
+        Self { whole: _mm512_setzero_si512(), upper: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn add(&mut self, words: __m512i) {
+        self.whole = _mm512_add_epi64(self.whole, words);
+        self.upper = _mm512_add_epi64(self.upper, _mm512_srli_epi64::<32>(words));
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn merge(&mut self, other: Self) {
+        self.whole = _mm512_add_epi64(self.whole, other.whole);
+        self.upper = _mm512_add_epi64(self.upper, other.upper);
+    }
+}
+
+/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    let (quads, rest) = bytes.as_chunks::<256>();
+    let mut lanes = [Lanes::zero(); 4];
+    for quad in quads {
+        let (blocks, _) = quad.as_chunks::<64>();
+        for (lanes, block) in lanes.iter_mut().zip(blocks) {
+            lanes.add(load(block));
+        }
+    }
+    let (blocks, rest) = rest.as_chunks::<64>();
+    for (lanes, block) in lanes.iter_mut().zip(blocks) {
+        lanes.add(load(block));
+    }
+    lanes[3].add(load_tail(rest));
+    total(lanes)
+}
+
+/// As `sum`, copying on the way. Both slices have one length.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
+    let mut lanes = [Lanes::zero(); 4];
+    let (src_blocks, src_rest) = src.as_chunks::<64>();
+    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<64>();
+    let (src_quads, src_blocks) = src_blocks.as_chunks::<4>();
+    let (dst_quads, dst_blocks) = dst_blocks.as_chunks_mut::<4>();
+    for (to, from) in dst_quads.iter_mut().zip(src_quads) {
+        for (lanes, (to, from)) in lanes.iter_mut().zip(to.iter_mut().zip(from)) {
+            let words = load(from);
+            store(to, words);
+            lanes.add(words);
+        }
+    }
+    for (lanes, (to, from)) in lanes.iter_mut().zip(dst_blocks.iter_mut().zip(src_blocks)) {
+        let words = load(from);
+        store(to, words);
+        lanes.add(words);
+    }
+    let words = load_tail(src_rest);
+    store_tail(dst_rest, words);
+    lanes[3].add(words);
+    total(lanes)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load(block: &Block) -> __m512i {
+    // SAFETY: reads 64 bytes, which the block has; no alignment is asked for.
+    unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn store(block: &mut Block, words: __m512i) {
+    // SAFETY: writes 64 bytes, which the block has; no alignment is asked for.
+    unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), words) }
+}
+
+/// Fewer than 64 bytes, followed by zeroes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load_tail(rest: &[u8]) -> __m512i {
+    // SAFETY: the mask selects `rest.len()` bytes; bytes not selected are neither read nor fault.
+    unsafe { _mm512_maskz_loadu_epi8(mask(rest.len()), rest.as_ptr().cast()) }
+}
+
+/// The first bytes of `words` into fewer than 64 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn store_tail(rest: &mut [u8], words: __m512i) {
+    // SAFETY: the mask selects `rest.len()` bytes; bytes not selected are neither written nor fault.
+    unsafe { _mm512_mask_storeu_epi8(rest.as_mut_ptr().cast(), mask(rest.len()), words) }
+}
+
+/// One bit per byte, `len < 64`.
+#[inline]
+fn mask(len: usize) -> u64 {
+    (1 << len) - 1
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn total(lanes: [Lanes; 4]) -> u64 {
+    let [mut first, second, mut third, fourth] = lanes;
+    first.merge(second);
+    third.merge(fourth);
+    first.merge(third);
+    let halves = Halves {
+        whole: _mm512_reduce_add_epi64(first.whole).cast_unsigned(),
+        upper: _mm512_reduce_add_epi64(first.upper).cast_unsigned(),
+    };
+    halves.total()
+}

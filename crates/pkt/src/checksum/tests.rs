@@ -1,0 +1,126 @@
+//! Every kernel against the definition, for every length, offset and carry.
+
+use super::*;
+use core::net::{Ipv4Addr, Ipv6Addr};
+use proptest::prelude::*;
+
+/// RFC 1071 §1 as it is written.
+fn naive(bytes: &[u8]) -> u16 {
+    let words =
+        bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
+    let mut sum: u64 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).expect("folded")
+}
+
+fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    core::iter::repeat_with(next).take(len).collect()
+}
+
+#[test]
+fn every_length_and_offset() {
+    let memory = noise(1200, 7);
+    let mut copy = vec![0; 1200];
+    for kernel in Kernel::available() {
+        for offset in 0..9 {
+            for len in 0..1100 {
+                let bytes = &memory[offset..offset + len];
+                let expected = naive(bytes);
+                assert_eq!(kernel.sum(bytes).fold(), expected, "{kernel:?} {offset} {len}");
+                copy.fill(0xaa);
+                let to = (offset * 5) % 7;
+                let sum = kernel.copy_and_sum(&mut copy[to..to + len], bytes);
+                assert_eq!(sum.fold(), expected, "{kernel:?} {offset} {len}");
+                assert_eq!(&copy[to..to + len], bytes);
+                assert!(copy[..to].iter().chain(&copy[to + len..]).all(|&byte| byte == 0xaa));
+            }
+        }
+    }
+}
+
+#[test]
+fn extremes() {
+    for kernel in Kernel::available() {
+        for len in [0, 1, 2, 7, 8, 31, 32, 63, 64, 127, 128, 255, 256, 1460, 65_536, 1 << 20] {
+            assert_eq!(kernel.sum(&vec![0; len]).fold(), 0);
+            assert_eq!(
+                kernel.sum(&vec![0xff; len]).fold(),
+                naive(&vec![0xff; len]),
+                "{kernel:?} {len}"
+            );
+        }
+    }
+}
+
+#[test]
+fn chosen_kernel_is_the_widest() {
+    let widest = Kernel::available().last().expect("scalar at least");
+    assert_eq!(Kernel::best(), widest);
+    assert_eq!(Kernel::best(), widest, "the second look reads the stored choice");
+}
+
+#[test]
+fn known_header() {
+    // The IPv4 header of RFC 1071's descendants' favourite example.
+    let header = [
+        0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
+        0x01, 0xc0, 0xa8, 0x00, 0xc7,
+    ];
+    assert!(Sum::of(&header).is_valid());
+    let mut blank = header;
+    blank[10..12].fill(0);
+    assert_eq!(Sum::of(&blank).finish(), 0xb861);
+}
+
+#[test]
+fn pseudo_headers() {
+    let (a, b) = (Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(10, 1, 2, 255));
+    let mut bytes = [a.octets(), b.octets()].concat();
+    bytes.extend([0, 6, 0x12, 0x34]);
+    assert_eq!(pseudo_header(a.into(), b.into(), 6, 0x1234).fold(), naive(&bytes));
+
+    let (a, b) = (Ipv6Addr::LOCALHOST, Ipv6Addr::new(0xfe80, 1, 2, 3, 4, 5, 0xffff, 0xfffe));
+    let mut bytes = [a.octets(), b.octets()].concat();
+    bytes.extend([0, 1, 0x12, 0x34, 0, 0, 0, 17]);
+    assert_eq!(pseudo_header(a.into(), b.into(), 17, 0x1_1234).fold(), naive(&bytes));
+}
+
+proptest! {
+    #[test]
+    fn parts_combine(bytes in proptest::collection::vec(any::<u8>(), 0..600), cuts in proptest::collection::vec(0usize..600, 0..6)) {
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.push(bytes.len());
+        cuts.sort_unstable();
+        let mut sum = Sum::ZERO;
+        let mut start = 0;
+        for cut in cuts {
+            sum.combine(Sum::of(&bytes[start..cut]), start);
+            start = cut;
+        }
+        prop_assert_eq!(sum.fold(), naive(&bytes));
+    }
+
+    #[test]
+    fn update_equals_recompute(mut bytes in proptest::collection::vec(any::<u8>(), 4..80), at in 0usize..40, new: u16) {
+        let at = (2 * at).min((bytes.len() - 2) & !1);
+        // An all-zero header has two representations; a real one is never all zero.
+        bytes.extend([0x45, 0x06]);
+        let before = Sum::of(&bytes).finish();
+        let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
+        if bytes.len().is_multiple_of(2) {
+            let mut whole = Sum::of(&bytes);
+            whole.add_u16(update(before, old, new));
+            prop_assert!(whole.is_valid());
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Why a packet died: one table gives the enum, its Linux-style name and its text.
+//!
+//! Above: every step that may refuse a packet. Linux: include/net/dropreason-core.h.
+//!
+//! Every packet that does not reach its destination is dropped with one of these, counted once by
+//! whoever drops it. There is no "not specified": a step that cannot say why has no right to drop.
+//!
+//! Not here: the counters themselves (crate stack keeps `DropReason::COUNT` per core).
+
+use core::fmt;
+
+use crate::packet::Packet;
+
+/// Expands the table below into [`DropReason`], its names and its texts.
+macro_rules! drop_reasons {
+    ($($variant:ident $name:literal $doc:literal)*) => {
+        /// Why a packet was dropped.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl DropReason {
+            /// Every reason, in the order of its number.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            /// How many reasons there are: the length of a table indexed by [`DropReason::index`].
+            pub const COUNT: usize = Self::ALL.len();
+            const NAMES: [&'static str; Self::COUNT] = [$($name,)*];
+            const DOCS: [&'static str; Self::COUNT] = [$($doc,)*];
+        }
+    };
+}
+
+drop_reasons! {
+    PacketTooShort "PKT_TOO_SMALL" "The packet ends before its fixed header does."
+    PacketTooBig "PKT_TOO_BIG" "The packet is larger than the path allows and may not be fragmented."
+    NoMemory "NOMEM" "The packet pool is at its limit."
+    QueueLimit "QUEUE_LIMIT" "A queue between two cores or layers is full."
+    StackDown "STACK_DOWN" "The stack is shutting down."
+    EthernetType "UNHANDLED_PROTO" "No protocol is registered for the Ethernet type."
+    OtherHost "OTHERHOST" "The frame was addressed to another host."
+    ArpMalformed "ARP_MALFORMED" "An ARP message with lengths or types that are not Ethernet and IPv4."
+    NeighborFailed "NEIGH_FAILED" "The neighbour did not answer: its link address is unknown."
+    NeighborQueueFull "NEIGH_QUEUEFULL" "Too many packets already wait for this neighbour's link address."
+    IpVersion "IP_VERSION" "The version nibble does not match the Ethernet type."
+    IpHeaderLength "IP_INHDR" "The IP header length is out of range."
+    IpLength "IP_LENGTH" "The IP total length is shorter than its header or longer than the packet."
+    IpCsum "IP_CSUM" "The IPv4 header checksum is wrong."
+    IpOptions "IP_OPTIONS" "An IPv4 option or IPv6 extension header is malformed or not accepted."
+    IpSourceInvalid "IP_INVALID_SOURCE" "The source address may not be a source."
+    IpDestinationInvalid "IP_INVALID_DEST" "The destination address may not be a destination here."
+    IpNoProtocol "IP_NOPROTO" "No handler for the transport protocol."
+    IpFragment "IP_FRAGMENT" "A fragment: datagrams are not reassembled."
+    IpTtl "IP_TTL" "The hop limit ran out."
+    IpNoRoute "IP_OUTNOROUTES" "No route to the destination."
+    IpForwardingOff "IP_FORWARDING_OFF" "The destination is not local and this stack does not forward."
+    IcmpCsum "ICMP_CSUM" "The ICMP checksum is wrong."
+    IcmpMalformed "ICMP_MALFORMED" "An ICMP message that ends before its type's fields do."
+    IcmpUnknownType "ICMP_UNKNOWN_TYPE" "An ICMP type or code this stack has no use for."
+    IcmpNoSocket "ICMP_NO_SOCKET" "An ICMP error or reply that belongs to no socket."
+    IcmpRateLimit "ICMP_RATE_LIMIT" "An answer the ICMP rate limit held back."
+    UdpHeader "UDP_HEADER" "A UDP header whose length field is impossible."
+    UdpCsum "UDP_CSUM" "The UDP checksum is wrong."
+    UdpNoSocket "UDP_NO_SOCKET" "No socket is bound to the UDP destination."
+    TcpHeader "TCP_HEADER" "The TCP data offset is out of range or a port is zero."
+    TcpOptions "TCP_OPTIONS" "A TCP option is malformed."
+    TcpCsum "TCP_CSUM" "The TCP checksum is wrong."
+    TcpNoSocket "NO_SOCKET" "No connection and no listener matches the segment."
+    TcpFlags "TCP_FLAGS" "A combination of TCP flags that is not valid in this state."
+    TcpOldAck "TCP_OLD_ACK" "The ACK is older than SND.UNA: a duplicate without news."
+    TcpTooOldAck "TCP_TOO_OLD_ACK" "The ACK is older than the largest window this side ever offered (RFC 5961)."
+    TcpAckUnsentData "TCP_ACK_UNSENT_DATA" "The ACK covers data that was never sent."
+    TcpOldSequence "TCP_OLD_SEQUENCE" "All sequence numbers of the segment were already received."
+    TcpOverWindow "TCP_OVERWINDOW" "The segment lies beyond the receive window."
+    TcpZeroWindow "TCP_ZEROWINDOW" "Data arrived while the receive window was closed."
+    TcpInvalidSequence "TCP_INVALID_SEQUENCE" "The segment does not touch the receive window."
+    TcpPaws "TCP_RFC7323_PAWS" "The timestamp is older than the last one accepted (RFC 7323)."
+    TcpInvalidSyn "TCP_INVALID_SYN" "A SYN inside an existing connection."
+    TcpInvalidAck "TCP_INVALID_ACK_SEQUENCE" "An ACK that a SYN-SENT or SYN-RECEIVED connection cannot accept."
+    TcpReset "TCP_RESET" "A valid RST: it did its work and carries no data."
+    TcpResetInvalid "TCP_RESET_INVALID" "A RST that does not match RCV.NXT (RFC 5961)."
+    TcpClosed "TCP_CLOSE" "The connection is closed."
+    TcpAbortOnData "TCP_ABORT_ON_DATA" "Data arrived after the application closed the socket."
+    TcpFin "TCP_FIN" "A FIN without data: it did its work."
+    TcpOfoQueueFull "TCP_OFOQUEUE_FULL" "The out-of-order queue is at its limit."
+    TcpOfoDuplicate "TCP_OFOMERGE" "The segment is already in the out-of-order queue."
+    TcpOfoPrune "TCP_OFO_QUEUE_PRUNE" "Out-of-order data was given up to make room."
+    TcpRcvQueueFull "TCP_RCVQUEUE_FULL" "The receive queue is at its limit."
+    TcpMd5NotSupported "TCP_MD5UNEXPECTED" "The segment carries an MD5 or AO signature this stack has no key for."
+    TcpMinTtl "TCP_MINTTL" "The hop limit is below what the socket accepts."
+    TcpPureAck "TCP_PURE_ACK" "An ACK without data: it did its work."
+    TcpTimeWait "TCP_TIME_WAIT" "The segment belongs to a connection in TIME-WAIT and is not a valid reopening."
+    ListenOverflow "LISTEN_OVERFLOW" "The accept queue of the listener is full."
+    SynQueueFull "SYN_QUEUE_FULL" "The SYN queue of the listener is full."
+    SocketBacklog "SOCKET_BACKLOG" "The backlog of an owned socket is full."
+    SocketRcvBuff "SOCKET_RCVBUFF" "The receive buffer of the socket is full."
+    SocketClosed "SOCKET_CLOSE" "The socket was closed while the packet was queued on it."
+    DeviceTxFull "FULL_RING" "The device's transmit queue is full."
+    DeviceDown "DEV_READY" "The device is not up."
+    DeviceTxError "DEV_TX_ERROR" "The device refused the frame."
+    DeviceRxTruncated "DEV_RX_TRUNCATED" "The frame was larger than the memory offered to the device."
+    VnetHeader "DEV_HDR" "The offload header in front of the frame contradicts the frame."
+    QdiscDrop "QDISC_DROP" "The queueing discipline chose this packet."
+    WireLoss "WIRE_LOSS" "The simulated wire lost the packet."
+    WireQueueFull "WIRE_QUEUE_FULL" "The queue in front of the simulated wire is full."
+}
+
+impl DropReason {
+    /// The name a counter carries, in the style of Linux's `SKB_DROP_REASON_` list.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+
+    /// One sentence for people.
+    #[must_use]
+    pub const fn doc(self) -> &'static str {
+        Self::DOCS[self.index()]
+    }
+
+    /// Position in [`DropReason::ALL`], below [`DropReason::COUNT`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a step decided about the packet it was given.
+#[must_use]
+#[derive(Debug)]
+pub enum Verdict<T = Packet> {
+    /// The packet goes on to the next step.
+    Pass(T),
+    /// The packet has reached its end in good order: queued, answered or merged.
+    Consumed,
+    /// The packet goes no further. Whoever receives this verdict counts the reason and frees it.
+    Drop(DropReason, Packet),
+}
+
+impl<T> Verdict<T> {
+    /// The reason, when the verdict is a drop.
+    #[must_use]
+    pub const fn drop_reason(&self) -> Option<DropReason> {
+        match self {
+            Self::Drop(reason, _) => Some(*reason),
+            Self::Pass(_) | Self::Consumed => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_consistent() {
+        for (index, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            assert!(reason.doc().ends_with('.'), "{reason}");
+            let upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            assert!(reason.name().chars().all(upper), "{reason}");
+        }
+        let mut names: Vec<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), DropReason::COUNT);
+        assert_eq!(DropReason::TcpCsum.name(), "TCP_CSUM");
+    }
+}

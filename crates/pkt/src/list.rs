@@ -1,0 +1,198 @@
+//! Packets in a row: an unbounded queue and a bounded burst.
+//!
+//! Above: every queue between layers. Linux: `sk_buff_head`, the bulk array of NAPI.
+//!
+//! Not here: the lock-free list between cores (`sync::Llist`).
+
+use core::fmt;
+
+use arrayvec::ArrayVec;
+use sync::Chain;
+
+use crate::packet::Packet;
+use crate::pool::Pool;
+
+/// First in, first out queue of packets, linked through the packets: it never allocates.
+#[derive(Default)]
+pub struct PacketList {
+    chain: Chain<Packet>,
+    len: usize,
+    bytes: usize,
+}
+
+impl PacketList {
+    /// An empty list.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { chain: Chain::new(), len: 0, bytes: 0 }
+    }
+
+    /// Adds a packet behind all others.
+    #[inline]
+    pub fn push_back(&mut self, packet: Packet) {
+        self.len += 1;
+        self.bytes += packet.len();
+        self.chain.push_back(packet);
+    }
+
+    /// Puts a packet before all others: for one that was taken and could not be used.
+    #[inline]
+    pub fn push_front(&mut self, packet: Packet) {
+        self.len += 1;
+        self.bytes += packet.len();
+        self.chain.push_front(packet);
+    }
+
+    /// Takes the oldest packet.
+    #[inline]
+    pub fn pop_front(&mut self) -> Option<Packet> {
+        let packet = self.chain.pop_front()?;
+        self.len -= 1;
+        self.bytes -= packet.len();
+        Some(packet)
+    }
+
+    /// Moves all packets of `other` behind ours, in constant time.
+    pub fn append(&mut self, other: &mut Self) {
+        self.chain.append(&mut other.chain);
+        self.len += core::mem::take(&mut other.len);
+        self.bytes += core::mem::take(&mut other.bytes);
+    }
+
+    /// Frees all packets through `pool`, which is cheaper than dropping the list. Returns how many.
+    pub fn free_all(&mut self, pool: &mut Pool) -> usize {
+        let count = self.len;
+        while let Some(packet) = self.pop_front() {
+            pool.free(packet);
+        }
+        count
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True without packets.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sum of the lengths of the packets.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Takes packets until the list is empty; what is not taken stays.
+impl Iterator for PacketList {
+    type Item = Packet;
+
+    fn next(&mut self) -> Option<Packet> {
+        self.pop_front()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.len, Some(self.len))
+    }
+}
+
+impl ExactSizeIterator for PacketList {}
+
+impl Extend<Packet> for PacketList {
+    fn extend<I: IntoIterator<Item = Packet>>(&mut self, packets: I) {
+        packets.into_iter().for_each(|packet| self.push_back(packet));
+    }
+}
+
+impl FromIterator<Packet> for PacketList {
+    fn from_iter<I: IntoIterator<Item = Packet>>(packets: I) -> Self {
+        let mut list = Self::new();
+        list.extend(packets);
+        list
+    }
+}
+
+impl fmt::Debug for PacketList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PacketList({} packets, {} bytes)", self.len, self.bytes)
+    }
+}
+
+/// Packets in a [`Batch`]. 64 as Linux's NAPI weight: amortises a step over many packets while their
+/// descriptors' first lines stay in the first-level cache.
+pub const BATCH_MAX: usize = 64;
+
+/// A bounded burst of packets that one step hands to the next.
+#[derive(Debug, Default)]
+pub struct Batch(ArrayVec<Packet, BATCH_MAX>);
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(ArrayVec::new_const())
+    }
+
+    /// Adds a packet.
+    ///
+    /// # Errors
+    ///
+    /// Gives the packet back when the batch is full.
+    #[inline]
+    pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
+        self.0.try_push(packet).map_err(arrayvec::CapacityError::element)
+    }
+
+    /// Takes all packets, oldest first.
+    pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Packet> + '_ {
+        self.0.drain(..)
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True without packets.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True when no packet fits any more.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.0.len() == BATCH_MAX
+    }
+
+    /// How many packets still fit.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        BATCH_MAX - self.0.len()
+    }
+
+    /// The packets, oldest first.
+    #[must_use]
+    pub fn packets(&self) -> &[Packet] {
+        &self.0
+    }
+
+    /// The packets, oldest first.
+    pub fn packets_mut(&mut self) -> &mut [Packet] {
+        &mut self.0
+    }
+}
+
+impl IntoIterator for Batch {
+    type Item = Packet;
+    type IntoIter = arrayvec::IntoIter<Packet, BATCH_MAX>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}

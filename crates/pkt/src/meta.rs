@@ -1,0 +1,131 @@
+//! What travels with a packet besides its bytes.
+//!
+//! Above: devices fill it on receive and read it on transmit; the layers between read and amend it.
+//! Linux: the fields of `struct sk_buff` and its shared info that describe checksums, GSO and origin.
+//!
+//! A packet leaves its pool with `PacketMeta::default()`: nothing known on receive, nothing owed on
+//! transmit.
+//!
+//! Not here: headers, lengths and payload (packet.rs).
+
+use crate::time::Instant;
+
+/// Fixed metadata of a packet. Exactly fills its share of the descriptor's second cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PacketMeta {
+    /// When the device received the packet.
+    pub timestamp: Instant,
+    /// Hash of the four-tuple: chooses cores, queues and hash buckets. Zero when not computed.
+    pub flow_hash: u32,
+    /// Interface index of the device that received the packet.
+    pub rx_device: u32,
+    /// What is known about the checksum of a received packet.
+    pub rx_checksum: RxChecksum,
+    /// What is still owed on the checksum of a packet to be sent.
+    pub tx_checksum: TxChecksum,
+    /// How a superframe is to be cut into segments.
+    pub gso: Gso,
+    /// Protocol of the network header.
+    pub protocol: EtherType,
+    /// Where the network header starts, in bytes from the start of the head buffer.
+    pub network_offset: u16,
+    /// Where the transport header starts, in bytes from the start of the head buffer.
+    pub transport_offset: u16,
+    /// Whom the frame was addressed to.
+    pub pkt_type: PacketType,
+}
+
+/// Bytes of the descriptor's second cache line that [`PacketMeta`] may use; the owner has the rest.
+pub(crate) const META_BYTES_MAX: usize = 48;
+const _: () = assert!(size_of::<PacketMeta>() <= META_BYTES_MAX);
+
+/// What the receive side knows about the transport checksum. Linux: `CHECKSUM_*` on receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RxChecksum {
+    /// Nothing: software must verify.
+    #[default]
+    None,
+    /// The device verified it, or the packet never left this machine.
+    Unnecessary,
+    /// The data is good but the checksum field holds only the pseudo-header sum: the packet came from a
+    /// virtual peer that left the sum to whoever puts it on a real wire.
+    Partial {
+        /// Where summing would start, in bytes from the start of the packet.
+        start: u16,
+        /// Where the sum would be stored, in bytes after `start`.
+        offset: u16,
+    },
+    /// The device summed everything after the link header; the folded sum is given.
+    Complete(u16),
+}
+
+/// What the transmit side still owes on the transport checksum. Linux: `CHECKSUM_PARTIAL` on transmit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TxChecksum {
+    /// The checksum is in place.
+    #[default]
+    Done,
+    /// The checksum field holds the pseudo-header sum, folded and not complemented: the device or
+    /// software sums from `start` to the end and stores the complement.
+    Partial {
+        /// Where summing starts, in bytes from the network header. A device that adds a link header
+        /// adds its length.
+        start: u16,
+        /// Where the sum is stored, in bytes after `start`.
+        offset: u16,
+    },
+}
+
+/// How a superframe is cut into segments, by the device (TSO) or by software (GSO).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Gso {
+    /// What kind of segments.
+    pub kind: GsoKind,
+    /// The superframe carries CWR: only its first segment may.
+    pub ecn: bool,
+    /// Payload bytes per segment: the MSS. Linux: `gso_size`.
+    pub size: u16,
+    /// How many segments the superframe makes. Linux: `gso_segs`.
+    pub segs: u16,
+}
+
+/// Kind of segments a superframe is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum GsoKind {
+    /// Not a superframe.
+    #[default]
+    None,
+    /// TCP over IPv4.
+    TcpV4,
+    /// TCP over IPv6.
+    TcpV6,
+}
+
+/// Protocol number of an Ethernet frame, in host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4 (RFC 894).
+    pub const IPV4: Self = Self(0x0800);
+    /// ARP (RFC 826).
+    pub const ARP: Self = Self(0x0806);
+    /// IPv6 (RFC 2464).
+    pub const IPV6: Self = Self(0x86dd);
+}
+
+/// Whom the link layer addressed. Linux: `PACKET_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PacketType {
+    /// This host.
+    #[default]
+    Host,
+    /// Everybody on the link.
+    Broadcast,
+    /// A group.
+    Multicast,
+    /// Somebody else: seen only because the device is promiscuous.
+    OtherHost,
+    /// This packet is leaving.
+    Outgoing,
+}

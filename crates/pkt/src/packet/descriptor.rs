@@ -1,0 +1,423 @@
+//! The memory behind a `Packet`: layout by cache line, birth, death and the fclone pair.
+//!
+//! Above: packet.rs. Below: pool.rs. Linux: `struct sk_buff`, `SKB_ALLOC_FCLONE`.
+//!
+//! A descriptor is never without an owner: a `FreeDescriptor` (in a pool or on its way home), a `Packet`,
+//! or, in limbo, the packet that was cloned from it and has outlived it.
+//!
+//! fclone pair: `pair` counts the original and at most one companion. Only the original's holder raises it
+//! (1 → 2, no read-modify-write needed: at 1 nobody else knows of it); both lower it, and whoever comes to
+//! zero sends the original's descriptor home. So the original can ask at any time whether its last sent
+//! copy is still alive somewhere below.
+//!
+//! Differs from Linux: the companion's memory is not reserved beside the original but comes from the
+//! cloning core's own pool, where a recently used descriptor is warm; a queued packet costs one descriptor.
+//!
+//! Not here: what the bytes mean (packet.rs, payload.rs).
+
+use core::cell::Cell;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use sync::{Link, Linked};
+
+use crate::meta::PacketMeta;
+use crate::packet::{Packet, PacketOwner};
+use crate::page::Slice;
+use crate::pool::{HomeRef, Recycle};
+use crate::shim::{AtomicU32, Track};
+
+/// Bytes of a descriptor's own buffer: headers and small payloads.
+pub const HEAD_BYTES: usize = 256;
+/// Most page slices one packet holds. 17 as Linux's `MAX_SKB_FRAGS`: a 64 KiB superframe in 4 KiB pieces
+/// that does not start at a page boundary.
+pub const FRAGS_MAX: usize = 17;
+/// What a packet without page slices is charged.
+pub(crate) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
+
+/// See the picture in the crate's head.
+#[repr(C, align(64))]
+pub(crate) struct Descriptor {
+    /// Holds the descriptor in lists; first, so that its address is the descriptor's.
+    link: Link,
+    /// Where the descriptor was born and returns to. Never changes.
+    home: HomeRef,
+    /// Live halves of the fclone pair, for `Kind::Original` only. Lowered with AcqRel: the half that stays
+    /// sees all the other did.
+    pair: AtomicU32,
+    /// Everything only the owner touches. A separate place, because the companion reaches `pair` of a
+    /// descriptor whose body somebody else holds by `&mut`.
+    pub(crate) body: Body,
+    pub(super) track: Track,
+}
+
+/// What a packet's holder reads and writes.
+#[repr(C)]
+pub(crate) struct Body {
+    // First cache line, with `link`, `home` and `pair`: all that alloc and free of a small packet touch.
+    /// The descriptor this packet is the companion of. Only read for `Kind::Companion`.
+    origin: Option<NonNull<Descriptor>>,
+    /// Where the linear bytes start in `head`.
+    pub(crate) data: u16,
+    /// How many linear bytes there are. `data + linear_len <= HEAD_BYTES`.
+    pub(crate) linear_len: u16,
+    /// How many of `frags` are in use, from the first.
+    pub(crate) frag_count: u8,
+    /// Role in an fclone pair.
+    pub(crate) kind: Kind,
+    /// Another packet was made to share this one's slices (other than a living companion).
+    pub(crate) shared: Cell<bool>,
+    /// Sum of the lengths of the frags in use.
+    pub(crate) frag_bytes: u32,
+    /// Bytes of memory this packet stands for.
+    pub(crate) truesize: u32,
+    /// `truesize` when the owner was set: what the owner gets back, whatever happened since.
+    pub(crate) charged: u32,
+    room: [u32; 3],
+
+    // Second cache line: what layers above look at.
+    /// Told when the packet dies. `None` whenever the descriptor is free.
+    pub(crate) owner: Option<Arc<dyn PacketOwner>>,
+    pub(crate) meta: PacketMeta,
+    meta_room: [u8; crate::meta::META_BYTES_MAX - size_of::<PacketMeta>()],
+
+    // Third to sixth cache line.
+    /// Initialised when the slab was made, so it can always be lent as `&mut [u8]`.
+    pub(crate) head: [u8; HEAD_BYTES],
+
+    // Seventh cache line and on: only touched by packets with payload in pages.
+    /// The first `frag_count` are initialised.
+    pub(crate) frags: [MaybeUninit<Slice>; FRAGS_MAX],
+}
+
+#[cfg(all(target_pointer_width = "64", not(loom)))]
+mod layout {
+    use super::{Body, Descriptor};
+    use core::mem::offset_of;
+
+    const fn line(offset: usize) -> usize {
+        offset / 64
+    }
+
+    const _: () = assert!(offset_of!(Descriptor, link) == 0);
+    const _: () = assert!(line(offset_of!(Descriptor, pair)) == 0);
+    const _: () = assert!(line(offset_of!(Descriptor, body.truesize)) == 0);
+    const _: () = assert!(line(offset_of!(Descriptor, body.charged)) == 0);
+    const _: () = assert!(offset_of!(Descriptor, body.owner) == 64);
+    const _: () = assert!(line(offset_of!(Descriptor, body.meta)) == 1);
+    const _: () = assert!(offset_of!(Descriptor, body.head) == 128);
+    const _: () = assert!(offset_of!(Descriptor, body.frags) == 384);
+    const _: () = assert!(size_of::<super::Slice>() == 16);
+    const _: () = assert!(size_of::<Body>() == 632);
+    const _: () = assert!(size_of::<Descriptor>() == 704);
+}
+
+/// Role of a descriptor in an fclone pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// None: dies alone.
+    Alone,
+    /// Its next clone becomes its companion.
+    Original,
+    /// Was cloned from `origin`, which it tells when it dies.
+    Companion,
+}
+
+/// A descriptor without a packet in it.
+pub(crate) struct FreeDescriptor(NonNull<Descriptor>);
+
+// SAFETY: exclusive ownership of a descriptor whose body is dead; which thread holds it does not matter.
+unsafe impl Send for FreeDescriptor {}
+
+// SAFETY: a free descriptor has exactly one `FreeDescriptor` and a fixed address in its slab; the pointer is
+// the one to the whole descriptor, of which `link` is the first field.
+unsafe impl Linked for FreeDescriptor {
+    #[inline]
+    fn into_link(self) -> NonNull<Link> {
+        self.0.cast()
+    }
+
+    #[inline]
+    unsafe fn from_link(link: NonNull<Link>) -> Self {
+        Self(link.cast())
+    }
+}
+
+// SAFETY: as for `FreeDescriptor`: a packet is the only owner of its descriptor.
+unsafe impl Linked for Packet {
+    #[inline]
+    fn into_link(self) -> NonNull<Link> {
+        self.into_raw().cast()
+    }
+
+    #[inline]
+    unsafe fn from_link(link: NonNull<Link>) -> Self {
+        // SAFETY: the caller hands over what `into_link` gave up.
+        unsafe { Self::from_raw(link.cast()) }
+    }
+}
+
+impl FreeDescriptor {
+    /// Initialises a descriptor in fresh memory.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is valid, zeroed, exclusively the caller's, and stays allocated as "Lifetime" in pool.rs
+    /// demands.
+    pub(crate) unsafe fn init(memory: NonNull<Descriptor>, home: HomeRef) -> Self {
+        let descriptor = memory.as_ptr();
+        // SAFETY: in bounds of `memory`, which is ours. `head` and `frags` stay as they are: zeroes are
+        // initialised bytes, and frags are `MaybeUninit`. Every other field is written here.
+        unsafe {
+            (&raw mut (*descriptor).link).write(Link::new());
+            (&raw mut (*descriptor).home).write(home);
+            (&raw mut (*descriptor).pair).write(AtomicU32::new(0));
+            (&raw mut (*descriptor).track).write(Track::new());
+            (&raw mut (*descriptor).body.origin).write(None);
+            (&raw mut (*descriptor).body.kind).write(Kind::Alone);
+            (&raw mut (*descriptor).body.shared).write(Cell::new(false));
+            (&raw mut (*descriptor).body.owner).write(None);
+            (&raw mut (*descriptor).body.meta).write(PacketMeta::default());
+        }
+        Self(memory)
+    }
+
+    /// A packet without bytes whose data will start at `data`. Resets what an earlier life may have left
+    /// and nothing else: two cache lines, never the head or the frags.
+    #[inline(always)]
+    pub(crate) fn start(self, data: u16, kind: Kind) -> Packet {
+        debug_assert!(usize::from(data) <= HEAD_BYTES);
+        let descriptor = self.0.as_ptr();
+        // SAFETY: a free descriptor is initialised and exclusively ours, and so is its body.
+        let body = unsafe {
+            (*descriptor).track.write();
+            if kind == Kind::Original {
+                // Relaxed: nobody else knows of the pair yet.
+                (*descriptor).pair.store(1, Ordering::Relaxed);
+            }
+            &mut (*descriptor).body
+        };
+        debug_assert!(body.owner.is_none());
+        body.data = data;
+        body.linear_len = 0;
+        body.frag_count = 0;
+        body.kind = kind;
+        body.shared.set(false);
+        body.frag_bytes = 0;
+        body.truesize = DESCRIPTOR_BYTES_U32;
+        body.meta = PacketMeta::default();
+        // SAFETY: the body is valid for a packet, and `self` gave up the descriptor.
+        unsafe { Packet::from_raw(self.0) }
+    }
+
+    /// Where the descriptor belongs.
+    #[inline]
+    pub(crate) fn home(&self) -> HomeRef {
+        // SAFETY: a free descriptor is initialised; `home` is never written again.
+        unsafe { (*self.0.as_ptr()).home }
+    }
+
+    /// Ends the life of what loom models put into the descriptor.
+    #[cfg(loom)]
+    pub(crate) fn destroy(self) {
+        // SAFETY: initialised by `init`, exclusively ours, and never used again.
+        unsafe {
+            (&raw mut (*self.0.as_ptr()).link).drop_in_place();
+            (&raw mut (*self.0.as_ptr()).pair).drop_in_place();
+            (&raw mut (*self.0.as_ptr()).track).drop_in_place();
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "704, see `layout`")]
+const DESCRIPTOR_BYTES_U32: u32 = DESCRIPTOR_BYTES as u32;
+
+/// Ends a packet: tells its owner, gives its slices back and, unless a companion still needs it, its
+/// descriptor.
+#[inline(always)]
+pub(crate) fn end(packet: Packet, recycle: &mut impl Recycle) {
+    let descriptor = packet.into_raw();
+    // SAFETY: `into_raw` gave us what the packet owned: body and descriptor.
+    let (home, body) = unsafe {
+        let pointer = descriptor.as_ptr();
+        (*pointer).track.write();
+        ((*pointer).home, &mut (*pointer).body)
+    };
+    recycle.count_packet(home);
+    if body.frag_count == 0 && body.kind == Kind::Alone && body.owner.is_none() {
+        recycle.put_descriptor(FreeDescriptor(descriptor));
+    } else {
+        end_slow(descriptor, recycle);
+    }
+}
+
+/// The rest of `end`, for packets with an owner, slices or a pair.
+#[inline(never)]
+fn end_slow(descriptor: NonNull<Descriptor>, recycle: &mut impl Recycle) {
+    // SAFETY: `end` owns the body and passes it on.
+    let body = unsafe { &mut (*descriptor.as_ptr()).body };
+    for frag in &mut body.frags[..usize::from(body.frag_count)] {
+        // SAFETY: the first `frag_count` frags are initialised, and the count is dead after this loop.
+        recycle.put_slice(unsafe { frag.assume_init_read() });
+    }
+    body.frag_count = 0;
+    // Foreign code, run last so that a panic in it costs no more than this descriptor.
+    body.complete();
+    match body.kind {
+        Kind::Alone => recycle.put_descriptor(FreeDescriptor(descriptor)),
+        // SAFETY: the original's half of the pair is given back exactly here.
+        Kind::Original => unsafe { release_pair(descriptor, recycle) },
+        Kind::Companion => {
+            let origin = body.origin.take();
+            recycle.put_descriptor(FreeDescriptor(descriptor));
+            if let Some(origin) = origin {
+                // SAFETY: the companion's half is given back exactly here; until then `origin` is kept
+                // allocated by it.
+                unsafe { release_pair(origin, recycle) }
+            }
+        }
+    }
+}
+
+/// Gives one half of a pair back; the last half sends the original's descriptor home.
+///
+/// # Safety
+///
+/// The caller holds one half of the pair of `origin` and does not use it afterwards.
+unsafe fn release_pair(origin: NonNull<Descriptor>, recycle: &mut impl Recycle) {
+    // SAFETY: the half keeps the descriptor away from its home, hence initialised; only `pair` is touched.
+    let pair = unsafe { &(*origin.as_ptr()).pair };
+    // At 1 the other half is gone for good, and Acquire made what it did visible: no need to write.
+    if pair.load(Ordering::Acquire) == 1 || pair.fetch_sub(1, Ordering::AcqRel) == 1 {
+        recycle.put_descriptor(FreeDescriptor(origin));
+    }
+}
+
+impl Body {
+    #[inline]
+    pub(crate) fn frags(&self) -> &[Slice] {
+        let used = &self.frags[..usize::from(self.frag_count)];
+        // SAFETY: the first `frag_count` frags are initialised.
+        unsafe { used.assume_init_ref() }
+    }
+
+    #[inline]
+    fn frags_mut(&mut self) -> &mut [Slice] {
+        let used = &mut self.frags[..usize::from(self.frag_count)];
+        // SAFETY: the first `frag_count` frags are initialised.
+        unsafe { used.assume_init_mut() }
+    }
+
+    /// The head to be written while the frags are read.
+    #[inline]
+    pub(crate) fn head_and_frags(&mut self) -> (&mut [u8; HEAD_BYTES], &[Slice]) {
+        let used = &self.frags[..usize::from(self.frag_count)];
+        // SAFETY: the first `frag_count` frags are initialised.
+        (&mut self.head, unsafe { used.assume_init_ref() })
+    }
+
+    /// Adds a slice behind the others; the caller has made sure that there is room. Returns its length.
+    #[inline]
+    pub(crate) fn push_frag(&mut self, slice: Slice) -> u32 {
+        let len = slice.len_u32();
+        self.frags[usize::from(self.frag_count)].write(slice);
+        self.frag_count += 1;
+        self.frag_bytes += len;
+        len
+    }
+
+    /// Lets `extend` make the last slice longer and returns by how much.
+    #[inline]
+    pub(crate) fn extend_last_frag(&mut self, extend: impl FnOnce(&mut Slice) -> u32) -> u32 {
+        let len = self.frags_mut().last_mut().map_or(0, extend);
+        self.frag_bytes += len;
+        len
+    }
+
+    /// Lets `cut` make slice number `index` shorter, by the number of bytes it returns.
+    pub(crate) fn cut_frag(&mut self, index: usize, cut: impl FnOnce(&mut Slice) -> u32) {
+        self.frag_bytes -= cut(&mut self.frags_mut()[index]);
+    }
+
+    /// Takes the slices from number `first` on away, in order.
+    pub(crate) fn take_frags(&mut self, first: usize, mut take: impl FnMut(Slice)) {
+        let taken = first..usize::from(self.frag_count);
+        assert!(first <= taken.end);
+        // From here on the taken frags do not count as initialised, so a panic in `take` leaks at worst.
+        self.frag_count = frag_count(first);
+        for frag in &mut self.frags[taken] {
+            // SAFETY: initialised, and not read again before it is overwritten.
+            let slice = unsafe { frag.assume_init_read() };
+            self.frag_bytes -= slice.len_u32();
+            take(slice);
+        }
+    }
+
+    /// Takes the first `count` slices away; the others move up.
+    pub(crate) fn remove_frags(&mut self, count: usize, mut take: impl FnMut(Slice)) {
+        let used = usize::from(self.frag_count);
+        assert!(count <= used);
+        // From here on no frag counts as initialised, so a panic in `take` leaks and does no harm.
+        self.frag_count = 0;
+        for frag in &mut self.frags[..count] {
+            // SAFETY: initialised, and not read again before it is overwritten.
+            let slice = unsafe { frag.assume_init_read() };
+            self.frag_bytes -= slice.len_u32();
+            take(slice);
+        }
+        let frags = self.frags.as_mut_ptr();
+        // SAFETY: `count..used` and `0..used - count` lie inside the array. Moving bytes of `MaybeUninit` is
+        // moving the slices in them.
+        unsafe { core::ptr::copy(frags.add(count), frags, used - count) };
+        self.frag_count = frag_count(used - count);
+    }
+
+    /// Tells the owner, if there is one, that it gets back what it was charged.
+    pub(crate) fn complete(&mut self) {
+        if let Some(owner) = self.owner.take() {
+            owner.on_complete(self.charged);
+        }
+    }
+}
+
+impl Packet {
+    /// Makes `companion`, a fresh clone in a descriptor of its own, the other half of this packet's pair.
+    /// False when this packet has no pair or its companion still lives.
+    pub(super) fn adopt_companion(&self, companion: &mut Self) -> bool {
+        if self.body().kind != Kind::Original || companion.body().kind != Kind::Alone {
+            return false;
+        }
+        let pair = self.pair();
+        if pair.load(Ordering::Acquire) != 1 {
+            return false;
+        }
+        // Relaxed: the companion is still ours; whoever hands it to another thread orders this store.
+        pair.store(2, Ordering::Relaxed);
+        let origin = self.raw();
+        let body = companion.body_mut();
+        body.kind = Kind::Companion;
+        body.origin = Some(origin);
+        true
+    }
+
+    /// True while the companion lives.
+    pub(super) fn has_companion(&self) -> bool {
+        self.body().kind == Kind::Original && self.pair().load(Ordering::Acquire) > 1
+    }
+
+    #[inline]
+    fn pair(&self) -> &AtomicU32 {
+        // SAFETY: the packet keeps its descriptor initialised; `pair` is only accessed atomically.
+        unsafe { &(*self.raw().as_ptr()).pair }
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "at most FRAGS_MAX")]
+fn frag_count(count: usize) -> u8 {
+    debug_assert!(count <= FRAGS_MAX);
+    count as u8
+}

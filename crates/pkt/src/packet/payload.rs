@@ -1,0 +1,271 @@
+//! Payload: how bytes get into a packet, move inside it, and are read.
+//!
+//! Above: sockets and TCP. Linux: `skb_copy_to_page`, `__pskb_pull_tail`, `pskb_trim`, `skb_copy_datagram_iter`,
+//! `skb_checksum`, `skb_try_coalesce`.
+//!
+//! The order of bytes is linear, then frags; nothing here ever puts linear bytes behind a frag.
+//!
+//! Not here: sharing frags between packets (share.rs).
+
+use core::iter::FusedIterator;
+
+use crate::checksum::{Sum, copy_and_sum};
+use crate::packet::{Elsewhere, FRAGS_MAX, Packet, in_head};
+use crate::page::Slice;
+use crate::pool::{Pool, Recycle};
+
+impl Packet {
+    /// Appends a copy of `bytes` and returns how many of them were taken: fewer than all when the packet has
+    /// all its frags or the pool is at its limit. Bytes go into the head while they fit and there are no
+    /// frags, else into pages, where they extend the last frag when they can.
+    pub fn append(&mut self, pool: &mut Pool, bytes: &[u8]) -> usize {
+        self.append_with(pool, bytes, |to, from| to.copy_from_slice(from))
+    }
+
+    /// [`Packet::append`], also returning the sum of the bytes taken, as if the first lay at an even
+    /// position.
+    pub fn append_and_sum(&mut self, pool: &mut Pool, bytes: &[u8]) -> (usize, Sum) {
+        let mut sum = Sum::ZERO;
+        let mut offset = 0;
+        let taken = self.append_with(pool, bytes, |to, from| {
+            sum.combine(copy_and_sum(to, from), offset);
+            offset += from.len();
+        });
+        (taken, sum)
+    }
+
+    #[inline(always)]
+    fn append_with(
+        &mut self,
+        pool: &mut Pool,
+        bytes: &[u8],
+        mut copy: impl FnMut(&mut [u8], &[u8]),
+    ) -> usize {
+        if let Some(linear) = self.put(bytes.len()) {
+            copy(linear, bytes);
+            return bytes.len();
+        }
+        self.append_to_pages(pool, bytes, copy)
+    }
+
+    /// The part of `append_with` that does not fit into the head.
+    #[inline(always)]
+    pub(super) fn append_to_pages(
+        &mut self,
+        pool: &mut Pool,
+        bytes: &[u8],
+        mut copy: impl FnMut(&mut [u8], &[u8]),
+    ) -> usize {
+        let body = self.body_mut();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let Some(cursor) = pool.cursor() else { break };
+            let follows = body.frags().last().is_some_and(|last| cursor.follows(last));
+            if !follows && usize::from(body.frag_count) == FRAGS_MAX {
+                break;
+            }
+            let (now, later) = rest.split_at(rest.len().min(cursor.room()));
+            copy(&mut cursor.unused()[..now.len()], now);
+            let len = if follows {
+                body.extend_last_frag(|last| cursor.extend(last, now.len()))
+            } else {
+                body.push_frag(cursor.carve(now.len()))
+            };
+            body.truesize += len;
+            rest = later;
+        }
+        bytes.len() - rest.len()
+    }
+
+    /// Moves all bytes of `other`, which must all be in frags, behind ours without copying them. For merging
+    /// (GRO, the out-of-order queue); `other`'s metadata and owner end here.
+    ///
+    /// # Errors
+    ///
+    /// Gives `other` back when it has linear bytes (pull its headers first) or too many frags.
+    pub fn append_frags_of(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
+        let count = other.frag_count();
+        if !other.linear().is_empty() || self.frag_count() + count > FRAGS_MAX {
+            return Err(other);
+        }
+        let bytes = other.body().frag_bytes;
+        let body = self.body_mut();
+        body.truesize += bytes;
+        other.body_mut().take_frags(0, |slice| _ = body.push_frag(slice));
+        if other.body().shared.get() {
+            body.shared.set(true);
+        }
+        pool.free(other);
+        Ok(())
+    }
+
+    /// Drops `count` bytes at the front, across linear bytes and frags.
+    ///
+    /// # Panics
+    ///
+    /// If the packet is shorter.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.len(), "advance by {count} in {self:?}");
+        let linear = count.min(usize::from(self.body().linear_len));
+        let body = self.body_mut();
+        body.data += in_head(linear);
+        body.linear_len -= in_head(linear);
+        self.drop_frag_bytes(count - linear);
+    }
+
+    /// Keeps the first `len` bytes. No effect on a packet that is not longer.
+    pub fn truncate(&mut self, len: usize) {
+        let body = self.body_mut();
+        let linear = usize::from(body.linear_len).min(len);
+        body.linear_len = in_head(linear);
+        let mut keep = len - linear;
+        let mut whole = 0;
+        for frag in body.frags() {
+            if frag.len() > keep {
+                break;
+            }
+            keep -= frag.len();
+            whole += 1;
+        }
+        let cut = usize::from(keep > 0 && whole < usize::from(body.frag_count));
+        body.take_frags(whole + cut, |slice| Elsewhere.put_slice(slice));
+        if cut > 0 {
+            body.cut_frag(whole, |last| last.truncate(keep));
+        }
+    }
+
+    /// Copies bytes from `offset` on into `to` and returns how many there were.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for part in self.range(offset, to.len()) {
+            to[copied..copied + part.len()].copy_from_slice(part);
+            copied += part.len();
+        }
+        copied
+    }
+
+    /// [`Packet::copy_to`], also returning the sum of the bytes copied, as if the first lay at an even
+    /// position.
+    pub fn copy_to_and_sum(&self, offset: usize, to: &mut [u8]) -> (usize, Sum) {
+        let mut copied = 0;
+        let mut sum = Sum::ZERO;
+        for part in self.range(offset, to.len()) {
+            sum.combine(copy_and_sum(&mut to[copied..copied + part.len()], part), copied);
+            copied += part.len();
+        }
+        (copied, sum)
+    }
+
+    /// Sum of up to `len` bytes from `offset` on, as if the first lay at an even position.
+    #[must_use]
+    pub fn checksum(&self, offset: usize, len: usize) -> Sum {
+        let mut summed = 0;
+        let mut sum = Sum::ZERO;
+        for part in self.range(offset, len) {
+            sum.combine(Sum::of(part), summed);
+            summed += part.len();
+        }
+        sum
+    }
+
+    /// All bytes: the linear ones, then the frags. No part is empty.
+    #[inline]
+    #[must_use]
+    pub fn slices(&self) -> Slices<'_> {
+        self.range(0, usize::MAX)
+    }
+
+    /// Up to `len` bytes from `offset` on, in parts that are not empty.
+    #[inline]
+    #[must_use]
+    pub fn range(&self, offset: usize, len: usize) -> Slices<'_> {
+        Slices { linear: self.linear(), frags: self.body().frags().iter(), skip: offset, left: len }
+    }
+
+    /// The bytes in one piece, for tests and control messages.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.slices().flatten().copied().collect()
+    }
+
+    /// The slow path of `require_linear`: copies from the frags what is missing.
+    #[inline(never)]
+    pub(super) fn pull_up(&mut self, count: usize) -> bool {
+        if count > self.len() {
+            return false;
+        }
+        let body = self.body_mut();
+        let end = usize::from(body.data + body.linear_len);
+        let missing = count - usize::from(body.linear_len);
+        let (head, frags) = body.head_and_frags();
+        let Some(mut room) = head.get_mut(end..end + missing) else { return false };
+        for frag in frags {
+            let part = frag.bytes();
+            let part = &part[..part.len().min(room.len())];
+            let (now, later) = room.split_at_mut(part.len());
+            now.copy_from_slice(part);
+            room = later;
+            if room.is_empty() {
+                break;
+            }
+        }
+        body.linear_len += in_head(missing);
+        self.drop_frag_bytes(missing);
+        true
+    }
+
+    /// Drops bytes at the front of the frags, which have at least `count`.
+    fn drop_frag_bytes(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let body = self.body_mut();
+        let mut left = count;
+        let whole = body.frags().iter().take_while(|frag| {
+            let whole = frag.len() <= left;
+            if whole {
+                left -= frag.len();
+            }
+            whole
+        });
+        let whole = whole.count();
+        if whole > 0 {
+            body.remove_frags(whole, |slice| Elsewhere.put_slice(slice));
+        }
+        if left > 0 {
+            body.cut_frag(0, |first| first.advance(left));
+        }
+    }
+}
+
+/// Parts of a packet in order, none of them empty. Made by [`Packet::slices`] and [`Packet::range`].
+#[derive(Clone, Debug)]
+pub struct Slices<'a> {
+    linear: &'a [u8],
+    frags: core::slice::Iter<'a, Slice>,
+    skip: usize,
+    left: usize,
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let mut part = core::mem::take(&mut self.linear);
+        while self.left > 0 {
+            if self.skip < part.len() {
+                let part = &part[self.skip..];
+                let part = &part[..part.len().min(self.left)];
+                self.skip = 0;
+                self.left -= part.len();
+                return Some(part);
+            }
+            self.skip -= part.len();
+            part = self.frags.next()?.bytes();
+        }
+        None
+    }
+}
+
+impl FusedIterator for Slices<'_> {}

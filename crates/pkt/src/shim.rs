@@ -1,0 +1,46 @@
+//! The names that loom replaces: everything two threads of this crate meet through.
+//!
+//! Counters that order nothing stay `core` atomics in both builds, so that models do not explore them.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Arc, Mutex};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, fence};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Arc, Mutex};
+
+/// Tells loom when memory it cannot see (packet bodies, page data) is read or written, so that a model
+/// fails when two accesses are not ordered. Costs nothing in a normal build.
+#[derive(Debug)]
+pub(crate) struct Track {
+    #[cfg(loom)]
+    cell: loom::cell::UnsafeCell<()>,
+}
+
+impl Track {
+    pub(crate) fn new() -> Self {
+        Self {
+            #[cfg(loom)]
+            cell: loom::cell::UnsafeCell::new(()),
+        }
+    }
+
+    /// The tracked memory is read here.
+    #[inline(always)]
+    #[cfg_attr(not(loom), expect(clippy::unused_self, reason = "only a model looks"))]
+    pub(crate) fn read(&self) {
+        #[cfg(loom)]
+        self.cell.with(|_| ());
+    }
+
+    /// The tracked memory is written here.
+    #[inline(always)]
+    #[cfg_attr(not(loom), expect(clippy::unused_self, reason = "only a model looks"))]
+    pub(crate) fn write(&self) {
+        #[cfg(loom)]
+        self.cell.with_mut(|_| ());
+    }
+}
