@@ -1,0 +1,16 @@
+//! Devices that touch the operating system: tap and tun against the Linux kernel, and capture to a file.
+//!
+//! Above: the builder and the workers. Linux: drivers/net/tun.c, net/packet/af_packet.c.
+//!
+//! Not here: loopback and wire, which touch no operating system and live in crate `stack`.
+
+pub mod capture;
+mod checksum;
+pub mod netlink;
+pub mod setup_error;
+pub mod tun;
+pub mod vnet_hdr;
+
+pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureReport};
+pub use setup_error::SetupError;
+pub use tun::{Tun, TunConfig, TunKind};

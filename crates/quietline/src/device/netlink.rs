@@ -1,0 +1,351 @@
+//! The kernel's side of a tap or tun: MTU, link up, address, peer and routes, over rtnetlink.
+//!
+//! Above: `tun::Tun::create`. Linux: net/core/rtnetlink.c, net/ipv4/devinet.c, RFC 3549.
+//!
+//! Every request is synchronous: it returns when the kernel has acknowledged or refused it, and a refusal carries the
+//! kernel's own sentence (extended acknowledgement) when it gives one. What is already as wanted is not asked for, so
+//! that an unprivileged program can use a persistent interface somebody prepared.
+//!
+//! Not here: creating and removing the interface. TUNSETIFF does the first, closing its last descriptor the second,
+//! and everything set here dies with it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use super::setup_error::SetupError;
+
+/// Bytes of `struct nlmsghdr`, which a refusal repeats before its attributes.
+const NLMSG_HEADER_LEN: usize = 16;
+
+/// Attribute of a refusal that holds the kernel's sentence.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// Room for one answer. A link with all its statistics needs about 2 kB; the kernel's own limit for it is 32 kB.
+const ANSWER_LEN_MAX: usize = 32 << 10;
+
+/// What the kernel says about an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its number, stable while it lives.
+    pub index: u32,
+    /// IP packet bytes it carries.
+    pub mtu: u32,
+    /// Administratively up (IFF_UP).
+    pub up: bool,
+    /// The kernel's own Ethernet address, when it has one.
+    pub mac: Option<[u8; 6]>,
+    /// Packets its queue holds.
+    pub tx_queue_len: u32,
+}
+
+/// What of a link to change. `None` and `false` leave things alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkChange {
+    /// New MTU.
+    pub mtu: Option<u32>,
+    /// New queue length.
+    pub tx_queue_len: Option<u32>,
+    /// Bring it up.
+    pub up: bool,
+}
+
+impl LinkChange {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A synchronous rtnetlink conversation in the network namespace of the calling thread.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    answer: Vec<u8>,
+}
+
+impl Netlink {
+    /// Opens the conversation.
+    ///
+    /// # Errors
+    /// No netlink socket can be had.
+    pub fn open() -> Result<Self, SetupError> {
+        let step = "open a netlink socket";
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(|e| system(step, &e))?;
+        socket.bind_auto().map_err(|e| system(step, &e))?;
+        socket.connect(&SocketAddr::new(0, 0)).map_err(|e| system(step, &e))?;
+        // Only the texts of errors depend on these two, so an old kernel without them is fine.
+        let _ = socket.set_ext_ack(true);
+        let _ = socket.set_cap_ack(true);
+        Ok(Self { socket, sequence: 0, answer: vec![0; ANSWER_LEN_MAX] })
+    }
+
+    /// Looks `name` up.
+    ///
+    /// # Errors
+    /// There is no such interface (ENODEV), or the kernel's answer makes no sense.
+    pub fn link(&mut self, name: &str) -> Result<Link, SetupError> {
+        let step = format!("look up interface \"{name}\"");
+        let mut request = LinkMessage::default();
+        request.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let answer = self.call(&step, 0, RouteNetlinkMessage::GetLink(request))?;
+        match answer {
+            Some(RouteNetlinkMessage::NewLink(message)) => Ok(describe_link(&message)),
+            _ => Err(SetupError::system(step, libc::EPROTO)),
+        }
+    }
+
+    /// Applies `change` to the link `index`; `name` is for the text of an error.
+    ///
+    /// # Errors
+    /// The kernel refuses; the text names the setting.
+    pub fn change_link(
+        &mut self,
+        index: u32,
+        name: &str,
+        change: &LinkChange,
+    ) -> Result<(), SetupError> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        let mut settings = Vec::new();
+        if let Some(mtu) = change.mtu {
+            request.attributes.push(LinkAttribute::Mtu(mtu));
+            settings.push(format!("MTU {mtu}"));
+        }
+        if let Some(len) = change.tx_queue_len {
+            request.attributes.push(LinkAttribute::TxQueueLen(len));
+            settings.push(format!("queue length {len}"));
+        }
+        if change.up {
+            request.header.flags = LinkFlags::Up;
+            request.header.change_mask = LinkFlags::Up;
+            settings.push("link up".to_owned());
+        }
+        let step = format!("set {} on \"{name}\"", settings.join(", "));
+        self.call(&step, 0, RouteNetlinkMessage::SetLink(request)).map(drop)
+    }
+
+    /// Gives the link an address. With `peer` the link is point-to-point to exactly that address. An address that is
+    /// already there is left as it is.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_address(
+        &mut self,
+        index: u32,
+        name: &str,
+        address: IpNet,
+        peer: Option<IpAddr>,
+    ) -> Result<(), SetupError> {
+        let local = address.addr();
+        let prefix_len = match peer {
+            Some(peer) => host_prefix_len(peer),
+            None => address.prefix_len(),
+        };
+        let mut request = AddressMessage::default();
+        request.header.family = family_of(local);
+        request.header.prefix_len = prefix_len;
+        request.header.index = index;
+        request.header.scope = AddressScope::Universe;
+        if local.is_ipv6() {
+            // Nobody else is on this link but us: duplicate detection would only hold the address back for a second.
+            request.header.flags = AddressHeaderFlags::Nodad;
+        }
+        request.attributes.push(AddressAttribute::Local(local));
+        request.attributes.push(AddressAttribute::Address(peer.unwrap_or(local)));
+        if let (IpNet::V4(net), None) = (address, peer)
+            && net.prefix_len() < 31
+        {
+            request.attributes.push(AddressAttribute::Broadcast(net.broadcast()));
+        }
+        let step = format!("add address {address} to \"{name}\"");
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        self.call(&step, flags, RouteNetlinkMessage::NewAddress(request)).map(drop)
+    }
+
+    /// Routes `destination` out of the link, in the main table. A route that is already there is replaced.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_route(
+        &mut self,
+        index: u32,
+        name: &str,
+        destination: IpNet,
+    ) -> Result<(), SetupError> {
+        let network = destination.network();
+        let mut request = RouteMessage::default();
+        request.header.address_family = family_of(network);
+        request.header.destination_prefix_length = destination.prefix_len();
+        request.header.table = RouteHeader::RT_TABLE_MAIN;
+        request.header.protocol = RouteProtocol::Boot;
+        request.header.scope =
+            if network.is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
+        request.header.kind = RouteType::Unicast;
+        request.attributes.push(RouteAttribute::Destination(network.into()));
+        request.attributes.push(RouteAttribute::Oif(index));
+        let step = format!("route {destination} to \"{name}\"");
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        self.call(&step, flags, RouteNetlinkMessage::NewRoute(request)).map(drop)
+    }
+
+    /// Sends one request and waits for its acknowledgement. Returns the object that came before it, if one did.
+    fn call(
+        &mut self,
+        step: &str,
+        flags: u16,
+        request: RouteNetlinkMessage,
+    ) -> Result<Option<RouteNetlinkMessage>, SetupError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map_err(|e| system(step, &e))?;
+
+        let mut object = None;
+        loop {
+            let received = self.receive(step)?;
+            let mut rest = &self.answer[..received];
+            while rest.len() >= NLMSG_HEADER_LEN {
+                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|e| undecodable(step, &e))?;
+                let len = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+                if message.header.sequence_number == self.sequence {
+                    match message.payload {
+                        NetlinkPayload::Error(error) => {
+                            return match error.code {
+                                None => Ok(object),
+                                Some(code) => {
+                                    Err(SetupError::system(step, code.get().saturating_abs())
+                                        .with_hint(kernel_sentence(&error.header)))
+                                }
+                            };
+                        }
+                        NetlinkPayload::InnerMessage(inner) => object = Some(inner),
+                        _ => {}
+                    }
+                }
+                // Messages are aligned to 4 bytes; the last one may lack its padding.
+                let advance = len.max(NLMSG_HEADER_LEN).next_multiple_of(4).min(rest.len());
+                rest = &rest[advance..];
+            }
+        }
+    }
+
+    /// Reads one datagram into `self.answer`.
+    fn receive(&mut self, step: &str) -> Result<usize, SetupError> {
+        loop {
+            match self.socket.recv(&mut self.answer.as_mut_slice(), 0) {
+                Ok(len) => return Ok(len.min(self.answer.len())),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(system(step, &e)),
+            }
+        }
+    }
+}
+
+fn system(step: &str, error: &std::io::Error) -> SetupError {
+    SetupError::system(step, error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn undecodable(step: &str, error: &netlink_packet_core::DecodeError) -> SetupError {
+    SetupError::system(step, libc::EPROTO).with_hint(format!("unreadable answer: {error}"))
+}
+
+fn family_of(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+const fn host_prefix_len(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn describe_link(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        mac: None,
+        tx_queue_len: 0,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::TxQueueLen(len) => link.tx_queue_len = *len,
+            LinkAttribute::Address(bytes) => link.mac = bytes.as_slice().try_into().ok(),
+            _ => {}
+        }
+    }
+    link
+}
+
+/// The kernel's sentence in a refusal: after the capped copy of the request's header come attributes of
+/// {length, type, value} padded to 4 bytes. Empty when there is none.
+fn kernel_sentence(refused: &[u8]) -> String {
+    let mut rest = refused.get(NLMSG_HEADER_LEN..).unwrap_or_default();
+    while let [l0, l1, t0, t1, value @ ..] = rest {
+        let len = usize::from(u16::from_ne_bytes([*l0, *l1]));
+        let kind = u16::from_ne_bytes([*t0, *t1]);
+        let Some(value) = len.checked_sub(4).and_then(|len| value.get(..len)) else { break };
+        if kind == NLMSGERR_ATTR_MSG {
+            let text = value.split(|&byte| byte == 0).next().unwrap_or_default();
+            return String::from_utf8_lossy(text).trim_end_matches('.').to_owned();
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_sentence_is_found_among_attributes() {
+        let mut refused = vec![0; NLMSG_HEADER_LEN];
+        refused.extend(8u16.to_ne_bytes());
+        refused.extend(2u16.to_ne_bytes());
+        refused.extend(44u32.to_ne_bytes());
+        let text = b"mtu greater than device maximum\0";
+        refused.extend(u16::try_from(4 + text.len()).expect("short").to_ne_bytes());
+        refused.extend(NLMSGERR_ATTR_MSG.to_ne_bytes());
+        refused.extend(text);
+        assert_eq!(kernel_sentence(&refused), "mtu greater than device maximum");
+        for cut in 0..refused.len() {
+            // A cut answer gives a shorter text or none, never a panic.
+            let _ = kernel_sentence(&refused[..cut]);
+        }
+    }
+
+    #[test]
+    fn loopback_is_described_and_a_missing_interface_is_named() {
+        let mut netlink = Netlink::open().expect("netlink needs no privilege");
+        let lo = netlink.link("lo").expect("every namespace has lo");
+        assert!(lo.index >= 1);
+        assert!(lo.mtu >= 1500);
+        let error = netlink.link("no-such-if").expect_err("there is none");
+        assert_eq!(error.errno(), libc::ENODEV);
+        assert!(error.to_string().contains("no-such-if"), "{error}");
+    }
+}

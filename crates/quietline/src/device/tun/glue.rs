@@ -1,0 +1,59 @@
+//! The device as the stack sees it.
+//!
+//! Above: `stack::core` and `ip::output`.
+
+use std::sync::atomic::Ordering;
+
+use pkt::{Batch, PacketList};
+use stack::cx::Cx;
+use stack::device::{Capabilities, Device, QueueId};
+
+use super::Tun;
+use super::receive::Frame;
+use super::transmit::ends_the_list;
+
+impl Device for Tun {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    /// Reads until nothing waits or `budget` frames were taken, bad ones included.
+    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let fd = self.poll_fd(queue.0);
+        let mut taken = 0;
+        while taken < budget && !out.is_full() {
+            match self.read_frame(fd, &mut cx.pool, cx.now) {
+                Frame::Good(packet) => {
+                    if let Err(packet) = out.push(packet) {
+                        cx.drop_packet(pkt::DropReason::QueueLimit, packet);
+                    }
+                }
+                Frame::Bad(reason, packet) => cx.drop_packet(reason, packet),
+                Frame::Empty | Frame::NoMemory => break,
+                Frame::Gone => {
+                    self.gone.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let fd = self.poll_fd(queue.0);
+        while let Some(mut packet) = list.pop_front() {
+            match self.write_frame(fd, &mut packet) {
+                Ok(()) => cx.pool.free(packet),
+                Err(reason) => {
+                    cx.drop_packet(reason, packet);
+                    if ends_the_list(reason) {
+                        while let Some(packet) = list.pop_front() {
+                            cx.drop_packet(reason, packet);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The tun driver's ioctls, each with its own safe function.
+//!
+//! Above: `Tun::create`. Linux: drivers/net/tun.c, Documentation/networking/tuntap.rst.
+//!
+//! Every descriptor made here is close-on-exec and non-blocking, and is attached to its interface before anybody else
+//! sees it. Closing the last one removes a non-persistent interface.
+//!
+//! Not here: reads and writes (`receive`, `transmit`), addresses (`netlink`).
+
+use std::ffi::c_int;
+use std::mem::size_of;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{self, IntegerSetter, Opcode, Setter, Updater, opcode};
+
+use super::super::vnet_hdr::VNET_HDR_LEN;
+use super::config::TunKind;
+
+/// The driver's device node.
+pub(super) const DEVICE_NODE: &str = "/dev/net/tun";
+
+/// Bytes of an interface name with its closing zero.
+const IFNAMSIZ: usize = 16;
+
+const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
+const TUNSETOFFLOAD: Opcode = opcode::write::<c_int>(b'T', 208);
+const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
+
+const IFF_TUN: u16 = 0x0001;
+const IFF_TAP: u16 = 0x0002;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
+const IFF_NO_PI: u16 = 0x1000;
+const IFF_VNET_HDR: u16 = 0x4000;
+
+const TUN_F_CSUM: usize = 0x01;
+const TUN_F_TSO4: usize = 0x02;
+const TUN_F_TSO6: usize = 0x04;
+const TUN_F_TSO_ECN: usize = 0x08;
+
+/// `struct ifreq` as TUNSETIFF reads and writes it: name, flags, and the rest of the union.
+#[repr(C)]
+struct IfRequest {
+    name: [u8; IFNAMSIZ],
+    flags: u16,
+    unused: [u8; size_of::<libc::ifreq>() - IFNAMSIZ - 2],
+}
+
+const _: () = assert!(size_of::<IfRequest>() == size_of::<libc::ifreq>());
+
+/// Opens the driver's device node.
+pub(super) fn open() -> Result<OwnedFd, Errno> {
+    rustix::fs::open(DEVICE_NODE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+/// Attaches `fd` as a queue of the interface `name`, which is created if need be. Returns the name the kernel chose.
+pub(super) fn attach(
+    fd: BorrowedFd<'_>,
+    name: &str,
+    kind: TunKind,
+    multi_queue: bool,
+    vnet_hdr: bool,
+) -> Result<String, Errno> {
+    let mut request = IfRequest {
+        name: [0; IFNAMSIZ],
+        flags: IFF_NO_PI
+            | if kind == TunKind::Tap { IFF_TAP } else { IFF_TUN }
+            | if multi_queue { IFF_MULTI_QUEUE } else { 0 }
+            | if vnet_hdr { IFF_VNET_HDR } else { 0 },
+        unused: [0; size_of::<libc::ifreq>() - IFNAMSIZ - 2],
+    };
+    // The name was validated to leave room for the closing zero.
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`; `IfRequest` has its size (asserted above) and layout, and
+    // outlives the call. The opcode's size field says `int` for historical reasons; the driver ignores it.
+    unsafe { ioctl::ioctl(fd, Updater::<TUNSETIFF, IfRequest>::new(&mut request)) }?;
+    let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(IFNAMSIZ);
+    Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
+}
+
+/// Makes every packet carry the 12-byte virtio header and offers the kernel checksum and TSO offload towards us.
+pub(super) fn enable_offloads(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let len = c_int::try_from(VNET_HDR_LEN).map_err(|_| Errno::INVAL)?;
+    // SAFETY: TUNSETVNETHDRSZ reads one `int` through the pointer it is given.
+    unsafe { ioctl::ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }?;
+    let offloads = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+    // SAFETY: TUNSETOFFLOAD takes its bits by value and dereferences nothing.
+    unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads)) }
+}
+
+/// Turns every offload towards us off, which a persistent interface may have left on.
+pub(super) fn disable_offloads(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: TUNSETOFFLOAD takes its bits by value and dereferences nothing.
+    unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(0)) }
+}

@@ -1,0 +1,107 @@
+//! The receive side: frames from the kernel, one readv each, straight into packet memory.
+//!
+//! Above: `glue`. Linux: `tun_chr_read_iter`, which takes one packet off the queue's ring per call.
+//!
+//! A frame larger than the memory offered to it is cut by the kernel without a word. So one byte more than the largest
+//! possible frame is offered, and a frame that uses it is dropped with a reason.
+//!
+//! Not here: the meaning of the frame (`link::input`), the flow hash.
+
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
+
+use arrayvec::ArrayVec;
+use pkt::{DropReason, Instant, Packet, Pool, RxSlot};
+use rustix::io::{Errno, readv};
+
+use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
+use super::Tun;
+use super::config::ETHERNET_HEADER_LEN;
+
+/// Largest IP packet of a superframe in either direction.
+const IP_LEN_MAX: usize = 65_535;
+
+/// An 802.1Q tag, which the kernel may add to a frame of one MTU.
+const VLAN_TAG_LEN: usize = 4;
+
+/// Pieces of the memory offered to one read: virtio header, and at most four of a slot.
+const PIECES_MAX: usize = 1 + 4;
+
+/// What one read gave.
+pub(super) enum Frame {
+    /// A good frame.
+    Good(Packet),
+    /// A frame that goes no further.
+    Bad(DropReason, Packet),
+    /// Nothing waits.
+    Empty,
+    /// No packet memory is left. What waits stays in the kernel, and is not lost by us.
+    NoMemory,
+    /// The interface is not ours any more: nothing will ever arrive.
+    Gone,
+}
+
+impl Tun {
+    /// Bytes to offer to one read: the largest frame and one more.
+    pub(super) fn read_len(&self) -> usize {
+        let ip_len = if self.vnet_hdr {
+            IP_LEN_MAX
+        } else {
+            usize::try_from(self.caps.mtu).unwrap_or(IP_LEN_MAX)
+        };
+        usize::from(ETHERNET_HEADER_LEN) + VLAN_TAG_LEN + ip_len + 1
+    }
+
+    /// Reads one frame into memory of `pool`.
+    pub(super) fn read_frame(&self, fd: BorrowedFd<'_>, pool: &mut Pool, now: Instant) -> Frame {
+        let Some(mut slot) = pool.rx_slot(self.read_len()) else {
+            return Frame::NoMemory;
+        };
+        let mut header = [0; VNET_HDR_LEN];
+        let len = match self.read_into(fd, &mut header, &mut slot) {
+            Ok(len) => len,
+            Err(error) => {
+                slot.cancel(pool);
+                // EBADFD: the queue is detached or the interface deleted by somebody else.
+                return if error == Errno::AGAIN { Frame::Empty } else { Frame::Gone };
+            }
+        };
+        let header_len = if self.vnet_hdr { VNET_HDR_LEN } else { 0 };
+        let frame_len = len.saturating_sub(header_len);
+        let mut packet = slot.finish(pool, frame_len);
+        packet.meta_mut().timestamp = now;
+        if len < header_len || frame_len == 0 {
+            return Frame::Bad(DropReason::PacketTooShort, packet);
+        }
+        if frame_len >= self.read_len() {
+            return Frame::Bad(DropReason::DeviceRxTruncated, packet);
+        }
+        if self.vnet_hdr {
+            let parsed = VnetHdr::from_bytes(header);
+            if let Err(reason) = parsed.apply_to(&mut packet, self.kind.link_header_len()) {
+                return Frame::Bad(reason, packet);
+            }
+        }
+        Frame::Good(packet)
+    }
+
+    /// One readv of virtio header and frame. Returns the bytes of both.
+    fn read_into(
+        &self,
+        fd: BorrowedFd<'_>,
+        header: &mut [u8; VNET_HDR_LEN],
+        slot: &mut RxSlot,
+    ) -> Result<usize, Errno> {
+        let mut pieces = ArrayVec::<IoSliceMut<'_>, PIECES_MAX>::new();
+        if self.vnet_hdr {
+            pieces.push(IoSliceMut::new(header));
+        }
+        slot.io_slices(&mut pieces);
+        loop {
+            match readv(fd, &mut pieces) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}

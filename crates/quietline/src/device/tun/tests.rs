@@ -1,0 +1,386 @@
+//! Against the Linux kernel, each test in a network namespace of its own that dies with its thread.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant as Clock};
+
+use pkt::{
+    Domain, DomainConfig, DropReason, Gso, GsoKind, Instant, Packet, Pool, RxChecksum, TxChecksum,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use super::receive::Frame;
+use super::*;
+use frames::{
+    IPPROTO_TCP, IPPROTO_UDP, Segment, TCP_ACK, TCP_PSH, TCP_SYN, arp_reply, checksum_is_good,
+    ethernet, ipv4, udp,
+};
+
+mod frames;
+
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// How long a frame may take. Generous: it only ends a test that has failed anyway.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `test` in a new network namespace, or says why it cannot.
+fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() || !Path::new(ioctl::DEVICE_NODE).exists() {
+        skip(&format!("{name}: skipped, it needs root and {}", ioctl::DEVICE_NODE));
+        return;
+    }
+    let thread = thread::spawn(move || {
+        // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
+        if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+            skip(&format!("skipped, no network namespace can be made: {error}"));
+            return;
+        }
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        resume_unwind(panic);
+    }
+}
+
+/// Says so where the test harness does not swallow it.
+fn skip(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Our end of a device: a network stack reduced to what a test does by hand.
+struct End {
+    tun: Arc<Tun>,
+    domain: Domain,
+    pool: Pool,
+}
+
+impl End {
+    fn new(config: TunConfig) -> Self {
+        let host_address = Some("10.77.0.1/24".parse().expect("network"));
+        let tun = Tun::create(&TunConfig { host_address, ..config }).expect("a device");
+        let domain = Domain::new(DomainConfig::default());
+        let pool = domain.pool();
+        Self { tun, domain, pool }
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        match self.tun.caps.link {
+            LinkType::Ethernet { mac } => mac.0,
+            LinkType::Ip => [0; 6],
+        }
+    }
+
+    /// The frame around an IPv4 packet to the kernel.
+    fn frame(&self, ip: Vec<u8>) -> Vec<u8> {
+        match self.tun.kind {
+            TunKind::Tap => {
+                let host = self.tun.host_link().mac.expect("a tap has an address");
+                [ethernet(host, self.mac(), 0x0800), ip].concat()
+            }
+            TunKind::Tun => ip,
+        }
+    }
+
+    /// Sends a frame; `partial` is where the transport header's checksum field lies in it, if it is left open.
+    fn send(&mut self, queue: u16, bytes: &[u8], partial: Option<u16>, gso: Gso) {
+        let mut packet = self.pool.alloc().expect("memory");
+        assert_eq!(packet.append(&mut self.pool, bytes), bytes.len());
+        if let Some(offset) = partial {
+            packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset };
+        }
+        packet.meta_mut().gso = gso;
+        let sent = self.tun.write_frame(self.tun.poll_fd(queue), &mut packet);
+        assert_eq!(sent, Ok(()));
+        self.pool.free(packet);
+    }
+
+    /// Waits for the next frame that is IPv4 of `protocol`; answers ARP meanwhile and ignores the kernel's IPv6.
+    /// Returns it with its queue, without its link header.
+    fn expect_ipv4(&mut self, protocol: u8) -> (u16, Packet) {
+        let deadline = Clock::now() + PATIENCE;
+        while Clock::now() < deadline {
+            for queue in 0..self.tun.caps.queues {
+                let fd = self.tun.poll_fd(queue);
+                match self.tun.read_frame(fd, &mut self.pool, Instant::from_nanos(7)) {
+                    Frame::Good(packet) => {
+                        if let Some(packet) = self.sort(packet, protocol) {
+                            return (queue, packet);
+                        }
+                    }
+                    Frame::Bad(reason, packet) => panic!("{reason}: {packet:?}"),
+                    Frame::NoMemory | Frame::Gone => panic!("the device has stopped"),
+                    Frame::Empty => self.wait(),
+                }
+            }
+        }
+        panic!("no IPv4 packet of protocol {protocol} arrived");
+    }
+
+    fn sort(&mut self, mut packet: Packet, protocol: u8) -> Option<Packet> {
+        assert_eq!(packet.meta().timestamp, Instant::from_nanos(7));
+        if self.tun.kind == TunKind::Tap {
+            let bytes = contents(&packet);
+            match u16::from_be_bytes([bytes[12], bytes[13]]) {
+                0x0800 => {
+                    assert_eq!(bytes[..6], self.mac());
+                    packet.advance(14);
+                }
+                0x0806 => {
+                    if bytes[38..42] == US.octets() {
+                        let reply = arp_reply(&bytes, self.mac());
+                        self.send(0, &reply, None, Gso::default());
+                    }
+                    self.pool.free(packet);
+                    return None;
+                }
+                _ => {
+                    self.pool.free(packet);
+                    return None;
+                }
+            }
+        }
+        let bytes = contents(&packet);
+        if bytes[0] == 0x45 && bytes[9] == protocol {
+            return Some(packet);
+        }
+        self.pool.free(packet);
+        None
+    }
+
+    fn wait(&self) {
+        let mut fds: Vec<_> = (0..self.tun.caps.queues)
+            .map(|queue| PollFd::from_borrowed_fd(self.tun.poll_fd(queue), PollFlags::IN))
+            .collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        poll(&mut fds, Some(&timeout)).expect("poll");
+    }
+
+    /// Ends the test: every packet is home again.
+    fn finish(self) {
+        drop(self.pool);
+        assert_eq!(self.domain.balance(), 0);
+    }
+}
+
+fn contents(packet: &Packet) -> Vec<u8> {
+    packet.slices().flatten().copied().collect()
+}
+
+/// A datagram each way between a kernel socket and us.
+fn udp_both_ways(config: TunConfig) {
+    let vnet_hdr = config.vnet_hdr;
+    let mut end = End::new(config);
+    let socket = UdpSocket::bind((HOST, 5000)).expect("the kernel's socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.send_to(b"hello from the kernel", (US, 6000)).expect("sent");
+
+    let (_, packet) = end.expect_ipv4(IPPROTO_UDP);
+    let bytes = contents(&packet);
+    assert_eq!(&bytes[28..], b"hello from the kernel");
+    if vnet_hdr {
+        let partial = RxChecksum::Partial { start: 20, offset: 6 };
+        assert_eq!(packet.meta().rx_checksum, partial);
+    } else {
+        assert_eq!(packet.meta().rx_checksum, RxChecksum::None);
+        assert!(checksum_is_good(&bytes));
+    }
+    end.pool.free(packet);
+
+    let datagram = udp((US, 6000), (HOST, 5000), b"hello from user space");
+    let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
+    end.send(0, &frame, Some(6), Gso::default());
+    let mut buffer = [0; 100];
+    let (len, from) = socket.recv_from(&mut buffer).expect("the kernel took our datagram");
+    assert_eq!(&buffer[..len], b"hello from user space");
+    assert_eq!(from, (US, 6000).into());
+    end.finish();
+}
+
+#[test]
+fn udp_both_ways_over_tap() {
+    in_namespace("tap", || udp_both_ways(TunConfig::tap("ql0")));
+}
+
+#[test]
+fn udp_both_ways_over_tap_without_offloads() {
+    in_namespace("tap", || {
+        udp_both_ways(TunConfig { vnet_hdr: false, ..TunConfig::tap("ql0") });
+    });
+}
+
+#[test]
+fn udp_both_ways_over_tun() {
+    in_namespace("tun", || udp_both_ways(TunConfig::tun("ql0")));
+}
+
+#[test]
+fn udp_both_ways_over_tun_without_offloads() {
+    in_namespace("tun", || {
+        udp_both_ways(TunConfig { vnet_hdr: false, ..TunConfig::tun("ql0") });
+    });
+}
+
+/// The kernel's TCP accepts a connection from us, takes a superframe and sends one.
+fn tcp_superframes(config: TunConfig) {
+    let mut end = End::new(config);
+    let (us, host) = ((US, 6000), (HOST, 7000));
+    let listener = TcpListener::bind(host).expect("the kernel's listener");
+    let segment = |seq, ack, flags, mss, data: &[u8]| {
+        let segment = Segment { src: us, dst: host, seq, ack, flags, mss, data };
+        ipv4(US, HOST, IPPROTO_TCP, &segment.bytes())
+    };
+
+    let frame = end.frame(segment(1000, 0, TCP_SYN, Some(1000), &[]));
+    end.send(0, &frame, Some(16), Gso::default());
+    let (_, syn_ack) = end.expect_ipv4(IPPROTO_TCP);
+    let bytes = contents(&syn_ack);
+    end.pool.free(syn_ack);
+    let iss = u32::from_be_bytes(bytes[24..28].try_into().expect("sequence number"));
+    let next = iss.wrapping_add(1);
+    let frame = end.frame(segment(1001, next, TCP_ACK, None, &[]));
+    end.send(0, &frame, Some(16), Gso::default());
+    let (mut stream, _) = listener.accept().expect("a connection");
+
+    let sent: Vec<u8> = (0..20_000u32).map(|i| i.to_le_bytes()[i as usize % 2]).collect();
+    let frame = end.frame(segment(1001, next, TCP_ACK | TCP_PSH, None, &sent));
+    let gso = Gso { kind: GsoKind::TcpV4, ecn: false, size: 1000, segs: 20 };
+    end.send(0, &frame, Some(16), gso);
+    let mut received = vec![0; sent.len()];
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.read_exact(&mut received).expect("the kernel took our superframe");
+    assert!(received == sent, "the superframe arrived changed");
+
+    stream.write_all(&sent).expect("the kernel took the application's data");
+    let superframe = loop {
+        let (_, packet) = end.expect_ipv4(IPPROTO_TCP);
+        if packet.meta().gso.kind != GsoKind::None {
+            break packet;
+        }
+        end.pool.free(packet);
+    };
+    let gso = superframe.meta().gso;
+    let bytes = contents(&superframe);
+    let header_len = 20 + usize::from(bytes[32] >> 4) * 4;
+    let data = &bytes[header_len..];
+    assert_eq!((gso.kind, gso.size, gso.ecn), (GsoKind::TcpV4, 1000, false));
+    assert!(gso.segs > 1);
+    assert_eq!(usize::from(gso.segs), data.len().div_ceil(1000));
+    let partial = RxChecksum::Partial { start: 20, offset: 16 };
+    assert_eq!(superframe.meta().rx_checksum, partial);
+    let seq = u32::from_be_bytes(bytes[24..28].try_into().expect("sequence number"));
+    let at = usize::try_from(seq.wrapping_sub(next)).expect("an offset");
+    assert!(data == &sent[at..at + data.len()], "the kernel's superframe arrived changed");
+    end.pool.free(superframe);
+    end.finish();
+}
+
+#[test]
+fn tcp_superframes_over_tap() {
+    in_namespace("tap", || tcp_superframes(TunConfig::tap("ql0")));
+}
+
+#[test]
+fn tcp_superframes_over_tun() {
+    in_namespace("tun", || tcp_superframes(TunConfig::tun("ql0")));
+}
+
+#[test]
+fn a_flow_comes_back_on_the_queue_it_was_sent_on() {
+    in_namespace("tap", || {
+        let mut end = End::new(TunConfig { queues: 2, ..TunConfig::tap("ql0") });
+        let socket = UdpSocket::bind((HOST, 5000)).expect("the kernel's socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        for (queue, port) in [(0, 6000), (1, 6001), (0, 6002), (1, 6003)] {
+            let datagram = udp((US, port), (HOST, 5000), b"ping");
+            let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
+            end.send(queue, &frame, Some(6), Gso::default());
+            let mut buffer = [0; 100];
+            let (_, from) = socket.recv_from(&mut buffer).expect("received");
+            socket.send_to(b"pong", from).expect("sent");
+            let (answered_on, packet) = end.expect_ipv4(IPPROTO_UDP);
+            end.pool.free(packet);
+            assert_eq!(answered_on, queue, "port {port}");
+        }
+        end.finish();
+    });
+}
+
+#[test]
+fn the_interface_is_as_asked_and_goes_with_the_device() {
+    in_namespace("tap", || {
+        let config = TunConfig {
+            mtu: 9000,
+            tx_queue_len: Some(2000),
+            host_address: Some("10.77.0.1/24".parse().expect("network")),
+            host_routes: vec!["192.0.2.0/24".parse().expect("network")],
+            ..TunConfig::tap("ql%d")
+        };
+        let tun = Tun::create(&config).expect("a device");
+        assert_eq!(tun.name(), "ql0");
+        let link = tun.host_link().clone();
+        assert_eq!((link.mtu, link.tx_queue_len, link.up), (9000, 2000, true));
+        assert!(link.mac.is_some());
+        let LinkType::Ethernet { mac } = tun.caps.link else { panic!("a tap is Ethernet") };
+        assert_ne!(link.mac, Some(mac.0));
+        assert_eq!(mac.0[0] & 3, 2, "unicast and locally administered");
+        let routes = std::fs::read_to_string("/proc/thread-self/net/route").expect("routes");
+        assert!(routes.contains("000200C0"), "{routes}");
+
+        let second = Tun::create(&TunConfig::tap("ql0")).expect_err("the name is taken");
+        assert_eq!(second.errno(), libc::EBUSY);
+        drop(tun);
+        let mut netlink = Netlink::open().expect("netlink");
+        let gone = netlink.link("ql0").expect_err("nothing is left behind");
+        assert_eq!(gone.errno(), libc::ENODEV);
+    });
+}
+
+#[test]
+fn a_tun_can_be_point_to_point_in_both_families() {
+    in_namespace("tun", || {
+        for (host, peer) in [("10.77.0.1/32", "10.77.0.2"), ("fd77::1/128", "fd77::2")] {
+            let config = TunConfig {
+                host_address: Some(host.parse().expect("network")),
+                host_peer: Some(peer.parse().expect("address")),
+                ..TunConfig::tun("ql0")
+            };
+            let tun = Tun::create(&config).expect("a device");
+            assert!(tun.host_link().mac.is_none());
+        }
+        let routes = std::fs::read_to_string("/proc/thread-self/net/route").expect("routes");
+        assert!(!routes.contains("ql0"), "{routes}");
+    });
+}
+
+#[test]
+fn a_frame_to_an_interface_that_is_down_is_given_back() {
+    in_namespace("tap", || {
+        let config = TunConfig::tap("ql0");
+        let (_, queues) = open_queues(&config).expect("queues");
+        let mut end = End::new(TunConfig::tap("ql1"));
+        let mut packet = end.pool.alloc().expect("memory");
+        packet.append(&mut end.pool, &ethernet([2; 6], [4; 6], 0x0800));
+        packet.append(&mut end.pool, &[0; 46]);
+        let refused = end.tun.write_frame(queues[0].as_fd(), &mut packet);
+        assert_eq!(refused, Err(DropReason::DeviceDown));
+        end.pool.free(packet);
+        end.finish();
+    });
+}
+
+#[test]
+fn without_privilege_the_error_says_what_is_needed() {
+    in_namespace("tap", || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("becoming nobody");
+        let error = Tun::create(&TunConfig::tap("ql0")).expect_err("nobody may not");
+        let text = error.to_string();
+        assert!(text.contains("CAP_NET_ADMIN"), "{text}");
+        assert!(!text.contains('\n'));
+    });
+}
