@@ -24,8 +24,11 @@ const DATA_PATH_FILES: [&str; 3] =
 
 const HOPS: &str = "docs/datapath.md";
 
-/// A source file begins with its place, counterpart and invariant.
+/// A source file begins with its place, counterpart and invariant. The tests of `foo.rs` in `foo/tests.rs` need none.
 pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {
+    if source.path.ends_with("/tests.rs") {
+        return;
+    }
     let first = source.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let described = first.starts_with("//!") || first.starts_with("#!");
     if !described {
@@ -36,7 +39,7 @@ pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {
 /// The two data-path lines stand where they are promised.
 pub(crate) fn check_lines(findings: &mut Findings) -> Result<()> {
     for path in DATA_PATH_FILES {
-        let text = source::read(path)?.unwrap_or_default();
+        let text = source::read(path).ok().flatten().unwrap_or_default();
         for line in DATA_PATH {
             if !text.contains(line) {
                 findings.note(path, 0, format!("the data-path line is missing: {line}"));
@@ -48,7 +51,7 @@ pub(crate) fn check_lines(findings: &mut Findings) -> Result<()> {
 
 /// Every hop names a function that exists.
 pub(crate) fn check_hops(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
-    let text = source::read(HOPS)?.unwrap_or_default();
+    let text = source::read(HOPS).ok().flatten().unwrap_or_default();
     let mut hops = 0;
     for (index, line) in text.lines().enumerate() {
         for (file, name) in line.split('`').filter_map(hop) {
