@@ -1,1 +1,271 @@
-//! Tests.
+//! Nothing dies under a section, and everything dies in the end.
+
+use super::*;
+
+#[cfg(not(loom))]
+mod threads {
+    use std::sync::Arc as Live;
+    use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+
+    use super::*;
+
+    fn retire(domain: &Domain, live: &Live<()>) {
+        domain.retire(Box::new(Live::clone(live)));
+    }
+
+    #[test]
+    fn without_readers_one_reclaim_drops_all() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        retire(&domain, &live);
+        assert_eq!((domain.pending(), Live::strong_count(&live)), (1, 2));
+        assert_eq!((domain.reclaim(), Live::strong_count(&live)), (0, 1));
+    }
+
+    #[test]
+    fn a_section_keeps_what_was_retired_since() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let (reader, other) = (domain.reader(), domain.reader());
+        let outer = reader.pin();
+        let inner = reader.pin();
+        retire(&domain, &live);
+        drop(outer);
+        assert_eq!(domain.reclaim(), 1);
+        drop(other.pin());
+        assert_eq!(domain.reclaim(), 1);
+        drop(inner);
+        assert_eq!((domain.reclaim(), Live::strong_count(&live)), (0, 1));
+    }
+
+    #[test]
+    fn a_core_is_quiescent_once_a_turn() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let reader = domain.reader();
+        reader.stay_online();
+        retire(&domain, &live);
+        drop(reader.pin());
+        assert_eq!(domain.reclaim(), 1);
+        let section = reader.pin();
+        assert!(!reader.quiescent());
+        drop(section);
+        // Each turn lets the epoch go on by one.
+        assert!(reader.quiescent());
+        domain.reclaim();
+        assert!(reader.quiescent());
+        assert_eq!((domain.reclaim(), Live::strong_count(&live)), (0, 1));
+        retire(&domain, &live);
+        reader.go_offline();
+        assert_eq!(domain.reclaim(), 0);
+        // Online or offline twice is once; offline inside a section waits for its end.
+        reader.stay_online();
+        reader.stay_online();
+        let section = reader.pin();
+        reader.go_offline();
+        reader.go_offline();
+        retire(&domain, &live);
+        assert_eq!(domain.reclaim(), 1);
+        drop(section);
+        assert_eq!(domain.reclaim(), 0);
+    }
+
+    #[test]
+    fn retiring_alone_reclaims_now_and_then() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        for _ in 0..100 * RECLAIM_EVERY {
+            retire(&domain, &live);
+        }
+        assert!(domain.pending() < 5 * RECLAIM_EVERY as usize);
+        assert_eq!(domain.pending() + 1, Live::strong_count(&live));
+        drop(domain);
+        assert_eq!(Live::strong_count(&live), 1);
+    }
+
+    #[test]
+    fn a_reader_gone_or_leaked_section_does_no_harm() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let reader = domain.reader();
+        core::mem::forget(reader.pin());
+        retire(&domain, &live);
+        assert_eq!(domain.reclaim(), 1);
+        drop(reader);
+        assert_eq!(domain.reclaim(), 0);
+    }
+
+    /// A dropped object may retire others, as a socket does with what hangs on it.
+    #[test]
+    fn a_drop_may_retire() {
+        struct Parent(Domain, Live<()>);
+        impl Drop for Parent {
+            fn drop(&mut self) {
+                retire(&self.0, &self.1);
+            }
+        }
+        let (domain, live) = (Domain::new(), Live::new(()));
+        for _ in 0..3 * RECLAIM_EVERY {
+            domain.retire(Box::new(Parent(domain.clone(), Live::clone(&live))));
+        }
+        while domain.reclaim() > 0 {}
+        assert_eq!(Live::strong_count(&live), 1);
+    }
+
+    #[test]
+    fn stress_a_reader_never_sees_a_dead_object() {
+        const ALIVE: u64 = 0x600d;
+        struct Object(AtomicU64);
+        impl Drop for Object {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::Relaxed);
+            }
+        }
+        let make = || Box::into_raw(Box::new(Object(AtomicU64::new(ALIVE))));
+        let domain = Domain::new();
+        let (shared, done) = (AtomicPtr::new(make()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for core in [false, true] {
+                let (shared, done, reader) = (&shared, &done, domain.reader());
+                scope.spawn(move || {
+                    if core {
+                        reader.stay_online();
+                    }
+                    while !done.load(Ordering::Relaxed) {
+                        let section = reader.pin();
+                        for _ in 0..10 {
+                            // SAFETY: unlinked before it is retired, and this thread has a section.
+                            let object = unsafe { &*shared.load(Ordering::Acquire) };
+                            assert_eq!(object.0.load(Ordering::Relaxed), ALIVE);
+                        }
+                        drop(section);
+                        assert!(reader.quiescent());
+                    }
+                });
+            }
+            for _ in 0..50_000 {
+                let old = NonNull::new(shared.swap(make(), Ordering::AcqRel)).unwrap();
+                // SAFETY: the only pointer to it was just taken away.
+                unsafe { domain.retire_raw(old) };
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        // SAFETY: the readers are gone.
+        drop(unsafe { Box::from_raw(shared.into_inner()) });
+        assert_eq!(domain.reclaim(), 0);
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use loom::sync::atomic::AtomicPtr;
+    use loom::thread;
+
+    use super::*;
+
+    /// Loom reports a reader that overlaps the drop as a racing access to the cell.
+    struct Object(shim::UnsafeCell<u32>);
+
+    impl Object {
+        fn leak() -> *mut Self {
+            Box::into_raw(Box::new(Self(shim::UnsafeCell::new(1))))
+        }
+    }
+
+    // SAFETY: read through shared references, written only by the drop.
+    unsafe impl Sync for Object {}
+
+    impl Drop for Object {
+        fn drop(&mut self) {
+            // SAFETY: `&mut self`; that it is true is what the models check.
+            self.0.with_mut(|value| unsafe { *value = 0 });
+        }
+    }
+
+    struct World {
+        domain: Domain,
+        shared: AtomicPtr<Object>,
+    }
+
+    impl World {
+        fn new() -> Arc<Self> {
+            Arc::new(Self { domain: Domain::new(), shared: AtomicPtr::new(Object::leak()) })
+        }
+
+        fn read(&self, _: &Section<'_>) -> u32 {
+            // SAFETY: unlinked before it is retired, and the caller has a section.
+            let object = unsafe { &*self.shared.load(Ordering::Acquire) };
+            // SAFETY: as above.
+            object.0.with(|value| unsafe { *value })
+        }
+
+        fn replace(&self) {
+            let old = self.shared.swap(Object::leak(), Ordering::AcqRel);
+            // SAFETY: the only pointer to it was just taken away.
+            unsafe { self.domain.retire_raw(NonNull::new(old).unwrap()) };
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            // SAFETY: the last one to hold the world.
+            drop(unsafe { Box::from_raw(self.shared.load(Ordering::Relaxed)) });
+        }
+    }
+
+    #[test]
+    fn loom_section_against_retire_and_reclaim() {
+        shim::model(|| {
+            let world = World::new();
+            let reader = {
+                let (world, reader) = (world.clone(), world.domain.reader());
+                thread::spawn(move || {
+                    assert_eq!(world.read(&reader.pin()), 1);
+                    assert_eq!(world.read(&reader.pin()), 1);
+                })
+            };
+            world.replace();
+            world.domain.reclaim();
+            world.domain.reclaim();
+            reader.join().unwrap();
+            assert_eq!(world.domain.reclaim(), 0);
+        });
+    }
+
+    #[test]
+    fn loom_core_online_against_retire_and_reclaim() {
+        shim::model(|| {
+            let world = World::new();
+            let core = {
+                let (world, reader) = (world.clone(), world.domain.reader());
+                thread::spawn(move || {
+                    reader.stay_online();
+                    assert_eq!(world.read(&reader.pin()), 1);
+                    assert!(reader.quiescent());
+                    assert_eq!(world.read(&reader.pin()), 1);
+                    reader.go_offline();
+                })
+            };
+            world.replace();
+            world.domain.reclaim();
+            world.domain.reclaim();
+            core.join().unwrap();
+            assert_eq!(world.domain.reclaim(), 0);
+        });
+    }
+
+    /// Two threads advance the epoch while a reader comes and goes.
+    #[test]
+    fn loom_two_reclaimers() {
+        shim::model(|| {
+            let world = World::new();
+            let reader = {
+                let (world, reader) = (world.clone(), world.domain.reader());
+                thread::spawn(move || assert_eq!(world.read(&reader.pin()), 1))
+            };
+            let reclaimer = {
+                let world = world.clone();
+                thread::spawn(move || world.domain.reclaim())
+            };
+            world.replace();
+            world.domain.reclaim();
+            reader.join().unwrap();
+            reclaimer.join().unwrap();
+        });
+    }
+}

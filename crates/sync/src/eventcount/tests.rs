@@ -1,1 +1,167 @@
-//! Tests.
+//! No wake-up is lost, none goes to two.
+
+use super::*;
+
+#[cfg(not(loom))]
+mod threads {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn without_waiters_nothing_is_notified() {
+        let event = EventCount::new();
+        assert!(!event.notify_one() && !event.notify_all());
+        event.cancel(event.prepare());
+        assert!(!event.notify_one());
+    }
+
+    #[test]
+    fn a_timeout_leaves_the_queue() {
+        let event = EventCount::new();
+        let timeout = Some(Duration::from_millis(5));
+        assert_eq!(event.wait(event.prepare(), timeout), WaitResult::TimedOut);
+        assert!(!event.notify_one());
+    }
+
+    #[test]
+    fn notified_before_waiting_returns_at_once() {
+        let event = EventCount::new();
+        let token = event.prepare();
+        assert!(event.notify_one());
+        assert_eq!(event.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
+        // The endless timeout is no deadline at all, not an overflow.
+        let token = event.prepare();
+        assert!(event.notify_all());
+        assert_eq!(event.wait(token, Some(Duration::MAX)), WaitResult::Notified);
+    }
+
+    #[test]
+    fn first_come_first_woken_and_cancel_passes_on() {
+        let event = EventCount::new();
+        let (first, second) = (event.prepare(), event.prepare());
+        assert!(event.notify_one());
+        assert!(!second.waiter.is_notified());
+        event.cancel(first);
+        assert!(second.waiter.is_notified());
+        assert_eq!(event.wait(second, None), WaitResult::Notified);
+    }
+
+    #[test]
+    fn stress_every_item_is_taken() {
+        const ITEMS: u32 = 20_000;
+        let (event, ready, taken) = (EventCount::new(), AtomicU32::new(0), AtomicU32::new(0));
+        let take = || {
+            ready.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1))
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while taken.load(Ordering::Relaxed) < ITEMS {
+                        let token = event.prepare();
+                        if take().is_ok() {
+                            event.cancel(token);
+                            if taken.fetch_add(1, Ordering::Relaxed) + 1 == ITEMS {
+                                event.notify_all();
+                            }
+                        } else if taken.load(Ordering::Relaxed) < ITEMS {
+                            let _ = event.wait(token, None);
+                        }
+                    }
+                });
+            }
+            for _ in 0..ITEMS {
+                ready.fetch_add(1, Ordering::Relaxed);
+                event.notify_one();
+            }
+        });
+        assert_eq!((taken.into_inner(), ready.into_inner()), (ITEMS, 0));
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use loom::thread;
+
+    use super::*;
+
+    /// Waits until `ready` gives an item, as the module head says a sleeper does.
+    fn take(event: &EventCount, ready: &AtomicUsize) {
+        loop {
+            let token = event.prepare();
+            let taken = ready
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+            if taken.is_ok() {
+                return event.cancel(token);
+            }
+            let _ = event.wait(token, None);
+        }
+    }
+
+    /// Relaxed accesses to the condition: the eventcount alone must prevent the lost wake-up, which loom
+    /// would report as a deadlock.
+    #[test]
+    fn loom_one_sleeper_is_woken() {
+        shim::model(|| {
+            let both = Arc::new((EventCount::new(), AtomicUsize::new(0)));
+            let sleeper = {
+                let both = both.clone();
+                thread::spawn(move || take(&both.0, &both.1))
+            };
+            both.1.store(1, Ordering::Relaxed);
+            both.0.notify_one();
+            sleeper.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_two_items_wake_two_sleepers() {
+        shim::model(|| {
+            let both = Arc::new((EventCount::new(), AtomicUsize::new(0)));
+            let sleepers = [(); 2].map(|()| {
+                let both = both.clone();
+                thread::spawn(move || take(&both.0, &both.1))
+            });
+            for _ in 0..2 {
+                both.1.fetch_add(1, Ordering::Relaxed);
+                both.0.notify_one();
+            }
+            sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+        });
+    }
+
+    /// A waiter that gives up, by `cancel` or by its deadline, never takes the notification with it.
+    #[test]
+    fn loom_giving_up_passes_the_notification_on() {
+        shim::model(|| {
+            let both = Arc::new((EventCount::new(), AtomicUsize::new(0)));
+            let sleeper = {
+                let both = both.clone();
+                thread::spawn(move || take(&both.0, &both.1))
+            };
+            let fickle = {
+                let both = both.clone();
+                thread::spawn(move || both.0.cancel(both.0.prepare()))
+            };
+            both.1.store(1, Ordering::Relaxed);
+            both.0.notify_one();
+            sleeper.join().unwrap();
+            fickle.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_timeout_against_notify_all() {
+        shim::model(|| {
+            let event = Arc::new(EventCount::new());
+            let sleeper = {
+                let event = event.clone();
+                thread::spawn(move || event.wait(event.prepare(), Some(Duration::ZERO)))
+            };
+            let woken = event.notify_all();
+            let result = sleeper.join().unwrap();
+            assert!(woken || result == WaitResult::TimedOut);
+            assert!(!event.notify_all());
+        });
+    }
+}

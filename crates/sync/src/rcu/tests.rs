@@ -1,1 +1,91 @@
-//! Tests.
+//! A loaded value stays whole; no update is lost.
+
+use super::*;
+
+#[cfg(not(loom))]
+mod threads {
+    use super::*;
+
+    #[test]
+    fn load_replace_update() {
+        let domain = Domain::new();
+        let mut cell = RcuCell::new(&domain, String::from("one"));
+        let reader = domain.reader();
+        let section = reader.pin();
+        let first = cell.load(&section);
+        cell.update(|present| format!("{present}, two"));
+        assert_eq!((first.as_str(), cell.load(&section).as_str()), ("one", "one, two"));
+        cell.replace(String::from("three"));
+        assert_eq!(domain.reclaim(), 2);
+        assert_eq!(first, "one");
+        drop(section);
+        assert_eq!(domain.reclaim(), 0);
+        assert_eq!(cell.get_mut(), "three");
+    }
+
+    #[test]
+    #[should_panic(expected = "another domain")]
+    fn a_foreign_section_is_refused() {
+        let cell = RcuCell::new(&Domain::new(), 0);
+        let reader = Domain::new().reader();
+        cell.load(&reader.pin());
+    }
+
+    #[test]
+    fn stress_pairs_stay_equal() {
+        let domain = Domain::new();
+        let cell = RcuCell::new(&domain, (0_u64, Box::new(0_u64)));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        cell.update(|present| (present.0 + 1, Box::new(present.0 + 1)));
+                    }
+                });
+            }
+            let reader = domain.reader();
+            let mut last = 0;
+            while last < 40_000 {
+                let section = reader.pin();
+                let pair = cell.load(&section);
+                assert!(pair.0 == *pair.1 && pair.0 >= last);
+                last = pair.0;
+            }
+        });
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::shim;
+
+    #[test]
+    fn loom_load_against_updates() {
+        shim::model(|| {
+            let domain = Domain::new();
+            let cell = Arc::new(RcuCell::new(&domain, (0, 0)));
+            let reader = {
+                let (cell, reader) = (cell.clone(), domain.reader());
+                thread::spawn(move || {
+                    let section = reader.pin();
+                    let (first, second) = (cell.load(&section), cell.load(&section));
+                    assert!(first.0 == first.1 && first.0 <= second.0);
+                })
+            };
+            let writer = {
+                let cell = cell.clone();
+                thread::spawn(move || cell.update(|present| (present.0 + 1, present.1 + 1)))
+            };
+            cell.update(|present| (present.0 + 1, present.1 + 1));
+            domain.reclaim();
+            reader.join().unwrap();
+            writer.join().unwrap();
+            let reader = domain.reader();
+            assert_eq!(*cell.load(&reader.pin()), (2, 2));
+        });
+    }
+}

@@ -1,1 +1,310 @@
-//! Tests.
+//! The map against a plain one, its growth, and its readers under change.
+
+use super::*;
+
+#[cfg(not(loom))]
+mod threads {
+    use std::collections::BTreeMap;
+    use std::sync::Arc as Live;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn insert_replace_remove() {
+        let domain = Domain::new();
+        let map = RcuMap::new(&domain, 0);
+        let reader = domain.reader();
+        let section = reader.pin();
+        assert!(map.is_empty());
+        assert_eq!(map.insert(1, "a", 1), Ok(()));
+        assert_eq!(map.insert(1, "a", 2), Err(("a", 2)));
+        // The same hash is not the same key.
+        assert_eq!(map.insert(1, "b", 3), Ok(()));
+        let old = map.lookup(1, &"a", &section).unwrap();
+        assert_eq!(map.replace_if(1, "a", 4, |present| *present == 9), Err(("a", 4)));
+        assert_eq!(map.replace_if(1, "a", 4, |present| *present == 1), Ok(()));
+        assert_eq!(map.replace_if(1, "c", 4, |_| true), Err(("c", 4)));
+        assert_eq!((old, map.lookup(1, &"a", &section)), (&1, Some(&4)));
+        assert!(map.insert_or_replace(1, "a", 5) && !map.insert_or_replace(7, "d", 6));
+        assert_eq!(map.lookup_where(1, |key, value| *key > "a" && *value == 3, &section), Some(&3));
+        assert_eq!(map.len(), 3);
+        assert!(!map.remove_if(1, &"a", |present| *present == 4) && !map.remove(2, &"a"));
+        assert!(map.remove(1, &"a") && !map.remove(1, &"a"));
+        let mut rest = BTreeMap::new();
+        map.for_each(&section, |key, value| assert_eq!(rest.insert(*key, *value), None));
+        assert_eq!(rest, BTreeMap::from([("b", 3), ("d", 6)]));
+        assert_eq!(old, &1);
+    }
+
+    #[test]
+    fn grows_and_stays_short_in_its_chains() {
+        const ENTRIES: u32 = 100_000;
+        let domain = Domain::new();
+        let map = RcuMap::new(&domain, 16);
+        let reader = domain.reader();
+        for key in 0..ENTRIES {
+            // A poor hash: only multiples of 16.
+            map.insert(key * 16, key, key + 1).unwrap();
+        }
+        let section = reader.pin();
+        assert!((0..ENTRIES).all(|key| map.lookup(key * 16, &key, &section) == Some(&(key + 1))));
+        assert!(map.lookup(ENTRIES, &ENTRIES, &section).is_none());
+        assert_eq!(map.len(), ENTRIES as usize);
+        assert!(longest_chain(&map) <= 12);
+        let mut sum = 0;
+        map.for_each(&section, |_, value| sum += u64::from(*value));
+        assert_eq!(sum, u64::from(ENTRIES) * u64::from(ENTRIES + 1) / 2);
+        drop(section);
+        assert!((0..ENTRIES).all(|key| map.remove(key * 16, &key)));
+        assert!(map.is_empty() && domain.reclaim() == 0);
+    }
+
+    /// A reader that never ends its section forbids all growing but the first, and costs nothing else.
+    #[test]
+    fn does_not_grow_over_a_section_twice() {
+        let domain = Domain::new();
+        let map = RcuMap::new(&domain, 1);
+        let reader = domain.reader();
+        let section = reader.pin();
+        for key in 0..200 {
+            map.insert(key, key, ()).unwrap();
+        }
+        assert!((0..200).all(|key| map.lookup(key, &key, &section).is_some()));
+        assert_eq!(buckets(&map), 2);
+        drop(section);
+        for key in 200..400 {
+            map.insert(key, key, ()).unwrap();
+        }
+        assert!(buckets(&map) > 2);
+    }
+
+    #[test]
+    fn every_value_is_dropped_once() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let map = RcuMap::new(&domain, 4);
+        for key in 0..1000 {
+            map.insert(key, key, Live::clone(&live)).unwrap();
+            map.insert_or_replace(key, key, Live::clone(&live));
+            assert!(key % 3 != 0 || map.remove(key, &key));
+        }
+        domain.reclaim();
+        assert_eq!(Live::strong_count(&live), map.len() + 1);
+        drop(map);
+        assert_eq!(Live::strong_count(&live), 1);
+    }
+
+    /// A value's drop may come back to the map: a child socket that takes its request out.
+    #[test]
+    fn a_dropped_value_may_use_the_map() {
+        type Map = RcuMap<u32, Option<Child>>;
+        struct Child(Live<std::sync::OnceLock<Map>>);
+        impl Drop for Child {
+            fn drop(&mut self) {
+                self.0.get().unwrap().insert_or_replace(0, 0, None);
+            }
+        }
+        let domain = Domain::new();
+        let map = Live::new(std::sync::OnceLock::new());
+        map.set(Map::new(&domain, 1)).unwrap();
+        let shared = map.get().unwrap();
+        for key in 1..500 {
+            shared.insert(key, key, Some(Child(Live::clone(&map)))).map_err(drop).unwrap();
+            assert!(shared.remove(key, &key));
+        }
+        while domain.reclaim() > 0 {}
+        assert_eq!(shared.len(), 1);
+    }
+
+    #[test]
+    fn stress_what_stays_is_always_found() {
+        const STAYING: u32 = 500;
+        let domain = Domain::new();
+        let map = RcuMap::new(&domain, 8);
+        let done = AtomicBool::new(false);
+        for key in 0..STAYING {
+            map.insert(key, key, Box::new(key)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (map, done, reader) = (&map, &done, domain.reader());
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        for key in 0..2 * STAYING {
+                            let section = reader.pin();
+                            let found = map.lookup(key, &key, &section);
+                            assert!(found.map_or(key >= STAYING, |value| **value == key));
+                        }
+                    }
+                });
+            }
+            let writers = [1, 2].map(|writer| {
+                let map = &map;
+                scope.spawn(move || {
+                    // Grows, empties, and replaces, round after round.
+                    for round in 0..4 {
+                        let keys = (STAYING + writer..STAYING + 20_000).step_by(2);
+                        for key in keys.clone() {
+                            map.insert(key, key, Box::new(key)).unwrap();
+                            let old = key % STAYING;
+                            map.replace_if(old, old, Box::new(old), |_| round == 1).ok();
+                        }
+                        keys.for_each(|key| assert!(map.remove(key, &key)));
+                    }
+                })
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(map.len(), STAYING as usize);
+    }
+
+    fn tables<K, V>(map: &RcuMap<K, V>) -> impl Iterator<Item = &Table<K, V>> {
+        // SAFETY: the tests that ask have no writer at work.
+        map.tables.iter().map(|table| unsafe { &*table.load(Ordering::Acquire) })
+    }
+
+    fn buckets<K, V>(map: &RcuMap<K, V>) -> usize {
+        tables(map).map(|table| table.buckets.len()).sum()
+    }
+
+    fn longest_chain<K, V>(map: &RcuMap<K, V>) -> usize {
+        let chain = |side: usize, bucket: &AtomicPtr<Node<K, V>>| {
+            let first = bucket.load(Ordering::Acquire);
+            // SAFETY: as in `tables`.
+            let follow =
+                |node: &*mut Node<K, V>| unsafe { (**node).next[side].load(Ordering::Acquire) };
+            core::iter::successors(Some(first), |node| (!node.is_null()).then(|| follow(node)))
+                .filter(|node| !node.is_null())
+                .count()
+        };
+        let longest = |table: &Table<K, V>| {
+            table.buckets.iter().map(|bucket| chain(table.side, bucket)).max()
+        };
+        tables(map).filter_map(longest).max().unwrap_or(0)
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use loom::thread;
+
+    use super::*;
+    use crate::shim::{self, Arc, UnsafeCell};
+
+    /// Loom reports a reader that overlaps the drop as a racing access to the cell.
+    struct Value(UnsafeCell<u32>);
+
+    // SAFETY: read through shared references, written only by the drop.
+    unsafe impl Sync for Value {}
+
+    impl Value {
+        fn new(value: u32) -> Self {
+            Self(UnsafeCell::new(value))
+        }
+
+        fn read(&self) -> u32 {
+            // SAFETY: no drop overlaps; that this is true is what the models check.
+            self.0.with(|value| unsafe { *value })
+        }
+    }
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            // SAFETY: `&mut self`.
+            self.0.with_mut(|value| unsafe { *value = 0 });
+        }
+    }
+
+    fn world(keys: &[u32]) -> (Domain, Arc<RcuMap<u32, Value>>) {
+        let domain = Domain::new();
+        let map = RcuMap::new(&domain, 1);
+        for &key in keys {
+            assert!(map.insert(key, key, Value::new(key)).is_ok());
+        }
+        (domain, Arc::new(map))
+    }
+
+    #[test]
+    fn loom_lookup_against_remove_and_reclaim() {
+        shim::model(|| {
+            let (domain, map) = world(&[1]);
+            let reader = {
+                let (map, reader) = (map.clone(), domain.reader());
+                thread::spawn(move || {
+                    let section = reader.pin();
+                    let found = map.lookup(1, &1, &section).map(Value::read);
+                    assert!(found.is_none_or(|value| value == 1));
+                })
+            };
+            assert!(map.remove(1, &1));
+            assert!(map.insert(1, 1, Value::new(1)).is_ok());
+            domain.reclaim();
+            reader.join().unwrap();
+        });
+    }
+
+    /// A replaced key is found at every moment, old or new.
+    #[test]
+    fn loom_lookup_against_replace() {
+        shim::model(|| {
+            let (domain, map) = world(&[1]);
+            let reader = {
+                let (map, reader) = (map.clone(), domain.reader());
+                thread::spawn(move || {
+                    let section = reader.pin();
+                    let found = map.lookup(1, &1, &section).map(Value::read);
+                    assert!(matches!(found, Some(1 | 2)));
+                })
+            };
+            assert!(map.replace_if(1, 1, Value::new(2), |_| true).is_ok());
+            domain.reclaim();
+            reader.join().unwrap();
+        });
+    }
+
+    /// The chain is re-threaded under the reader, twice if the grace period allows it: what was there all the
+    /// time is found, and what came before the reader's look is found.
+    #[test]
+    fn loom_lookup_against_growth() {
+        shim::model(|| {
+            let (domain, map) = world(&[1]);
+            let reader = {
+                let (map, reader) = (map.clone(), domain.reader());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let section = reader.pin();
+                        assert_eq!(map.lookup(1, &1, &section).map(Value::read), Some(1));
+                    }
+                })
+            };
+            for key in 2..4 {
+                assert!(map.insert(key, key, Value::new(key)).is_ok());
+                domain.reclaim();
+            }
+            reader.join().unwrap();
+            let reader = domain.reader();
+            let section = reader.pin();
+            for key in 1..4 {
+                assert_eq!(map.lookup(key, &key, &section).map(Value::read), Some(key));
+            }
+        });
+    }
+
+    /// One of two writers of the same key wins, the other is told.
+    #[test]
+    fn loom_two_writers_of_one_key() {
+        shim::model(|| {
+            let (domain, map) = world(&[]);
+            let other = {
+                let map = map.clone();
+                thread::spawn(move || map.insert(1, 1, Value::new(1)).is_ok())
+            };
+            let won = map.insert(1, 1, Value::new(1)).is_ok();
+            assert!(won != other.join().unwrap());
+            assert_eq!(map.len(), 1);
+            let reader = domain.reader();
+            assert!(map.lookup(1, &1, &reader.pin()).is_some());
+        });
+    }
+}
