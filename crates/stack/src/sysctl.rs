@@ -1,0 +1,322 @@
+//! Settings by their Linux names: one table says the name, where the value lives, how it is written and what is allowed.
+//!
+//! Above: the builder and the CLI, which set text; the data path, which reads plain fields. Linux:
+//! Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
+//!
+//! Only settings that some code reads are listed: setting one that has no effect is an error, not a silence. To add one,
+//! add its line to the table.
+//!
+//! Not here: what TCP's settings mean (`tcp::config`) and the neighbours' (`neighbour`); their fields are set in place.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use tcp::TcpConfig;
+
+use crate::neighbour::NeighborConfig;
+use codec::{Codec, Limits, Millis, Number, Ports, Seconds, Switch};
+
+mod codec;
+
+/// One line of the table.
+struct Entry {
+    name: &'static str,
+    /// Bounds of every number in the value.
+    allowed: RangeInclusive<u64>,
+    /// What a value looks like, up to its bounds: "a number".
+    form: &'static str,
+    read: fn(&Sysctls) -> String,
+    /// False when the text is not of the form or out of bounds; nothing is changed then.
+    write: fn(&mut Sysctls, &str, &RangeInclusive<u64>) -> bool,
+}
+
+/// Expands the table below into [`Sysctls`] and [`Entry`]s. Settings of the stack itself bring their field along; those
+/// of a part name the field they are kept in.
+macro_rules! sysctls {
+    (
+        stack { $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr, $name:literal;)* }
+        parts { $($name_of_part:literal, $part:ident.$place:ident, $part_codec:ident $part_allowed:expr;)* }
+    ) => {
+        /// Every setting of a host. Plain values: a running host reads them without synchronisation.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Sysctls {
+            $($(#[$doc])* pub $field: $type,)*
+            /// The engine's settings.
+            pub tcp: TcpConfig,
+            /// Neighbour resolution.
+            pub neigh: NeighborConfig,
+        }
+
+        impl Default for Sysctls {
+            fn default() -> Self {
+                Self {
+                    $($field: $default,)*
+                    tcp: TcpConfig::default(),
+                    neigh: NeighborConfig::default(),
+                }
+            }
+        }
+
+        const TABLE: &[Entry] = &[
+            $(sysctls!(@entry $name, $codec $allowed, $field),)*
+            $(sysctls!(@entry $name_of_part, $part_codec $part_allowed, $part.$place),)*
+        ];
+    };
+    (@entry $name:literal, $codec:ident $allowed:expr, $($place:ident).+) => {
+        Entry {
+            name: $name,
+            allowed: $allowed,
+            form: $codec::FORM,
+            read: |sysctls| $codec::format(&sysctls.$($place).+),
+            write: |sysctls, text, allowed| match $codec::parse(text, allowed) {
+                Some(value) => {
+                    sysctls.$($place).+ = value;
+                    true
+                }
+                None => false,
+            },
+        }
+    };
+}
+
+/// Upper bound of what Linux keeps in an int.
+const INT_MAX: u64 = i32::MAX as u64;
+
+sysctls! {
+    stack {
+        /// TTL of packets we send.
+        ip_default_ttl: u8 = 64, Number 1..=255, "net.ipv4.ip_default_ttl";
+        /// Whether packets for others are sent on. Always off: this is a host.
+        ip_forward: bool = false, Switch 0..=0, "net.ipv4.ip_forward";
+        /// Ports for connections that name none (RFC 6056).
+        ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, "net.ipv4.ip_local_port_range";
+        /// Answer no echo requests.
+        icmp_echo_ignore_all: bool = false, Switch 0..=1, "net.ipv4.icmp_echo_ignore_all";
+        /// Answer no echo requests to broadcast and multicast addresses (RFC 1122 §3.2.2.6).
+        icmp_echo_ignore_broadcasts: bool = true, Switch 0..=1, "net.ipv4.icmp_echo_ignore_broadcasts";
+        /// Half-open connections of one listener.
+        tcp_max_syn_backlog: u32 = 4096, Number 1..=INT_MAX, "net.ipv4.tcp_max_syn_backlog";
+        /// Connections in TIME-WAIT; further ones are closed at once.
+        tcp_max_tw_buckets: u32 = 262_144, Number 0..=INT_MAX, "net.ipv4.tcp_max_tw_buckets";
+        /// Upper bound of the backlog given to `listen`.
+        somaxconn: u32 = 4096, Number 1..=INT_MAX, "net.core.somaxconn";
+        /// Packets that one turn of a core takes from its devices.
+        netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
+    }
+    parts {
+        "net.core.rmem_max", tcp.rmem_max, Number 2304..=INT_MAX;
+        "net.core.wmem_max", tcp.wmem_max, Number 4608..=INT_MAX;
+        "net.ipv4.tcp_rmem", tcp.tcp_rmem, Limits 1..=INT_MAX;
+        "net.ipv4.tcp_wmem", tcp.tcp_wmem, Limits 1..=INT_MAX;
+        "net.ipv4.tcp_moderate_rcvbuf", tcp.tcp_moderate_rcvbuf, Switch 0..=1;
+        "net.ipv4.tcp_timestamps", tcp.tcp_timestamps, Switch 0..=1;
+        "net.ipv4.tcp_window_scaling", tcp.tcp_window_scaling, Switch 0..=1;
+        "net.ipv4.tcp_retries1", tcp.tcp_retries1, Number 0..=255;
+        "net.ipv4.tcp_retries2", tcp.tcp_retries2, Number 0..=255;
+        "net.ipv4.tcp_syn_retries", tcp.tcp_syn_retries, Number 1..=127;
+        "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255;
+        "net.ipv4.tcp_orphan_retries", tcp.tcp_orphan_retries, Number 0..=255;
+        "net.ipv4.tcp_keepalive_time", tcp.tcp_keepalive_time, Seconds 1..=32_767;
+        "net.ipv4.tcp_keepalive_intvl", tcp.tcp_keepalive_intvl, Seconds 1..=32_767;
+        "net.ipv4.tcp_keepalive_probes", tcp.tcp_keepalive_probes, Number 1..=127;
+        "net.ipv4.tcp_fin_timeout", tcp.tcp_fin_timeout, Seconds 0..=120;
+        "net.ipv4.tcp_rfc1337", tcp.tcp_rfc1337, Switch 0..=1;
+        "net.ipv4.tcp_min_snd_mss", tcp.tcp_min_snd_mss, Number 48..=65_535;
+        "net.ipv4.tcp_invalid_ratelimit", tcp.tcp_invalid_ratelimit, Millis 0..=INT_MAX;
+        "net.ipv4.tcp_slow_start_after_idle", tcp.tcp_slow_start_after_idle, Switch 0..=1;
+        "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff;
+        "net.ipv4.tcp_reordering", tcp.tcp_reordering, Number 1..=127;
+        "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
+        "net.ipv4.tcp_rto_max_ms", tcp.tcp_rto_max, Millis 1_000..=120_000;
+        "net.ipv4.neigh.default.base_reachable_time_ms", neigh.base_reachable_time, Millis 1..=INT_MAX;
+        "net.ipv4.neigh.default.retrans_time_ms", neigh.retrans_time, Millis 1..=INT_MAX;
+        "net.ipv4.neigh.default.delay_first_probe_time", neigh.delay_first_probe_time, Seconds 0..=INT_MAX;
+        "net.ipv4.neigh.default.ucast_solicit", neigh.ucast_solicit, Number 0..=INT_MAX;
+        "net.ipv4.neigh.default.mcast_solicit", neigh.mcast_solicit, Number 1..=INT_MAX;
+        "net.ipv4.neigh.default.unres_qlen", neigh.unres_qlen, Number 1..=INT_MAX;
+        "net.ipv4.neigh.default.unres_qlen_bytes", neigh.unres_qlen_bytes, Number 0..=INT_MAX;
+        "net.ipv4.neigh.default.gc_stale_time", neigh.gc_stale_time, Seconds 0..=INT_MAX;
+        "net.ipv4.neigh.default.gc_thresh3", neigh.gc_thresh3, Number 1..=INT_MAX;
+    }
+}
+
+/// Why a setting was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SysctlError {
+    /// There is no such setting, or nothing reads it.
+    #[error("{name}: no such setting")]
+    Unknown {
+        /// The name as given.
+        name: String,
+    },
+    /// The value is not of the right form or out of bounds.
+    #[error("{name}: {value:?} is not allowed: expected {allowed}")]
+    Invalid {
+        /// The setting.
+        name: &'static str,
+        /// The value as given.
+        value: String,
+        /// What would be accepted.
+        allowed: String,
+    },
+}
+
+impl Sysctls {
+    /// Sets a value from its text, as `sysctl -w NAME=VALUE` does. Numbers are decimal; several are separated by blanks.
+    ///
+    /// # Errors
+    /// [`SysctlError`]; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
+        let entry = find(name)?;
+        if (entry.write)(self, value, &entry.allowed) {
+            Ok(())
+        } else {
+            let allowed = entry.to_string();
+            Err(SysctlError::Invalid { name: entry.name, value: value.to_owned(), allowed })
+        }
+    }
+
+    /// A value as text, as `sysctl -n NAME` prints it.
+    ///
+    /// # Errors
+    /// [`SysctlError::Unknown`].
+    pub fn get(&self, name: &str) -> Result<String, SysctlError> {
+        find(name).map(|entry| (entry.read)(self))
+    }
+
+    /// Every setting with its value, in the order of the table.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
+        TABLE.iter().map(|entry| (entry.name, (entry.read)(self)))
+    }
+
+    /// The names and what each accepts.
+    pub fn names() -> impl Iterator<Item = (&'static str, String)> {
+        TABLE.iter().map(|entry| (entry.name, entry.to_string()))
+    }
+
+    /// A copy of the engine's settings.
+    #[must_use]
+    pub fn tcp_config(&self) -> TcpConfig {
+        self.tcp.clone()
+    }
+}
+
+/// Finds a setting by its name with dots or, as sysctl(8) allows, slashes.
+fn find(name: &str) -> Result<&'static Entry, SysctlError> {
+    let dotted = name.trim().replace('/', ".");
+    TABLE
+        .iter()
+        .find(|entry| entry.name == dotted)
+        .ok_or_else(|| SysctlError::Unknown { name: name.to_owned() })
+}
+
+impl fmt::Display for Entry {
+    /// What the setting accepts.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (low, high) = (self.allowed.start(), self.allowed.end());
+        if low == high {
+            write!(f, "{low}: it cannot be changed")
+        } else {
+            write!(f, "{} from {low} to {high}", self.form)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_default_is_allowed_and_survives_the_round_trip() {
+        let mut sysctls = Sysctls::default();
+        for (name, value) in Sysctls::default().iter() {
+            assert_eq!(sysctls.set(name, &value), Ok(()), "{name} = {value}");
+            assert_eq!(sysctls.get(name).as_ref(), Ok(&value), "{name}");
+        }
+        assert_eq!(sysctls, Sysctls::default());
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<_> = Sysctls::names().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), TABLE.len());
+    }
+
+    /// Linux is the reference for the names, where this machine shows them.
+    #[test]
+    fn names_are_the_kernels() {
+        let path = |name: &str| format!("/proc/sys/{}", name.replace('.', "/"));
+        if std::fs::metadata(path("net.ipv4.tcp_rmem")).is_err() {
+            return;
+        }
+        let missing = |name: &&str| std::fs::metadata(path(name)).is_err();
+        let unknown: Vec<_> = Sysctls::names().map(|(name, _)| name).filter(missing).collect();
+        // A kernel may be older than the youngest names.
+        assert!(unknown.len() <= 2, "not in this kernel: {unknown:?}");
+    }
+
+    #[test]
+    fn values_reach_their_fields() {
+        let mut sysctls = Sysctls::default();
+        sysctls.set("net.ipv4.tcp_rmem", " 4096\t131072  6291456 ").unwrap();
+        sysctls.set("net.ipv4.tcp_fin_timeout", "30").unwrap();
+        sysctls.set("net/ipv4/ip_local_port_range", "1024 65535").unwrap();
+        sysctls.set("net.ipv4.neigh.default.retrans_time_ms", "250").unwrap();
+        sysctls.set("net.ipv4.tcp_timestamps", "0").unwrap();
+        assert_eq!(sysctls.tcp_config().tcp_rmem.max, 6_291_456);
+        assert_eq!(sysctls.tcp.tcp_fin_timeout, Duration::from_secs(30));
+        assert_eq!(sysctls.ip_local_port_range, 1024..=65_535);
+        assert_eq!(sysctls.neigh.retrans_time, Duration::from_millis(250));
+        assert!(!sysctls.tcp.tcp_timestamps);
+    }
+
+    #[test]
+    fn bad_values_say_what_is_allowed_and_change_nothing() {
+        let bad = [
+            ("net.ipv4.ip_default_ttl", "0"),
+            ("net.ipv4.ip_default_ttl", "256"),
+            ("net.ipv4.ip_default_ttl", "-1"),
+            ("net.ipv4.ip_default_ttl", "+1"),
+            ("net.ipv4.ip_default_ttl", "0x40"),
+            ("net.ipv4.ip_default_ttl", "64 64"),
+            ("net.ipv4.ip_default_ttl", ""),
+            ("net.ipv4.ip_forward", "1"),
+            ("net.ipv4.tcp_timestamps", "2"),
+            ("net.ipv4.tcp_timestamps", "on"),
+            ("net.ipv4.tcp_rmem", "4096 131072"),
+            ("net.ipv4.tcp_rmem", "4096 131072 65536"),
+            ("net.ipv4.tcp_rmem", "4096 131072 99999999999999999999"),
+            ("net.ipv4.ip_local_port_range", "2000 1000"),
+            ("net.ipv4.ip_local_port_range", "0 1000"),
+            ("net.ipv4.tcp_fin_timeout", "1.5"),
+        ];
+        for (name, value) in bad {
+            let mut sysctls = Sysctls::default();
+            let error = sysctls.set(name, value).unwrap_err();
+            assert!(matches!(error, SysctlError::Invalid { .. }), "{name} = {value}");
+            assert_eq!(sysctls, Sysctls::default(), "{name} = {value}");
+        }
+    }
+
+    #[test]
+    fn errors_are_one_clear_line() {
+        let mut sysctls = Sysctls::default();
+        let mut message = |name, value| sysctls.set(name, value).unwrap_err().to_string();
+        assert_eq!(
+            message("net.ipv4.ip_default_ttl", "900"),
+            "net.ipv4.ip_default_ttl: \"900\" is not allowed: expected a number from 1 to 255"
+        );
+        assert_eq!(
+            message("net.ipv4.tcp_wmem", "1"),
+            "net.ipv4.tcp_wmem: \"1\" is not allowed: expected three numbers in ascending order, each from 1 to 2147483647"
+        );
+        assert_eq!(
+            message("net.ipv4.ip_forward", "1"),
+            "net.ipv4.ip_forward: \"1\" is not allowed: expected 0: it cannot be changed"
+        );
+        assert_eq!(message("net.ipv4.nonsense", "1"), "net.ipv4.nonsense: no such setting");
+    }
+}

@@ -1,0 +1,141 @@
+//! How values of settings are written: one type per form, text to value and back.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use tcp::BufferLimits;
+
+/// A form of value for fields of type `T`.
+pub(super) trait Codec<T> {
+    /// The value of `text`, or `None` when it is not of this form or one of its numbers is not in `allowed`.
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<T>;
+
+    /// The text of a value, which `parse` reads back.
+    fn format(value: &T) -> String;
+}
+
+/// Exactly `N` decimal numbers in bounds.
+fn numbers<const N: usize>(text: &str, allowed: &RangeInclusive<u64>) -> Option<[u64; N]> {
+    let mut words = text.split_ascii_whitespace();
+    let mut values = [0; N];
+    for value in &mut values {
+        // `parse` alone would take a leading plus sign.
+        let word = words.next().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))?;
+        *value = word.parse().ok().filter(|value| allowed.contains(value))?;
+    }
+    if words.next().is_some() { None } else { Some(values) }
+}
+
+/// One number.
+pub(super) struct Number;
+
+impl Number {
+    pub(super) const FORM: &str = "a number";
+}
+
+impl<T: TryFrom<u64> + ToString> Codec<T> for Number {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<T> {
+        let [value] = numbers(text, allowed)?;
+        T::try_from(value).ok()
+    }
+
+    fn format(value: &T) -> String {
+        value.to_string()
+    }
+}
+
+/// 0 or 1.
+pub(super) struct Switch;
+
+impl Switch {
+    pub(super) const FORM: &str = "a number";
+}
+
+impl Codec<bool> for Switch {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<bool> {
+        let [value] = numbers(text, allowed)?;
+        Some(value != 0)
+    }
+
+    fn format(value: &bool) -> String {
+        u8::from(*value).to_string()
+    }
+}
+
+/// A time in seconds.
+pub(super) struct Seconds;
+
+impl Seconds {
+    pub(super) const FORM: &str = "a number of seconds";
+}
+
+impl Codec<Duration> for Seconds {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_secs(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_secs().to_string()
+    }
+}
+
+/// A time in milliseconds.
+pub(super) struct Millis;
+
+impl Millis {
+    pub(super) const FORM: &str = "a number of milliseconds";
+}
+
+impl Codec<Duration> for Millis {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_millis(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_millis().to_string()
+    }
+}
+
+/// Minimum, default and maximum of a buffer.
+pub(super) struct Limits;
+
+impl Limits {
+    pub(super) const FORM: &str = "three numbers in ascending order, each";
+}
+
+impl Codec<BufferLimits> for Limits {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<BufferLimits> {
+        let values = numbers(text, allowed)?;
+        let [min, default, max] = values.map(u32::try_from);
+        values.is_sorted().then_some(BufferLimits {
+            min: min.ok()?,
+            default: default.ok()?,
+            max: max.ok()?,
+        })
+    }
+
+    fn format(value: &BufferLimits) -> String {
+        format!("{}\t{}\t{}", value.min, value.default, value.max)
+    }
+}
+
+/// First and last port.
+pub(super) struct Ports;
+
+impl Ports {
+    pub(super) const FORM: &str = "two numbers in ascending order, each";
+}
+
+impl Codec<RangeInclusive<u16>> for Ports {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<RangeInclusive<u16>> {
+        let values = numbers(text, allowed)?;
+        let [first, last] = values.map(u16::try_from);
+        if values.is_sorted() { Some(first.ok()?..=last.ok()?) } else { None }
+    }
+
+    fn format(value: &RangeInclusive<u16>) -> String {
+        format!("{}\t{}", value.start(), value.end())
+    }
+}
