@@ -100,8 +100,6 @@ impl Iterator for PacketList {
     }
 }
 
-impl ExactSizeIterator for PacketList {}
-
 impl Extend<Packet> for PacketList {
     fn extend<I: IntoIterator<Item = Packet>>(&mut self, packets: I) {
         packets.into_iter().for_each(|packet| self.push_back(packet));
