@@ -206,6 +206,14 @@ impl Netlink {
         self.call(&step, flags, RouteNetlinkMessage::NewRoute(request)).map(drop)
     }
 
+    /// Deletes a link, as somebody else might.
+    #[cfg(test)]
+    pub(super) fn delete_link(&mut self, index: u32) -> Result<(), SetupError> {
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        self.call("delete a link", 0, RouteNetlinkMessage::DelLink(request)).map(drop)
+    }
+
     /// Sends one request and waits for its acknowledgement. Returns the object that came before it, if one did.
     fn call(
         &mut self,

@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{EventfdFlags, eventfd};
 use stack::device::{Capabilities, LinkType};
 use stack::link::ethernet::MacAddr;
 
@@ -49,6 +50,8 @@ pub struct Tun {
     queues: Box<[OwnedFd]>,
     /// Set by the core that finds it out, read by its worker. Relaxed: it orders nothing.
     gone: AtomicBool,
+    /// Never ready. Stands in for the queues once the interface is gone.
+    silence: OwnedFd,
 }
 
 impl Tun {
@@ -66,6 +69,8 @@ impl Tun {
             let allowed = "another address than the kernel's side of the tap has";
             return Err(SetupError::field("mac", config::format_mac(mac), allowed));
         }
+        let silence = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| SetupError::system("make an eventfd", e.raw_os_error()))?;
         let caps = Capabilities {
             name,
             mtu: config.mtu,
@@ -88,6 +93,7 @@ impl Tun {
             link,
             queues,
             gone: AtomicBool::new(false),
+            silence,
         }))
     }
 
@@ -109,18 +115,24 @@ impl Tun {
         &self.link
     }
 
-    /// The descriptor that becomes readable when a frame waits on `queue`. For epoll only: it is non-blocking, and
-    /// every frame read from it elsewhere is missing here.
+    /// The descriptor that becomes readable when a frame waits on `queue`, to sleep on. Every frame read from it
+    /// elsewhere is missing here.
+    ///
+    /// The descriptors of a deleted interface report an error for ever. So that nobody spins on them, a descriptor that
+    /// is never ready takes their place once [`Tun::is_gone`]: ask before every sleep.
     ///
     /// # Panics
     /// There is no such queue.
     #[must_use]
     pub fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
+        if self.is_gone() { self.silence.as_fd() } else { self.queue_fd(queue) }
+    }
+
+    fn queue_fd(&self, queue: u16) -> BorrowedFd<'_> {
         self.queues[usize::from(queue)].as_fd()
     }
 
-    /// Whether somebody else has deleted the interface. Its descriptors are then always ready and never give a frame,
-    /// so a worker should not wait for them any more.
+    /// Whether somebody else has deleted the interface. Nothing arrives any more, and what is sent is dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)

@@ -19,7 +19,7 @@ impl Device for Tun {
 
     /// Reads until nothing waits or `budget` frames were taken, bad ones included.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
-        let fd = self.poll_fd(queue.0);
+        let fd = self.queue_fd(queue.0);
         let mut taken = 0;
         while taken < budget && !out.is_full() {
             match self.read_frame(fd, &mut cx.pool, cx.now) {
@@ -41,7 +41,7 @@ impl Device for Tun {
     }
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
-        let fd = self.poll_fd(queue.0);
+        let fd = self.queue_fd(queue.0);
         while let Some(mut packet) = list.pop_front() {
             match self.write_frame(fd, &mut packet) {
                 Ok(()) => cx.pool.free(packet),

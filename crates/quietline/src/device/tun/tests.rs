@@ -12,6 +12,7 @@ use pkt::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use stack::device::{Device, QueueId};
 
 use super::receive::Frame;
 use super::*;
@@ -94,7 +95,7 @@ impl End {
             packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset };
         }
         packet.meta_mut().gso = gso;
-        let sent = self.tun.write_frame(self.tun.poll_fd(queue), &mut packet);
+        let sent = self.tun.write_frame(self.tun.queue_fd(queue), &mut packet);
         assert_eq!(sent, Ok(()));
         self.pool.free(packet);
     }
@@ -105,7 +106,7 @@ impl End {
         let deadline = Clock::now() + PATIENCE;
         while Clock::now() < deadline {
             for queue in 0..self.tun.caps.queues {
-                let fd = self.tun.poll_fd(queue);
+                let fd = self.tun.queue_fd(queue);
                 match self.tun.read_frame(fd, &mut self.pool, Instant::from_nanos(7)) {
                     Frame::Good(packet) => {
                         if let Some(packet) = self.sort(packet, protocol) {
@@ -168,7 +169,7 @@ impl End {
 }
 
 fn contents(packet: &Packet) -> Vec<u8> {
-    packet.slices().flatten().copied().collect()
+    packet.to_vec()
 }
 
 /// A datagram each way between a kernel socket and us.
@@ -369,6 +370,62 @@ fn a_frame_to_an_interface_that_is_down_is_given_back() {
         let refused = end.tun.write_frame(queues[0].as_fd(), &mut packet);
         assert_eq!(refused, Err(DropReason::DeviceDown));
         end.pool.free(packet);
+        end.finish();
+    });
+}
+
+#[test]
+fn a_deleted_interface_goes_silent() {
+    in_namespace("tap", || {
+        let end = End::new(TunConfig::tap("ql0"));
+        let mut netlink = Netlink::open().expect("netlink");
+        netlink.delete_link(end.tun.host_link().index).expect("deleted");
+        let memory = stack::Memory::new(64 << 20);
+        let mut cx = stack::Cx::new(&memory, 1);
+        let mut batch = pkt::Batch::new();
+        let ready = |end: &End| {
+            let mut fds = [PollFd::from_borrowed_fd(end.tun.poll_fd(0), PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).expect("poll")
+        };
+        assert_eq!(ready(&end), 1, "the kernel reports an error");
+        let mut list: pkt::PacketList = cx.pool.alloc_from(&[0; 64]).into_iter().collect();
+        end.tun.transmit(QueueId(0), &mut cx, &mut list);
+        assert!(list.is_empty());
+        assert_eq!(end.tun.receive(QueueId(0), &mut cx, 64, &mut batch), 0);
+        assert!(end.tun.is_gone());
+        assert_eq!(ready(&end), 0);
+        end.finish();
+    });
+}
+
+#[test]
+fn a_burst_is_received_in_batches_through_the_stacks_trait() {
+    in_namespace("tap", || {
+        let end = End::new(TunConfig::tun("ql0"));
+        let socket = UdpSocket::bind((HOST, 5000)).expect("the kernel's socket");
+        for i in 0..100u8 {
+            socket.send_to(&[i; 200], (US, 6000)).expect("sent");
+        }
+        let memory = stack::Memory::new(64 << 20);
+        let mut cx = stack::Cx::new(&memory, 1);
+        let mut seen = Vec::new();
+        let mut batch = pkt::Batch::new();
+        loop {
+            let taken = end.tun.receive(QueueId(0), &mut cx, 64, &mut batch);
+            assert!(taken <= 64);
+            for packet in batch.drain() {
+                let bytes = packet.to_vec();
+                // The kernel's own IPv6 chatter comes along.
+                if bytes[0] == 0x45 {
+                    seen.push(bytes[28]);
+                }
+                cx.pool.free(packet);
+            }
+            if taken < 64 {
+                break;
+            }
+        }
+        assert_eq!(seen, (0..100).collect::<Vec<u8>>());
         end.finish();
     });
 }
