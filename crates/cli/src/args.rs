@@ -156,10 +156,10 @@ pub(crate) struct LinkArgs {
     #[arg(long, value_name = "G")]
     pub(crate) gateway: Option<IpAddr>,
     /// Cores of the stack, one queue each.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) cores: u16,
     /// MTU of the link.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_521))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535))]
     pub(crate) mtu: u32,
     /// No checksum or segmentation offload on the link.
     #[arg(long)]

@@ -17,10 +17,11 @@ use std::{
 };
 
 use anyhow::Context as _;
+use quietline::Snapshot;
 
 use crate::{
     args::ConnectArgs,
-    endpoint::{Host, KernelHost, Stream},
+    endpoint::{Host, KernelHost, StackHost, Stream},
     failure::Failure,
     output,
     signal::{Signals, Wake, Waker},
@@ -32,17 +33,27 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// After the peer ended its side, stdin that brings nothing for this long has nothing more for the peer.
 const STDIN_QUIET: Duration = Duration::from_secs(2);
 
+/// How long the end of the command waits for the peer to acknowledge what it was sent.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
 /// Runs the command.
 pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
-    let link = args.link.check()?;
+    let link = args.link.check(&args.observe)?;
     if args.host.is_unspecified() || args.host.is_multicast() {
         return Err(Failure::option("HOST", args.host, "no host has this address"));
     }
     let signals = Signals::install().context("cannot install signal handlers")?;
-    match link {
-        None => connect(KernelHost, args, &signals),
-        Some(_) => Err(Failure::Usage("this link is not built in".to_owned())),
-    }
+    let moved = Arc::new(Moved::default());
+    let Some(config) = link else {
+        let outcome = connect(KernelHost, args, &moved, &signals);
+        report(args, &moved, None)?;
+        return outcome;
+    };
+    let link = args.link.open(&config, &args.observe)?;
+    let outcome = connect(StackHost(link.stack.clone()), args, &moved, &signals);
+    let counters = link.close()?;
+    report(args, &moved, Some(&counters))?;
+    outcome
 }
 
 /// How one direction or the whole ended, told to the main thread.
@@ -55,13 +66,17 @@ struct Moved {
     received: AtomicU64,
 }
 
-fn connect<H: Host>(host: H, args: &ConnectArgs, signals: &Signals) -> Result<(), Failure> {
+fn connect<H: Host>(
+    host: H,
+    args: &ConnectArgs,
+    moved: &Arc<Moved>,
+    signals: &Signals,
+) -> Result<(), Failure> {
     let ending: Ending = Arc::default();
-    let moved = Arc::new(Moved::default());
     let waker = signals.waker()?;
     let remote = args.remote();
     {
-        let (ending, moved) = (Arc::clone(&ending), Arc::clone(&moved));
+        let (ending, moved) = (Arc::clone(&ending), Arc::clone(moved));
         // Not joined, and neither is the thread it starts: both may sit in a call that a signal does not end.
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
             let outcome = host
@@ -72,14 +87,12 @@ fn connect<H: Host>(host: H, args: &ConnectArgs, signals: &Signals) -> Result<()
             end(&ending, &waker, outcome);
         })?;
     }
-    let outcome = match signals.wait(None)? {
+    match signals.wait(None)? {
         Wake::Signal(number) => Err(Failure::Signal(number)),
         Wake::Woken | Wake::TimedOut => {
             ending.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(Ok(()))
         }
-    };
-    report(args, &moved)?;
-    outcome
+    }
 }
 
 fn end(ending: &Ending, waker: &Waker, outcome: Result<(), Failure>) {
@@ -90,6 +103,7 @@ fn end(ending: &Ending, waker: &Waker, outcome: Result<(), Failure>) {
 /// Moves bytes both ways until the peer ends its side.
 fn exchange<S: Stream>(stream: S, moved: &Arc<Moved>) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
+    stream.wait_on_close(CLOSE_MAX)?;
     let sender = stream.try_clone()?;
     let (done, sending) = mpsc::channel();
     {
@@ -154,15 +168,21 @@ fn receive<S: Stream>(mut stream: S, moved: &Moved) -> Result<(), Failure> {
 }
 
 /// Prints what `--stats` and `--json` ask for, to stderr: stdout carried the stream.
-fn report(args: &ConnectArgs, moved: &Moved) -> Result<(), Failure> {
+fn report(args: &ConnectArgs, moved: &Moved, counters: Option<&Snapshot>) -> Result<(), Failure> {
+    let counters = counters.filter(|_| args.observe.stats);
     if args.observe.json {
-        let summary = serde_json::json!({
+        let mut summary = serde_json::json!({
             "command": "connect",
             "remote": args.remote().to_string(),
             "bytes_received": moved.received.load(Ordering::Relaxed),
             "bytes_sent": moved.sent.load(Ordering::Relaxed),
         });
+        if let Some(counters) = counters {
+            summary["counters"] = output::counter_object(counters.iter());
+        }
         output::remark(output::json_line(&summary)?.trim_end());
+    } else if let Some(counters) = counters {
+        output::remark(output::counter_lines(counters.iter()).trim_end());
     }
     Ok(())
 }

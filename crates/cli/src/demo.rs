@@ -6,6 +6,7 @@
 mod content;
 mod environment;
 mod json;
+mod meter;
 mod pair;
 mod plot;
 mod report;
@@ -24,6 +25,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use quietline::device::CaptureConfig;
 
 pub(crate) use self::workload::Workload;
 use self::{
@@ -33,6 +35,7 @@ use self::{
 use crate::{
     args::DemoArgs,
     failure::Failure,
+    link::Recording,
     output,
     signal::{Signals, Wake},
 };
@@ -40,13 +43,21 @@ use crate::{
 /// Beyond the time asked for: the longest a slice can take to notice that it stalls, and some.
 const OVERTIME_MAX: Duration = Duration::from_secs(30);
 
+/// Bytes kept of each captured packet: every header, and not the gigabytes the bulk streams carry.
+const SNAPLEN: u32 = 256;
+
 /// Runs the command.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     // Before the work, so that a bad path does not cost the user the time of a run.
     let report =
         args.report.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
-    let plan = Plan::new(args);
-    let result = supervise(plan)?;
+    let capture = CaptureConfig { snaplen: SNAPLEN, ..CaptureConfig::default() };
+    let recording = args.observe.pcap.as_deref().map(|path| Recording::start(path, &capture));
+    let recording = recording.transpose()?.map(Arc::new);
+    let result = supervise(Plan::new(args), recording.clone())?;
+    if let Some(recording) = recording {
+        recording.finish()?;
+    }
     let environment = Environment::read();
     if let Some((path, mut file)) = report {
         let page = report::page(&result, &environment)?;
@@ -68,7 +79,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// Measures on another thread and waits for it, but not for ever.
-fn supervise(plan: Plan) -> Result<DemoResult, Failure> {
+fn supervise(plan: Plan, recording: Option<Arc<Recording>>) -> Result<DemoResult, Failure> {
     let signals = Signals::install().context("cannot install signal handlers")?;
     let waker = signals.waker()?;
     let limit = Duration::from_secs_f64(plan.seconds) + OVERTIME_MAX;
@@ -78,7 +89,7 @@ fn supervise(plan: Plan) -> Result<DemoResult, Failure> {
         let (progress, result) = (Arc::clone(&progress), Arc::clone(&result));
         // Not joined after a signal or a hang: the process ends under it, and there is nothing to clean up.
         thread::Builder::new().name("demo".to_owned()).spawn(move || {
-            let measured = run::measure(&plan, &progress);
+            let measured = run::measure(&plan, recording.as_deref(), &progress);
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
             waker.wake();
         })?;

@@ -4,6 +4,7 @@
 //! stacks and not two programs.
 
 mod kernel;
+mod stack;
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::kernel::KernelHost;
+pub(crate) use self::{kernel::KernelHost, stack::StackHost};
 
 /// One host's socket layer.
 pub(crate) trait Host: Clone + Send + Sync + 'static {
@@ -55,4 +56,8 @@ pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
 
     /// Limits how long a write may block.
     fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Makes the last drop wait until the peer has everything: for a program that ends right after, when its
+    /// stack ends with it.
+    fn wait_on_close(&self, limit: Duration) -> io::Result<()>;
 }

@@ -2,11 +2,20 @@
 //!
 //! Checks here need two options together or knowledge of IP addressing; single values were checked by `args`.
 
-use std::{net::IpAddr, str::FromStr};
+use std::{io, net::IpAddr, path::Path, str::FromStr, sync::Arc};
 
+use anyhow::Context as _;
 use ipnet::IpNet;
+use quietline::{
+    Snapshot, Stack,
+    device::{Capture, CaptureConfig, SetupError, Tun, TunConfig},
+};
 
-use crate::{args::LinkArgs, failure::Failure};
+use crate::{
+    args::{LinkArgs, ObserveArgs},
+    failure::Failure,
+    output,
+};
 
 /// Longest interface name Linux takes: IFNAMSIZ without its terminating zero.
 const NAME_BYTES_MAX: usize = 15;
@@ -51,11 +60,28 @@ pub(crate) enum Layer {
     Tun,
 }
 
+/// A stack on its link, and what records it.
+#[derive(Debug)]
+pub(crate) struct OpenLink {
+    /// The stack.
+    pub(crate) stack: Stack,
+    /// Our address.
+    pub(crate) address: IpAddr,
+    capture: Option<Recording>,
+}
+
+/// A capture and the name of its file.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    capture: Arc<Capture>,
+    file: String,
+}
+
 impl LinkArgs {
     /// Checks the options against each other. `None` for the kernel's own sockets.
-    pub(crate) fn check(&self) -> Result<Option<LinkConfig>, Failure> {
+    pub(crate) fn check(&self, observe: &ObserveArgs) -> Result<Option<LinkConfig>, Failure> {
         let (layer, name) = match &self.link {
-            LinkSpec::Kernel => return self.check_kernel().map(|()| None),
+            LinkSpec::Kernel => return self.check_kernel(observe).map(|()| None),
             LinkSpec::Tap(name) => (Layer::Tap, name.clone()),
             LinkSpec::Tun(name) => (Layer::Tun, name.clone()),
         };
@@ -83,14 +109,61 @@ impl LinkArgs {
         Ok(Some(LinkConfig { layer, name, address }))
     }
 
+    /// Creates the link and starts the stack on it.
+    pub(crate) fn open(
+        &self,
+        config: &LinkConfig,
+        observe: &ObserveArgs,
+    ) -> Result<OpenLink, Failure> {
+        let capture =
+            observe.pcap.as_deref().map(|path| Recording::start(path, &CaptureConfig::default()));
+        let capture = capture.transpose()?;
+        let base = match config.layer {
+            Layer::Tap => TunConfig::tap(&config.name),
+            Layer::Tun => TunConfig::tun(&config.name),
+        };
+        let device = Tun::create(&TunConfig {
+            queues: self.cores,
+            vnet_hdr: !self.no_vnet_hdr,
+            mtu: self.mtu,
+            host_address: self.peer,
+            ..base
+        });
+        let device = device.map_err(|error| match error {
+            SetupError::Field { .. } => Failure::Usage(error.to_string()),
+            SetupError::System { .. } => Failure::Run(error.into()),
+        })?;
+        let mut builder = Stack::builder()
+            .name(&config.name)
+            .device(device)
+            .address(config.address)
+            .cores(self.cores);
+        if let Some(gateway) = self.gateway {
+            builder = builder.gateway(gateway);
+        }
+        for Sysctl { name, value } in &self.sysctl {
+            builder = builder.sysctl(name, value);
+        }
+        if let Some(recording) = &capture {
+            builder = builder.capture(recording.handle());
+        }
+        let stack = builder.build().map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
+            _ => Failure::Run(anyhow::Error::new(error).context("cannot start the stack")),
+        })?;
+        Ok(OpenLink { stack, address: config.address.addr(), capture })
+    }
+
     /// `--link kernel` has nothing to configure, and an option that would do nothing is a mistake.
-    fn check_kernel(&self) -> Result<(), Failure> {
+    fn check_kernel(&self, observe: &ObserveArgs) -> Result<(), Failure> {
         let useless = [
             (self.address.is_some(), "--address"),
             (self.peer.is_some(), "--peer"),
             (self.gateway.is_some(), "--gateway"),
             (self.no_vnet_hdr, "--no-vnet-hdr"),
             (!self.sysctl.is_empty(), "--sysctl"),
+            (observe.pcap.is_some(), "--pcap"),
+            (observe.stats, "--stats"),
         ];
         match useless.into_iter().find(|(given, _)| *given) {
             Some((_, option)) => {
@@ -98,6 +171,42 @@ impl LinkArgs {
             }
             None => Ok(()),
         }
+    }
+}
+
+impl OpenLink {
+    /// Ends the stack and the capture. Returns the counters as they were at the end.
+    pub(crate) fn close(self) -> Result<Snapshot, Failure> {
+        let counters = self.stack.counters();
+        self.stack.shutdown();
+        if let Some(recording) = self.capture {
+            recording.finish()?;
+        }
+        Ok(counters)
+    }
+}
+
+impl Recording {
+    /// Starts to write a file.
+    pub(crate) fn start(path: &Path, config: &CaptureConfig) -> Result<Self, Failure> {
+        let capture = Capture::create(path, config).map_err(anyhow::Error::new)?;
+        Ok(Self { capture, file: path.display().to_string() })
+    }
+
+    /// The capture, for a stack's builder.
+    pub(crate) fn handle(&self) -> Arc<Capture> {
+        Arc::clone(&self.capture)
+    }
+
+    /// Completes the file and says what is in it.
+    pub(crate) fn finish(&self) -> Result<(), Failure> {
+        let report =
+            self.capture.finish().with_context(|| format!("cannot write {}", self.file))?;
+        output::remark(&format!(
+            "quietline: {} packets in {}, {} left out",
+            report.written, self.file, report.lost
+        ));
+        Ok(())
     }
 }
 
@@ -191,8 +300,10 @@ mod tests {
         }
     }
 
+    const QUIET: ObserveArgs = ObserveArgs { pcap: None, stats: false, json: false };
+
     fn refused(args: &LinkArgs) -> bool {
-        matches!(args.check(), Err(Failure::Usage(_)))
+        matches!(args.check(&QUIET), Err(Failure::Usage(_)))
     }
 
     #[test]
@@ -228,9 +339,9 @@ mod tests {
 
     #[test]
     fn host_addresses_only() {
-        assert!(args("tap:q", "10.0.0.2/24").check().is_ok());
-        assert!(args("tap:q", "10.0.0.0/31").check().is_ok());
-        assert!(args("tap:q", "10.0.0.9/32").check().is_ok());
+        assert!(args("tap:q", "10.0.0.2/24").check(&QUIET).is_ok());
+        assert!(args("tap:q", "10.0.0.0/31").check(&QUIET).is_ok());
+        assert!(args("tap:q", "10.0.0.9/32").check(&QUIET).is_ok());
         for address in [
             "0.0.0.0/0",
             "10.0.0.0/24",
@@ -253,11 +364,11 @@ mod tests {
         link.gateway = Some("fe80::1".parse().expect("address"));
         assert!(refused(&link));
         link.gateway = Some("10.0.0.1".parse().expect("address"));
-        assert!(link.check().is_ok());
+        assert!(link.check(&QUIET).is_ok());
         link.peer = Some("10.0.0.2/24".parse().expect("address"));
         assert!(refused(&link));
         link.peer = Some("10.0.0.1/24".parse().expect("address"));
-        assert!(link.check().is_ok());
+        assert!(link.check(&QUIET).is_ok());
     }
 
     #[test]
@@ -265,7 +376,9 @@ mod tests {
         assert!(refused(&args("kernel", "10.0.0.2/24")));
         let mut link = args("kernel", "10.0.0.2/24");
         link.address = None;
-        assert!(matches!(link.check(), Ok(None)));
+        assert!(matches!(link.check(&QUIET), Ok(None)));
+        let counting = ObserveArgs { stats: true, ..QUIET };
+        assert!(matches!(link.check(&counting), Err(Failure::Usage(_))));
         link.link = LinkSpec::Tap("q".to_owned());
         assert!(refused(&link));
     }

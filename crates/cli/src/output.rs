@@ -52,6 +52,16 @@ pub(crate) fn counter_lines<'a>(counters: impl IntoIterator<Item = (&'a str, u64
     counters.into_iter().map(|(name, value)| format!("{name:<32}{value}\n")).collect()
 }
 
+/// The same counters as a JSON object.
+pub(crate) fn counter_object<'a>(
+    counters: impl IntoIterator<Item = (&'a str, u64)>,
+) -> serde_json::Value {
+    counters
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), serde_json::Value::from(value)))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

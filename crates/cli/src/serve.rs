@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use quietline::Snapshot;
 
 use self::{
     http::HttpService,
@@ -28,7 +29,7 @@ use self::{
 };
 use crate::{
     args::{ServeArgs, Service},
-    endpoint::{Host, KernelHost, Listener, Stream},
+    endpoint::{Host, KernelHost, Listener, StackHost, Stream},
     failure::Failure,
     output,
     signal::{Signals, Wake},
@@ -40,21 +41,28 @@ const BUFFER_BYTES: usize = 128 * 1024;
 /// How long to stay away from `accept` after it failed for lack of memory or descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long the end waits for connection threads to notice it. They only have to return from a call.
+const SETTLE_MAX: Duration = Duration::from_millis(500);
+
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let link = args.link.check()?;
+    let link = args.link.check(&args.observe)?;
     let handler = Arc::new(Handler::prepare(args)?);
     raise_descriptor_limit();
     // Before the link exists, so that no moment is left in which a signal could leave it behind.
     let signals = Signals::install().context("cannot install signal handlers")?;
-    match link {
-        None => {
-            let address = SocketAddr::from(([127, 0, 0, 1], args.port()));
-            let totals = serve(KernelHost, address, args, handler, &signals)?;
-            report(args, address, &totals)
-        }
-        Some(_) => Err(Failure::Usage("this link is not built in".to_owned())),
-    }
+    let Some(config) = link else {
+        let address = SocketAddr::from(([127, 0, 0, 1], args.port()));
+        let totals = serve(KernelHost, address, args, handler, &signals)?;
+        return report(args, address, &totals, None);
+    };
+    let link = args.link.open(&config, &args.observe)?;
+    let address = SocketAddr::new(link.address, args.port());
+    let totals = serve(StackHost(link.stack.clone()), address, args, handler, &signals)?;
+    // Ends every connection, and with it its thread, which then publishes what it counted.
+    let counters = link.close()?;
+    totals.settle(SETTLE_MAX);
+    report(args, address, &totals, Some(&counters))
 }
 
 /// Serves until a signal or until accepting fails for good.
@@ -144,19 +152,30 @@ fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// Prints what `--stats` and `--json` ask for.
-fn report(args: &ServeArgs, address: SocketAddr, totals: &Totals) -> Result<(), Failure> {
-    if args.observe.json {
-        return output::print_json(&serde_json::json!({
-            "command": "serve",
-            "service": args.service.name(),
-            "address": address.to_string(),
-            "connections": totals.connections(),
-            "refused": totals.refusals(),
-            "bytes_received": totals.bytes_received(),
-            "bytes_sent": totals.bytes_sent(),
-        }));
+fn report(
+    args: &ServeArgs,
+    address: SocketAddr,
+    totals: &Totals,
+    counters: Option<&Snapshot>,
+) -> Result<(), Failure> {
+    let counters = counters.filter(|_| args.observe.stats);
+    if !args.observe.json {
+        return counters
+            .map_or(Ok(()), |counters| output::print(&output::counter_lines(counters.iter())));
     }
-    Ok(())
+    let mut summary = serde_json::json!({
+        "command": "serve",
+        "service": args.service.name(),
+        "address": address.to_string(),
+        "connections": totals.connections(),
+        "refused": totals.refusals(),
+        "bytes_received": totals.bytes_received(),
+        "bytes_sent": totals.bytes_sent(),
+    });
+    if let Some(counters) = counters {
+        summary["counters"] = output::counter_object(counters.iter());
+    }
+    output::print_json(&summary)
 }
 
 /// A service ready to take connections.

@@ -1,18 +1,81 @@
 //! The pairs of hosts the demo measures: the machine with itself, and two quietline stacks on a wire.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 use anyhow::Result;
+use ipnet::{IpNet, Ipv4Net};
+use quietline::{Impairment, Stack, Wire, WireConfig};
 
 use super::{slice::Pair, workload::WireKind};
-use crate::endpoint::KernelHost;
+use crate::{
+    endpoint::{KernelHost, StackHost},
+    link::Recording,
+};
+
+/// Fraction of packets the lossy wire loses, in each direction.
+const LOSS: f64 = 0.01;
+/// Fraction of packets the lossy wire holds back.
+const REORDER: f64 = 0.01;
+/// How long it holds them back: enough for dozens of segments to overtake, far below a retransmission timeout.
+const REORDER_DELAY: Duration = Duration::from_micros(100);
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const PREFIX_LEN: u8 = 24;
 
 /// Two kernel sockets on the loopback interface, as the system has it configured.
 pub(super) fn kernel() -> Pair<KernelHost> {
     Pair { client: KernelHost, server: KernelHost, server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
-/// Two stacks on a wire.
-pub(super) fn quietline(_wire: WireKind, _seed: u64) -> Result<Pair<KernelHost>> {
-    Ok(kernel())
+/// Two stacks on a wire. The recording sees the server's end: the other end would show every frame again.
+pub(super) fn quietline(
+    kind: WireKind,
+    seed: u64,
+    recording: Option<&Recording>,
+) -> Result<Pair<StackHost>> {
+    let impairment = match kind {
+        WireKind::Frames | WireKind::Superframes => Impairment::default(),
+        WireKind::Lossy => Impairment {
+            loss: LOSS,
+            reorder: REORDER,
+            reorder_delay: REORDER_DELAY,
+            ..Impairment::default()
+        },
+    };
+    let (left, right) = Wire::pair(&WireConfig {
+        name: kind.name().to_owned(),
+        mtu: 1500,
+        tso: kind == WireKind::Superframes,
+        // A wire that does damage is checked like a real link; the others leave checksums out, as the
+        // kernel's loopback does.
+        checksums: kind == WireKind::Lossy,
+        forward: impairment,
+        backward: impairment,
+        seed,
+        ..WireConfig::default()
+    })?;
+    let mut server = Stack::builder()
+        .name(format!("{} server", kind.name()))
+        .device(right)
+        .address(network(SERVER)?);
+    if let Some(recording) = recording {
+        server = server.capture(recording.handle());
+    }
+    let client = Stack::builder()
+        .name(format!("{} client", kind.name()))
+        .device(left)
+        .address(network(CLIENT)?);
+    Ok(Pair {
+        client: StackHost(client.build()?),
+        server: StackHost(server.build()?),
+        server_ip: IpAddr::V4(SERVER),
+    })
+}
+
+fn network(address: Ipv4Addr) -> Result<IpNet> {
+    Ok(IpNet::V4(Ipv4Net::new(address, PREFIX_LEN)?))
 }

@@ -42,6 +42,10 @@ pub(super) fn ratios(result: &DemoResult) -> Result<Option<String>> {
             .configure_mesh()
             .disable_x_mesh()
             .y_desc("quietline / kernel")
+            .x_label_formatter(&|name| match name {
+                SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => (*name).to_string(),
+                SegmentValue::Last => String::new(),
+            })
             .y_label_formatter(&|value| format!("{value:.2}"))
             .draw()?;
         let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];

@@ -5,7 +5,7 @@
 //! used up, so that a faster machine gets more repeats and not a longer run.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -15,13 +15,15 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
+    meter::Slice,
     pair,
-    slice::{self, Pair, Sample, Slice},
+    slice::{self, Pair, Sample},
     workload::{WireKind, Workload},
 };
 use crate::{
     args::DemoArgs,
-    endpoint::KernelHost,
+    endpoint::{KernelHost, StackHost},
+    link::Recording,
     stats::{Ratio, SplitMix64, Summary},
 };
 
@@ -203,18 +205,23 @@ impl ContentCheck {
 }
 
 /// Runs the plan. A workload that fails is given up and the others go on.
-pub(super) fn measure(plan: &Plan, progress: &Progress) -> Result<DemoResult> {
+pub(super) fn measure(
+    plan: &Plan,
+    recording: Option<&Recording>,
+    progress: &Progress,
+) -> Result<DemoResult> {
     let start = Instant::now();
-    let mut bench = Bench { plan, progress, kernel: pair::kernel(), quietline: HashMap::new() };
+    let (kernel, quietline) = (pair::kernel(), BTreeMap::new());
+    let mut bench = Bench { plan, recording, progress, kernel, quietline };
     let mut outcomes: Vec<_> = plan.workloads.iter().copied().map(Outcome::new).collect();
     // A short unrecorded slice each: fills packet pools, and finds what does not work at all early.
-    bench.round(&mut outcomes, None)?;
+    bench.round(&mut outcomes, None);
     let budget = Duration::from_secs_f64(plan.seconds);
     let mut rounds = 0;
     let mut round_longest = Duration::ZERO;
     while rounds == 0 || (rounds < ROUNDS_MAX && start.elapsed() + round_longest <= budget) {
         let round_start = Instant::now();
-        bench.round(&mut outcomes, Some(rounds))?;
+        bench.round(&mut outcomes, Some(rounds));
         round_longest = round_longest.max(round_start.elapsed());
         rounds += 1;
     }
@@ -223,16 +230,17 @@ pub(super) fn measure(plan: &Plan, progress: &Progress) -> Result<DemoResult> {
 }
 
 /// The hosts, kept over all rounds.
-struct Bench<'p, Q = KernelHost> {
+struct Bench<'p> {
     plan: &'p Plan,
+    recording: Option<&'p Recording>,
     progress: &'p Progress,
     kernel: Pair<KernelHost>,
-    quietline: HashMap<WireKind, Pair<Q>>,
+    quietline: BTreeMap<WireKind, Pair<StackHost>>,
 }
 
 impl Bench<'_> {
     /// One round over all workloads; `None` is the unrecorded one.
-    fn round(&mut self, outcomes: &mut [Outcome], round: Option<usize>) -> Result<()> {
+    fn round(&mut self, outcomes: &mut [Outcome], round: Option<usize>) {
         let share = if round.is_some() { 1.0 } else { 0.25 };
         for outcome in outcomes {
             for (index, side) in order(outcome.workload, round.unwrap_or(0)).iter().enumerate() {
@@ -250,7 +258,6 @@ impl Bench<'_> {
                 }
             }
         }
-        Ok(())
     }
 
     fn slice(&mut self, workload: Workload, side: Side, slice: Slice) -> Result<Sample> {
@@ -259,11 +266,10 @@ impl Bench<'_> {
             Side::Quietline => {
                 let wire = workload.wire();
                 let pair = match self.quietline.entry(wire) {
-                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(entry) => {
-                        let pair =
-                            pair::quietline(wire, self.plan.seed).context("building two hosts")?;
-                        entry.insert(pair)
+                    Entry::Occupied(entry) => entry.into_mut(),
+                    Entry::Vacant(entry) => {
+                        let pair = pair::quietline(wire, self.plan.seed, self.recording);
+                        entry.insert(pair.context("building two hosts")?)
                     }
                 };
                 slice::run(pair, workload, slice)
@@ -272,7 +278,10 @@ impl Bench<'_> {
     }
 
     fn counters(&self) -> Vec<(String, Vec<(&'static str, u64)>)> {
-        Vec::new()
+        let hosts = self.quietline.values().flat_map(|pair| [&pair.client, &pair.server]);
+        hosts
+            .map(|StackHost(stack)| (stack.name().to_owned(), stack.counters().iter().collect()))
+            .collect()
     }
 }
 

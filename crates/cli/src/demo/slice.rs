@@ -15,10 +15,10 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use hdrhistogram::Histogram;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     content::{Content, ContentSum},
+    meter::{Meter, Slice},
     workload::Workload,
 };
 use crate::endpoint::{Host, Listener, Stream};
@@ -39,17 +39,6 @@ pub(super) struct Pair<H> {
     pub(super) server: H,
     /// The server's address.
     pub(super) server_ip: IpAddr,
-}
-
-/// How long a slice takes, and its randomness.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Slice {
-    /// Time before measuring: connections reach their window, caches fill.
-    pub(super) warmup: Duration,
-    /// Time measured.
-    pub(super) measure: Duration,
-    /// Seed of the content.
-    pub(super) seed: u64,
 }
 
 /// What a slice measured.
@@ -81,7 +70,7 @@ fn stream<H: Host>(pair: &Pair<H>, slice: Slice, checked: bool) -> Result<Sample
     let (_, mut connections) = connections(pair, 1)?;
     let (mut client, mut server) = connections.pop().context("no connection")?;
     let mut meter = Meter::start(slice);
-    let end = meter.end;
+    let end = meter.end();
     let (sent, received) = thread::scope(|scope| {
         let sender =
             thread::Builder::new().name("sender".to_owned()).spawn_scoped(scope, || {
@@ -339,99 +328,6 @@ fn histogram() -> Result<Histogram<u64>> {
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Counts work between the end of the warm-up and the end of the slice, by the clock of the thread that
-/// sees the work complete.
-#[derive(Debug)]
-struct Meter {
-    begin: Instant,
-    end: Instant,
-    /// Work counted so far, measured or not.
-    work: u64,
-    first: Option<Mark>,
-    last: Option<Mark>,
-}
-
-/// A moment of a measurement.
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    time: Instant,
-    work: u64,
-    cpu_seconds: f64,
-}
-
-/// What lies between two marks.
-#[derive(Debug)]
-struct Measured {
-    work: u64,
-    seconds: f64,
-    cores: f64,
-}
-
-impl Meter {
-    fn start(slice: Slice) -> Self {
-        let begin = Instant::now() + slice.warmup;
-        Self { begin, end: begin + slice.measure, work: 0, first: None, last: None }
-    }
-
-    /// Whether the warm-up is over and the end not reached, as of the last `add`.
-    fn is_measuring(&self) -> bool {
-        self.first.is_some() && self.last.is_none()
-    }
-
-    /// Counts completed work; `false` once the slice is over.
-    fn add(&mut self, work: u64) -> bool {
-        self.work += work;
-        if self.last.is_some() {
-            return false;
-        }
-        let now = Instant::now();
-        if self.first.is_none() {
-            if now >= self.begin {
-                self.first = Some(Mark::new(now, self.work));
-            }
-        } else if now >= self.end {
-            self.last = Some(Mark::new(now, self.work));
-            return false;
-        }
-        true
-    }
-
-    /// The result. A slice so starved that it never passed a mark counts from its begin to this moment.
-    fn finish(self) -> Measured {
-        let last = self.last.unwrap_or_else(|| Mark::new(Instant::now(), self.work));
-        let first = self.first.unwrap_or(Mark { time: self.begin, work: 0, ..last });
-        let seconds = last.time.saturating_duration_since(first.time).as_secs_f64().max(1e-9);
-        Measured {
-            work: last.work - first.work,
-            seconds,
-            cores: (last.cpu_seconds - first.cpu_seconds) / seconds,
-        }
-    }
-}
-
-impl Mark {
-    fn new(time: Instant, work: u64) -> Self {
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "CPU time of a process, in f64 to the microsecond"
-        )]
-        let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-        Self { time, work, cpu_seconds }
-    }
-}
-
-impl Measured {
-    fn per_second(&self) -> f64 {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a slice has far fewer than 2^52 transactions"
-        )]
-        let work = self.work as f64;
-        work / self.seconds
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) enum Workload {
 }
 
 /// What the wire between the two quietline hosts does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WireKind {
     /// MTU 1500, every frame for itself.
     Frames,
@@ -28,6 +28,17 @@ pub(super) enum WireKind {
     Superframes,
     /// Like `Frames`, with loss and reordering.
     Lossy,
+}
+
+impl WireKind {
+    /// Name of the interfaces on it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Frames => "frames",
+            Self::Superframes => "superframes",
+            Self::Lossy => "lossy",
+        }
+    }
 }
 
 /// One row of the table.

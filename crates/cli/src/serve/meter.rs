@@ -3,6 +3,8 @@
 use std::{
     io::{self, IoSlice, Read, Write},
     sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::endpoint::Stream;
@@ -16,6 +18,7 @@ const PUBLISH_BYTES: u64 = 1 << 20;
 pub(crate) struct Totals {
     connections: AtomicU64,
     refused: AtomicU64,
+    active: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
 }
@@ -29,6 +32,14 @@ impl Totals {
     /// Counts a connection that was closed because no thread could be had.
     pub(super) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until no connection is being served, but not longer than `limit`.
+    pub(super) fn settle(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while self.active.load(Ordering::Relaxed) > 0 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Accepted connections.
@@ -64,6 +75,7 @@ pub(super) struct Metered<'t, S> {
 impl<'t, S: Stream> Metered<'t, S> {
     /// Starts counting a connection.
     pub(super) fn new(stream: S, totals: &'t Totals) -> Self {
+        totals.active.fetch_add(1, Ordering::Relaxed);
         Self { stream, totals, received: 0, sent: 0 }
     }
 
@@ -115,5 +127,6 @@ impl<S: Stream> Write for Metered<'_, S> {
 impl<S> Drop for Metered<'_, S> {
     fn drop(&mut self) {
         self.publish(1);
+        self.totals.active.fetch_sub(1, Ordering::Relaxed);
     }
 }

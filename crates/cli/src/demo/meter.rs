@@ -1,0 +1,139 @@
+//! The clock of a slice: what counts as measured, and at what cost in CPU time.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long a slice takes, and its randomness.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slice {
+    /// Time before measuring: connections reach their window, caches fill.
+    pub(super) warmup: Duration,
+    /// Time measured.
+    pub(super) measure: Duration,
+    /// Seed of the content.
+    pub(super) seed: u64,
+}
+
+/// Counts work between the end of the warm-up and the end of the slice, by the clock of the thread that
+/// sees the work complete.
+#[derive(Debug)]
+pub(super) struct Meter {
+    begin: Instant,
+    end: Instant,
+    /// Work counted so far, measured or not.
+    work: u64,
+    first: Option<Mark>,
+    last: Option<Mark>,
+}
+
+/// A moment of a measurement.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    time: Instant,
+    work: u64,
+    cpu_seconds: f64,
+}
+
+/// What lies between two marks.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// Work done.
+    pub(super) work: u64,
+    /// Wall time.
+    pub(super) seconds: f64,
+    /// CPU seconds of the process per second.
+    pub(super) cores: f64,
+}
+
+impl Meter {
+    /// Starts the slice now.
+    pub(super) fn start(slice: Slice) -> Self {
+        let begin = Instant::now() + slice.warmup;
+        Self { begin, end: begin + slice.measure, work: 0, first: None, last: None }
+    }
+
+    /// When work need not start any more.
+    pub(super) fn end(&self) -> Instant {
+        self.end
+    }
+
+    /// Whether the warm-up is over and the end not reached, as of the last `add`.
+    pub(super) fn is_measuring(&self) -> bool {
+        self.first.is_some() && self.last.is_none()
+    }
+
+    /// Counts completed work; `false` once the slice is over.
+    pub(super) fn add(&mut self, work: u64) -> bool {
+        self.work += work;
+        if self.last.is_some() {
+            return false;
+        }
+        let now = Instant::now();
+        if self.first.is_none() {
+            if now >= self.begin {
+                self.first = Some(Mark::new(now, self.work));
+            }
+        } else if now >= self.end {
+            self.last = Some(Mark::new(now, self.work));
+            return false;
+        }
+        true
+    }
+
+    /// The result. A slice so starved that it never passed a mark counts from its begin to this moment.
+    pub(super) fn finish(self) -> Measured {
+        let last = self.last.unwrap_or_else(|| Mark::new(Instant::now(), self.work));
+        let first = self.first.unwrap_or(Mark { time: self.begin, work: 0, ..last });
+        let seconds = last.time.saturating_duration_since(first.time).as_secs_f64().max(1e-9);
+        Measured {
+            work: last.work - first.work,
+            seconds,
+            cores: (last.cpu_seconds - first.cpu_seconds) / seconds,
+        }
+    }
+}
+
+impl Mark {
+    fn new(time: Instant, work: u64) -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "CPU time of a process, in f64 to the microsecond"
+        )]
+        let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+        Self { time, work, cpu_seconds }
+    }
+}
+
+impl Measured {
+    /// Work per second.
+    pub(super) fn per_second(&self) -> f64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a slice has far fewer than 2^52 transactions"
+        )]
+        let work = self.work as f64;
+        work / self.seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warm_up_does_not_count() {
+        let (warmup, measure) = (Duration::from_millis(5), Duration::from_millis(20));
+        let mut meter = Meter::start(Slice { warmup, measure, seed: 0 });
+        let mut measured = 0;
+        while meter.add(1) {
+            measured += u64::from(meter.is_measuring());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let result = meter.finish();
+        assert_eq!(result.work, measured);
+        assert!(result.seconds >= 0.015 && result.cores >= 0.0, "{result:?}");
+        assert!(result.work <= 25 && result.per_second() <= 1000.0, "{result:?}");
+    }
+}

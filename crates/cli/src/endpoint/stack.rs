@@ -1,0 +1,70 @@
+//! The sockets of a quietline stack.
+
+use std::{
+    io,
+    net::{Shutdown, SocketAddr},
+    time::Duration,
+};
+
+use quietline::{Stack, TcpListener, TcpStream};
+
+use super::{Host, Listener, Stream};
+
+/// Connections that may wait for `accept`: the limit Linux sets by default (`net.core.somaxconn`), so that a
+/// thousand clients at once find room.
+const BACKLOG: u32 = 4096;
+
+/// A stack as a host.
+#[derive(Debug, Clone)]
+pub(crate) struct StackHost(pub(crate) Stack);
+
+impl Host for StackHost {
+    type Stream = TcpStream;
+    type Listener = TcpListener;
+
+    fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        TcpListener::bind_with_backlog(&self.0, address, BACKLOG)
+    }
+
+    fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(&self.0, address)
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        Self::accept(self)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Self::local_addr(self)
+    }
+}
+
+impl Stream for TcpStream {
+    fn try_clone(&self) -> io::Result<Self> {
+        Self::try_clone(self)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        Self::shutdown(self, how)
+    }
+
+    fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        Self::set_nodelay(self, nodelay)
+    }
+
+    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        Self::set_read_timeout(self, limit)
+    }
+
+    fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        Self::set_write_timeout(self, limit)
+    }
+
+    fn wait_on_close(&self, limit: Duration) -> io::Result<()> {
+        self.set_linger(Some(limit))
+    }
+}
