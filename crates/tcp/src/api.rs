@@ -1,0 +1,266 @@
+//! The application's calls: send, receive, what it may do next, and what went wrong.
+//!
+//! Above: `stack::socket`. RFC 9293 §3.10.2–3.10.3; Linux: tcp_sendmsg, tcp_recvmsg, tcp_poll.
+//!
+//! None of these blocks or sends: they move bytes between the application and the queues. The caller runs `output`
+//! after them, and waits when they answer `WouldBlock`.
+//!
+//! Not here: closing (`close`), options (`sockopt`).
+
+use core::ops::Deref;
+
+use bitflags::bitflags;
+
+use crate::{
+    cx::Cx,
+    receive_window::{receive_window, wanted_window},
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// What ended a connection or an attempt. The socket layer maps each to its errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpError {
+    /// ECONNREFUSED: a reset answered our SYN.
+    ConnectionRefused,
+    /// ECONNRESET: a reset ended the connection.
+    ConnectionReset,
+    /// EPIPE: a reset came after the peer had closed its side.
+    BrokenPipe,
+    /// ETIMEDOUT: R2, keepalive or the user timeout gave up.
+    TimedOut,
+    /// EHOSTUNREACH: the network said so.
+    HostUnreachable,
+    /// ENETUNREACH: the network said so.
+    NetworkUnreachable,
+    /// ENOPROTOOPT: the peer's host does not speak TCP.
+    ProtocolUnreachable,
+    /// ECONNABORTED: the stack ended it.
+    Aborted,
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// EAGAIN: the send buffer is full, or the handshake is not done.
+    WouldBlock,
+    /// EPIPE: this side is closed for writing.
+    BrokenPipe,
+    /// ENOBUFS: no packet memory.
+    NoMemory,
+    /// The connection ended; reported once.
+    Connection(TcpError),
+}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvError {
+    /// EAGAIN: nothing has come yet.
+    WouldBlock,
+    /// ENOTCONN: there is no connection.
+    NotConnected,
+    /// The connection ended; reported once, after everything received was read.
+    Connection(TcpError),
+}
+
+bitflags! {
+    /// What the application may do without waiting (Linux `tcp_poll`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Readiness: u8 {
+        /// Data, end of stream or an error can be read (EPOLLIN).
+        const READ = 1;
+        /// Room to write, or writing fails at once (EPOLLOUT).
+        const WRITE = 1 << 1;
+        /// The peer will send no more (EPOLLRDHUP).
+        const RDHUP = 1 << 2;
+        /// Both directions are over (EPOLLHUP).
+        const HUP = 1 << 3;
+        /// An error waits to be taken (EPOLLERR).
+        const ERROR = 1 << 4;
+    }
+}
+
+/// Sizes of the send buffer's share per segment: payload plus descriptor (Linux `tcp_sndbuf_expand`).
+const SEGMENT_OVERHEAD_BYTES: u32 = 1024;
+
+impl Tcb {
+    /// Copies bytes from `bufs` to the send queue and answers how many: at least one, or an error. `more` promises
+    /// another write soon (`MSG_MORE`): the last small segment waits for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`SendError`].
+    pub fn send<B: Deref<Target = [u8]>>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        bufs: &[B],
+        more: bool,
+    ) -> Result<usize, SendError> {
+        if self.error.is_some() || self.flags.contains(TcbFlags::SHUT_WRITE) {
+            return Err(self.error.take().map_or(SendError::BrokenPipe, SendError::Connection));
+        }
+        match self.state {
+            State::Established | State::CloseWait => {}
+            State::SynSent | State::SynRecv => return Err(SendError::WouldBlock),
+            _ => return Err(SendError::BrokenPipe),
+        }
+        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut sent = 0;
+        let mut failed = SendError::WouldBlock;
+        'bufs: for buf in bufs {
+            let mut rest: &[u8] = buf;
+            while !rest.is_empty() {
+                match self.append(cx, rest) {
+                    Ok(taken) => {
+                        sent += taken;
+                        rest = &rest[taken..];
+                    }
+                    Err(error) => {
+                        failed = error;
+                        break 'bufs;
+                    }
+                }
+            }
+        }
+        if sent == 0 && wanted > 0 {
+            return Err(failed);
+        }
+        if !more && sent > 0 {
+            self.send_queue.mark_push();
+            self.pushed_seq = self.send_queue.write_seq();
+        }
+        Ok(sent)
+    }
+
+    /// Appends at most one packet's worth.
+    fn append(&mut self, cx: &mut Cx<'_>, bytes: &[u8]) -> Result<usize, SendError> {
+        if self.send_queue.wmem_queued() >= self.sndbuf {
+            return Err(SendError::WouldBlock);
+        }
+        let goal = self.mss.size_goal(self.max_window);
+        let piece = &bytes[..bytes.len().min(goal as usize)];
+        let taken = self.send_queue.append(cx.pool, piece, goal);
+        if taken == 0 {
+            return Err(SendError::NoMemory);
+        }
+        // Push what the application is slow to follow up: half a window (Linux `forced_push`).
+        if self.send_queue.write_seq().since(self.pushed_seq) > self.max_window / 2 {
+            self.send_queue.mark_push();
+            self.pushed_seq = self.send_queue.write_seq();
+        }
+        Ok(taken)
+    }
+
+    /// Copies received bytes to `buf` and answers how many; 0 is the end of the stream. With `peek` they stay.
+    ///
+    /// # Errors
+    ///
+    /// See [`RecvError`].
+    pub fn recv(
+        &mut self,
+        cx: &mut Cx<'_>,
+        buf: &mut [u8],
+        peek: bool,
+    ) -> Result<usize, RecvError> {
+        if self.receive_queue.is_empty() {
+            return self.recv_nothing();
+        }
+        if peek {
+            return Ok(self.receive_queue.peek(buf));
+        }
+        let copied = self.receive_queue.read(cx.pool, buf);
+        self.on_read(cx, u32::try_from(copied).unwrap_or(u32::MAX));
+        Ok(copied)
+    }
+
+    /// What reading an empty queue means.
+    fn recv_nothing(&mut self) -> Result<usize, RecvError> {
+        if let Some(error) = self.error.take() {
+            return Err(RecvError::Connection(error));
+        }
+        if self.flags.contains(TcbFlags::SHUT_READ) {
+            return Ok(0);
+        }
+        if self.state == State::Close {
+            return Err(RecvError::NotConnected);
+        }
+        Err(RecvError::WouldBlock)
+    }
+
+    /// The application made room: autotuning, and an ACK that tells the peer, when it is worth one (Linux
+    /// `tcp_cleanup_rbuf`).
+    fn on_read(&mut self, cx: &Cx<'_>, copied: u32) {
+        self.receive_buffer.on_read(copied, cx.config, cx.now);
+        if copied == 0 || !self.state.may_receive() {
+            return;
+        }
+        let unacked = self.rcv_nxt.since(self.rcv_wup);
+        let drained = self.receive_queue.is_empty() && !self.ack.is_pingpong();
+        if self.ack.is_pending() && (unacked > self.ack.rcv_mss() || (drained && unacked > 0)) {
+            self.ack.schedule_now();
+            return;
+        }
+        // RFC 9293 §3.8.6.2.2: the window at least doubles, which is half the buffer or two segments.
+        let window = receive_window(self);
+        if window <= self.receive_buffer.window_clamp() / 2 {
+            let wanted = wanted_window(self);
+            if wanted > 0 && wanted / 2 >= window {
+                self.ack.schedule_now();
+            }
+        }
+    }
+
+    /// What the application may do without waiting.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let mut ready = Readiness::empty();
+        let shut_read = self.flags.contains(TcbFlags::SHUT_READ);
+        let shut_write = self.flags.contains(TcbFlags::SHUT_WRITE);
+        ready.set(Readiness::ERROR, self.error.is_some());
+        ready.set(Readiness::HUP, self.state == State::Close || (shut_read && shut_write));
+        ready.set(Readiness::RDHUP, shut_read);
+        if matches!(self.state, State::SynSent | State::SynRecv) {
+            return ready;
+        }
+        ready.set(Readiness::READ, shut_read || !self.receive_queue.is_empty());
+        ready.set(Readiness::WRITE, shut_write || self.has_write_space());
+        ready
+    }
+
+    /// A third of the buffer is free (Linux `sk_stream_min_wspace`), and few enough bytes are unsent.
+    fn has_write_space(&self) -> bool {
+        let queued = self.send_queue.wmem_queued();
+        let free = self.sndbuf.saturating_sub(queued);
+        let unsent = self.send_queue.write_seq().since(self.snd_nxt);
+        free >= queued / 2 && free > 0 && unsent < self.not_sent_lowat
+    }
+
+    /// Takes the error that ended the connection (`SO_ERROR`).
+    pub fn take_error(&mut self) -> Option<TcpError> {
+        self.error.take()
+    }
+
+    /// Bytes that can be read now (`SIOCINQ`).
+    #[must_use]
+    pub fn readable_bytes(&self) -> usize {
+        self.receive_queue.bytes() as usize
+    }
+
+    /// Bytes queued and not acknowledged (`SIOCOUTQ`).
+    #[must_use]
+    pub fn unacked_bytes(&self) -> usize {
+        self.send_queue.write_seq().since(self.snd_una) as usize
+    }
+
+    /// The send buffer follows the congestion window: twice of it, so that the application refills one half while the
+    /// other is in flight (Linux `tcp_sndbuf_expand`).
+    pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
+        if self.flags.contains(TcbFlags::SNDBUF_LOCKED) {
+            return;
+        }
+        let cwnd = self.congestion.cwnd().max(self.congestion.initial_window());
+        let overhead = (cwnd / self.mss.effective()).saturating_mul(SEGMENT_OVERHEAD_BYTES);
+        let wanted = cwnd.saturating_add(overhead).saturating_mul(2).min(cx.config.tcp_wmem.max);
+        self.sndbuf = self.sndbuf.max(wanted);
+    }
+}

@@ -1,0 +1,177 @@
+//! Settings of TCP, by their Linux names.
+//!
+//! Above: `stack::sysctl` parses and validates text into these fields. Linux: Documentation/networking/ip-sysctl.rst.
+//!
+//! One `TcpConfig` belongs to a stack (Linux: a network namespace) and is only read by the engine. A value that a
+//! socket may override (keepalive times, buffer sizes) is copied into the [`Tcb`](crate::Tcb) when it is made, so
+//! that a later change concerns new connections, as in Linux.
+//!
+//! Not here: ranges and error texts (`stack::sysctl`), per-socket options (`api.rs`).
+
+use core::time::Duration;
+
+use crate::congestion::Algorithm;
+
+/// Minimum, default and maximum of a buffer, in bytes of `truesize` (Linux: the three numbers of `tcp_rmem`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferLimits {
+    /// Smallest buffer under memory pressure.
+    pub min: u32,
+    /// What a new socket gets.
+    pub default: u32,
+    /// How far autotuning may go.
+    pub max: u32,
+}
+
+/// The `net.ipv4.tcp_*` settings the engine reads. Times are durations, limits are counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// `tcp_rmem`: receive buffer. 131072 by default, of which half is window (`tcp_adv_win_scale`).
+    pub tcp_rmem: BufferLimits,
+    /// `tcp_wmem`: send buffer. 16384 is raised at once to hold two initial windows, then follows cwnd.
+    pub tcp_wmem: BufferLimits,
+    /// `net.core.rmem_max`: largest buffer `SO_RCVBUF` may ask for; it also bounds the window scale we offer.
+    pub rmem_max: u32,
+    /// `net.core.wmem_max`: largest buffer `SO_SNDBUF` may ask for.
+    pub wmem_max: u32,
+    /// `tcp_moderate_rcvbuf`: receive-window autotuning (dynamic right-sizing).
+    pub tcp_moderate_rcvbuf: bool,
+    /// `tcp_timestamps`: offer and accept RFC 7323 timestamps.
+    pub tcp_timestamps: bool,
+    /// `tcp_window_scaling`: offer and accept RFC 7323 window scaling.
+    pub tcp_window_scaling: bool,
+    /// `tcp_retries1`: retransmissions after which the network layer is asked to look for another route.
+    pub tcp_retries1: u8,
+    /// `tcp_retries2`: R2 of RFC 9293 §3.8.3 as a count; 15 means 924.6 s when RTO starts at 200 ms.
+    pub tcp_retries2: u8,
+    /// `tcp_syn_retries`: how often a SYN is repeated before connect fails; 6 means 127 s.
+    pub tcp_syn_retries: u8,
+    /// `tcp_synack_retries`: how often a SYN-ACK is repeated before the request is forgotten; 5 means 63 s.
+    pub tcp_synack_retries: u8,
+    /// `tcp_orphan_retries`: R2 once no application holds the socket; 0 means Linux's 8.
+    pub tcp_orphan_retries: u8,
+    /// `tcp_keepalive_time`: idle time before the first probe.
+    pub tcp_keepalive_time: Duration,
+    /// `tcp_keepalive_intvl`: time between probes.
+    pub tcp_keepalive_intvl: Duration,
+    /// `tcp_keepalive_probes`: unanswered probes after which the connection is dead.
+    pub tcp_keepalive_probes: u8,
+    /// `tcp_fin_timeout`: how long an orphan stays in FIN-WAIT-2.
+    pub tcp_fin_timeout: Duration,
+    /// `tcp_rfc1337`: a TIME-WAIT ignores RST segments.
+    pub tcp_rfc1337: bool,
+    /// `tcp_base_mss`: where path MTU probing starts and where a suspected black hole is retried.
+    pub tcp_base_mss: u16,
+    /// `tcp_min_snd_mss`: no peer and no ICMP may push our segments below this.
+    pub tcp_min_snd_mss: u16,
+    /// `tcp_invalid_ratelimit`: shortest time between two ACKs that answer unacceptable segments (RFC 5961 §7).
+    pub tcp_invalid_ratelimit: Duration,
+    /// `tcp_slow_start_after_idle`: shrink cwnd after an RTO without sending (RFC 2861).
+    pub tcp_slow_start_after_idle: bool,
+    /// `tcp_notsent_lowat`: a socket is writable only while it holds fewer unsent bytes than this.
+    pub tcp_notsent_lowat: u32,
+    /// `tcp_reordering`: duplicate ACKs that mean a loss (RFC 5681: 3).
+    pub tcp_reordering: u8,
+    /// `tcp_tso_win_divisor`: a superframe waits for an ACK until it may fill this part of the window; 0 never waits.
+    pub tcp_tso_win_divisor: u8,
+    /// `tcp_rto_min_us`, as a duration: Linux's 200 ms, below the second of RFC 6298 §2.4.
+    pub tcp_rto_min: Duration,
+    /// `tcp_rto_max_ms`, as a duration: 120 s.
+    pub tcp_rto_max: Duration,
+    /// Longest time an ACK may wait (Linux `TCP_DELACK_MAX`); RFC 9293 §3.8.6.3 allows 500 ms.
+    pub tcp_delack_max: Duration,
+    /// Shortest delayed-ACK time (Linux `TCP_DELACK_MIN`).
+    pub tcp_delack_min: Duration,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            tcp_rmem: BufferLimits { min: 4096, default: 131_072, max: 6_291_456 },
+            tcp_wmem: BufferLimits { min: 4096, default: 16_384, max: 4_194_304 },
+            rmem_max: 212_992,
+            wmem_max: 212_992,
+            tcp_moderate_rcvbuf: true,
+            tcp_timestamps: true,
+            tcp_window_scaling: true,
+            tcp_retries1: 3,
+            tcp_retries2: 15,
+            tcp_syn_retries: 6,
+            tcp_synack_retries: 5,
+            tcp_orphan_retries: 0,
+            tcp_keepalive_time: Duration::from_secs(7200),
+            tcp_keepalive_intvl: Duration::from_secs(75),
+            tcp_keepalive_probes: 9,
+            tcp_fin_timeout: Duration::from_secs(60),
+            tcp_rfc1337: false,
+            tcp_base_mss: 1024,
+            tcp_min_snd_mss: 48,
+            tcp_invalid_ratelimit: Duration::from_millis(500),
+            tcp_slow_start_after_idle: true,
+            tcp_notsent_lowat: u32::MAX,
+            tcp_reordering: 3,
+            tcp_tso_win_divisor: 3,
+            tcp_rto_min: Duration::from_millis(200),
+            tcp_rto_max: Duration::from_secs(120),
+            tcp_delack_max: Duration::from_millis(200),
+            tcp_delack_min: Duration::from_millis(40),
+        }
+    }
+}
+
+/// Keepalive of one socket: `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Idle time before the first probe.
+    pub time: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is dead.
+    pub probes: u8,
+}
+
+impl Keepalive {
+    /// The stack's defaults.
+    #[must_use]
+    pub const fn from_config(config: &TcpConfig) -> Self {
+        Self {
+            time: config.tcp_keepalive_time,
+            interval: config.tcp_keepalive_intvl,
+            probes: config.tcp_keepalive_probes,
+        }
+    }
+}
+
+/// What a socket may set before it has a connection; a listener hands its own to every child, as in Linux.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `TCP_NODELAY`: no Nagle.
+    pub nodelay: bool,
+    /// `TCP_CORK`: hold back what is not a full segment.
+    pub cork: bool,
+    /// `SO_KEEPALIVE` with its three numbers; `None` is off.
+    pub keepalive: Option<Keepalive>,
+    /// `SO_LINGER`; zero means that close resets.
+    pub linger: Option<Duration>,
+    /// `SO_RCVBUF`, already doubled and bounded by the socket layer; it ends autotuning.
+    pub rcvbuf: Option<u32>,
+    /// `SO_SNDBUF`, already doubled and bounded by the socket layer; it ends autotuning.
+    pub sndbuf: Option<u32>,
+    /// `TCP_USER_TIMEOUT` (RFC 5482): how long sent data may stay unacknowledged.
+    pub user_timeout: Option<Duration>,
+    /// `TCP_MAXSEG`: the MSS we announce and use at most.
+    pub maxseg: Option<u16>,
+    /// `TCP_CONGESTION`.
+    pub congestion: Algorithm,
+}
+
+/// What the route to the peer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathParams {
+    /// Largest IP packet of the path.
+    pub mtu: u32,
+    /// Largest IP packet the device cuts into segments by itself (`gso_max_size`); 0 without TSO.
+    pub gso_bytes_max: u32,
+    /// Flow hash of the connection, put into every packet's metadata.
+    pub flow_hash: u32,
+}

@@ -1,0 +1,52 @@
+//! What the engine is lent for one call: time, memory, counters, settings, chance, and where packets leave.
+//!
+//! Above: `stack::Cx`, which builds one of these around a socket call or a batch of segments.
+//!
+//! The engine keeps no reference to any of it, reads no clock and owns no pool: two runs with equal arguments give
+//! equal packets.
+//!
+//! Not here: the stack's own execution context (`stack::cx`).
+
+use core::fmt;
+
+use pkt::{Instant, PacketList, Pool, Verdict};
+
+use crate::{
+    config::TcpConfig,
+    counters::{Counter, Counters},
+    rng::Rng,
+};
+
+/// Arguments every engine call shares.
+pub struct Cx<'a> {
+    /// The moment this call happens at.
+    pub now: Instant,
+    /// Packet memory of the core or thread that runs.
+    pub pool: &'a mut Pool,
+    /// Counter page of the stack; its single writer is whoever runs this call.
+    pub counters: &'a Counters,
+    /// Segments to transmit, TCP header in front, in order. All belong to the connection (or mini socket) of this
+    /// call: the caller drains the list before it enters another one.
+    pub out: &'a mut PacketList,
+    /// Settings of the stack.
+    pub config: &'a TcpConfig,
+    /// Seeded chance.
+    pub rng: &'a mut Rng,
+}
+
+impl Cx<'_> {
+    /// Adds one to a counter.
+    pub(crate) fn count(&self, counter: Counter) {
+        self.counters.add(counter, 1);
+    }
+}
+
+impl fmt::Debug for Cx<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cx").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+/// Answer of every function that takes a segment: it is consumed, or dropped with a reason and given back. Nothing
+/// passes TCP upwards.
+pub type SegmentVerdict = Verdict<core::convert::Infallible>;

@@ -1,0 +1,202 @@
+//! Delayed acknowledgments: when an ACK is owed, and whether it may wait for data to carry it.
+//!
+//! RFC 9293 §3.8.6.3, RFC 5681 §4.2; Linux: inet_connection_sock's icsk_ack, tcp_event_data_recv,
+//! __tcp_ack_snd_check, tcp_send_delayed_ack.
+//!
+//! An ACK is owed at once after more than one full segment (counted in bytes, so that a superframe counts as what
+//! it carries), for anything out of order, and while `quick` lasts: at the start of a connection the peer's slow
+//! start needs every ACK. A connection that answers requests (`pingpong`) lets its answers carry them instead.
+//! Owing is noted by `input`; one ACK for everything leaves with `output`.
+//!
+//! Not here: the timer slot (`timer`), the segment (`output`).
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::config::TcpConfig;
+
+/// ACKs sent at once when a connection starts or wakes: Linux `TCP_MAX_QUICKACKS`, enough for slow start to pass
+/// the initial window.
+const QUICK_ACKS_MAX: u8 = 16;
+
+/// First guess of the peer's segment size, until a larger segment shows it.
+const RCV_MSS_INITIAL: u32 = 536;
+
+/// What is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    /// Within the delayed-ACK time, unless data carries it first.
+    Delayed,
+    /// With the next `output`.
+    Now,
+}
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub(crate) struct DelayedAck {
+    /// When data last came.
+    last_data_at: Instant,
+    /// ATO: how long an ACK may wait; follows the gaps between arrivals. 0 until data came.
+    ato_us: u32,
+    /// The peer's segment size as seen: the unit of "every second segment".
+    rcv_mss: u32,
+    delack_min_us: u32,
+    delack_max_us: u32,
+    pending: Pending,
+    /// ACKs still to be sent at once.
+    quick: u8,
+    /// We answer what we receive: ACKs ride on the answers.
+    pingpong: bool,
+}
+
+impl DelayedAck {
+    pub(crate) fn new(config: &TcpConfig) -> Self {
+        Self {
+            last_data_at: Instant::ZERO,
+            ato_us: 0,
+            rcv_mss: RCV_MSS_INITIAL,
+            delack_min_us: micros(config.tcp_delack_min),
+            delack_max_us: micros(config.tcp_delack_max),
+            pending: Pending::Nothing,
+            quick: 0,
+            pingpong: false,
+        }
+    }
+
+    /// A segment with data was accepted. `segment_bytes` is the size of one segment of it: a superframe's MSS.
+    pub(crate) fn on_data(
+        &mut self,
+        now: Instant,
+        segment_bytes: u32,
+        advmss: u16,
+        rcv_wnd: u32,
+        rto: Duration,
+    ) {
+        self.rcv_mss = self.rcv_mss.max(segment_bytes.min(u32::from(advmss)));
+        let gap_us = micros(now - self.last_data_at);
+        let min = self.delack_min_us;
+        if self.ato_us == 0 {
+            self.start_quick(rcv_wnd);
+            self.ato_us = min;
+        } else if gap_us <= min / 2 {
+            self.ato_us = self.ato_us / 2 + min / 2;
+        } else if gap_us < self.ato_us {
+            self.ato_us = (self.ato_us / 2 + gap_us).min(micros(rto));
+        } else if gap_us > micros(rto) {
+            // The peer was silent for an RTO: it may have restarted slow start.
+            self.start_quick(rcv_wnd);
+        }
+        self.last_data_at = now;
+    }
+
+    fn start_quick(&mut self, rcv_wnd: u32) {
+        let acks = (rcv_wnd / (2 * self.rcv_mss)).clamp(2, u32::from(QUICK_ACKS_MAX));
+        self.quick = self.quick.max(u8::try_from(acks).unwrap_or(QUICK_ACKS_MAX));
+    }
+
+    /// The peer seems to miss our ACKs (it repeats itself): answer at once for a while.
+    pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
+        self.start_quick(rcv_wnd);
+        self.pingpong = false;
+        self.ato_us = self.delack_min_us;
+    }
+
+    /// `TCP_QUICKACK`.
+    pub(crate) fn set_quick(&mut self, on: bool) {
+        self.pingpong = !on;
+        if on {
+            self.quick = self.quick.max(1);
+            if self.pending == Pending::Delayed {
+                self.pending = Pending::Now;
+            }
+        }
+    }
+
+    /// Data is owed an ACK; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the last one.
+    pub(crate) fn schedule(&mut self, unacked: u32) {
+        let quick = self.quick > 0 && !self.pingpong;
+        if unacked > self.rcv_mss || quick {
+            self.pending = Pending::Now;
+        } else if self.pending == Pending::Nothing {
+            self.pending = Pending::Delayed;
+        }
+    }
+
+    /// An ACK is owed with the next `output`.
+    pub(crate) fn schedule_now(&mut self) {
+        self.pending = Pending::Now;
+    }
+
+    /// A segment with ACK left: nothing is owed.
+    pub(crate) fn on_ack_sent(&mut self) {
+        if self.pending != Pending::Nothing && self.quick > 0 {
+            self.quick -= 1;
+            if self.quick == 0 {
+                self.ato_us = self.delack_min_us;
+            }
+        }
+        self.pending = Pending::Nothing;
+    }
+
+    /// Data left soon after data came: an interactive connection.
+    pub(crate) fn on_data_sent(&mut self, now: Instant) {
+        if self.ato_us != 0 && micros(now - self.last_data_at) < self.ato_us {
+            self.pingpong = true;
+        }
+    }
+
+    /// The delayed-ACK timer ran out: no answer came in time, so do not count on the next.
+    pub(crate) fn on_delack_timeout(&mut self, rto: Duration) {
+        if self.pingpong {
+            self.pingpong = false;
+            self.ato_us = self.delack_min_us;
+        } else {
+            self.ato_us = self.ato_us.saturating_mul(2).min(micros(rto));
+        }
+    }
+
+    pub(crate) fn cancel(&mut self) {
+        self.pending = Pending::Nothing;
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending != Pending::Nothing
+    }
+
+    pub(crate) fn is_now(&self) -> bool {
+        self.pending == Pending::Now
+    }
+
+    /// The peer's segment size as seen.
+    pub(crate) fn rcv_mss(&self) -> u32 {
+        self.rcv_mss
+    }
+
+    pub(crate) fn is_pingpong(&self) -> bool {
+        self.pingpong
+    }
+
+    pub(crate) fn ato(&self) -> Duration {
+        Duration::from_micros(u64::from(self.ato_us))
+    }
+
+    /// How long the owed ACK may wait from now on.
+    pub(crate) fn delay(&self, srtt: Option<Duration>) -> Duration {
+        let mut ceiling = self.delack_max_us.saturating_mul(5) / 2;
+        if self.pingpong {
+            ceiling = self.delack_max_us;
+        }
+        // Never much longer than the round trip: the peer's RTO has to cover both.
+        if let Some(srtt) = srtt {
+            ceiling = ceiling.min(micros(srtt).max(self.delack_min_us));
+        }
+        let wait = self.ato_us.max(self.delack_min_us).min(ceiling);
+        Duration::from_micros(u64::from(wait.min(self.delack_max_us)))
+    }
+}
+
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}

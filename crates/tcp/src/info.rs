@@ -1,0 +1,155 @@
+//! A snapshot of a connection, and the invariants of its block.
+//!
+//! Above: `TCP_INFO`, `ss`, the simulator. Linux: tcp_get_info.
+
+use core::time::Duration;
+
+use crate::{
+    receive_window::receive_window,
+    retransmit::CaState,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// What `TCP_INFO` reports. Windows and queues in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// State.
+    pub state: State,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+    /// Window scales: the peer's, ours.
+    pub window_scales: (u8, u8),
+    /// Retransmission timeout.
+    pub rto: Duration,
+    /// Delayed-ACK time.
+    pub ato: Duration,
+    /// Payload of a full segment we send.
+    pub snd_mss: u32,
+    /// Payload of a full segment we receive, as seen.
+    pub rcv_mss: u32,
+    /// Smoothed round-trip time.
+    pub rtt: Option<Duration>,
+    /// Its deviation.
+    pub rttvar: Duration,
+    /// Smallest round-trip time.
+    pub min_rtt: Option<Duration>,
+    /// Congestion window.
+    pub cwnd: u32,
+    /// Slow-start threshold.
+    pub ssthresh: u32,
+    /// Bytes in flight.
+    pub in_flight: u32,
+    /// Bytes taken to be lost.
+    pub lost: u32,
+    /// The peer's window.
+    pub snd_wnd: u32,
+    /// Our window, as announced and not yet used.
+    pub rcv_wnd: u32,
+    /// Round-trip time as the receiver sees it.
+    pub rcv_rtt: Duration,
+    /// Bytes read in the best round trip.
+    pub rcv_space: u32,
+    /// Largest IP packet of the path.
+    pub pmtu: u32,
+    /// Announced MSS.
+    pub advmss: u16,
+    /// Timeouts since the last progress.
+    pub retransmits: u8,
+    /// Unanswered probes.
+    pub probes: u8,
+    /// Exponent of the RTO's back-off.
+    pub backoff: u8,
+    /// Fast or timeout recovery runs.
+    pub in_recovery: bool,
+    /// Segments retransmitted.
+    pub total_retrans: u32,
+    /// Payload bytes the peer acknowledged.
+    pub bytes_acked: u64,
+    /// Payload bytes received in order.
+    pub bytes_received: u64,
+    /// Payload bytes sent, without retransmissions.
+    pub bytes_sent: u64,
+    /// Payload bytes retransmitted.
+    pub bytes_retrans: u64,
+    /// Segments sent.
+    pub segs_out: u32,
+    /// Segments received.
+    pub segs_in: u32,
+    /// Bytes queued and never sent.
+    pub notsent_bytes: u32,
+}
+
+impl Tcb {
+    /// A snapshot for `TCP_INFO`.
+    #[must_use]
+    pub fn info(&self) -> TcpInfo {
+        TcpInfo {
+            state: self.state,
+            timestamps: self.flags.contains(TcbFlags::TIMESTAMPS),
+            window_scales: (self.snd_wscale, self.rcv_wscale),
+            rto: self.rtt.rto(),
+            ato: self.ack.ato(),
+            snd_mss: self.mss.effective(),
+            rcv_mss: self.ack.rcv_mss(),
+            rtt: self.rtt.srtt(),
+            rttvar: self.rtt.rttvar(),
+            min_rtt: self.rtt.min_rtt(),
+            cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            in_flight: self.pipe(),
+            lost: self.send_queue.lost_bytes(),
+            snd_wnd: self.snd_wnd,
+            rcv_wnd: receive_window(self),
+            rcv_rtt: self.receive_buffer.rtt(),
+            rcv_space: self.receive_buffer.space(),
+            pmtu: self.mss.pmtu(),
+            advmss: self.mss.advertised(),
+            retransmits: self.recovery.timeouts(),
+            probes: self.probes_out,
+            backoff: self.rtt.backoff(),
+            in_recovery: matches!(self.recovery.state(), CaState::Recovery | CaState::Loss),
+            total_retrans: self.totals.total_retrans,
+            bytes_acked: self.totals.bytes_acked,
+            bytes_received: self.totals.bytes_received,
+            bytes_sent: self.totals.bytes_sent,
+            bytes_retrans: self.totals.bytes_retrans,
+            segs_out: self.totals.segs_out,
+            segs_in: self.totals.segs_in,
+            notsent_bytes: self.send_queue.write_seq().since(self.snd_nxt),
+        }
+    }
+
+    /// Walks the block's invariants.
+    ///
+    /// # Panics
+    ///
+    /// If one does not hold: the engine has a bug.
+    pub fn check(&self) {
+        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA <= SND.NXT");
+        assert!(self.rcv_wup.le(self.rcv_nxt), "RCV.NXT only grows");
+        self.receive_queue.check();
+        self.reassembly.check(self.rcv_nxt);
+        self.congestion.check();
+        if self.state == State::Close {
+            assert!(self.send_queue.is_empty(), "a closed connection queues nothing");
+            assert_eq!(self.next_deadline(), None, "a closed connection waits for nothing");
+            return;
+        }
+        let syn_acked = self.snd_una != self.iss;
+        let una = if syn_acked { self.snd_una } else { self.iss + 1 };
+        self.send_queue.check(una, self.snd_nxt);
+        let window_end = self.rcv_wup + self.rcv_wnd;
+        let fin = u32::from(self.flags.contains(TcbFlags::FIN_RECEIVED));
+        if self.state.is_synchronized() {
+            assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT stays inside the window");
+        }
+        assert!(self.snd_wnd <= self.max_window, "MAX.WND is the largest window");
+        let waits = self.next_deadline().is_some();
+        let outstanding = !self.send_queue.is_empty() || !syn_acked;
+        assert!(
+            !outstanding || waits || self.state == State::SynRecv,
+            "what is outstanding has a timer"
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! Fifth step: what the peer acknowledges, and its window.
+//!
+//! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue, tcp_ack_update_window.
+//!
+//! Not here: what a duplicate ACK means (`retransmit`).
+
+use core::time::Duration;
+
+use pkt::{DropReason, Instant};
+
+use super::{Segment, reset};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    header::Flags,
+    reset as reset_segment, retransmit,
+    send_queue::Acked,
+    seq::SeqNum,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+    timer::{self, RtxPurpose},
+};
+
+pub(super) fn check(
+    tcb: &mut Tcb,
+    segment: &Segment<'_>,
+    cx: &mut Cx<'_>,
+) -> Result<(), DropReason> {
+    if !segment.header.has(Flags::ACK) {
+        return Err(DropReason::TcpFlags);
+    }
+    let ack = segment.header.ack;
+    if tcb.state == State::SynRecv {
+        establish(tcb, segment, cx)?;
+    }
+    if ack.gt(tcb.snd_nxt) {
+        // RFC 9293: an ACK for something not yet sent is answered and dropped.
+        reset::challenge(tcb, cx);
+        return Err(DropReason::TcpAckUnsentData);
+    }
+    if ack.lt(tcb.snd_una) {
+        // RFC 5961 §5: older than any window the peer can have meant is a blind injection.
+        if ack.lt(tcb.snd_una - tcb.max_window) {
+            reset::challenge(tcb, cx);
+            return Err(DropReason::TcpTooOldAck);
+        }
+        // A late ACK says nothing new, but its segment may carry data.
+        note_alive(tcb, cx.now);
+        return Ok(());
+    }
+    process(tcb, segment, cx);
+    after_fin_acked(tcb, cx)
+}
+
+/// SYN-RECEIVED: an ACK of our SYN establishes; any other gets a reset.
+fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+    let ack = segment.header.ack;
+    if ack.le(tcb.snd_una) || ack.gt(tcb.snd_nxt) {
+        reset_segment::reply(cx, &tcb.tuple, segment.header, segment.seq_len());
+        return Err(DropReason::TcpInvalidAck);
+    }
+    tcb.snd_wnd = scaled_window(tcb, segment);
+    tcb.snd_wl1 = segment.header.seq;
+    tcb.max_window = tcb.max_window.max(tcb.snd_wnd);
+    on_syn_acked(tcb, segment, cx);
+    Ok(())
+}
+
+/// The handshake is complete: its round trip is the first sample.
+pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
+    // The SYN alone is acknowledged here: nothing else was sent before.
+    tcb.snd_una = tcb.iss + 1;
+    let rtt = if tcb.recovery.handshake_was_lossy() {
+        timestamp_rtt(tcb, segment, cx.now)
+    } else {
+        Some(cx.now - tcb.last_sent_at)
+    };
+    if let Some(rtt) = rtt {
+        tcb.rtt.on_sample(rtt, tcb.snd_una, tcb.snd_nxt);
+    }
+    tcb.establish(cx);
+    if tcb.flags.contains(TcbFlags::SHUT_WRITE) {
+        tcb.start_close(cx);
+    }
+}
+
+/// An ACK of SND.UNA or later, not beyond SND.NXT.
+pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
+    let ack = segment.header.ack;
+    let in_flight = tcb.send_queue.sent_count() > 0;
+    let window_changed = update_window(tcb, segment);
+    let acked = advance(tcb, cx, ack);
+    let rtt = sample_rtt(tcb, cx, segment, &acked);
+    note_alive(tcb, cx.now);
+    // RFC 5681 §2: data outstanding, no payload, no SYN or FIN, nothing acknowledged, the window as it was.
+    let duplicate = in_flight && acked.bytes == 0 && segment.seq_len() == 0 && !window_changed;
+    retransmit::on_ack(tcb, cx, &acked, rtt, duplicate);
+    update_timer(tcb, cx, &acked);
+    if acked.bytes > 0 {
+        cx.count(Counter::TcpExtTCPPureAcks);
+        tcb.grow_sndbuf(cx);
+    }
+}
+
+/// SND.WND from the newest segment (RFC 9293 §3.10.7.4: SND.WL1, SND.WL2). Answers whether the window changed.
+fn update_window(tcb: &mut Tcb, segment: &Segment<'_>) -> bool {
+    let header = segment.header;
+    let window = scaled_window(tcb, segment);
+    let newer = header.ack.gt(tcb.snd_una)
+        || header.seq.gt(tcb.snd_wl1)
+        || (header.seq == tcb.snd_wl1 && window > tcb.snd_wnd);
+    if !newer {
+        return false;
+    }
+    tcb.snd_wl1 = header.seq;
+    let changed = window != tcb.snd_wnd;
+    tcb.snd_wnd = window;
+    tcb.max_window = tcb.max_window.max(window);
+    changed
+}
+
+fn scaled_window(tcb: &Tcb, segment: &Segment<'_>) -> u32 {
+    let shift = if segment.header.has(Flags::SYN) { 0 } else { tcb.snd_wscale };
+    u32::from(segment.header.window) << shift
+}
+
+/// SND.UNA moves to `ack`; what is before it leaves the queue.
+fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum) -> Acked {
+    if ack == tcb.snd_una {
+        return Acked::default();
+    }
+    let acked = tcb.send_queue.ack_to(cx.pool, ack);
+    tcb.snd_una = ack;
+    tcb.totals.bytes_acked += u64::from(acked.bytes);
+    acked
+}
+
+/// RFC 6298 §3: from the send time when the segment was sent once (Karn), else from the echoed timestamp.
+fn sample_rtt(
+    tcb: &mut Tcb,
+    cx: &Cx<'_>,
+    segment: &Segment<'_>,
+    acked: &Acked,
+) -> Option<Duration> {
+    if acked.bytes == 0 {
+        return None;
+    }
+    let rtt = match acked.sent_at {
+        Some(sent_at) if !acked.retransmitted => Some(cx.now - sent_at),
+        _ => timestamp_rtt(tcb, segment, cx.now),
+    }?;
+    tcb.rtt.on_sample(rtt, tcb.snd_una, tcb.snd_nxt);
+    Some(rtt)
+}
+
+/// Round trip from TSecr, in our millisecond clock: never less than one tick.
+fn timestamp_rtt(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> Option<Duration> {
+    let (_, echo) = segment.header.options.timestamps?;
+    if !tcb.flags.contains(TcbFlags::TIMESTAMPS) || echo == 0 {
+        return None;
+    }
+    let ms = tcb.ts_now(now).wrapping_sub(echo);
+    // An echo from the future is a peer's invention.
+    (ms < u32::MAX / 2).then(|| Duration::from_millis(u64::from(ms.max(1))))
+}
+
+/// The peer is there: probes start over.
+pub(super) fn note_alive(tcb: &mut Tcb, now: Instant) {
+    tcb.last_received_at = now;
+    tcb.probes_out = 0;
+    tcb.soft_error = None;
+}
+
+/// RFC 6298 §5.2–5.3, and the persist timer once the window opened.
+fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
+    match tcb.timers.rtx() {
+        Some(RtxPurpose::Persist) => {
+            tcb.timers.stop_rtx();
+            if tcb.snd_wnd == 0 && tcb.send_queue.first_unsent().is_some() {
+                timer::arm_persist(tcb, cx);
+            }
+        }
+        Some(RtxPurpose::Retransmit) if tcb.send_queue.sent_count() == 0 => tcb.timers.stop_rtx(),
+        Some(RtxPurpose::Retransmit) if acked.bytes > 0 => retransmit::arm_rto(tcb, cx),
+        _ => {}
+    }
+}
+
+/// Figure 5's edges that wait for the ACK of our FIN.
+fn after_fin_acked(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+    let closing = matches!(tcb.state, State::FinWait1 | State::Closing | State::LastAck);
+    if !closing || tcb.snd_una != tcb.send_queue.write_seq() {
+        return Ok(());
+    }
+    match tcb.state {
+        State::FinWait1 => {
+            tcb.set_state(cx, State::FinWait2);
+            tcb.enter_fin_wait_2(cx);
+        }
+        State::Closing => tcb.enter_time_wait(cx),
+        _ => {
+            tcb.finish(cx, None);
+            return Err(DropReason::TcpClosed);
+        }
+    }
+    Ok(())
+}

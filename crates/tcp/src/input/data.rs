@@ -1,0 +1,186 @@
+//! Seventh and eighth step: payload and FIN.
+//!
+//! RFC 9293 §3.10.7.4 seventh and eighth, RFC 5681 §4.2; Linux: tcp_data_queue, tcp_ofo_queue, tcp_fin.
+//!
+//! The segment starts at RCV.NXT or later and lies inside the window (first step). In order it goes to the receive
+//! queue with everything it makes contiguous; out of order it waits in `reassembly` and is answered at once, because
+//! three such answers are what fast retransmit needs.
+
+use pkt::{DropReason, Packet};
+
+use super::Segment;
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    output,
+    reassembly::Insert,
+    receive_window,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+pub(super) fn process(
+    tcb: &mut Tcb,
+    segment: &mut Segment<'_>,
+    cx: &mut Cx<'_>,
+) -> Result<(), DropReason> {
+    if segment.seq_len() == 0 {
+        return Ok(());
+    }
+    if !tcb.state.may_receive() {
+        // The peer sends beyond its FIN: nothing of it counts.
+        return Err(DropReason::TcpClosed);
+    }
+    if segment.len > 0 && tcb.flags.contains(TcbFlags::SHUT_READ) && tcb.state != State::Established
+    {
+        return abort_on_data(tcb, cx);
+    }
+    if segment.seq != tcb.rcv_nxt {
+        queue_out_of_order(tcb, segment, cx)
+    } else if segment.len > 0 {
+        queue_in_order(tcb, segment, cx)
+    } else {
+        Ok(())
+    }
+}
+
+/// Nobody will ever read this: the peer must not believe otherwise (RFC 1122 §4.2.2.13).
+fn abort_on_data(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+    cx.count(Counter::TcpExtTCPAbortOnData);
+    output::send_reset(tcb, cx);
+    tcb.finish(cx, None);
+    Err(DropReason::TcpAbortOnData)
+}
+
+fn queue_in_order(
+    tcb: &mut Tcb,
+    segment: &mut Segment<'_>,
+    cx: &mut Cx<'_>,
+) -> Result<(), DropReason> {
+    if !has_room(tcb, cx) && !tcb.receive_queue.is_empty() {
+        cx.count(Counter::TcpExtTCPRcvQDrop);
+        tcb.ack.schedule_now();
+        return Err(DropReason::TcpRcvQueueFull);
+    }
+    on_data(tcb, segment, cx);
+    if let Some(packet) = segment.packet.take() {
+        accept(tcb, cx, packet, segment.len);
+    }
+    if tcb.reassembly.is_empty() {
+        tcb.ack.schedule(tcb.rcv_nxt.since(tcb.rcv_wup));
+        return Ok(());
+    }
+    let mut ready = tcb.reassembly.take_contiguous(tcb.rcv_nxt);
+    while let Some(packet) = ready.packets.pop_front() {
+        let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+        accept(tcb, cx, packet, len);
+    }
+    debug_assert_eq!(tcb.rcv_nxt, ready.rcv_nxt);
+    ready.stale.free_all(cx.pool);
+    // RFC 5681 §4.2: a segment that fills a hole is answered at once.
+    tcb.ack.schedule_now();
+    Ok(())
+}
+
+fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, len: u32) {
+    tcb.rcv_nxt += len;
+    tcb.totals.bytes_received += u64::from(len);
+    tcb.receive_queue.push(cx.pool, packet);
+}
+
+fn queue_out_of_order(
+    tcb: &mut Tcb,
+    segment: &mut Segment<'_>,
+    cx: &mut Cx<'_>,
+) -> Result<(), DropReason> {
+    if !has_room(tcb, cx) {
+        cx.count(Counter::TcpExtTCPOFODrop);
+        answer_out_of_order(tcb, cx);
+        return Err(DropReason::TcpOfoQueueFull);
+    }
+    if segment.len > 0 {
+        on_data(tcb, segment, cx);
+        cx.count(Counter::TcpExtTCPOFOQueue);
+    }
+    let Some(packet) = segment.packet.take() else { return Ok(()) };
+    let rcvbuf = tcb.receive_buffer.rcvbuf().saturating_mul(2);
+    let inserted = tcb.reassembly.insert(segment.seq, packet, segment.fin, rcvbuf as usize);
+    answer_out_of_order(tcb, cx);
+    match inserted {
+        Insert::Queued(mut queued) => {
+            queued.redundant.free_all(cx.pool);
+            Ok(())
+        }
+        Insert::FinNoted(packet) => {
+            segment.packet = Some(packet);
+            Ok(())
+        }
+        Insert::Refused(reason, packet) => {
+            cx.count(match reason {
+                DropReason::TcpOfoQueueFull => Counter::TcpExtTCPOFODrop,
+                _ => Counter::TcpExtTCPOFOMerge,
+            });
+            segment.packet = Some(packet);
+            Err(reason)
+        }
+    }
+}
+
+/// A duplicate ACK for every segment out of order (RFC 5681 §4.2): they must not be merged, the peer counts them.
+fn answer_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if !output::send_ack(tcb, cx) {
+        tcb.ack.schedule_now();
+    }
+}
+
+/// Estimates that every accepted segment with payload feeds.
+fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
+    let segment_bytes = segment.segment_bytes();
+    let advmss = tcb.mss.advertised();
+    tcb.ack.on_data(cx.now, segment_bytes, advmss, tcb.rcv_wnd, tcb.rtt.rto());
+    if let Some(packet) = &segment.packet {
+        tcb.receive_buffer.on_packet(segment.len, packet.truesize());
+    }
+    match segment.header.options.timestamps {
+        Some((_, echo)) if tcb.flags.contains(TcbFlags::TIMESTAMPS) && echo != 0 => {
+            if segment_bytes >= tcb.ack.rcv_mss() {
+                tcb.receive_buffer.on_rtt_timestamp(tcb.ts_now(cx.now).wrapping_sub(echo));
+            }
+        }
+        _ => tcb.receive_buffer.on_rtt_window(tcb.rcv_nxt, tcb.rcv_wnd, cx.now),
+    }
+    tcb.last_received_at = cx.now;
+}
+
+/// The buffer is not overdrawn. Out-of-order data is given up first: it can be sent again (Linux tcp_prune_queue).
+fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
+    let rcvbuf = tcb.receive_buffer.rcvbuf();
+    if receive_window::rmem_alloc(tcb) <= rcvbuf {
+        return true;
+    }
+    if !tcb.reassembly.is_empty() {
+        cx.count(Counter::TcpExtPruneCalled);
+        cx.count(Counter::TcpExtOfoPruned);
+        tcb.reassembly.prune(0).free_all(cx.pool);
+    }
+    receive_window::rmem_alloc(tcb) <= rcvbuf
+}
+
+/// The FIN, once everything before it is there.
+pub(super) fn process_fin(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
+    let is_next = (segment.fin && segment.end_seq() == tcb.rcv_nxt + 1)
+        || tcb.reassembly.is_fin_next(tcb.rcv_nxt);
+    if !tcb.state.may_receive() || !is_next {
+        return;
+    }
+    tcb.rcv_nxt += 1;
+    tcb.flags |= TcbFlags::FIN_RECEIVED | TcbFlags::SHUT_READ;
+    tcb.reassembly.clear().free_all(cx.pool);
+    tcb.ack.schedule_now();
+    match tcb.state {
+        State::Established => tcb.set_state(cx, State::CloseWait),
+        State::FinWait1 => tcb.set_state(cx, State::Closing),
+        State::FinWait2 => tcb.enter_time_wait(cx),
+        _ => {}
+    }
+}

@@ -1,0 +1,153 @@
+//! First step: is the segment inside the window, and not from an earlier time around the sequence space?
+//!
+//! RFC 9293 §3.4 and §3.10.7.4 first, RFC 7323 §5 (PAWS); Linux: tcp_validate_incoming, tcp_sequence,
+//! tcp_paws_discard.
+//!
+//! After it the segment starts at RCV.NXT or later and ends inside the window: what was received before and what
+//! lies beyond are cut off. A segment that is refused is answered by an ACK, at most one per
+//! `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
+
+use core::time::Duration;
+
+use pkt::{DropReason, Instant};
+
+use super::Segment;
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    header::Flags,
+    receive_window::receive_window,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// TS.Recent of an idle connection is no longer trusted after this (RFC 7323 §5.5): half the wrap of a 1 ms clock.
+const TS_RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+
+pub(super) fn check(
+    tcb: &mut Tcb,
+    segment: &mut Segment<'_>,
+    cx: &Cx<'_>,
+) -> Result<(), DropReason> {
+    let rst = segment.header.has(Flags::RST);
+    if !rst && is_paws_reject(tcb, segment, cx.now) {
+        cx.count(Counter::TcpExtPAWSEstab);
+        answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedPAWS);
+        return Err(DropReason::TcpPaws);
+    }
+    let window = receive_window(tcb);
+    let old = segment.seq_len() > 0 && segment.end_seq().le(tcb.rcv_nxt);
+    let beyond = segment.seq.gt(tcb.rcv_nxt + window);
+    let before = segment.end_seq().lt(tcb.rcv_nxt);
+    let may_be_exact = rst && segment.header.seq == tcb.rcv_nxt;
+    if (old || beyond || before) && !may_be_exact {
+        return Err(refuse(tcb, segment, cx, window));
+    }
+    trim(tcb, segment, cx, window);
+    if !rst {
+        take_timestamp(tcb, segment, cx.now);
+    }
+    Ok(())
+}
+
+/// Names why the segment is refused, and answers it.
+fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, window: u32) -> DropReason {
+    if segment.header.has(Flags::RST) {
+        return DropReason::TcpResetInvalid;
+    }
+    let old = segment.end_seq().le(tcb.rcv_nxt);
+    if segment.len > 0 && old {
+        // The peer repeats what we have: our ACK was lost or late.
+        cx.count(Counter::TcpExtDelayedACKLost);
+        let rcv_wnd = tcb.rcv_wnd;
+        tcb.ack.enter_quick(rcv_wnd);
+    }
+    answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
+    if old {
+        DropReason::TcpOldSequence
+    } else if window == 0 {
+        cx.count(Counter::TcpExtTCPZeroWindowDrop);
+        DropReason::TcpZeroWindow
+    } else {
+        cx.count(Counter::TcpExtBeyondWindow);
+        DropReason::TcpOverWindow
+    }
+}
+
+/// Owes the ACK that tells the peer where we are.
+fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
+    let repeats_data = segment.len > 0 && !segment.header.has(Flags::SYN);
+    if repeats_data || tcb.may_answer_invalid(cx) {
+        tcb.ack.schedule_now();
+    } else {
+        cx.count(skipped);
+    }
+}
+
+/// Cuts off what was received before and what lies beyond the window. The ACK of a segment that only touches the
+/// edge still counts, else two closed windows would never open (RFC 9293 §3.10.7.4, "special allowance").
+fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &Cx<'_>, window: u32) {
+    if segment.seq.lt(tcb.rcv_nxt) {
+        let old = tcb.rcv_nxt.since(segment.seq).min(segment.len);
+        if let Some(packet) = segment.packet.as_mut() {
+            packet.advance(old as usize);
+        }
+        segment.seq += old;
+        segment.len -= old;
+    }
+    let edge = tcb.rcv_nxt + window;
+    if segment.seq_len() == 0 || segment.end_seq().le(edge) {
+        return;
+    }
+    let room = if edge.gt(segment.seq) { edge.since(segment.seq) } else { 0 };
+    segment.fin = segment.fin && segment.seq_len() <= room;
+    if segment.len > room {
+        segment.len = room;
+        if let Some(packet) = segment.packet.as_mut() {
+            packet.truncate(room as usize);
+        }
+    }
+    let counter =
+        if window == 0 { Counter::TcpExtTCPZeroWindowDrop } else { Counter::TcpExtBeyondWindow };
+    cx.count(counter);
+    tcb.ack.schedule_now();
+}
+
+/// RFC 7323 §5.2, with the exception Linux makes for ACKs that overtook each other.
+fn is_paws_reject(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> bool {
+    let Some((value, _)) = segment.header.options.timestamps else { return false };
+    if !tcb.flags.contains(TcbFlags::TIMESTAMPS)
+        || !is_older(value, tcb.ts_recent)
+        || now - tcb.ts_recent_at > TS_RECENT_LIFETIME
+    {
+        return false;
+    }
+    !is_disordered_ack(tcb, segment, value)
+}
+
+/// An old pure ACK that says nothing new: a network reordered it, and refusing it would send ACKs for nothing.
+fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
+    let late_ms = u128::from(tcb.ts_recent.wrapping_sub(value));
+    segment.seq_len() == 0
+        && segment.seq == tcb.rcv_nxt
+        && segment.header.ack == tcb.snd_una
+        && segment.header.flags == Flags::ACK
+        && u32::from(segment.header.window) << tcb.snd_wscale == tcb.snd_wnd
+        && late_ms <= tcb.rtt.rto().as_millis()
+}
+
+/// TS.Recent follows segments that touch what was last acknowledged (RFC 7323 §4.3).
+pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant) {
+    if let Some((value, _)) = segment.header.options.timestamps
+        && tcb.flags.contains(TcbFlags::TIMESTAMPS)
+        && segment.header.seq.le(tcb.rcv_wup)
+        && (!is_older(value, tcb.ts_recent) || now - tcb.ts_recent_at > TS_RECENT_LIFETIME)
+    {
+        tcb.ts_recent = value;
+        tcb.ts_recent_at = now;
+    }
+}
+
+/// Timestamp `a` is before `b`, modulo 2^32.
+pub(crate) fn is_older(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) > u32::MAX / 2
+}

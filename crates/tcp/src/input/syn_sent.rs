@@ -1,0 +1,95 @@
+//! SYN-SENT: the answer to our SYN, or the peer's own.
+//!
+//! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
+//!
+//! Data that comes with a SYN is dropped and comes again: accepting it before the handshake is done is Fast Open's.
+
+use pkt::DropReason;
+
+use super::{Segment, ack, reset};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    header::Flags,
+    output, reset as reset_segment,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+pub(super) fn process(
+    tcb: &mut Tcb,
+    segment: &Segment<'_>,
+    cx: &mut Cx<'_>,
+) -> Result<(), DropReason> {
+    let header = segment.header;
+    let has_ack = header.has(Flags::ACK);
+    // First: the ACK bit.
+    if has_ack && !header.ack.between(tcb.iss + 1, tcb.snd_nxt) {
+        reset_segment::reply(cx, &tcb.tuple, header, segment.len);
+        return Err(DropReason::TcpInvalidAck);
+    }
+    if has_ack && !header.has(Flags::RST) && is_echo_invented(tcb, segment, cx) {
+        cx.count(Counter::TcpExtPAWSActive);
+        reset_segment::reply(cx, &tcb.tuple, header, segment.len);
+        return Err(DropReason::TcpPaws);
+    }
+    // Second: the RST bit. Without an acceptable ACK it is somebody's guess.
+    if header.has(Flags::RST) {
+        if !has_ack {
+            return Err(DropReason::TcpResetInvalid);
+        }
+        reset::on_reset(tcb, cx);
+        return Err(DropReason::TcpReset);
+    }
+    // Third: security. Fourth: the SYN bit.
+    if !header.has(Flags::SYN) {
+        return Err(DropReason::TcpFlags);
+    }
+    take_syn(tcb, segment, cx);
+    if has_ack {
+        ack::on_syn_acked(tcb, segment, cx);
+        tcb.ack.schedule_now();
+    } else {
+        // Simultaneous open: the SYNs crossed.
+        tcb.set_state(cx, State::SynRecv);
+        output::send_syn(tcb, cx);
+    }
+    Ok(())
+}
+
+/// What every SYN tells: the peer's ISS and options.
+fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
+    let header = segment.header;
+    let options = &header.options;
+    tcb.irs = header.seq;
+    tcb.rcv_nxt = header.seq + 1;
+    tcb.rcv_wup = tcb.rcv_nxt;
+    let scale = options.window_scale.filter(|_| cx.config.tcp_window_scaling);
+    tcb.flags.set(TcbFlags::WINDOW_SCALING, scale.is_some());
+    match scale {
+        Some(shift) => tcb.snd_wscale = shift,
+        None => (tcb.snd_wscale, tcb.rcv_wscale) = (0, 0),
+    }
+    let timestamps = options.timestamps.filter(|_| cx.config.tcp_timestamps);
+    tcb.flags.set(TcbFlags::TIMESTAMPS, timestamps.is_some());
+    if let Some((value, _)) = timestamps {
+        tcb.ts_recent = value;
+        tcb.ts_recent_at = cx.now;
+    }
+    // SND.WL1: the window of a SYN is never scaled (RFC 7323 §2.2).
+    tcb.snd_wnd = u32::from(header.window);
+    tcb.max_window = tcb.snd_wnd;
+    tcb.snd_wl1 = header.seq;
+    tcb.mss.on_handshake(options.mss, timestamps.is_some());
+    tcb.congestion.set_mss(tcb.mss.effective());
+}
+
+/// The segment echoes a timestamp we cannot have sent (RFC 7323 §5.2 leaves this check to us).
+fn is_echo_invented(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
+    match segment.header.options.timestamps {
+        Some((_, echo)) if cx.config.tcp_timestamps && echo != 0 => {
+            super::is_older(tcb.ts_now(cx.now), echo)
+        }
+        _ => false,
+    }
+}

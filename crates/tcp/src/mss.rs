@@ -1,0 +1,152 @@
+//! Segment sizes: what we announce, what we may send, and how much one packet holds.
+//!
+//! RFC 9293 §3.7.1, RFC 6691, RFC 1191; Linux: tcp_sync_mss, tcp_current_mss, tcp_send_mss.
+//!
+//! `effective` is Eff.snd.MSS: payload bytes of a full segment, options already subtracted. It is never 0, and below
+//! `tcp_min_snd_mss` nobody can push it, which bounds what a hostile peer or ICMP can make us do per byte.
+//!
+//! Not here: cutting queued data to a new size (`output` does it when it sends).
+
+use crate::{
+    config::{PathParams, SocketOptions, TcpConfig},
+    four_tuple::FourTuple,
+    header::HEADER_BYTES_MIN,
+    option::{OPTIONS_BYTES_MAX, TIMESTAMPS_BYTES},
+};
+
+/// MSS of a peer that announces none (RFC 9293 §3.7.1).
+const DEFAULT_MSS_V4: u16 = 536;
+const DEFAULT_MSS_V6: u16 = 1220;
+
+/// A payload of this size is the largest that an IP length field and a GSO size can express with any header.
+const MSS_MAX: u32 = 65_535 - 20 - 60;
+
+/// Header lengths in the type of the arithmetic here; equal to those of the wire format.
+const TCP_HEADER: u32 = 20;
+const TCP_OPTIONS: u32 = 40;
+const TIMESTAMPS: u8 = 12;
+const _: () = assert!(TCP_HEADER as usize == HEADER_BYTES_MIN);
+const _: () = assert!(TCP_OPTIONS as usize == OPTIONS_BYTES_MAX);
+const _: () = assert!(TIMESTAMPS as usize == TIMESTAMPS_BYTES);
+
+const IPV4_HEADER_BYTES: u8 = 20;
+const IPV6_HEADER_BYTES: u8 = 40;
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub(crate) struct PathMss {
+    /// Payload bytes of a full segment.
+    effective: u32,
+    /// Payload bytes of a full packet: a multiple of `effective`.
+    size_goal: u32,
+    /// Largest IP packet of the path, as the route or ICMP says.
+    pmtu: u32,
+    gso_bytes_max: u32,
+    /// The peer's MSS option, bounded by `TCP_MAXSEG`.
+    clamp: u16,
+    /// What our SYN announces.
+    advertised: u16,
+    min_snd_mss: u16,
+    ip_header_bytes: u8,
+    /// Bytes of options every segment carries.
+    option_bytes: u8,
+}
+
+impl PathMss {
+    pub(crate) fn new(
+        config: &TcpConfig,
+        tuple: FourTuple,
+        path: &PathParams,
+        options: &SocketOptions,
+    ) -> Self {
+        let ip_header_bytes = if tuple.is_ipv4() { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
+        let mut mss = Self {
+            effective: 1,
+            size_goal: 1,
+            pmtu: path.mtu,
+            gso_bytes_max: path.gso_bytes_max,
+            clamp: options.maxseg.unwrap_or(u16::MAX),
+            advertised: 0,
+            min_snd_mss: config.tcp_min_snd_mss,
+            ip_header_bytes,
+            option_bytes: 0,
+        };
+        let announced = mss.without_options();
+        mss.advertised = u16::try_from(announced).unwrap_or(u16::MAX);
+        mss.update();
+        mss
+    }
+
+    /// The handshake is read: the peer's MSS option, and whether every segment carries timestamps.
+    pub(crate) fn on_handshake(&mut self, peer: Option<u16>, timestamps: bool) {
+        let default =
+            if self.ip_header_bytes == IPV4_HEADER_BYTES { DEFAULT_MSS_V4 } else { DEFAULT_MSS_V6 };
+        self.clamp = self.clamp.min(peer.unwrap_or(default));
+        self.option_bytes = if timestamps { TIMESTAMPS } else { 0 };
+        self.update();
+    }
+
+    /// The path takes packets of `mtu` bytes only. Answers whether segments became smaller.
+    pub(crate) fn on_pmtu(&mut self, mtu: u32) -> bool {
+        let before = self.effective;
+        self.pmtu = self.pmtu.min(mtu);
+        self.update();
+        self.effective < before
+    }
+
+    /// `TCP_MAXSEG` on a connection: segments become no larger than this.
+    pub(crate) fn clamp_to(&mut self, maxseg: u16) {
+        self.clamp = self.clamp.min(maxseg);
+        self.update();
+    }
+
+    /// The route changed its device.
+    pub(crate) fn set_gso_bytes_max(&mut self, gso_bytes_max: u32) {
+        self.gso_bytes_max = gso_bytes_max;
+        self.update();
+    }
+
+    /// Payload of a full segment without options.
+    fn without_options(&self) -> u32 {
+        let headers = u32::from(self.ip_header_bytes) + TCP_HEADER;
+        let from_path = self.pmtu.saturating_sub(headers).min(MSS_MAX);
+        from_path.min(u32::from(self.clamp)).max(u32::from(self.min_snd_mss))
+    }
+
+    fn update(&mut self) {
+        self.effective = self.without_options().saturating_sub(u32::from(self.option_bytes)).max(1);
+        let headers = u32::from(self.ip_header_bytes) + TCP_HEADER + TCP_OPTIONS;
+        let room = self.gso_bytes_max.saturating_sub(headers);
+        let segments = (room / self.effective).clamp(1, u32::from(u16::MAX));
+        self.size_goal = segments * self.effective;
+    }
+
+    /// Payload bytes of a full segment (Eff.snd.MSS).
+    pub(crate) fn effective(&self) -> u32 {
+        self.effective
+    }
+
+    /// Payload bytes to gather in one packet, at most half the largest window the peer ever offered, so that one
+    /// packet can be on its way while the other is acknowledged.
+    pub(crate) fn size_goal(&self, max_window: u32) -> u32 {
+        if self.size_goal <= max_window / 2 {
+            return self.size_goal;
+        }
+        (max_window / 2 / self.effective).max(1) * self.effective
+    }
+
+    /// Payload bytes one transmission may carry: a packet that was filled for a larger size is cut.
+    pub(crate) fn transmit_max(&self) -> u32 {
+        self.size_goal
+    }
+
+    /// What our SYN announces.
+    pub(crate) fn advertised(&self) -> u16 {
+        self.advertised
+    }
+
+    /// Largest IP packet of the path.
+    pub(crate) fn pmtu(&self) -> u32 {
+        self.pmtu
+    }
+}

@@ -1,0 +1,127 @@
+//! Receive queue: bytes in order, waiting for the application.
+//!
+//! Above: `api::recv` copies out. Below: `input::data` appends. Linux: sk_receive_queue, tcp_queue_rcv.
+//!
+//! Packets hold payload only and are never empty. `read_offset` bytes of the first are read already; the packet goes
+//! back to the pool of the thread that reads its last byte. Small payloads are copied into the tail when a reader
+//! lags, so that a flood of tiny segments costs about what it carries instead of a descriptor each.
+//!
+//! Not here: segments out of order (`reassembly`), the window (`input::window`).
+
+use alloc::collections::VecDeque;
+
+use pkt::{Packet, Pool};
+
+/// Payloads up to this size are copied into the tail packet: below it a descriptor weighs more than its bytes.
+const COALESCE_BYTES_MAX: usize = 512;
+
+/// See the module head.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveQueue {
+    packets: VecDeque<Packet>,
+    /// Bytes of the first packet the application has read.
+    read_offset: u32,
+    /// Bytes not yet read.
+    bytes: u32,
+    /// Sum of `truesize`.
+    rmem_alloc: u32,
+}
+
+impl ReceiveQueue {
+    /// Appends a segment's payload.
+    pub(crate) fn push(&mut self, pool: &mut Pool, packet: Packet) {
+        self.bytes += u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+        if packet.len() <= COALESCE_BYTES_MAX && self.coalesce(pool, &packet) {
+            pool.free(packet);
+            return;
+        }
+        self.rmem_alloc += packet.truesize();
+        self.packets.push_back(packet);
+    }
+
+    /// Copies a small payload into the tail; `false` leaves the tail as it was.
+    fn coalesce(&mut self, pool: &mut Pool, packet: &Packet) -> bool {
+        let Some(tail) = self.packets.back_mut() else { return false };
+        let (old_len, old_truesize) = (tail.len(), tail.truesize());
+        let fitted = packet.slices().all(|slice| tail.append(pool, slice) == slice.len());
+        if !fitted {
+            tail.truncate(old_len);
+        }
+        self.rmem_alloc = self.rmem_alloc - old_truesize + tail.truesize();
+        fitted
+    }
+
+    /// Copies up to `buf.len()` bytes from the front and removes them.
+    pub(crate) fn read(&mut self, pool: &mut Pool, buf: &mut [u8]) -> usize {
+        let mut copied = 0;
+        while copied < buf.len()
+            && let Some(front) = self.packets.front()
+        {
+            let offset = self.read_offset as usize;
+            let n = front.copy_to(offset, &mut buf[copied..]);
+            copied += n;
+            if offset + n == front.len() {
+                self.pop_front(pool);
+            } else {
+                self.read_offset += u32::try_from(n).expect("a packet is shorter than 2^32");
+            }
+        }
+        self.bytes -= u32::try_from(copied).expect("no more than was queued");
+        copied
+    }
+
+    /// Copies up to `buf.len()` bytes from the front and leaves them.
+    pub(crate) fn peek(&self, buf: &mut [u8]) -> usize {
+        let mut copied = 0;
+        let mut offset = self.read_offset as usize;
+        for packet in &self.packets {
+            if copied == buf.len() {
+                break;
+            }
+            copied += packet.copy_to(offset, &mut buf[copied..]);
+            offset = 0;
+        }
+        copied
+    }
+
+    fn pop_front(&mut self, pool: &mut Pool) {
+        if let Some(packet) = self.packets.pop_front() {
+            self.rmem_alloc -= packet.truesize();
+            self.read_offset = 0;
+            pool.free(packet);
+        }
+    }
+
+    /// Frees everything.
+    pub(crate) fn purge(&mut self, pool: &mut Pool) {
+        while !self.packets.is_empty() {
+            self.pop_front(pool);
+        }
+        self.bytes = 0;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Bytes the application can read.
+    pub(crate) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Memory held (Linux `sk_rmem_alloc`, its in-order part).
+    pub(crate) fn rmem_alloc(&self) -> u32 {
+        self.rmem_alloc
+    }
+
+    /// Panics unless the sums of the module head hold.
+    pub(crate) fn check(&self) {
+        let bytes: usize = self.packets.iter().map(Packet::len).sum();
+        assert_eq!(bytes, (self.bytes + self.read_offset) as usize, "unread and read bytes add up");
+        let truesize: u32 = self.packets.iter().map(Packet::truesize).sum();
+        assert_eq!(truesize, self.rmem_alloc, "rmem_alloc is the sum of truesize");
+        assert!(self.packets.iter().all(|packet| !packet.is_empty()), "no packet is empty");
+        let front = self.packets.front().map_or(0, Packet::len);
+        assert!((self.read_offset as usize) < front.max(1), "the first packet has unread bytes");
+    }
+}

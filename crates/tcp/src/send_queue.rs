@@ -1,0 +1,468 @@
+//! Send queue: every byte the application wrote and the peer has not acknowledged.
+//!
+//! Above: `api::send` appends. Below: `output` transmits clones of the entries, `input::ack` removes them.
+//! Linux: sk_write_queue and tcp_rtx_queue; here one queue, cut in two by `sent`.
+//!
+//! ```text
+//!    snd_una                     snd_nxt                      write_seq
+//!       | entry 0 | entry 1 |  …    | entry `sent` |  …  | tail |
+//!       '---- transmitted: retransmit from here ---'--- not yet sent; only the tail grows
+//! ```
+//!
+//! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is transmitted
+//! whole or cut first (`split`), so that what is in flight, lost or retransmitted is always a whole entry, and a
+//! later SACK scoreboard needs nothing but flags. `lost_bytes` and `retrans_bytes` are the sums over those flags.
+//!
+//! Not here: which entry to send and when (`output`, `retransmit`), headers.
+
+use alloc::collections::VecDeque;
+
+use bitflags::bitflags;
+use pkt::{Instant, Packet, Pool};
+
+use crate::seq::SeqNum;
+
+bitflags! {
+    /// What is known about one queued entry.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct EntryFlags: u8 {
+        /// The FIN follows the entry's data and takes one sequence number.
+        const FIN = 1;
+        /// The application ended a write here: the segment carries PSH.
+        const PSH = 1 << 1;
+        /// Considered lost since its last transmission was counted.
+        const LOST = 1 << 2;
+        /// Retransmitted, and that copy is taken to be in flight (Linux `TCPCB_SACKED_RETRANS`).
+        const RETRANSMITTED = 1 << 3;
+        /// Retransmitted at least once: gives no RTT sample (Karn's rule).
+        const EVER_RETRANSMITTED = 1 << 4;
+    }
+}
+
+/// A run of sequence numbers that is transmitted as one packet.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The payload; `None` for a lone FIN.
+    pub(crate) packet: Option<Packet>,
+    /// First sequence number.
+    pub(crate) seq: SeqNum,
+    /// Bytes of payload.
+    pub(crate) len: u32,
+    /// What `wmem_queued` was charged for it.
+    charge: u32,
+    /// Retransmissions of any part of it.
+    pub(crate) retransmits: u8,
+    /// What is known about it.
+    pub(crate) flags: EntryFlags,
+    /// Its last transmission.
+    pub(crate) sent_at: Instant,
+}
+
+impl Entry {
+    /// Sequence numbers it takes: payload and FIN.
+    pub(crate) fn seq_len(&self) -> u32 {
+        self.len + u32::from(self.flags.contains(EntryFlags::FIN))
+    }
+
+    /// First sequence number after it.
+    pub(crate) fn end_seq(&self) -> SeqNum {
+        self.seq + self.seq_len()
+    }
+}
+
+/// What one acknowledgment removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Acked {
+    /// Sequence numbers removed.
+    pub(crate) bytes: u32,
+    /// When the newest removed entry was sent, if it was sent once only: the RTT sample.
+    pub(crate) sent_at: Option<Instant>,
+    /// Something removed had been retransmitted.
+    pub(crate) retransmitted: bool,
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: VecDeque<Entry>,
+    /// Entries at the front that were transmitted at least once.
+    sent: usize,
+    /// No entry before this index is lost and waiting for its retransmission.
+    lost_hint: usize,
+    /// First sequence number after the queue: the next byte the application writes.
+    write_seq: SeqNum,
+    /// Sum of the entries' charges in `truesize` bytes (Linux `sk_wmem_queued`).
+    wmem_queued: u32,
+    /// Sequence numbers of entries flagged `LOST`.
+    lost_bytes: u32,
+    /// Sequence numbers of entries flagged `RETRANSMITTED`.
+    retrans_bytes: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(write_seq: SeqNum) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            sent: 0,
+            lost_hint: 0,
+            write_seq,
+            wmem_queued: 0,
+            lost_bytes: 0,
+            retrans_bytes: 0,
+        }
+    }
+
+    /// Copies `bytes` behind the tail and answers how many fitted: fewer only when packet memory ran out.
+    ///
+    /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages is the only one on the way out.
+    pub(crate) fn append(&mut self, pool: &mut Pool, mut bytes: &[u8], size_goal: u32) -> usize {
+        let total = bytes.len();
+        while !bytes.is_empty() {
+            let taken = match self.growable_tail(size_goal) {
+                Some(index) => self.grow(pool, index, bytes, size_goal),
+                None => 0,
+            };
+            bytes = &bytes[taken..];
+            if taken == 0 && !self.push_empty(pool) {
+                break;
+            }
+        }
+        self.drop_empty_tail(pool);
+        total - bytes.len()
+    }
+
+    /// The tail, if bytes may still be added to it.
+    fn growable_tail(&self, size_goal: u32) -> Option<usize> {
+        let index = self.entries.len().checked_sub(1)?;
+        let tail = &self.entries[index];
+        let open = index >= self.sent && tail.len < size_goal && tail.packet.is_some();
+        (open && !tail.flags.contains(EntryFlags::FIN)).then_some(index)
+    }
+
+    fn grow(&mut self, pool: &mut Pool, index: usize, bytes: &[u8], size_goal: u32) -> usize {
+        let entry = &mut self.entries[index];
+        let Some(packet) = entry.packet.as_mut() else { return 0 };
+        let room = bytes.len().min((size_goal - entry.len) as usize);
+        let taken = packet.append(pool, &bytes[..room]);
+        let grown = u32::try_from(taken).expect("a packet is shorter than 2^32");
+        entry.len += grown;
+        let charge = packet.truesize();
+        self.wmem_queued = self.wmem_queued - entry.charge + charge;
+        entry.charge = charge;
+        self.write_seq += grown;
+        taken
+    }
+
+    /// Adds an empty packet at the tail; `false` when there is no memory, or when the last one took nothing.
+    fn push_empty(&mut self, pool: &mut Pool) -> bool {
+        if self.entries.back().is_some_and(|tail| tail.seq_len() == 0) {
+            return false;
+        }
+        let Some(packet) = pool.alloc_fclone() else { return false };
+        let charge = packet.truesize();
+        self.wmem_queued += charge;
+        self.push_entry(Some(packet), charge, EntryFlags::empty());
+        true
+    }
+
+    fn push_entry(&mut self, packet: Option<Packet>, charge: u32, flags: EntryFlags) {
+        let seq = self.write_seq;
+        let sent_at = Instant::ZERO;
+        self.entries.push_back(Entry {
+            packet,
+            seq,
+            len: 0,
+            charge,
+            retransmits: 0,
+            flags,
+            sent_at,
+        });
+    }
+
+    /// Takes back a tail that memory gave no byte for.
+    fn drop_empty_tail(&mut self, pool: &mut Pool) {
+        if self.entries.back().is_some_and(|tail| tail.seq_len() == 0)
+            && let Some(entry) = self.entries.pop_back()
+        {
+            self.wmem_queued -= entry.charge;
+            free(pool, entry.packet);
+        }
+    }
+
+    /// The write ended here: the last unsent entry carries PSH.
+    pub(crate) fn mark_push(&mut self) {
+        if self.entries.len() > self.sent
+            && let Some(tail) = self.entries.back_mut()
+        {
+            tail.flags |= EntryFlags::PSH;
+        }
+    }
+
+    /// Puts the FIN behind the last byte: on the unsent tail, or as an entry of its own.
+    pub(crate) fn append_fin(&mut self) {
+        if self.entries.len() > self.sent
+            && let Some(tail) = self.entries.back_mut()
+        {
+            tail.flags |= EntryFlags::FIN | EntryFlags::PSH;
+        } else {
+            self.push_entry(None, 0, EntryFlags::FIN);
+        }
+        self.write_seq += 1;
+    }
+
+    /// Cuts entry `index` after `at` bytes of payload; `false` when there is no memory. The first part keeps its
+    /// fast clone, the second takes over PSH and FIN.
+    pub(crate) fn split(&mut self, pool: &mut Pool, index: usize, at: u32) -> bool {
+        let entry = &mut self.entries[index];
+        debug_assert!(at > 0 && at < entry.seq_len() && at <= entry.len);
+        let rest_len = entry.len - at;
+        let mut rest_packet = None;
+        if rest_len > 0 {
+            let Some(packet) = entry.packet.as_mut() else { return false };
+            let Some(rest) = packet.split_off(pool, at as usize) else { return false };
+            rest_packet = Some(rest);
+        }
+        let old_charge = entry.charge;
+        entry.charge = entry.packet.as_ref().map_or(0, Packet::truesize);
+        let charge = rest_packet.as_ref().map_or(0, Packet::truesize);
+        self.wmem_queued = self.wmem_queued - old_charge + entry.charge + charge;
+        let rest = Entry {
+            packet: rest_packet,
+            seq: entry.seq + at,
+            len: rest_len,
+            charge,
+            retransmits: entry.retransmits,
+            flags: entry.flags,
+            sent_at: entry.sent_at,
+        };
+        entry.len = at;
+        entry.flags -= EntryFlags::FIN | EntryFlags::PSH;
+        self.entries.insert(index + 1, rest);
+        if index < self.sent {
+            self.sent += 1;
+        }
+        if self.lost_hint > index {
+            self.lost_hint += 1;
+        }
+        true
+    }
+
+    /// Entry `index` was transmitted: for the first time, or again.
+    pub(crate) fn on_transmit(&mut self, index: usize, now: Instant) {
+        let entry = &mut self.entries[index];
+        entry.sent_at = now;
+        if index < self.sent {
+            entry.retransmits = entry.retransmits.saturating_add(1);
+            if !entry.flags.contains(EntryFlags::RETRANSMITTED) {
+                self.retrans_bytes += entry.seq_len();
+            }
+            entry.flags |= EntryFlags::RETRANSMITTED | EntryFlags::EVER_RETRANSMITTED;
+        } else {
+            debug_assert_eq!(index, self.sent, "entries leave in order");
+            self.sent += 1;
+        }
+    }
+
+    /// Removes everything before `una`, cutting the front of an entry that is acknowledged in part.
+    pub(crate) fn ack_to(&mut self, pool: &mut Pool, una: SeqNum) -> Acked {
+        let mut acked = Acked::default();
+        while let Some(front) = self.entries.front() {
+            if self.sent == 0 || front.seq.ge(una) {
+                break;
+            }
+            let once = !front.flags.contains(EntryFlags::EVER_RETRANSMITTED);
+            acked.sent_at = once.then_some(front.sent_at);
+            acked.retransmitted |= !once;
+            if front.end_seq().gt(una) {
+                acked.bytes += self.trim_front(una);
+                break;
+            }
+            acked.bytes += front.seq_len();
+            self.pop_front(pool);
+        }
+        acked
+    }
+
+    fn pop_front(&mut self, pool: &mut Pool) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.wmem_queued -= entry.charge;
+        self.forget_marks(entry.flags, entry.seq_len());
+        self.sent -= 1;
+        self.lost_hint = self.lost_hint.saturating_sub(1);
+        free(pool, entry.packet);
+    }
+
+    fn trim_front(&mut self, una: SeqNum) -> u32 {
+        let entry = &mut self.entries[0];
+        let cut = una.since(entry.seq);
+        debug_assert!(cut > 0 && cut <= entry.len, "only payload can be acknowledged in part");
+        entry.seq = una;
+        entry.len -= cut;
+        if let Some(packet) = entry.packet.as_mut() {
+            packet.advance(cut as usize);
+            let charge = packet.truesize();
+            self.wmem_queued = self.wmem_queued - entry.charge + charge;
+            entry.charge = charge;
+        }
+        let flags = entry.flags;
+        self.forget_marks(flags, cut);
+        cut
+    }
+
+    fn forget_marks(&mut self, flags: EntryFlags, bytes: u32) {
+        if flags.contains(EntryFlags::LOST) {
+            self.lost_bytes -= bytes;
+        }
+        if flags.contains(EntryFlags::RETRANSMITTED) {
+            self.retrans_bytes -= bytes;
+        }
+    }
+
+    /// Entry `index` is lost, and so is a retransmission of it: it may be sent again.
+    pub(crate) fn mark_lost(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        let bytes = entry.seq_len();
+        if !entry.flags.contains(EntryFlags::LOST) {
+            self.lost_bytes += bytes;
+        }
+        if entry.flags.contains(EntryFlags::RETRANSMITTED) {
+            self.retrans_bytes -= bytes;
+        }
+        entry.flags |= EntryFlags::LOST;
+        entry.flags -= EntryFlags::RETRANSMITTED;
+        self.lost_hint = self.lost_hint.min(index);
+    }
+
+    /// A retransmission timeout: everything in flight is lost.
+    pub(crate) fn mark_all_lost(&mut self) {
+        for index in 0..self.sent {
+            self.mark_lost(index);
+        }
+    }
+
+    /// Everything in flight that is larger than `len` is lost: the path cannot carry it.
+    pub(crate) fn mark_larger_lost(&mut self, len: u32) {
+        for index in 0..self.sent {
+            if self.entries[index].len > len {
+                self.mark_lost(index);
+            }
+        }
+    }
+
+    /// Nothing is lost any more: recovery ended or was undone.
+    pub(crate) fn clear_marks(&mut self) {
+        if self.lost_bytes == 0 && self.retrans_bytes == 0 {
+            return;
+        }
+        for entry in self.entries.iter_mut().take(self.sent) {
+            entry.flags -= EntryFlags::LOST | EntryFlags::RETRANSMITTED;
+        }
+        self.lost_bytes = 0;
+        self.retrans_bytes = 0;
+    }
+
+    /// The first lost entry whose retransmission is not out yet.
+    pub(crate) fn next_lost(&mut self) -> Option<usize> {
+        while self.lost_hint < self.sent {
+            let flags = self.entries[self.lost_hint].flags;
+            if flags.contains(EntryFlags::LOST) && !flags.contains(EntryFlags::RETRANSMITTED) {
+                return Some(self.lost_hint);
+            }
+            self.lost_hint += 1;
+        }
+        None
+    }
+
+    /// Frees everything and forgets the unsent: the connection is over.
+    pub(crate) fn purge(&mut self, pool: &mut Pool) {
+        while let Some(entry) = self.entries.pop_front() {
+            free(pool, entry.packet);
+        }
+        *self = Self::new(self.write_seq);
+    }
+
+    /// The entry at `index`.
+    pub(crate) fn entry(&self, index: usize) -> &Entry {
+        &self.entries[index]
+    }
+
+    /// The oldest entry in flight.
+    pub(crate) fn head(&self) -> Option<&Entry> {
+        self.entries.front().filter(|_| self.sent > 0)
+    }
+
+    /// Index and entry of the next new transmission.
+    pub(crate) fn first_unsent(&self) -> Option<(usize, &Entry)> {
+        self.entries.get(self.sent).map(|entry| (self.sent, entry))
+    }
+
+    /// Entry `index` is the last one.
+    pub(crate) fn is_tail(&self, index: usize) -> bool {
+        index + 1 == self.entries.len()
+    }
+
+    /// Entries in flight (Linux `packets_out`, in packets rather than segments).
+    pub(crate) fn sent_count(&self) -> usize {
+        self.sent
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn write_seq(&self) -> SeqNum {
+        self.write_seq
+    }
+
+    pub(crate) fn wmem_queued(&self) -> u32 {
+        self.wmem_queued
+    }
+
+    pub(crate) fn lost_bytes(&self) -> u32 {
+        self.lost_bytes
+    }
+
+    pub(crate) fn retrans_bytes(&self) -> u32 {
+        self.retrans_bytes
+    }
+
+    /// Panics unless the sums and the order of the module head hold. `una` and `nxt` are SND.UNA and SND.NXT.
+    pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
+        let (mut seq, mut wmem, mut lost, mut retrans) = (una, 0, 0, 0);
+        for (index, entry) in self.entries.iter().enumerate() {
+            assert_eq!(entry.seq, seq, "entry {index} is contiguous");
+            assert!(entry.seq_len() > 0, "entry {index} is not empty");
+            let packet_len = entry.packet.as_ref().map_or(0, Packet::len);
+            assert_eq!(packet_len, entry.len as usize, "entry {index} holds its bytes");
+            let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
+            assert_eq!(truesize, entry.charge, "entry {index} is charged what it holds");
+            if index == self.sent {
+                assert_eq!(seq, nxt, "SND.NXT is the first unsent byte");
+            }
+            let marks = EntryFlags::LOST | EntryFlags::RETRANSMITTED;
+            assert!(index < self.sent || !entry.flags.intersects(marks), "unsent cannot be lost");
+            seq = entry.end_seq();
+            wmem += entry.charge;
+            lost += if entry.flags.contains(EntryFlags::LOST) { entry.seq_len() } else { 0 };
+            retrans +=
+                if entry.flags.contains(EntryFlags::RETRANSMITTED) { entry.seq_len() } else { 0 };
+        }
+        assert_eq!(seq, self.write_seq, "the queue ends at write_seq");
+        assert!(self.sent <= self.entries.len());
+        assert!(self.sent < self.entries.len() || nxt == self.write_seq);
+        assert_eq!(wmem, self.wmem_queued, "wmem_queued is the sum of the charges");
+        assert_eq!((lost, retrans), (self.lost_bytes, self.retrans_bytes), "marks add up");
+        let early = self.entries.iter().take(self.lost_hint.min(self.sent));
+        let waiting = |entry: &Entry| {
+            entry.flags.contains(EntryFlags::LOST)
+                && !entry.flags.contains(EntryFlags::RETRANSMITTED)
+        };
+        assert!(early.clone().all(|entry| !waiting(entry)), "lost_hint skips nothing");
+    }
+}
+
+fn free(pool: &mut Pool, packet: Option<Packet>) {
+    if let Some(packet) = packet {
+        pool.free(packet);
+    }
+}

@@ -1,0 +1,145 @@
+//! Options of a live connection.
+//!
+//! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
+//!
+//! A setter changes state only; the caller runs `output` after one that may release data (`set_nodelay`, `set_cork`).
+//!
+//! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)).
+
+use core::time::Duration;
+
+use crate::{
+    config::Keepalive,
+    congestion::Algorithm,
+    cx::Cx,
+    tcb::{Tcb, TcbFlags},
+    timer,
+};
+
+impl Tcb {
+    /// `TCP_NODELAY`: small segments leave at once. Turning it on releases what Nagle holds.
+    pub fn set_nodelay(&mut self, on: bool) {
+        self.flags.set(TcbFlags::NODELAY, on);
+    }
+
+    /// `TCP_NODELAY`.
+    #[must_use]
+    pub fn nodelay(&self) -> bool {
+        self.flags.contains(TcbFlags::NODELAY)
+    }
+
+    /// `TCP_CORK`: only full segments leave, at most for one retransmission timeout. Turning it off releases them.
+    pub fn set_cork(&mut self, on: bool) {
+        self.flags.set(TcbFlags::CORK, on);
+    }
+
+    /// `TCP_CORK`.
+    #[must_use]
+    pub fn cork(&self) -> bool {
+        self.flags.contains(TcbFlags::CORK)
+    }
+
+    /// `SO_KEEPALIVE` and its three numbers; `None` switches it off.
+    pub fn set_keepalive(&mut self, cx: &Cx<'_>, keepalive: Option<Keepalive>) {
+        self.flags.set(TcbFlags::KEEPALIVE, keepalive.is_some());
+        if let Some(keepalive) = keepalive {
+            self.keepalive = keepalive;
+        }
+        timer::arm_keepalive(self, cx);
+    }
+
+    /// `SO_KEEPALIVE`, if on.
+    #[must_use]
+    pub fn keepalive(&self) -> Option<Keepalive> {
+        self.flags.contains(TcbFlags::KEEPALIVE).then_some(self.keepalive)
+    }
+
+    /// `SO_LINGER`: `None` is off, zero makes close reset.
+    pub fn set_linger(&mut self, linger: Option<Duration>) {
+        self.linger = linger;
+    }
+
+    /// `SO_LINGER`.
+    #[must_use]
+    pub fn linger(&self) -> Option<Duration> {
+        self.linger
+    }
+
+    /// `TCP_USER_TIMEOUT` (RFC 5482): `None` leaves it to `tcp_retries2`.
+    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.user_timeout = timeout.filter(|timeout| !timeout.is_zero());
+    }
+
+    /// `TCP_USER_TIMEOUT`.
+    #[must_use]
+    pub fn user_timeout(&self) -> Option<Duration> {
+        self.user_timeout
+    }
+
+    /// `SO_RCVBUF` in bytes of memory: ends autotuning. A window once announced is kept.
+    pub fn set_rcvbuf(&mut self, bytes: u32) {
+        self.receive_buffer.set_rcvbuf(bytes);
+    }
+
+    /// `SO_RCVBUF`.
+    #[must_use]
+    pub fn rcvbuf(&self) -> u32 {
+        self.receive_buffer.rcvbuf()
+    }
+
+    /// `SO_SNDBUF` in bytes of memory: ends autotuning.
+    pub fn set_sndbuf(&mut self, bytes: u32) {
+        self.sndbuf = bytes;
+        self.flags |= TcbFlags::SNDBUF_LOCKED;
+    }
+
+    /// `SO_SNDBUF`.
+    #[must_use]
+    pub fn sndbuf(&self) -> u32 {
+        self.sndbuf
+    }
+
+    /// `TCP_MAXSEG` on a connection: segments become no larger.
+    pub fn set_maxseg(&mut self, maxseg: u16) {
+        self.mss.clamp_to(maxseg);
+        self.congestion.set_mss(self.mss.effective());
+    }
+
+    /// `TCP_MAXSEG`: payload bytes of a full segment.
+    #[must_use]
+    pub fn mss(&self) -> u32 {
+        self.mss.effective()
+    }
+
+    /// `TCP_QUICKACK`: on sends what is owed at once and for a while; off prefers answers to carry ACKs.
+    pub fn set_quickack(&mut self, on: bool) {
+        self.ack.set_quick(on);
+    }
+
+    /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.
+    pub fn set_notsent_lowat(&mut self, bytes: u32) {
+        self.not_sent_lowat = bytes;
+    }
+
+    /// `TCP_CONGESTION`.
+    pub fn set_congestion(&mut self, algorithm: Algorithm) {
+        self.congestion.set_algorithm(algorithm);
+    }
+
+    /// `TCP_CONGESTION`.
+    #[must_use]
+    pub fn congestion(&self) -> Algorithm {
+        self.congestion.algorithm()
+    }
+
+    /// The route changed its device: largest IP packet it cuts into segments by itself, 0 without TSO.
+    pub fn set_gso_bytes_max(&mut self, bytes: u32) {
+        self.mss.set_gso_bytes_max(bytes);
+    }
+
+    /// Header prediction on or off: the mechanism's switch, so that its gain can be measured and its equality
+    /// tested.
+    pub fn set_header_prediction(&mut self, on: bool) {
+        self.flags.set(TcbFlags::NO_FAST_PATH, !on);
+    }
+}

@@ -1,0 +1,368 @@
+//! The transmission control block: what one connection knows.
+//!
+//! Above: `stack::socket` owns it behind a socket lock. RFC 9293 §3.3.1; Linux: struct tcp_sock.
+//!
+//! Call order per batch: any of [`input`](crate::input::input), [`on_timer`](crate::timer::on_timer) and the
+//! calls of `api.rs`, then [`output`](crate::output::output) once, then look at `state`, `readiness` and
+//! `next_deadline`. Nothing is sent by setters; `input` itself sends only what the RFC wants at once.
+//!
+//! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence variable has its RFC
+//! name; `snd_nxt` never moves back: a retransmission is a mark in the send queue, not a smaller SND.NXT.
+//!
+//! Not here: steps of the state machine (`input`, `output`, `retransmit`, `timer`), the application's calls (`api`).
+
+use core::time::Duration;
+
+use bitflags::bitflags;
+use pkt::Instant;
+
+use crate::{
+    api::TcpError,
+    config::{Keepalive, PathParams, SocketOptions},
+    congestion::{Congestion, CongestionConfig},
+    counters::Counter,
+    cx::Cx,
+    delayed_ack::DelayedAck,
+    four_tuple::FourTuple,
+    mss::PathMss,
+    output,
+    reassembly::Reassembly,
+    receive_queue::ReceiveQueue,
+    receive_window::ReceiveBuffer,
+    retransmit::Recovery,
+    rtt::{RttConfig, RttEstimator},
+    send_queue::SendQueue,
+    seq::SeqNum,
+    state::State,
+    timer::{self, Timers},
+};
+
+bitflags! {
+    /// Switches and one-way facts of a connection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct TcbFlags: u16 {
+        /// `TCP_NODELAY`.
+        const NODELAY = 1;
+        /// `TCP_CORK`.
+        const CORK = 1 << 1;
+        /// `SO_KEEPALIVE`.
+        const KEEPALIVE = 1 << 2;
+        /// Both sides sent the timestamps option in their SYN.
+        const TIMESTAMPS = 1 << 3;
+        /// The application closed its socket: nobody will read, no error is wanted (Linux `SOCK_DEAD`).
+        const ORPHAN = 1 << 4;
+        /// No more reading: the application shut it down or the stream ended (Linux `RCV_SHUTDOWN`).
+        const SHUT_READ = 1 << 5;
+        /// No more writing (Linux `SEND_SHUTDOWN`).
+        const SHUT_WRITE = 1 << 6;
+        /// `SO_SNDBUF` was set: no autotuning.
+        const SNDBUF_LOCKED = 1 << 7;
+        /// Every segment takes the slow path: header prediction is switched off.
+        const NO_FAST_PATH = 1 << 8;
+        /// Both sides sent the window scale option in their SYN.
+        const WINDOW_SCALING = 1 << 9;
+        /// The window, not the application or the peer, ended the last transmission.
+        const CWND_LIMITED = 1 << 10;
+        /// The peer's FIN was taken.
+        const FIN_RECEIVED = 1 << 11;
+    }
+}
+
+/// Totals that `TCP_INFO` reports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) bytes_acked: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_retrans: u64,
+    pub(crate) segs_out: u32,
+    pub(crate) segs_in: u32,
+    pub(crate) total_retrans: u32,
+}
+
+/// One connection.
+///
+/// # Layout
+///
+/// ```text
+///   line 0-1  read by every segment, in and out; written by the handshake and by settings
+///   line 2    written by received segments: RCV.*, SND.UNA, SND.WND
+///   line 3-5  written by transmission: SND.NXT, queue, timers
+///   rest      recovery, buffers, totals, errors: touched per round trip, per loss or never
+/// ```
+///
+/// The groups are asserted below the type.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Tcb {
+    // ---- read-mostly ----
+    /// The connection's name.
+    pub(crate) tuple: FourTuple,
+    /// Segment sizes and what they follow from.
+    pub(crate) mss: PathMss,
+    /// Added to our millisecond clock in TSval (RFC 7323 §7.1): another number for every connection.
+    pub(crate) ts_offset: u32,
+    /// MAX.WND: largest window the peer ever offered.
+    pub(crate) max_window: u32,
+    /// Send buffer limit in `truesize` bytes.
+    pub(crate) sndbuf: u32,
+    /// In every packet's metadata.
+    pub(crate) flow_hash: u32,
+    pub(crate) flags: TcbFlags,
+    /// Snd.Wind.Shift: how far the peer's windows are shifted (RFC 7323 §2.3).
+    pub(crate) snd_wscale: u8,
+    /// Rcv.Wind.Shift: how far we shift ours.
+    pub(crate) rcv_wscale: u8,
+    pub(crate) state: State,
+
+    // ---- written by received segments ----
+    /// SND.UNA: oldest sequence number not yet acknowledged. `snd_una <= snd_nxt`, both move only forward.
+    pub(crate) snd_una: SeqNum,
+    /// SND.WND: the peer's window, counted from `snd_una`, scaled to bytes.
+    pub(crate) snd_wnd: u32,
+    /// SND.WL1: sequence number of the segment that last updated `snd_wnd`.
+    pub(crate) snd_wl1: SeqNum,
+    /// RCV.NXT: next sequence number expected.
+    pub(crate) rcv_nxt: SeqNum,
+    /// `rcv_nxt` when the last window was announced (Linux `rcv_wup`; RFC 7323's Last.ACK.sent).
+    pub(crate) rcv_wup: SeqNum,
+    /// RCV.WND: the window announced at `rcv_wup`. It ends at `rcv_wup + rcv_wnd`, which never moves back.
+    pub(crate) rcv_wnd: u32,
+    /// TS.Recent (RFC 7323 §4.3).
+    pub(crate) ts_recent: u32,
+    /// When `ts_recent` was taken: it expires after 24 days.
+    pub(crate) ts_recent_at: Instant,
+    /// When any acceptable segment last came: the keepalive's idle time.
+    pub(crate) last_received_at: Instant,
+    /// When and how the next ACK is due.
+    pub(crate) ack: DelayedAck,
+
+    // ---- written by transmission ----
+    /// SND.NXT: next sequence number to send for the first time.
+    pub(crate) snd_nxt: SeqNum,
+    /// End of the last segment sent that was not full (Minshall's SND.SML).
+    pub(crate) snd_sml: SeqNum,
+    /// Sequence number up to which PSH was set.
+    pub(crate) pushed_seq: SeqNum,
+    /// When data was last sent.
+    pub(crate) last_sent_at: Instant,
+    pub(crate) send_queue: SendQueue,
+    pub(crate) timers: Timers,
+
+    // ---- per round trip or per loss ----
+    pub(crate) receive_queue: ReceiveQueue,
+    pub(crate) reassembly: Reassembly,
+    /// Receive buffer and its autotuning.
+    pub(crate) receive_buffer: ReceiveBuffer,
+    pub(crate) congestion: Congestion,
+    pub(crate) recovery: Recovery,
+    pub(crate) rtt: RttEstimator,
+
+    // ---- cold ----
+    /// ISS: our initial sequence number.
+    pub(crate) iss: SeqNum,
+    /// IRS: the peer's.
+    pub(crate) irs: SeqNum,
+    pub(crate) totals: Totals,
+    pub(crate) keepalive: Keepalive,
+    pub(crate) user_timeout: Option<Duration>,
+    pub(crate) linger: Option<Duration>,
+    /// When the last ACK left that answered an unacceptable segment: their rate limit.
+    pub(crate) last_challenge_at: Option<Instant>,
+    /// When the unanswered probing began.
+    pub(crate) probe_since: Instant,
+    /// Probes without an answer: zero-window or keepalive.
+    pub(crate) probes_out: u8,
+    /// What ended the connection, until the application takes it (Linux `sk_err`).
+    pub(crate) error: Option<TcpError>,
+    /// What the network reported meanwhile: the reason given when a timer gives up (Linux `sk_err_soft`).
+    pub(crate) soft_error: Option<TcpError>,
+    /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.
+    pub(crate) not_sent_lowat: u32,
+}
+
+/// The size an idle connection may cost in fixed memory.
+const TCB_BYTES_MAX: usize = 1024;
+const _: () = assert!(size_of::<Tcb>() <= TCB_BYTES_MAX);
+
+/// What an active or passive open needs.
+#[derive(Clone, Debug)]
+pub struct OpenParams {
+    /// Both ends; the local port is chosen already.
+    pub tuple: FourTuple,
+    /// Initial send sequence number (RFC 6528).
+    pub iss: SeqNum,
+    /// Timestamp offset (RFC 7323 §7.1).
+    pub ts_offset: u32,
+    /// What the route says.
+    pub path: PathParams,
+    /// What the socket set.
+    pub options: SocketOptions,
+}
+
+impl Tcb {
+    /// Active open: a connection in SYN-SENT whose SYN is in `cx.out` (RFC 9293 §3.10.1).
+    ///
+    /// Without packet memory the SYN leaves with the first retransmission timeout.
+    #[must_use]
+    pub fn connect(cx: &mut Cx<'_>, params: &OpenParams) -> Self {
+        let mut tcb = Self::new(cx, params);
+        cx.count(Counter::TcpActiveOpens);
+        tcb.set_state(cx, State::SynSent);
+        output::send_syn(&mut tcb, cx);
+        tcb
+    }
+
+    /// A connection in CLOSED that knows its own side only.
+    pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
+        let OpenParams { tuple, iss, ts_offset, path, options } = params;
+        let config = cx.config;
+        let mss = PathMss::new(config, *tuple, path, options);
+        let rtt = RttEstimator::new(&RttConfig {
+            rto_min: config.tcp_rto_min,
+            rto_max: config.tcp_rto_max,
+            ..RttConfig::default()
+        });
+        let congestion_config =
+            CongestionConfig { algorithm: options.congestion, ..CongestionConfig::default() };
+        let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
+        let mut tcb = Self {
+            tuple: *tuple,
+            ts_offset: *ts_offset,
+            max_window: 0,
+            sndbuf: options.sndbuf.unwrap_or(config.tcp_wmem.default),
+            flow_hash: path.flow_hash,
+            flags: TcbFlags::empty(),
+            snd_wscale: 0,
+            rcv_wscale: receive_buffer.offered_scale(config),
+            state: State::Close,
+            snd_una: *iss,
+            snd_wnd: 0,
+            snd_wl1: SeqNum(0),
+            rcv_nxt: SeqNum(0),
+            rcv_wup: SeqNum(0),
+            rcv_wnd: receive_buffer.initial_window(),
+            ts_recent: 0,
+            ts_recent_at: cx.now,
+            last_received_at: cx.now,
+            ack: DelayedAck::new(config),
+            snd_nxt: *iss + 1,
+            snd_sml: *iss,
+            pushed_seq: *iss,
+            last_sent_at: cx.now,
+            send_queue: SendQueue::new(*iss + 1),
+            timers: Timers::new(),
+            receive_queue: ReceiveQueue::default(),
+            reassembly: Reassembly::new(),
+            receive_buffer,
+            congestion: Congestion::new(&congestion_config, mss.effective()),
+            recovery: Recovery::new(*iss),
+            rtt,
+            iss: *iss,
+            irs: SeqNum(0),
+            totals: Totals::default(),
+            keepalive: options.keepalive.unwrap_or_else(|| Keepalive::from_config(config)),
+            user_timeout: options.user_timeout,
+            linger: options.linger,
+            last_challenge_at: None,
+            probe_since: cx.now,
+            probes_out: 0,
+            error: None,
+            soft_error: None,
+            not_sent_lowat: config.tcp_notsent_lowat,
+            mss,
+        };
+        tcb.flags.set(TcbFlags::NODELAY, options.nodelay);
+        tcb.flags.set(TcbFlags::CORK, options.cork);
+        tcb.flags.set(TcbFlags::KEEPALIVE, options.keepalive.is_some());
+        tcb.flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
+        tcb
+    }
+
+    /// Moves along an edge of RFC 9293 figure 5 and keeps the counters that follow states.
+    pub(crate) fn set_state(&mut self, cx: &Cx<'_>, next: State) {
+        let before = self.state;
+        debug_assert!(before.may_become(next), "{before} to {next} is no edge");
+        match (before.counts_as_established(), next.counts_as_established()) {
+            (false, true) => cx.count(Counter::TcpCurrEstab),
+            (true, false) => cx.counters.sub(Counter::TcpCurrEstab, 1),
+            _ => {}
+        }
+        if next == State::Close && matches!(before, State::SynSent | State::SynRecv) {
+            cx.count(Counter::TcpAttemptFails);
+        }
+        self.state = next;
+    }
+
+    /// ESTABLISHED is reached: buffers, timers and the first window take their real values.
+    pub(crate) fn establish(&mut self, cx: &Cx<'_>) {
+        self.set_state(cx, State::Established);
+        self.congestion.set_mss(self.mss.effective());
+        if self.recovery.handshake_was_lossy() {
+            self.congestion.on_lossy_handshake();
+            self.rtt.on_handshake_without_sample();
+        }
+        self.recovery.on_established();
+        self.timers.stop_rtx();
+        self.receive_buffer.on_established(self.rcv_nxt, cx.now);
+        self.grow_sndbuf(cx);
+        self.last_received_at = cx.now;
+        timer::arm_keepalive(self, cx);
+    }
+
+    /// The connection is over: nothing is sent or taken any more. What was received stays readable, unless nobody
+    /// is left to read it.
+    pub(crate) fn finish(&mut self, cx: &mut Cx<'_>, error: Option<TcpError>) {
+        if self.state != State::Close {
+            self.set_state(cx, State::Close);
+        }
+        self.timers.stop_all();
+        self.ack.cancel();
+        self.flags |= TcbFlags::SHUT_READ | TcbFlags::SHUT_WRITE;
+        self.send_queue.purge(cx.pool);
+        self.reassembly.clear().free_all(cx.pool);
+        self.recovery.forget(self.snd_una);
+        if self.flags.contains(TcbFlags::ORPHAN) {
+            self.receive_queue.purge(cx.pool);
+        }
+        self.error = self.error.or(error);
+    }
+
+    /// Bytes taken to be in flight: sent, not acknowledged, not lost, plus retransmissions (RFC 6675's pipe).
+    pub(crate) fn pipe(&self) -> u32 {
+        (self.snd_nxt.since(self.snd_una) + self.send_queue.retrans_bytes())
+            .saturating_sub(self.send_queue.lost_bytes())
+    }
+
+    /// The connection's state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The connection's name.
+    #[must_use]
+    pub fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+
+    /// Our millisecond timestamp clock at `now`, as sent in TSval.
+    pub(crate) fn ts_now(&self, now: Instant) -> u32 {
+        output::ts_clock(now, self.ts_offset)
+    }
+
+    /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux `tcp_oow_rate_limited`).
+    pub(crate) fn may_answer_invalid(&mut self, cx: &Cx<'_>) -> bool {
+        let limit = cx.config.tcp_invalid_ratelimit;
+        if self.last_challenge_at.is_some_and(|at| cx.now - at < limit) {
+            return false;
+        }
+        self.last_challenge_at = Some(cx.now);
+        true
+    }
+
+    /// Header prediction is switched off.
+    pub(crate) fn no_fast_path(&self) -> bool {
+        self.flags.contains(TcbFlags::NO_FAST_PATH)
+    }
+}

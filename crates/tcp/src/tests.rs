@@ -1,0 +1,3 @@
+//! The engine under test: two control blocks joined by a network in virtual time.
+
+mod net;

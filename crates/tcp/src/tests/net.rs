@@ -1,0 +1,1 @@
+//! A tiny network for two control blocks.

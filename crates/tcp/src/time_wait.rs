@@ -1,0 +1,169 @@
+//! TIME-WAIT as a small object: what is left of a connection while old duplicates drain.
+//!
+//! Above: the stack's demux keeps it in place of the connection for 60 s. RFC 9293 §3.6.1 and §3.10.7.4, RFC 1337,
+//! RFC 6191; Linux: inet_timewait_sock, tcp_timewait_state_process.
+//!
+//! It answers what the peer repeats, dies by a valid RST (unless `tcp_rfc1337`), and gives way to a SYN that cannot
+//! be an old duplicate.
+//!
+//! Not here: FIN-WAIT-2, which keeps its control block.
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    four_tuple::FourTuple,
+    header::{Flags, SegmentHeader},
+    input::is_older,
+    option::Options,
+    output,
+    seq::SeqNum,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// 2 MSL as Linux counts it (`TCP_TIMEWAIT_LEN`).
+pub const TIME_WAIT_LEN: Duration = Duration::from_secs(60);
+
+/// Distance of a reopened connection's ISS from the old SND.NXT: beyond any window without scaling, and 0 avoided.
+const REOPEN_DISTANCE: u32 = 65_535 + 2;
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub struct TimeWait {
+    tuple: FourTuple,
+    deadline: Instant,
+    ack_sent_at: Option<Instant>,
+    snd_nxt: SeqNum,
+    rcv_nxt: SeqNum,
+    ts_recent: u32,
+    ts_offset: u32,
+    flow_hash: u32,
+    window: u16,
+    timestamps: bool,
+}
+
+/// What became of the connection that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeWaitVerdict {
+    /// It waits on; its deadline may have moved.
+    Keep,
+    /// A new connection begins: the listener takes the SYN, and its ISS is at least this (RFC 6191).
+    Reopen {
+        /// Smallest ISS that no old segment can be confused with.
+        iss: SeqNum,
+    },
+    /// A reset ended it.
+    Closed,
+}
+
+impl TimeWait {
+    /// What is left of a connection that is in TIME-WAIT. The caller then ends the block with
+    /// [`Tcb::release_time_wait`] and puts this in its place.
+    #[must_use]
+    pub fn from_tcb(tcb: &Tcb, now: Instant) -> Self {
+        let window = (tcb.rcv_wnd >> tcb.rcv_wscale).min(u32::from(u16::MAX));
+        Self {
+            tuple: tcb.tuple,
+            deadline: now + TIME_WAIT_LEN,
+            ack_sent_at: None,
+            snd_nxt: tcb.snd_nxt,
+            rcv_nxt: tcb.rcv_nxt,
+            ts_recent: tcb.ts_recent,
+            ts_offset: tcb.ts_offset,
+            flow_hash: tcb.flow_hash,
+            window: u16::try_from(window).unwrap_or(u16::MAX),
+            timestamps: tcb.flags.contains(TcbFlags::TIMESTAMPS),
+        }
+    }
+
+    /// Processes a segment with `payload_len` bytes of data. The caller frees the packet: nothing in it counts.
+    pub fn on_segment(
+        &mut self,
+        cx: &mut Cx<'_>,
+        header: &SegmentHeader,
+        payload_len: u32,
+    ) -> TimeWaitVerdict {
+        let timestamp = header.options.timestamps.filter(|_| self.timestamps);
+        let paws_reject = timestamp.is_some_and(|(value, _)| is_older(value, self.ts_recent));
+        let rst = header.has(Flags::RST);
+        let empty = header.segment_len(payload_len) == 0;
+        if !paws_reject && header.seq == self.rcv_nxt && (empty || rst) {
+            if rst && !cx.config.tcp_rfc1337 {
+                cx.count(Counter::TcpExtTWKilled);
+                return TimeWaitVerdict::Closed;
+            }
+            if let Some((value, _)) = timestamp {
+                self.ts_recent = value;
+            }
+            return TimeWaitVerdict::Keep;
+        }
+        let syn =
+            header.flags.contains(Flags::SYN) && !header.flags.intersects(Flags::ACK | Flags::RST);
+        let newer = header.seq.gt(self.rcv_nxt)
+            || timestamp.is_some_and(|(value, _)| is_older(self.ts_recent, value));
+        if syn && !paws_reject && newer {
+            cx.count(Counter::TcpExtTWRecycled);
+            return TimeWaitVerdict::Reopen { iss: self.snd_nxt + REOPEN_DISTANCE };
+        }
+        if paws_reject {
+            cx.count(Counter::TcpExtPAWSTimewait);
+        }
+        if !rst {
+            if paws_reject || header.has(Flags::ACK) {
+                // The peer repeats its FIN: its wait for our ACK starts over, and so does ours.
+                self.deadline = cx.now + TIME_WAIT_LEN;
+            }
+            self.answer(cx);
+        }
+        TimeWaitVerdict::Keep
+    }
+
+    /// `<SEQ=SND.NXT><ACK=RCV.NXT>`, at most one per `tcp_invalid_ratelimit`.
+    fn answer(&mut self, cx: &mut Cx<'_>) {
+        let limit = cx.config.tcp_invalid_ratelimit;
+        if self.ack_sent_at.is_some_and(|at| cx.now - at < limit) {
+            cx.count(Counter::TcpExtTCPACKSkippedTimeWait);
+            return;
+        }
+        let Some(mut packet) = cx.pool.alloc() else { return };
+        self.ack_sent_at = Some(cx.now);
+        let mut options = Options::new();
+        if self.timestamps {
+            options.timestamps = Some((output::ts_clock(cx.now, self.ts_offset), self.ts_recent));
+        }
+        let header = SegmentHeader {
+            src_port: self.tuple.local.port(),
+            dst_port: self.tuple.remote.port(),
+            seq: self.snd_nxt,
+            ack: self.rcv_nxt,
+            flags: Flags::ACK,
+            window: self.window,
+            options,
+            ..SegmentHeader::default()
+        };
+        packet.meta_mut().flow_hash = self.flow_hash;
+        output::push_header(&mut packet, &header, &self.tuple);
+        cx.count(Counter::TcpOutSegs);
+        cx.out.push_back(packet);
+    }
+
+    /// When the wait ends. May move later: the caller asks again before it removes the object, and then counts
+    /// `TcpExtTW`.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The connection's name.
+    #[must_use]
+    pub fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+}
+
+/// A busy server holds tens of thousands of these.
+const TIME_WAIT_BYTES_MAX: usize = 128;
+const _: () = assert!(size_of::<TimeWait>() <= TIME_WAIT_BYTES_MAX);

@@ -1,0 +1,227 @@
+//! Timers of a connection, as data.
+//!
+//! Above: the stack's timer wheel, which asks `next_deadline` and calls `on_timer`. Linux: net/ipv4/tcp_timer.c.
+//! RFC 9293 §3.8, RFC 6298 §5, RFC 1122 §4.2.3.
+//!
+//! A deadline is a field: arming and moving one costs a store. The wheel may hold an earlier instant than the real
+//! deadline; `on_timer` then does nothing and the wheel asks again, so that a bulk transfer moves its retransmission
+//! deadline with every ACK and never touches the wheel.
+//!
+//! Not here: what a retransmission timeout does to the queue (`retransmit`).
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{
+    api::TcpError,
+    counters::Counter,
+    cx::Cx,
+    output, retransmit,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// A deadline that never comes.
+const NEVER: Instant = Instant::FAR_FUTURE;
+
+/// What the retransmission slot waits for. One slot, as in Linux (`icsk_pending`): the purposes exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RtxPurpose {
+    /// RFC 6298: the oldest segment in flight is lost.
+    Retransmit,
+    /// RFC 9293 §3.8.6.1: nothing in flight and the window, a cork or missing memory holds data back.
+    Persist,
+}
+
+/// The deadlines of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Timers {
+    rtx: Instant,
+    delack: Instant,
+    /// Keepalive in synchronized states; FIN-WAIT-2 and TIME-WAIT expiry in theirs (Linux `sk_timer`).
+    keep: Instant,
+    purpose: RtxPurpose,
+}
+
+impl Timers {
+    pub(crate) const fn new() -> Self {
+        Self { rtx: NEVER, delack: NEVER, keep: NEVER, purpose: RtxPurpose::Retransmit }
+    }
+
+    pub(crate) fn arm_rtx(&mut self, purpose: RtxPurpose, deadline: Instant) {
+        self.rtx = deadline;
+        self.purpose = purpose;
+    }
+
+    pub(crate) fn stop_rtx(&mut self) {
+        self.rtx = NEVER;
+    }
+
+    /// What the slot waits for, if it is armed.
+    pub(crate) fn rtx(&self) -> Option<RtxPurpose> {
+        (self.rtx != NEVER).then_some(self.purpose)
+    }
+
+    pub(crate) fn arm_delack(&mut self, deadline: Instant) {
+        self.delack = deadline;
+    }
+
+    pub(crate) fn stop_delack(&mut self) {
+        self.delack = NEVER;
+    }
+
+    pub(crate) fn delack(&self) -> Option<Instant> {
+        (self.delack != NEVER).then_some(self.delack)
+    }
+
+    pub(crate) fn arm_keep(&mut self, deadline: Instant) {
+        self.keep = deadline;
+    }
+
+    pub(crate) fn stop_keep(&mut self) {
+        self.keep = NEVER;
+    }
+
+    pub(crate) fn stop_all(&mut self) {
+        *self = Self::new();
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let earliest = self.rtx.min(self.delack).min(self.keep);
+        (earliest != NEVER).then_some(earliest)
+    }
+}
+
+impl Tcb {
+    /// When [`on_timer`] has something to do, if nothing else happens before. May move either way with every call
+    /// into the connection; the caller re-arms its wheel when it moved earlier, and asks again when the wheel fires.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+}
+
+/// Handles every deadline that is due at `cx.now`, and none that is not. The caller calls [`output::output`] after it.
+pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.timers.delack <= cx.now {
+        on_delack(tcb, cx);
+    }
+    if tcb.timers.rtx <= cx.now {
+        match tcb.timers.purpose {
+            RtxPurpose::Retransmit => retransmit::on_rto(tcb, cx),
+            RtxPurpose::Persist => on_persist(tcb, cx),
+        }
+    }
+    if tcb.timers.keep <= cx.now {
+        tcb.timers.stop_keep();
+        match tcb.state {
+            State::FinWait2 if tcb.flags.contains(TcbFlags::ORPHAN) => on_fin_wait_2(tcb, cx),
+            State::TimeWait => tcb.finish(cx, None),
+            _ => on_keepalive(tcb, cx),
+        }
+    }
+}
+
+/// RFC 9293 §3.8.6.3: no second segment came and the application sent nothing to carry the ACK.
+fn on_delack(tcb: &mut Tcb, cx: &Cx<'_>) {
+    tcb.timers.stop_delack();
+    if !tcb.ack.is_pending() || tcb.state == State::Close {
+        return;
+    }
+    tcb.ack.on_delack_timeout(tcb.rtt.rto());
+    cx.count(Counter::TcpExtDelayedACKs);
+    tcb.ack.schedule_now();
+}
+
+/// An orphan's peer never sent its FIN. Linux: tcp_keepalive_timer in TCP_FIN_WAIT2.
+fn on_fin_wait_2(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    cx.count(Counter::TcpExtTCPTimeouts);
+    tcb.finish(cx, None);
+}
+
+/// RFC 9293 §3.8.6.1: ask whether the window opened, for as long as somebody answers.
+fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    tcb.timers.stop_rtx();
+    if tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_none() {
+        tcb.probes_out = 0;
+        return;
+    }
+    if probes_exhausted(tcb, cx) {
+        cx.count(Counter::TcpExtTCPAbortOnTimeout);
+        tcb.finish(cx, Some(tcb.soft_error.unwrap_or(TcpError::TimedOut)));
+        return;
+    }
+    if output::send_held(tcb, cx) {
+        // The window had room and a cork, Nagle or missing memory held the data: it is out, RTO watches it.
+        return;
+    }
+    output::send_probe(tcb, cx);
+    if tcb.probes_out == 0 {
+        tcb.probe_since = cx.now;
+    }
+    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    cx.count(Counter::TcpExtTCPWinProbe);
+    arm_persist(tcb, cx);
+}
+
+/// R2 for probes: counted since the last ACK of any kind, as RFC 9293 §3.8.6.1 keeps a connection whose peer answers.
+fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
+    if let Some(limit) = tcb.user_timeout
+        && tcb.probes_out > 0
+        && cx.now - tcb.probe_since >= limit
+    {
+        return true;
+    }
+    let orphan = tcb.flags.contains(TcbFlags::ORPHAN);
+    let limit = if orphan { retransmit::orphan_retries(cx.config) } else { cx.config.tcp_retries2 };
+    tcb.probes_out >= limit
+}
+
+/// Arms the persist slot: RTO, doubled per unanswered probe up to `tcp_rto_max`.
+pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let base = tcb.rtt.base_rto();
+    let wait = base.saturating_mul(1 << tcb.probes_out.min(16)).min(cx.config.tcp_rto_max);
+    tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + wait);
+}
+
+/// RFC 9293 §3.8.4. The deadline is lazy: traffic since it was armed only moves it here.
+fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    let alive = tcb.state.is_synchronized() && tcb.state != State::TimeWait;
+    if !tcb.flags.contains(TcbFlags::KEEPALIVE) || !alive {
+        return;
+    }
+    let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
+    let idle = cx.now - tcb.last_received_at;
+    if busy || idle < tcb.keepalive.time {
+        // Data in flight has the retransmission timer to find out.
+        let left = if busy { tcb.keepalive.time } else { tcb.keepalive.time - idle };
+        tcb.timers.arm_keep(cx.now + left);
+        return;
+    }
+    if keepalive_exhausted(tcb, idle) {
+        output::send_reset(tcb, cx);
+        cx.count(Counter::TcpExtTCPAbortOnTimeout);
+        tcb.finish(cx, Some(tcb.soft_error.unwrap_or(TcpError::TimedOut)));
+        return;
+    }
+    output::send_probe(tcb, cx);
+    cx.count(Counter::TcpExtTCPKeepAlive);
+    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.timers.arm_keep(cx.now + tcb.keepalive.interval);
+}
+
+fn keepalive_exhausted(tcb: &Tcb, idle: Duration) -> bool {
+    match tcb.user_timeout {
+        Some(limit) => tcb.probes_out > 0 && idle >= limit,
+        None => tcb.probes_out >= tcb.keepalive.probes,
+    }
+}
+
+/// Arms the keepalive deadline if the socket asked for it and the state has one.
+pub(crate) fn arm_keepalive(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let alive = tcb.state.is_synchronized() && tcb.state != State::TimeWait;
+    if tcb.flags.contains(TcbFlags::KEEPALIVE) && alive {
+        tcb.timers.arm_keep(cx.now + tcb.keepalive.time);
+    }
+}
