@@ -1,184 +1,30 @@
 //! Against the Linux kernel, each test in a network namespace of its own that dies with its thread.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::panic::resume_unwind;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant as Clock};
+use std::net::{TcpListener, UdpSocket};
 
-use pkt::{
-    Domain, DomainConfig, DropReason, Gso, GsoKind, Instant, Packet, Pool, RxChecksum, TxChecksum,
-};
+use pkt::{DropReason, Gso, GsoKind, Instant, RxChecksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use stack::device::{Device, QueueId};
 
-use super::receive::Frame;
 use super::*;
+use crate::device::capture::Direction;
+use end::{End, HOST, PATIENCE, US, contents, faults, in_namespace};
 use frames::{
-    IPPROTO_TCP, IPPROTO_UDP, Segment, TCP_ACK, TCP_PSH, TCP_SYN, arp_reply, checksum_is_good,
-    ethernet, ipv4, udp,
+    IPPROTO_TCP, IPPROTO_UDP, Segment, TCP_ACK, TCP_PSH, TCP_SYN, checksum_is_good, ethernet, ipv4,
+    udp,
 };
 
+mod end;
 mod frames;
-
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-
-/// How long a frame may take. Generous: it only ends a test that has failed anyway.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Runs `test` in a new network namespace, or says why it cannot.
-fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
-    if !rustix::process::geteuid().is_root() || !Path::new(ioctl::DEVICE_NODE).exists() {
-        skip(&format!("{name}: skipped, it needs root and {}", ioctl::DEVICE_NODE));
-        return;
-    }
-    let thread = thread::spawn(move || {
-        // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
-        if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-            skip(&format!("skipped, no network namespace can be made: {error}"));
-            return;
-        }
-        test();
-    });
-    if let Err(panic) = thread.join() {
-        resume_unwind(panic);
-    }
-}
-
-/// Says so where the test harness does not swallow it.
-fn skip(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Our end of a device: a network stack reduced to what a test does by hand.
-struct End {
-    tun: Arc<Tun>,
-    domain: Domain,
-    pool: Pool,
-}
-
-impl End {
-    fn new(config: TunConfig) -> Self {
-        let host_address = Some("10.77.0.1/24".parse().expect("network"));
-        let tun = Tun::create(&TunConfig { host_address, ..config }).expect("a device");
-        let domain = Domain::new(DomainConfig::default());
-        let pool = domain.pool();
-        Self { tun, domain, pool }
-    }
-
-    fn mac(&self) -> [u8; 6] {
-        match self.tun.caps.link {
-            LinkType::Ethernet { mac } => mac.0,
-            LinkType::Ip => [0; 6],
-        }
-    }
-
-    /// The frame around an IPv4 packet to the kernel.
-    fn frame(&self, ip: Vec<u8>) -> Vec<u8> {
-        match self.tun.kind {
-            TunKind::Tap => {
-                let host = self.tun.host_link().mac.expect("a tap has an address");
-                [ethernet(host, self.mac(), 0x0800), ip].concat()
-            }
-            TunKind::Tun => ip,
-        }
-    }
-
-    /// Sends a frame; `partial` is where the transport header's checksum field lies in it, if it is left open.
-    fn send(&mut self, queue: u16, bytes: &[u8], partial: Option<u16>, gso: Gso) {
-        let mut packet = self.pool.alloc().expect("memory");
-        assert_eq!(packet.append(&mut self.pool, bytes), bytes.len());
-        if let Some(offset) = partial {
-            packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset };
-        }
-        packet.meta_mut().gso = gso;
-        let sent = self.tun.write_frame(self.tun.queue_fd(queue), &mut packet);
-        assert_eq!(sent, Ok(()));
-        self.pool.free(packet);
-    }
-
-    /// Waits for the next frame that is IPv4 of `protocol`; answers ARP meanwhile and ignores the kernel's IPv6.
-    /// Returns it with its queue, without its link header.
-    fn expect_ipv4(&mut self, protocol: u8) -> (u16, Packet) {
-        let deadline = Clock::now() + PATIENCE;
-        while Clock::now() < deadline {
-            for queue in 0..self.tun.caps.queues {
-                let fd = self.tun.queue_fd(queue);
-                match self.tun.read_frame(fd, &mut self.pool, Instant::from_nanos(7)) {
-                    Frame::Good(packet) => {
-                        if let Some(packet) = self.sort(packet, protocol) {
-                            return (queue, packet);
-                        }
-                    }
-                    Frame::Bad(reason, packet) => panic!("{reason}: {packet:?}"),
-                    Frame::NoMemory | Frame::Gone => panic!("the device has stopped"),
-                    Frame::Empty => self.wait(),
-                }
-            }
-        }
-        panic!("no IPv4 packet of protocol {protocol} arrived");
-    }
-
-    fn sort(&mut self, mut packet: Packet, protocol: u8) -> Option<Packet> {
-        assert_eq!(packet.meta().timestamp, Instant::from_nanos(7));
-        if self.tun.kind == TunKind::Tap {
-            let bytes = contents(&packet);
-            match u16::from_be_bytes([bytes[12], bytes[13]]) {
-                0x0800 => {
-                    assert_eq!(bytes[..6], self.mac());
-                    packet.advance(14);
-                }
-                0x0806 => {
-                    if bytes[38..42] == US.octets() {
-                        let reply = arp_reply(&bytes, self.mac());
-                        self.send(0, &reply, None, Gso::default());
-                    }
-                    self.pool.free(packet);
-                    return None;
-                }
-                _ => {
-                    self.pool.free(packet);
-                    return None;
-                }
-            }
-        }
-        let bytes = contents(&packet);
-        if bytes[0] == 0x45 && bytes[9] == protocol {
-            return Some(packet);
-        }
-        self.pool.free(packet);
-        None
-    }
-
-    fn wait(&self) {
-        let mut fds: Vec<_> = (0..self.tun.caps.queues)
-            .map(|queue| PollFd::from_borrowed_fd(self.tun.poll_fd(queue), PollFlags::IN))
-            .collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        poll(&mut fds, Some(&timeout)).expect("poll");
-    }
-
-    /// Ends the test: every packet is home again.
-    fn finish(self) {
-        drop(self.pool);
-        assert_eq!(self.domain.balance(), 0);
-    }
-}
-
-fn contents(packet: &Packet) -> Vec<u8> {
-    packet.to_vec()
-}
 
 /// A datagram each way between a kernel socket and us.
 fn udp_both_ways(config: TunConfig) {
     let vnet_hdr = config.vnet_hdr;
     let mut end = End::new(config);
-    let socket = UdpSocket::bind((HOST, 5000)).expect("the kernel's socket");
+    let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
-    socket.send_to(b"hello from the kernel", (US, 6000)).expect("sent");
+    socket.send_to(b"hello from the kernel", (US, 46_000)).expect("sent");
 
     let (_, packet) = end.expect_ipv4(IPPROTO_UDP);
     let bytes = contents(&packet);
@@ -192,13 +38,13 @@ fn udp_both_ways(config: TunConfig) {
     }
     end.pool.free(packet);
 
-    let datagram = udp((US, 6000), (HOST, 5000), b"hello from user space");
+    let datagram = udp((US, 46_000), (HOST, 45_000), b"hello from user space");
     let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
     end.send(0, &frame, Some(6), Gso::default());
     let mut buffer = [0; 100];
     let (len, from) = socket.recv_from(&mut buffer).expect("the kernel took our datagram");
     assert_eq!(&buffer[..len], b"hello from user space");
-    assert_eq!(from, (US, 6000).into());
+    assert_eq!(from, (US, 46_000).into());
     end.finish();
 }
 
@@ -229,7 +75,7 @@ fn udp_both_ways_over_tun_without_offloads() {
 /// The kernel's TCP accepts a connection from us, takes a superframe and sends one.
 fn tcp_superframes(config: TunConfig) {
     let mut end = End::new(config);
-    let (us, host) = ((US, 6000), (HOST, 7000));
+    let (us, host) = ((US, 46_000), (HOST, 47_000));
     let listener = TcpListener::bind(host).expect("the kernel's listener");
     let segment = |seq, ack, flags, mss, data: &[u8]| {
         let segment = Segment { src: us, dst: host, seq, ack, flags, mss, data };
@@ -294,10 +140,10 @@ fn tcp_superframes_over_tun() {
 fn a_flow_comes_back_on_the_queue_it_was_sent_on() {
     in_namespace("tap", || {
         let mut end = End::new(TunConfig { queues: 2, ..TunConfig::tap("ql0") });
-        let socket = UdpSocket::bind((HOST, 5000)).expect("the kernel's socket");
+        let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
-        for (queue, port) in [(0, 6000), (1, 6001), (0, 6002), (1, 6003)] {
-            let datagram = udp((US, port), (HOST, 5000), b"ping");
+        for (queue, port) in [(0, 46_000), (1, 46_001), (0, 46_002), (1, 46_003)] {
+            let datagram = udp((US, port), (HOST, 45_000), b"ping");
             let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
             end.send(queue, &frame, Some(6), Gso::default());
             let mut buffer = [0; 100];
@@ -402,9 +248,9 @@ fn a_deleted_interface_goes_silent() {
 fn a_burst_is_received_in_batches_through_the_stacks_trait() {
     in_namespace("tap", || {
         let end = End::new(TunConfig::tun("ql0"));
-        let socket = UdpSocket::bind((HOST, 5000)).expect("the kernel's socket");
+        let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
         for i in 0..100u8 {
-            socket.send_to(&[i; 200], (US, 6000)).expect("sent");
+            socket.send_to(&[i; 200], (US, 46_000)).expect("sent");
         }
         let memory = stack::Memory::new(64 << 20);
         let mut cx = stack::Cx::new(&memory, 1);
@@ -439,5 +285,21 @@ fn without_privilege_the_error_says_what_is_needed() {
         let text = error.to_string();
         assert!(text.contains("CAP_NET_ADMIN"), "{text}");
         assert!(!text.contains('\n'));
+    });
+}
+
+#[test]
+fn tshark_would_find_a_bad_checksum() {
+    in_namespace("tap", || {
+        let mut end = End::new(TunConfig::tap("ql0"));
+        let datagram = udp((US, 46_000), (HOST, 45_000), b"its sum is left unfinished");
+        let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
+        let packet = end.pool.alloc_from(&frame).expect("memory");
+        end.recorder.record(Direction::Outbound, Instant::ZERO, &packet);
+        end.pool.free(packet);
+        end.capture.finish().expect("a capture");
+        if let Some(faults) = faults(end.file.path()) {
+            assert_eq!(faults.lines().count(), 1, "{faults}");
+        }
     });
 }
