@@ -50,7 +50,7 @@ pub enum RxChecksum {
     /// The data is good but the checksum field holds only the pseudo-header sum: the packet came from a
     /// virtual peer that left the sum to whoever puts it on a real wire.
     Partial {
-        /// Where summing would start, in bytes from the start of the packet.
+        /// Where summing would start, in bytes from the network header, as in [`TxChecksum::Partial`].
         start: u16,
         /// Where the sum would be stored, in bytes after `start`.
         offset: u16,
