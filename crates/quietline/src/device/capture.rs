@@ -220,7 +220,8 @@ impl CaptureInterface {
         let meta = packet.meta();
         match (direction, meta.rx_checksum, meta.tx_checksum) {
             (Direction::Inbound, RxChecksum::Partial { start, offset }, _)
-            | (Direction::Outbound, _, TxChecksum::Partial { start, offset }) => {
+            // A packet that came through memory still has what its sender left open.
+            | (_, _, TxChecksum::Partial { start, offset }) => {
                 completed_checksum(packet, self.link.header_len(), start, offset)
             }
             _ => None,
