@@ -1,0 +1,130 @@
+//! Every header parser on any bytes: it must not panic, must not claim more than it was given, and must read back what
+//! it has written. The first byte of the input chooses the parser, so that each has inputs of its own in the corpus.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use stack::icmp::header::{IcmpMessage, Quote};
+use stack::ip::header::{self, IpHeader};
+use stack::ip::option;
+use stack::link::arp::{ARP_LEN, ArpPacket};
+use stack::link::ethernet::{EthernetHeader, HEADER_LEN};
+use tcp::SegmentHeader;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&parser, bytes)) = data.split_first() else { return };
+    match parser % 8 {
+        0 => ethernet(bytes),
+        1 => arp(bytes),
+        2 => ip::<true>(bytes),
+        3 => ip::<false>(bytes),
+        4 => icmp::<true>(bytes),
+        5 => icmp::<false>(bytes),
+        6 => segment(bytes),
+        _ => ip_options(bytes),
+    }
+});
+
+fn ethernet(bytes: &[u8]) {
+    if let Ok(header) = EthernetHeader::parse(bytes) {
+        let mut written = [0; HEADER_LEN];
+        header.emit(&mut written);
+        assert_eq!(written, bytes[..HEADER_LEN]);
+    }
+}
+
+fn arp(bytes: &[u8]) {
+    if let Ok(packet) = ArpPacket::parse(bytes) {
+        let mut written = [0; ARP_LEN];
+        packet.emit(&mut written);
+        assert_eq!(written, bytes[..ARP_LEN]);
+        let reply = packet.reply(packet.target_mac);
+        assert_eq!((reply.target_mac, reply.target_ip), (packet.sender_mac, packet.sender_ip));
+    }
+}
+
+/// The header is repaired first: random bytes would nearly always stop at the checksum. Bytes that are too few for it are
+/// parsed as they are.
+fn ip<const V4: bool>(bytes: &[u8]) {
+    read_ip::<V4>(bytes);
+    let mut repaired = bytes.to_vec();
+    if V4 && bytes.len() >= header::fixed_len::<V4>() {
+        let header_len = header::claimed_len::<V4>(bytes).unwrap_or_default();
+        repair_checksum(&mut repaired, header_len);
+        read_ip::<V4>(&repaired);
+    }
+}
+
+fn read_ip<const V4: bool>(bytes: &[u8]) {
+    let Ok(read) = header::parse::<V4>(bytes, bytes.len()) else { return };
+    assert!(read.total_len() <= bytes.len());
+    assert!(usize::from(read.header_len) >= header::fixed_len::<V4>());
+    assert_eq!(read.src.is_ipv4(), V4);
+    assert_eq!(read.dst.is_ipv4(), V4);
+    let fixed_len = header::fixed_len::<V4>();
+    let plain = IpHeader { header_len: u16::try_from(fixed_len).unwrap(), ..read };
+    let mut written = [0; 40];
+    plain.emit::<V4>(&mut written);
+    let packet_len = plain.total_len();
+    assert_eq!(header::parse::<V4>(&written[..fixed_len], packet_len), Ok(plain));
+
+    let mut segment = bytes[..usize::from(read.header_len)].to_vec();
+    header::set_segment::<V4>(&mut segment, read.payload_len / 2, 1);
+    let again = header::parse::<V4>(&segment, bytes.len()).ok();
+    // A length of zero with next header 0 announces a jumbogram, which is refused.
+    let refused = !V4 && read.payload_len / 2 == 0 && read.protocol == 0;
+    assert_eq!(again.map(|again| again.payload_len), (!refused).then_some(read.payload_len / 2));
+}
+
+/// RFC 1071, the plain way.
+fn repair_checksum(packet: &mut [u8], header_len: usize) {
+    let Some(header) = packet.get_mut(..header_len).filter(|header| !header.is_empty()) else {
+        return;
+    };
+    header[10..12].fill(0);
+    let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    header[10..12].copy_from_slice(&(!u16::try_from(folded).unwrap()).to_be_bytes());
+}
+
+fn icmp<const V4: bool>(bytes: &[u8]) {
+    let Ok(message) = IcmpMessage::parse::<V4>(bytes) else { return };
+    assert_eq!(IcmpMessage::parse::<V4>(&message.header_bytes::<V4>()), Ok(message));
+    if message.is_error()
+        && let Ok(quote) = Quote::parse::<V4>(&bytes[8..])
+    {
+        assert_eq!(quote.src.is_ipv4(), V4);
+        assert_eq!(quote.ports().0.to_be_bytes(), quote.payload[..2]);
+        assert_eq!(quote.tcp_seq().to_be_bytes(), quote.payload[4..]);
+    }
+}
+
+/// What was read may be written in fewer bytes: padding goes, and so do SACK blocks that do not fit beside timestamps.
+/// Written once, it is read and written alike.
+fn segment(bytes: &[u8]) {
+    let ports = SegmentHeader::ports(bytes);
+    let Ok(read) = SegmentHeader::parse(bytes) else { return };
+    assert_eq!(ports, Some((read.src_port, read.dst_port)));
+    assert!(usize::from(read.header_len) <= bytes.len());
+    let first = rewritten(&read);
+    assert_eq!((first.src_port, first.dst_port), (read.src_port, read.dst_port));
+    assert_eq!((first.seq, first.ack, first.flags), (read.seq, read.ack, read.flags));
+    assert_eq!((first.window, first.urgent), (read.window, read.urgent));
+    assert_eq!(first.options.timestamps, read.options.timestamps);
+    assert_eq!(rewritten(&first), first);
+}
+
+fn rewritten(header: &SegmentHeader) -> SegmentHeader {
+    let mut written = [0; tcp::header::HEADER_BYTES_MAX];
+    let len = header.emit(&mut written);
+    SegmentHeader::parse(&written[..len]).expect("our own header")
+}
+
+fn ip_options(bytes: &[u8]) {
+    let options = &bytes[..bytes.len().min(40)];
+    if let Err(pointer) = option::check(options) {
+        assert!((20..=60).contains(&pointer));
+    }
+}
