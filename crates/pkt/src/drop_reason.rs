@@ -58,6 +58,7 @@ drop_reasons! {
     IcmpCsum "ICMP_CSUM" "The ICMP checksum is wrong."
     IcmpMalformed "ICMP_MALFORMED" "An ICMP message that ends before its type's fields do."
     IcmpUnknownType "ICMP_UNKNOWN_TYPE" "An ICMP type or code this stack has no use for."
+    IcmpEchoIgnored "ICMP_ECHO_IGNORED" "The settings say not to answer this echo request."
     IcmpNoSocket "ICMP_NO_SOCKET" "An ICMP error or reply that belongs to no socket."
     IcmpRateLimit "ICMP_RATE_LIMIT" "An answer the ICMP rate limit held back."
     UdpHeader "UDP_HEADER" "A UDP header whose length field is impossible."

@@ -26,7 +26,7 @@ use crate::pool::Elsewhere;
 mod descriptor;
 mod payload;
 mod share;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use descriptor::Body;

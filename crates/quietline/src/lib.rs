@@ -1,1 +1,44 @@
-//! Under construction.
+//! A multi-core TCP/IP stack for Linux in user space: sockets like those of `std::net`, devices, and the threads that
+//! run the stack.
+//!
+//! ```no_run
+//! use std::io::Write;
+//!
+//! use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let (left, right) = Wire::pair(&WireConfig::default())?;
+//! let server = Stack::builder().device(right).address("10.0.0.2/24".parse().unwrap()).build()?;
+//! let client = Stack::builder().device(left).address("10.0.0.1/24".parse().unwrap()).build()?;
+//!
+//! let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap())?;
+//! let mut stream = TcpStream::connect(&client, "10.0.0.2:80".parse().unwrap())?;
+//! let (accepted, peer) = listener.accept()?;
+//! stream.write_all(b"hello")?;
+//! # let _ = (accepted, peer);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything that touches the operating system is in this crate: clocks, threads, file descriptors. The data path is
+//! in crate `stack`, TCP in crate `tcp`.
+
+mod builder;
+mod clock;
+pub mod device;
+mod listener;
+mod running;
+mod stream;
+mod wait;
+mod worker;
+
+pub use builder::{Attachment, PollFd, StackBuilder};
+pub use listener::{Incoming, TcpListener};
+pub use running::Stack;
+pub use stack::{
+    Errno, Readiness,
+    config::ConfigError,
+    counters::Snapshot,
+    device::{Capabilities, Device, Impairment, Wire, WireConfig},
+};
+pub use stream::TcpStream;

@@ -9,6 +9,8 @@
 use std::fmt;
 use std::io;
 
+use tcp::TcpError;
+
 /// A Linux error number, as `errno` holds it after a failed call. Always greater than zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Errno(i32);
@@ -128,6 +130,21 @@ impl fmt::Debug for Errno {
 }
 
 impl std::error::Error for Errno {}
+
+impl From<TcpError> for Errno {
+    fn from(error: TcpError) -> Self {
+        match error {
+            TcpError::ConnectionRefused => Self::ECONNREFUSED,
+            TcpError::ConnectionReset => Self::ECONNRESET,
+            TcpError::BrokenPipe => Self::EPIPE,
+            TcpError::TimedOut => Self::ETIMEDOUT,
+            TcpError::HostUnreachable => Self::EHOSTUNREACH,
+            TcpError::NetworkUnreachable => Self::ENETUNREACH,
+            TcpError::ProtocolUnreachable => Self::ENOPROTOOPT,
+            TcpError::Aborted => Self::ECONNABORTED,
+        }
+    }
+}
 
 impl From<Errno> for io::Error {
     fn from(errno: Errno) -> Self {

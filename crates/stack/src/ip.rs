@@ -1,4 +1,17 @@
 //! The Internet layer, one algorithm for both versions: every step takes `const V4: bool`.
+//!
+//! Below: `link`. Above: TCP sockets and ICMP. Linux: net/ipv4/ip_input.c, ip_output.c, icmp.c.
+//!
+//! Not here: fragmentation and reassembly (fragments are dropped with a counted reason), IPv6 input.
 
 pub mod header;
+mod icmp;
+mod input;
 pub mod option;
+mod output;
+mod reset;
+mod tcp_input;
+
+pub(crate) use icmp::IcmpLimiter;
+pub(crate) use input::input;
+pub(crate) use output::{discard_output, discard_unroutable, output};

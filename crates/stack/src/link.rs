@@ -1,4 +1,13 @@
-//! The link layer: Ethernet frames and ARP.
+//! The link layer: Ethernet frames and ARP in, and the step that puts a link header in front of what leaves.
+//!
+//! Below: devices. Above: `ip::input`, `ip::output`. Linux: `__netif_receive_skb_core`, net/ipv4/arp.c,
+//! `neigh_hh_output`.
 
 pub mod arp;
+mod arp_input;
 pub mod ethernet;
+mod input;
+mod output;
+
+pub(crate) use input::{input, strip};
+pub(crate) use output::{frame, output, send_arp};

@@ -1,0 +1,59 @@
+//! The clock of the product, read once per call or turn, and the running context of each thread.
+
+use std::cell::RefCell;
+use std::sync::OnceLock;
+
+use pkt::Instant;
+use rustix::time::{ClockId, clock_gettime};
+use stack::{Cx, Memory};
+
+/// Packet memory of the process. Bounded so that a flood meets counted drops before the machine runs out of memory.
+const MEMORY_BYTES_MAX: usize = 4 << 30;
+
+static MEMORY: OnceLock<Memory> = OnceLock::new();
+
+thread_local! {
+    static CX: RefCell<Option<Box<Cx>>> = const { RefCell::new(None) };
+}
+
+/// Monotonic time since boot.
+pub(crate) fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Instant::from_nanos(seconds * 1_000_000_000 + nanos)
+}
+
+/// What every context and host of the process shares.
+pub(crate) fn memory() -> &'static Memory {
+    MEMORY.get_or_init(|| Memory::new(MEMORY_BYTES_MAX))
+}
+
+/// A seed nobody can guess.
+pub(crate) fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    assert_eq!(filled, Ok(8), "the kernel gives eight random bytes");
+    u64::from_ne_bytes(bytes)
+}
+
+/// Runs `work` with the context of the calling thread, at the present time.
+///
+/// A thread that is being torn down, or that calls the stack from inside the stack (from a waker), gets a context of
+/// its own for the call.
+pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
+    let mut own = CX.try_with(|cell| cell.try_borrow_mut().ok().and_then(|mut cx| cx.take()));
+    let mut cx = own.as_mut().ok().and_then(Option::take).unwrap_or_else(new_cx);
+    cx.now = now();
+    let result = work(&mut cx);
+    let _ = CX.try_with(|cell| {
+        if let Ok(mut slot) = cell.try_borrow_mut() {
+            slot.get_or_insert(cx);
+        }
+    });
+    result
+}
+
+fn new_cx() -> Box<Cx> {
+    Box::new(Cx::new(memory(), seed()))
+}

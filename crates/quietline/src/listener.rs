@@ -1,0 +1,146 @@
+//! `TcpListener`, as in `std::net`.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use stack::{Errno, core::CoreId, socket::Listener};
+
+use crate::{clock::with_cx, running::Stack, stream::TcpStream, wait::wait_until};
+
+/// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
+const BACKLOG_DEFAULT: u32 = 128;
+
+/// A listening socket. It stops listening when the last clone is dropped; connections nobody accepted are reset.
+#[derive(Clone)]
+pub struct TcpListener {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    stack: Stack,
+    listener: Arc<Listener>,
+    nonblocking: AtomicBool,
+}
+
+impl TcpListener {
+    /// Listens on `local`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, or `EADDRNOTAVAIL` for an address that is not ours.
+    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with_backlog(stack, local, BACKLOG_DEFAULT)
+    }
+
+    /// Listens with room for `backlog` connections that wait for `accept`, at most `net.core.somaxconn`.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with_backlog(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
+        let listener = with_cx(|cx| Listener::listen(stack.host(), cx, local, backlog))?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                stack: stack.clone(),
+                listener,
+                nonblocking: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// Takes the next connection, waiting for one.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nonblocking and there is none; `EINVAL` when the stack was shut down.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let Shared { stack, listener, nonblocking } = &*self.shared;
+        loop {
+            match listener.accept() {
+                Ok(socket) => {
+                    let peer = socket.remote();
+                    return Ok((TcpStream::new(stack.clone(), socket), peer));
+                }
+                Err(Errno::EAGAIN) if !nonblocking.load(Ordering::Relaxed) => {
+                    wait_until(stack, CoreId(0), listener.acceptors(), None, || {
+                        listener.is_ready()
+                    });
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// The connections as they come.
+    #[must_use]
+    pub const fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
+    }
+
+    /// Where it listens, with the port that was chosen.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.shared.listener.local())
+    }
+
+    /// Whether `accept` fails with `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.shared.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Another handle to the same listener.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
+    /// Stops listening now: threads that wait in `accept` return `EINVAL`.
+    pub fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        with_cx(|cx| self.listener.close(self.stack.host(), cx));
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener")
+            .field("local", &self.shared.listener.local())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Iterator over accepted connections. Never ends by itself.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    listener: &'a TcpListener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}

@@ -1,0 +1,137 @@
+//! A running stack: the host, its workers, and the handle applications hold.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use pkt::Instant;
+use stack::{config::HostConfig, counters::Snapshot, host::Host};
+
+use crate::{
+    builder::{Attachment, StackBuilder, invalid},
+    clock,
+    worker::{self, Stop},
+};
+
+/// Who runs the cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunMode {
+    /// One worker thread per core, and application threads while they are in a call.
+    Workers,
+    /// Application threads in a call, and the caller of [`Stack::poll`].
+    Manual,
+}
+
+/// A handle to a running stack; clones share it. When the last handle, stream and listener are gone, its connections
+/// are aborted and its workers end.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    running: Arc<Running>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Running {
+    host: Arc<Host>,
+    mode: RunMode,
+    stop: Arc<Stop>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+    /// Keeps the descriptors that the workers sleep on open.
+    _attachments: Vec<Attachment>,
+}
+
+impl Stack {
+    /// Starts to build a stack.
+    pub fn builder() -> StackBuilder {
+        StackBuilder::new()
+    }
+
+    pub(crate) fn start(
+        config: HostConfig,
+        attachments: Vec<Attachment>,
+        mode: RunMode,
+    ) -> io::Result<Self> {
+        let host = Host::new(clock::memory(), config).map_err(invalid)?;
+        let stop = Arc::new(Stop::default());
+        let workers = match mode {
+            RunMode::Workers => worker::start(&host, &attachments, &stop)?,
+            RunMode::Manual => Vec::new(),
+        };
+        Ok(Self {
+            running: Arc::new(Running {
+                host,
+                mode,
+                stop,
+                workers: Mutex::new(workers),
+                _attachments: attachments,
+            }),
+        })
+    }
+
+    /// Runs everything that has work, on the calling thread, and returns how long it may be left alone unless a frame
+    /// arrives; `None` for ever. For stacks built with [`StackBuilder::manual`], harmless for others.
+    #[must_use = "the stack wants to be polled again after this time"]
+    pub fn poll(&self) -> Option<Duration> {
+        clock::with_cx(|cx| {
+            let deadline = self.host().poll(cx)?;
+            Some(deadline.checked_duration_since(cx.now).unwrap_or_default())
+        })
+    }
+
+    /// Counters by their Linux names, summed over all threads.
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        self.host().counters()
+    }
+
+    /// Name given to the builder.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.host().name()
+    }
+
+    /// Connections in the tables, half-open ones and TIME-WAIT included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.host().established_len()
+    }
+
+    /// Aborts every connection and ends the workers. Sockets that still exist fail from here on.
+    pub fn shutdown(&self) {
+        self.running.shut_down();
+    }
+
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.running.host
+    }
+
+    pub(crate) fn is_manual(&self) -> bool {
+        self.running.mode == RunMode::Manual
+    }
+}
+
+impl Running {
+    fn shut_down(&self) {
+        clock::with_cx(|cx| self.host.shut_down(cx));
+        self.stop.stop();
+        let workers =
+            std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
+        for worker in workers {
+            // A worker that panicked has said so on standard error already.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+/// How long from `now` until `deadline`; zero when it has passed.
+pub(crate) fn until(now: Instant, deadline: Instant) -> Duration {
+    deadline.checked_duration_since(now).unwrap_or_default()
+}

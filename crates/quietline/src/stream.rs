@@ -1,0 +1,410 @@
+//! `TcpStream`, as in `std::net`.
+
+use std::{
+    fmt,
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    net::{Shutdown, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use pkt::Instant;
+use stack::{
+    Errno, Readiness,
+    socket::{ShutdownHow, TcpSocket},
+};
+
+use tcp::Keepalive;
+
+use crate::{
+    clock::{self, with_cx},
+    running::Stack,
+    wait::wait_until,
+};
+
+/// A TCP connection. Clones from [`try_clone`](Self::try_clone) share it; it is closed when the last one is dropped.
+/// Any thread may use any clone; reading and writing may happen at the same time.
+pub struct TcpStream {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    stack: Stack,
+    socket: Arc<TcpSocket>,
+    nonblocking: AtomicBool,
+    /// Nanoseconds; 0 waits for ever.
+    read_timeout_ns: AtomicU64,
+    write_timeout_ns: AtomicU64,
+}
+
+impl TcpStream {
+    /// Connects to `remote` and waits until the connection is established.
+    ///
+    /// # Errors
+    /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`.
+    pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+        let stream = Self::start(stack, None, remote)?;
+        stream.wait_connected(None)?;
+        Ok(stream)
+    }
+
+    /// Connects and waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` for a zero timeout.
+    pub fn connect_timeout(
+        stack: &Stack,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        if timeout.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"));
+        }
+        let deadline = clock::now() + timeout;
+        let stream = Self::start(stack, None, remote)?;
+        stream.wait_connected(Some(deadline))?;
+        Ok(stream)
+    }
+
+    /// Connects from `local`; port 0 there means any port.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `EADDRNOTAVAIL` when `local` is not ours or the four-tuple is taken.
+    pub fn connect_from(stack: &Stack, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
+        let stream = Self::start(stack, Some(local), remote)?;
+        stream.wait_connected(None)?;
+        Ok(stream)
+    }
+
+    /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
+    /// [`take_error`](Self::take_error) tells a failure.
+    ///
+    /// # Errors
+    /// What can be told without waiting: no route, no port.
+    pub fn connect_nonblocking(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+        let stream = Self::start(stack, None, remote)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+
+    fn start(stack: &Stack, local: Option<SocketAddr>, remote: SocketAddr) -> io::Result<Self> {
+        let socket = with_cx(|cx| TcpSocket::connect(stack.host(), cx, local, remote))?;
+        Ok(Self::new(stack.clone(), socket))
+    }
+
+    pub(crate) fn new(stack: Stack, socket: Arc<TcpSocket>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                stack,
+                socket,
+                nonblocking: AtomicBool::new(false),
+                read_timeout_ns: AtomicU64::new(0),
+                write_timeout_ns: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
+        if !self.wait(Readiness::WRITE, deadline) {
+            return Err(Errno::ETIMEDOUT.into());
+        }
+        match self.shared.take_error() {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until something of `interest` is ready, or the connection has ended.
+    fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> bool {
+        let Shared { stack, socket, .. } = &*self.shared;
+        let wanted = interest | Readiness::HUP | Readiness::ERROR;
+        let wanted =
+            if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
+        wait_until(stack, socket.core(), socket.waiters(interest), deadline, || {
+            socket.readiness().intersects(wanted)
+        })
+    }
+
+    /// Calls until it does not say `EAGAIN`, waiting in between as the socket's mode allows.
+    fn blocking<R>(
+        &self,
+        interest: Readiness,
+        timeout_ns: &AtomicU64,
+        mut call: impl FnMut() -> Result<R, Errno>,
+    ) -> io::Result<R> {
+        let mut deadline = None;
+        loop {
+            match call() {
+                Err(Errno::EAGAIN) if !self.shared.nonblocking.load(Ordering::Relaxed) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(result) => return Ok(result),
+            }
+            let timeout_ns = timeout_ns.load(Ordering::Relaxed);
+            if timeout_ns != 0 && deadline.is_none() {
+                deadline = Some(clock::now() + Duration::from_nanos(timeout_ns));
+            }
+            if !self.wait(interest, deadline) {
+                return Err(Errno::EAGAIN.into());
+            }
+        }
+    }
+
+    fn recv(&self, buf: &mut [u8], peek: bool) -> io::Result<usize> {
+        let Shared { stack, socket, read_timeout_ns, .. } = &*self.shared;
+        self.blocking(Readiness::READ, read_timeout_ns, || {
+            with_cx(|cx| socket.recv(stack.host(), cx, buf, peek))
+        })
+    }
+
+    fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Shared { stack, socket, write_timeout_ns, .. } = &*self.shared;
+        self.blocking(Readiness::WRITE, write_timeout_ns, || {
+            with_cx(|cx| socket.send(stack.host(), cx, bufs))
+        })
+    }
+
+    /// Copies received bytes without taking them.
+    ///
+    /// # Errors
+    /// As recv(2).
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv(buf, true)
+    }
+
+    /// Closes the reading half, the writing half, or both.
+    ///
+    /// # Errors
+    /// `ENOTCONN` when the stream is not connected.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => ShutdownHow::Read,
+            Shutdown::Write => ShutdownHow::Write,
+            Shutdown::Both => ShutdownHow::Both,
+        };
+        let Shared { stack, socket, .. } = &*self.shared;
+        Ok(with_cx(|cx| socket.shutdown(stack.host(), cx, how))?)
+    }
+
+    /// Another handle to the same connection.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { shared: Arc::clone(&self.shared) })
+    }
+
+    /// Address and port of this end.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.shared.socket.local())
+    }
+
+    /// Address and port of the peer.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.shared.socket.remote())
+    }
+
+    /// Whether calls fail with `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.shared.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long reads wait (`SO_RCVTIMEO`); `None` for ever.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a zero timeout.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.shared.read_timeout_ns.store(timeout_ns(timeout)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long writes wait (`SO_SNDTIMEO`); `None` for ever.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a zero timeout.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.shared.write_timeout_ns.store(timeout_ns(timeout)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sends small segments at once (`TCP_NODELAY`) instead of waiting for an ACK (Nagle).
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.shared.with_tcb(|tcb, _| tcb.set_nodelay(nodelay));
+        Ok(())
+    }
+
+    /// Whether Nagle's algorithm is off.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.shared.with_tcb(|tcb, _| tcb.nodelay()))
+    }
+
+    /// What the last drop does with unsent data (`SO_LINGER`): `None` sends it in the background, zero resets the
+    /// connection, else the drop waits that long.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.shared.with_tcb(|tcb, _| tcb.set_linger(linger));
+        Ok(())
+    }
+
+    /// Sends keepalive probes on an idle connection (`SO_KEEPALIVE`).
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn set_keepalive(&self, keepalive: bool) -> io::Result<()> {
+        self.shared.with_tcb(|tcb, cx| {
+            let keepalive = keepalive.then(|| Keepalive::from_config(cx.config));
+            tcb.set_keepalive(cx, keepalive);
+        });
+        Ok(())
+    }
+
+    /// Takes the pending error (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.shared.take_error().map(io::Error::from))
+    }
+
+    /// What the stream is ready for, without a call into TCP.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.shared.socket.readiness()
+    }
+}
+
+impl Shared {
+    fn with_tcb<R>(&self, change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R) -> R {
+        with_cx(|cx| self.socket.with_tcb(self.stack.host(), cx, change))
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        with_cx(|cx| self.socket.take_error(self.stack.host(), cx))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let host = self.stack.host();
+        let linger = with_cx(|cx| {
+            let linger = self.socket.linger(host, cx);
+            self.socket.close(host, cx);
+            linger
+        });
+        if let Some(linger) = linger.filter(|linger| !linger.is_zero()) {
+            let deadline = Some(clock::now() + linger);
+            let socket = &self.socket;
+            wait_until(
+                &self.stack,
+                socket.core(),
+                socket.waiters(Readiness::READ),
+                deadline,
+                || socket.readiness().contains(Readiness::HUP),
+            );
+        }
+    }
+}
+
+fn timeout_ns(timeout: Option<Duration>) -> io::Result<u64> {
+    match timeout {
+        None => Ok(0),
+        Some(Duration::ZERO) => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"))
+        }
+        Some(timeout) => Ok(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)),
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv(buf, false)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut total = 0;
+        for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+            if total > 0 && !self.readiness().contains(Readiness::READ) {
+                break;
+            }
+            match self.recv(buf, false) {
+                Ok(0) => break,
+                Ok(n) => {
+                    total += n;
+                    if n < buf.len() {
+                        break;
+                    }
+                }
+                Err(_) if total > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(total)
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.send(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(bufs)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        (&*self).write(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream")
+            .field("local", &self.shared.socket.local())
+            .field("peer", &self.shared.socket.remote())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Workers: one thread per core that runs it when nobody else does, and sleeps otherwise.
+//!
+//! A worker sleeps in poll(2) on the descriptors of its core's device queues and on an eventfd, until the core's next
+//! timer. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
+//! ksoftirqd, threaded NAPI.
+//!
+//! While an application thread runs the core in its stead, the descriptors may stay readable; the worker then waits
+//! for that thread to let go instead of spinning on them.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd as Poll, PollFlags, Timespec, eventfd, poll},
+    io::{read, write},
+};
+use stack::{Cx, core::Core, core::Kick, host::Host};
+
+use crate::{builder::Attachment, clock, running::until};
+
+/// Wakes a parked worker.
+#[derive(Debug)]
+struct Eventfd(OwnedFd);
+
+impl Kick for Eventfd {
+    fn kick(&self) {
+        // The counter of an eventfd saturates only after 2^64 kicks nobody has read.
+        let _ = write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// The request to end, and the descriptors to kick for it.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    requested: AtomicBool,
+    kicks: Mutex<Vec<Arc<Eventfd>>>,
+}
+
+impl Stop {
+    pub(crate) fn stop(&self) {
+        self.requested.store(true, Ordering::Release);
+        for kick in self.kicks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            kick.kick();
+        }
+    }
+
+    fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+}
+
+/// Starts one worker for each core of `host`.
+pub(crate) fn start(
+    host: &Arc<Host>,
+    attachments: &[Attachment],
+    stop: &Arc<Stop>,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    for (index, core) in host.cores().iter().enumerate() {
+        let kick = Arc::new(Eventfd(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?));
+        core.set_kick(Arc::clone(&kick) as Arc<dyn Kick>);
+        stop.kicks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&kick));
+        let worker = Worker {
+            host: Arc::clone(host),
+            core: Arc::clone(core),
+            queues: queues_of(index, host.cores().len(), attachments),
+            kick,
+            stop: Arc::clone(stop),
+        };
+        let name = format!("ql/{}/{index}", host.name());
+        threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+    }
+    Ok(threads)
+}
+
+/// The device queues that core `index` of `cores` polls: the same spreading as the host's.
+fn queues_of(index: usize, cores: usize, attachments: &[Attachment]) -> Vec<(Attachment, u16)> {
+    attachments
+        .iter()
+        .filter(|attachment| attachment.fds.is_some())
+        .flat_map(|attachment| {
+            (0..attachment.device.caps().queues)
+                .filter(move |queue| usize::from(*queue) % cores == index)
+                .map(|queue| (attachment.clone(), queue))
+        })
+        .collect()
+}
+
+struct Worker {
+    host: Arc<Host>,
+    core: Arc<Core>,
+    queues: Vec<(Attachment, u16)>,
+    kick: Arc<Eventfd>,
+    stop: Arc<Stop>,
+}
+
+impl Worker {
+    fn run(&self) {
+        let mut cx = Cx::new(clock::memory(), clock::seed());
+        while !self.stop.is_requested() {
+            cx.stay_online();
+            cx.now = clock::now();
+            let ran = self.core.try_run(&self.host, &mut cx);
+            cx.do_softirq();
+            cx.go_offline();
+            self.sleep(&cx, ran);
+        }
+    }
+
+    /// Sleeps until a frame, a kick or a timer. When the core is in other hands, until it is let go.
+    fn sleep(&self, cx: &Cx, watch_queues: bool) {
+        let deadline = self.core.prepare_sleep(cx.now, !watch_queues);
+        let timeout = deadline.map(|deadline| until(clock::now(), deadline));
+        if timeout != Some(Duration::ZERO) {
+            self.wait(watch_queues, timeout);
+        }
+        self.core.finish_sleep();
+        let mut count = [0; 8];
+        let _ = read(&self.kick.0, &mut count[..]);
+    }
+
+    fn wait(&self, watch_queues: bool, timeout: Option<Duration>) {
+        let mut fds = Vec::with_capacity(1 + self.queues.len());
+        fds.push(Poll::from_borrowed_fd(self.kick.0.as_fd(), PollFlags::IN));
+        if watch_queues {
+            for (attachment, queue) in &self.queues {
+                if let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) {
+                    fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
+                }
+            }
+        }
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        // An interrupted or refused poll costs one more look at the core.
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+}

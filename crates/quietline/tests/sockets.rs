@@ -1,0 +1,313 @@
+//! The socket API against itself: two stacks in one process, joined by a wire, used like `std::net`.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, IoSlice, Read, Write},
+        net::{Shutdown, SocketAddr},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use quietline::{Impairment, Stack, TcpListener, TcpStream, Wire, WireConfig};
+
+    const SERVER: &str = "10.0.0.2";
+
+    fn pair(config: &WireConfig) -> (Stack, Stack) {
+        let (left, right) = Wire::pair(config).unwrap();
+        let client =
+            Stack::builder().name("client").device(left).address("10.0.0.1/24".parse().unwrap());
+        let server = Stack::builder()
+            .name("server")
+            .device(right)
+            .address(format!("{SERVER}/24").parse().unwrap());
+        (client.build().unwrap(), server.build().unwrap())
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::new(SERVER.parse().unwrap(), port)
+    }
+
+    fn connected(client: &Stack, server: &Stack) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(server, at(0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(client, to).unwrap();
+        let (accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, stream.local_addr().unwrap());
+        assert_eq!(accepted.local_addr().unwrap(), to);
+        (stream, accepted)
+    }
+
+    #[test]
+    fn bytes_cross_the_wire_both_ways() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        a.write_all(b"request").unwrap();
+        let mut buf = [0; 7];
+        b.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"request");
+        b.write_all(b"answer").unwrap();
+        let mut buf = [0; 6];
+        a.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"answer");
+    }
+
+    #[test]
+    fn loopback_carries_a_stack_to_itself() {
+        let (client, _server) = pair(&WireConfig::default());
+        let listener = TcpListener::bind(&client, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut stream = TcpStream::connect(&client, to).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        stream.write_all(&[7; 300_000]).unwrap_or_else(|error| panic!("{error}"));
+        drop(stream);
+        let mut all = Vec::new();
+        accepted.read_to_end(&mut all).unwrap();
+        assert_eq!(all, vec![7; 300_000]);
+    }
+
+    #[test]
+    fn a_megabyte_survives_loss_and_reordering() {
+        let bad = Impairment {
+            delay: Duration::from_micros(200),
+            loss: 0.01,
+            reorder: 0.05,
+            reorder_delay: Duration::from_micros(300),
+            ..Impairment::default()
+        };
+        let (client, server) =
+            pair(&WireConfig { forward: bad, backward: bad, seed: 5, ..WireConfig::default() });
+        let (mut a, mut b) = connected(&client, &server);
+        let sent: Vec<u8> = (0..1_000_000u32).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect();
+        let expected = sent.clone();
+        let writer = thread::spawn(move || {
+            a.write_all(&sent).unwrap();
+            a.shutdown(Shutdown::Write).unwrap();
+            a
+        });
+        let mut received = Vec::new();
+        b.read_to_end(&mut received).unwrap();
+        assert!(received == expected, "{} of {} bytes", received.len(), expected.len());
+        drop(writer.join().unwrap());
+    }
+
+    #[test]
+    fn one_stream_is_read_and_written_by_two_threads() {
+        let (client, server) = pair(&WireConfig::default());
+        let (a, mut b) = connected(&client, &server);
+        let echo = thread::spawn(move || {
+            let mut buf = vec![0; 65_536];
+            loop {
+                match b.read(&mut buf).unwrap() {
+                    0 => return,
+                    n => b.write_all(&buf[..n]).unwrap(),
+                }
+            }
+        });
+        let mut writer = a.try_clone().unwrap();
+        let sender = thread::spawn(move || {
+            for round in 0..200u32 {
+                writer.write_all(&[round as u8; 10_000]).unwrap();
+            }
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        (&a).read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), 2_000_000);
+        for (round, chunk) in received.chunks(10_000).enumerate() {
+            assert!(chunk.iter().all(|byte| *byte == round as u8), "round {round}");
+        }
+        sender.join().unwrap();
+        echo.join().unwrap();
+    }
+
+    #[test]
+    fn a_port_nobody_listens_on_refuses() {
+        let (client, _server) = pair(&WireConfig::default());
+        let error = TcpStream::connect(&client, at(9)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn an_address_without_a_route_is_unreachable() {
+        let (client, _server) = pair(&WireConfig::default());
+        let error = TcpStream::connect(&client, "192.0.2.1:80".parse().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+    }
+
+    #[test]
+    fn a_neighbour_that_never_answers_is_unreachable() {
+        let (client, _server) = pair(&WireConfig::default());
+        let error = TcpStream::connect(&client, "10.0.0.77:80".parse().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::HostUnreachable);
+    }
+
+    #[test]
+    fn timeouts_and_nonblocking_calls_say_would_block() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, _b) = connected(&client, &server);
+        a.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+        let begin = Instant::now();
+        assert_eq!(a.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(begin.elapsed() >= Duration::from_millis(30));
+        a.set_nonblocking(true).unwrap();
+        assert_eq!(a.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let chunk = vec![1; 1 << 20];
+        let mut written = 0;
+        let error = loop {
+            match a.write(&chunk) {
+                Ok(n) => written += n,
+                Err(error) => break error,
+            }
+            assert!(written < 1 << 30, "nobody reads, yet everything is taken");
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn half_close_ends_one_direction_only() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        a.write_all(b"last words").unwrap();
+        a.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(a.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        let mut all = String::new();
+        b.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "last words");
+        b.write_all(b"goodbye").unwrap();
+        drop(b);
+        let mut all = String::new();
+        a.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "goodbye");
+    }
+
+    #[test]
+    fn dropping_unread_data_resets_the_peer() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, b) = connected(&client, &server);
+        a.write_all(b"unread").unwrap();
+        while !b.readiness().contains(quietline::Readiness::READ) {
+            thread::yield_now();
+        }
+        drop(b);
+        a.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(a.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn linger_zero_resets_at_once() {
+        let (client, server) = pair(&WireConfig::default());
+        let (a, mut b) = connected(&client, &server);
+        a.set_linger(Some(Duration::ZERO)).unwrap();
+        drop(a);
+        b.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(b.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn peek_leaves_what_it_shows() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        a.write_all(b"once").unwrap();
+        let mut buf = [0; 4];
+        assert_eq!(b.peek(&mut buf).unwrap(), 4);
+        buf = [0; 4];
+        b.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"once");
+    }
+
+    #[test]
+    fn vectored_writes_arrive_in_order() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        let parts = [IoSlice::new(b"one "), IoSlice::new(b"two "), IoSlice::new(b"three")];
+        assert_eq!(a.write_vectored(&parts).unwrap(), 13);
+        let mut buf = [0; 13];
+        b.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"one two three");
+    }
+
+    #[test]
+    fn a_port_is_listened_on_once() {
+        let (_client, server) = pair(&WireConfig::default());
+        let first = TcpListener::bind(&server, at(80)).unwrap();
+        let error = TcpListener::bind(&server, at(80)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        drop(first);
+        TcpListener::bind(&server, at(80)).unwrap();
+        let error = TcpListener::bind(&server, "10.9.9.9:80".parse().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    }
+
+    #[test]
+    fn three_hundred_connections_at_once() {
+        let (client, server) = pair(&WireConfig::default());
+        let listener = TcpListener::bind_with_backlog(&server, at(80), 512).unwrap();
+        let server_thread = thread::spawn(move || {
+            let mut streams: Vec<TcpStream> =
+                (0..300).map(|_| listener.accept().unwrap().0).collect();
+            for stream in &mut streams {
+                let mut buf = [0; 4];
+                stream.read_exact(&mut buf).unwrap();
+                stream.write_all(&buf).unwrap();
+            }
+        });
+        let mut streams: Vec<TcpStream> =
+            (0..300).map(|_| TcpStream::connect(&client, at(80)).unwrap()).collect();
+        for (index, stream) in (0u32..).zip(&mut streams) {
+            stream.write_all(&index.to_be_bytes()).unwrap();
+        }
+        for (index, stream) in (0u32..).zip(&mut streams) {
+            let mut buf = [0; 4];
+            stream.read_exact(&mut buf).unwrap();
+            assert_eq!(u32::from_be_bytes(buf), index);
+        }
+        server_thread.join().unwrap();
+        assert!(client.counters().get("TcpActiveOpens") == Some(300));
+        assert!(server.counters().get("TcpPassiveOpens") == Some(300));
+    }
+
+    #[test]
+    fn a_stack_that_is_shut_down_ends_its_connections() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, b) = connected(&client, &server);
+        server.shutdown();
+        a.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(a.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        drop(b);
+    }
+
+    #[test]
+    fn a_manual_stack_runs_inside_its_callers() {
+        let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
+        let build = |device: std::sync::Arc<Wire>, address: &str| {
+            let builder = Stack::builder().device(device).address(address.parse().unwrap());
+            builder.manual().build().unwrap()
+        };
+        let client = build(left, "10.0.0.1/24");
+        let server = build(right, "10.0.0.2/24");
+        let (mut a, mut b) = connected(&client, &server);
+        a.write_all(b"no worker").unwrap();
+        let mut buf = [0; 9];
+        b.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"no worker");
+    }
+
+    #[test]
+    fn bad_configurations_are_refused_in_one_line() {
+        let wire = || Wire::pair(&WireConfig::default()).unwrap().0;
+        let address = || "10.0.0.1/24".parse().unwrap();
+        let cases = [
+            Stack::builder().cores(0).build(),
+            Stack::builder().address(address()).build(),
+            Stack::builder().sysctl("net.ipv4.no_such_thing", "1").build(),
+            Stack::builder().sysctl("net.ipv4.tcp_rmem", "many").build(),
+            Stack::builder().device(wire()).gateway("10.0.0.9".parse().unwrap()).build(),
+        ];
+        for result in cases {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert_eq!(error.to_string().lines().count(), 1);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Simulated applications: what threads would do, as state that is stepped.
+
+use std::{io::IoSlice, net::SocketAddr, sync::Arc};
+
+use stack::{
+    Errno, Readiness,
+    socket::{Listener, ShutdownHow, TcpSocket},
+};
+
+use crate::World;
+
+/// Sends a known stream, then closes its half; reads until the end of the peer's.
+#[derive(Debug)]
+pub struct Sender {
+    host: usize,
+    socket: Arc<TcpSocket>,
+    pattern: Pattern,
+    sent: u64,
+    length: u64,
+    /// Largest single write, drawn for each write below it.
+    write_max: u64,
+    shut: bool,
+}
+
+/// Reads a stream and checks every byte.
+#[derive(Debug)]
+pub struct Receiver {
+    host: usize,
+    socket: Arc<TcpSocket>,
+    pattern: Pattern,
+    received: u64,
+    ended: bool,
+    /// Largest single read.
+    read_max: usize,
+}
+
+/// A stream of bytes that can be computed at any offset.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern(pub u64);
+
+impl Pattern {
+    /// The byte at `offset`.
+    #[must_use]
+    pub fn byte(self, offset: u64) -> u8 {
+        let word = (offset / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(self.0);
+        let word = (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word.to_le_bytes()[(offset % 8) as usize]
+    }
+
+    fn fill(self, offset: u64, bytes: &mut [u8]) {
+        for (at, byte) in (offset..).zip(bytes) {
+            *byte = self.byte(at);
+        }
+    }
+}
+
+impl Sender {
+    /// Sends `length` bytes of `pattern` through `socket` of host number `host`.
+    #[must_use]
+    pub fn new(host: usize, socket: Arc<TcpSocket>, pattern: Pattern, length: u64) -> Self {
+        Self { host, socket, pattern, sent: 0, length, write_max: 100_000, shut: false }
+    }
+
+    /// Writes what the socket takes. True when everything has been handed over.
+    ///
+    /// # Panics
+    /// When the connection fails.
+    pub fn step(&mut self, world: &mut World) -> bool {
+        let host = Arc::clone(&world.hosts[self.host]);
+        while self.sent < self.length {
+            if !self.socket.readiness().contains(Readiness::WRITE) {
+                return false;
+            }
+            let bound = u32::try_from(self.write_max).expect("a write of less than 4 GB");
+            let want = u64::from(world.cx.rng.below(bound) + 1).min(self.length - self.sent);
+            let mut bytes = vec![0; usize::try_from(want).expect("a small write")];
+            self.pattern.fill(self.sent, &mut bytes);
+            match self.socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]) {
+                Ok(taken) => self.sent += taken as u64,
+                Err(Errno::EAGAIN) => return false,
+                Err(error) => panic!("send: {error} after {} bytes", self.sent),
+            }
+        }
+        if !self.shut {
+            self.shut = true;
+            self.socket.shutdown(&host, &mut world.cx, ShutdownHow::Write).expect("connected");
+        }
+        true
+    }
+}
+
+impl Receiver {
+    /// Reads `pattern` from `socket` of host number `host`, at most `read_max` bytes at a time.
+    #[must_use]
+    pub fn new(host: usize, socket: Arc<TcpSocket>, pattern: Pattern, read_max: usize) -> Self {
+        Self { host, socket, pattern, received: 0, ended: false, read_max }
+    }
+
+    /// Reads what has arrived. True at the end of the stream.
+    ///
+    /// # Panics
+    /// When a byte is wrong or the connection fails.
+    pub fn step(&mut self, world: &mut World) -> bool {
+        let host = Arc::clone(&world.hosts[self.host]);
+        let mut buf = vec![0; self.read_max];
+        while !self.ended {
+            match self.socket.recv(&host, &mut world.cx, &mut buf, false) {
+                Ok(0) => self.ended = true,
+                Ok(read) => {
+                    for (at, &byte) in (self.received..).zip(&buf[..read]) {
+                        assert_eq!(byte, self.pattern.byte(at), "byte {at} of the stream");
+                    }
+                    self.received += read as u64;
+                }
+                Err(Errno::EAGAIN) => return false,
+                Err(error) => panic!("recv: {error} after {} bytes", self.received),
+            }
+        }
+        true
+    }
+
+    /// Bytes received so far.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+}
+
+/// A connection between the two hosts of `World::pair`: the client's end on host 0 and the accepted end on host 1.
+///
+/// # Panics
+/// When the connection does not come about.
+pub fn connect(world: &mut World, listener: &Listener) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+    let client = {
+        let host = Arc::clone(&world.hosts[0]);
+        let to = SocketAddr::new([10, 0, 0, 2].into(), listener.local().port());
+        TcpSocket::connect(&host, &mut world.cx, None, to).expect("a route and a port")
+    };
+    let mut accepted = None;
+    let done = world.run(std::time::Duration::from_secs(300), |_| {
+        if accepted.is_none() {
+            accepted = listener.accept().ok();
+        }
+        accepted.is_some() && client.readiness().contains(Readiness::WRITE)
+    });
+    done.unwrap_or_else(|stalled| panic!("no connection: {stalled:?}"));
+    (client, accepted.expect("accepted"))
+}
+
+/// A listener on host 1 of `World::pair`.
+///
+/// # Panics
+/// When the port is taken.
+pub fn listen(world: &mut World, port: u16) -> Arc<Listener> {
+    let host = Arc::clone(&world.hosts[1]);
+    let local = SocketAddr::new([10, 0, 0, 2].into(), port);
+    Listener::listen(&host, &mut world.cx, local, 128).expect("a free port")
+}

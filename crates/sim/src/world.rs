@@ -1,0 +1,165 @@
+//! The world of one run: memory, time, hosts.
+
+use std::{sync::Arc, time::Duration};
+
+use pkt::Instant;
+use stack::{
+    Cx, Memory,
+    config::{ConfigError, DeviceConfig, HostConfig},
+    device::{Wire, WireConfig},
+    host::Host,
+};
+
+/// Packet memory of a simulated world: enough for any run, small enough that a leak is noticed.
+const MEMORY_BYTES_MAX: usize = 256 << 20;
+
+/// Where virtual time starts: not zero, so that code which treats zero as "never" is found out.
+const START: Instant = Instant::from_secs(1000);
+
+/// The run did not reach its goal: nothing is armed any more, or the time limit has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stalled {
+    /// Virtual time since the start of the world.
+    pub after: Duration,
+}
+
+/// Everything that exists in one run.
+#[derive(Debug)]
+pub struct World {
+    memory: Memory,
+    /// The one thread of the world. Its `now` is virtual time.
+    pub cx: Cx,
+    /// Hosts in the order they were added.
+    pub hosts: Vec<Arc<Host>>,
+    seed: u64,
+}
+
+impl World {
+    /// An empty world.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let memory = Memory::new(MEMORY_BYTES_MAX);
+        let mut cx = Cx::new(&memory, seed);
+        cx.now = START;
+        Self { memory, cx, hosts: Vec::new(), seed }
+    }
+
+    /// Adds a host and returns its index.
+    ///
+    /// # Errors
+    /// When the configuration is refused.
+    pub fn add_host(&mut self, config: HostConfig) -> Result<usize, ConfigError> {
+        let seed = self.seed.wrapping_add(self.hosts.len() as u64 + 1);
+        self.hosts.push(Host::new(&self.memory, HostConfig { seed, ..config })?);
+        Ok(self.hosts.len() - 1)
+    }
+
+    /// Two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire.
+    ///
+    /// # Errors
+    /// When the wire's configuration is refused.
+    pub fn pair(seed: u64, wire: &WireConfig) -> Result<Self, ConfigError> {
+        let mut world = Self::new(seed);
+        let (left, right) = Wire::pair(wire)?;
+        for (index, end) in [left, right].into_iter().enumerate() {
+            let address = format!("10.0.0.{}/24", index + 1);
+            world.add_host(HostConfig {
+                name: format!("host{index}"),
+                devices: vec![DeviceConfig {
+                    device: end,
+                    addresses: vec![address.parse().expect("an address with its prefix")],
+                }],
+                cores: 1,
+                ..HostConfig::default()
+            })?;
+        }
+        Ok(world)
+    }
+
+    /// Virtual time since the start of the world.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.cx.now - START
+    }
+
+    /// Runs every host until none has work at this moment; returns when the next one will.
+    pub fn settle(&mut self) -> Option<Instant> {
+        /// Rounds after which a world that never comes to rest is taken for a livelock.
+        const ROUNDS_MAX: usize = 100_000;
+        for _ in 0..ROUNDS_MAX {
+            let mut next = None;
+            for host in &self.hosts {
+                next = earlier(next, host.poll(&mut self.cx));
+            }
+            match next {
+                Some(at) if at <= self.cx.now => {}
+                next => return next,
+            }
+        }
+        panic!("seed {}: no rest at {:?}", self.seed, self.elapsed());
+    }
+
+    /// Calls `apps` at every event until it says that it is done.
+    ///
+    /// # Errors
+    /// [`Stalled`] when nothing is armed any more or `limit` of virtual time has passed.
+    pub fn run(
+        &mut self,
+        limit: Duration,
+        mut apps: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), Stalled> {
+        let end = self.cx.now + limit;
+        loop {
+            if apps(self) {
+                return Ok(());
+            }
+            let Some(next) = self.settle() else {
+                // An application may have been given something to do by the last events.
+                if apps(self) {
+                    return Ok(());
+                }
+                match self.settle() {
+                    Some(next) => {
+                        self.cx.now = self.cx.now.max(next);
+                        continue;
+                    }
+                    None => return Err(Stalled { after: self.elapsed() }),
+                }
+            };
+            if next > end {
+                return Err(Stalled { after: self.elapsed() });
+            }
+            self.cx.now = self.cx.now.max(next);
+        }
+    }
+
+    /// Lets virtual time pass, running what is due.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.cx.now + time;
+        while let Some(next) = self.settle() {
+            if next > end {
+                break;
+            }
+            self.cx.now = self.cx.now.max(next);
+        }
+        self.cx.now = end;
+        self.settle();
+    }
+
+    /// Packets alive, after everything that waits for its grace period has gone home. Zero when no socket and no
+    /// device holds one.
+    pub fn packets_alive(&mut self) -> i64 {
+        for _ in 0..4 {
+            self.memory.rcu.reclaim();
+        }
+        self.cx.pool.drain_returns();
+        self.memory.packets.balance()
+    }
+}
+
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

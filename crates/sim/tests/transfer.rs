@@ -1,0 +1,100 @@
+//! Streams across impaired wires: the bytes that arrive are the bytes that were sent, and no packet is lost track of.
+//!
+//! Replay one seed with `SEED=n cargo test -p quietline-sim --test transfer`.
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use sim::{
+        World,
+        apps::{Pattern, Receiver, Sender, connect, listen},
+    };
+    use stack::device::{Impairment, WireConfig};
+
+    /// A direction as bad as `seed` makes it.
+    fn impairment(rng: &mut tcp::Rng, checksums: bool) -> Impairment {
+        let mut fraction = |max: f64| f64::from(rng.below(1000)) / 1000.0 * max;
+        let loss = fraction(0.05);
+        let reorder = fraction(0.1);
+        let duplicate = fraction(0.05);
+        let corrupt = if checksums { fraction(0.03) } else { 0.0 };
+        Impairment {
+            rate_bps: (rng.below(2) == 0).then(|| 1_000_000 * u64::from(1 + rng.below(1000))),
+            delay: Duration::from_micros(u64::from(rng.below(50_000))),
+            loss,
+            reorder,
+            reorder_delay: Duration::from_micros(u64::from(rng.below(5000))),
+            duplicate,
+            corrupt,
+            queue_packets: 20 + rng.below(1000) as usize,
+            completion_delay: Duration::from_micros(u64::from(rng.below(3) * 1000)),
+        }
+    }
+
+    fn wire(seed: u64) -> WireConfig {
+        let mut rng = tcp::Rng::new(seed);
+        let checksums = rng.below(2) == 0;
+        WireConfig {
+            mtu: [576, 1280, 1500, 9000][rng.below(4) as usize],
+            tso: rng.below(2) == 0,
+            checksums,
+            forward: impairment(&mut rng, checksums),
+            backward: impairment(&mut rng, checksums),
+            seed,
+            ..WireConfig::default()
+        }
+    }
+
+    /// Sends both ways at once over one connection and closes it; everything must be gone afterwards.
+    fn both_ways(seed: u64, wire: &WireConfig, length: u64) {
+        let mut world = World::pair(seed, wire).expect("a valid wire");
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let (up, down) = (Pattern(seed), Pattern(!seed));
+        let mut senders = [
+            Sender::new(0, Arc::clone(&client), up, length),
+            Sender::new(1, Arc::clone(&server), down, length / 2),
+        ];
+        let mut receivers = [
+            Receiver::new(1, Arc::clone(&server), up, 70_000),
+            Receiver::new(0, Arc::clone(&client), down, 1000),
+        ];
+        let result = world.run(Duration::from_secs(3600), |world| {
+            let sent = senders.iter_mut().fold(true, |done, app| app.step(world) && done);
+            let received = receivers.iter_mut().fold(true, |done, app| app.step(world) && done);
+            sent && received
+        });
+        result.unwrap_or_else(|stalled| panic!("seed {seed}: {stalled:?} with {wire:?}"));
+        assert_eq!(receivers[0].received(), length, "seed {seed}");
+        assert_eq!(receivers[1].received(), length / 2, "seed {seed}");
+        let hosts = world.hosts.clone();
+        client.close(&hosts[0], &mut world.cx);
+        server.close(&hosts[1], &mut world.cx);
+        listener.close(&hosts[1], &mut world.cx);
+        drop((client, server, senders, receivers));
+        world.pass(Duration::from_secs(1200));
+        for host in &hosts {
+            assert_eq!(host.established_len(), 0, "seed {seed}: {} still has sockets", host.name());
+        }
+        assert_eq!(world.packets_alive(), 0, "seed {seed}: packets leaked");
+    }
+
+    #[test]
+    fn a_perfect_wire_delivers_every_byte() {
+        both_ways(1, &WireConfig::default(), 3_000_000);
+        both_ways(2, &WireConfig { tso: false, ..WireConfig::default() }, 3_000_000);
+        both_ways(3, &WireConfig { checksums: true, ..WireConfig::default() }, 3_000_000);
+    }
+
+    #[test]
+    fn impaired_wires_deliver_every_byte() {
+        if let Ok(seed) = std::env::var("SEED") {
+            let seed = seed.parse().expect("SEED is a number");
+            return both_ways(seed, &wire(seed), 300_000);
+        }
+        for seed in 0..300 {
+            both_ways(seed, &wire(seed), 100_000);
+        }
+    }
+}

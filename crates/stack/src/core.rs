@@ -1,0 +1,380 @@
+//! The core: what Linux keeps per CPU for its softirqs, as an object that somebody owns while running it.
+//!
+//! Whoever owns a core runs it: a worker thread, an application thread that waits, the caller of `Host::poll`, the
+//! simulator. [`turn`] is the one code path for all of them. Linux: `net_rx_action`, `net_tx_action`, `softnet_data`.
+//!
+//! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`): a doorbell that finds the core owned
+//! leaves MISSED behind, and the owner runs once more before it lets go. So no frame waits for a second doorbell.
+//!
+//! ```text
+//!   doorbell ──schedule()──► was idle?  yes: the caller owns it, raised in its Cx, run by Cx::do_softirq
+//!                                        no: MISSED; the owner's release fails and it runs another turn
+//! ```
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    },
+    time::Duration,
+    vec::Vec,
+};
+
+use pkt::{Batch, Instant};
+use sync::{CoreGuard, CoreLock};
+
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    device::{Device, QueueId},
+    host::Host,
+    link,
+    neighbour_table::NeighborEntry,
+    socket::{Flow, RequestSocket, TcpSocket, TimeWaitSocket},
+    timer::TimerWheel,
+};
+
+/// Frames one poll of one queue may take: NAPI's weight (`net.core.dev_weight`), and what a [`Batch`] holds.
+pub const WEIGHT: usize = 64;
+
+/// Longest sleep of a worker whose core is run by another thread.
+const YIELD_MAX: Duration = Duration::from_millis(1);
+
+/// Index of a core of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreId(pub u16);
+
+/// What a turn leaves behind: NAPI's answer from a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum PollReport {
+    /// The budget ran out first; another turn has work at once.
+    Pending,
+    /// Every queue was found empty.
+    AllDone,
+}
+
+/// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
+#[derive(Debug)]
+pub(crate) enum TimerEntry {
+    Stream(Weak<TcpSocket>),
+    Request(Weak<RequestSocket>),
+    TimeWait(Weak<TimeWaitSocket>),
+    Neighbor(Weak<NeighborEntry>),
+}
+
+/// Wakes the thread that is parked on a core. Implemented where threads are: crate `quietline`.
+pub trait Kick: Send + Sync {
+    /// Makes the parked thread look at its core again.
+    fn kick(&self);
+}
+
+/// A device queue that this core polls.
+#[derive(Debug)]
+struct RxQueue {
+    device: Arc<dyn Device>,
+    index: u32,
+    queue: QueueId,
+}
+
+/// What only the owner of the core touches.
+#[derive(Debug, Default)]
+pub(crate) struct CoreState {
+    rx_queues: Vec<RxQueue>,
+    /// Round robin: the queue that the next turn polls first.
+    next_queue: usize,
+    batch: Batch,
+    due: Vec<TimerEntry>,
+    /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
+    pub(crate) flow: Flow,
+}
+
+/// One core of a host.
+pub struct Core {
+    id: CoreId,
+    host: Weak<Host>,
+    lock: CoreLock<CoreState>,
+    timers: Mutex<TimerWheel<TimerEntry>>,
+    /// Earliest timer in nanoseconds, `u64::MAX` when none: lets a turn skip the lock. Written under it.
+    next_timer_ns: AtomicU64,
+    /// Until when the parked worker sleeps in nanoseconds; 0 while it is awake.
+    sleep_until_ns: AtomicU64,
+    /// The worker found the core in other hands and sleeps until it is let go.
+    worker_yields: AtomicBool,
+    kick: OnceLock<Arc<dyn Kick>>,
+}
+
+impl core::fmt::Debug for Core {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Core").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(id: CoreId, host: Weak<Host>) -> Self {
+        Self {
+            id,
+            host,
+            lock: CoreLock::new(CoreState::default()),
+            timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
+            next_timer_ns: AtomicU64::new(u64::MAX),
+            sleep_until_ns: AtomicU64::new(0),
+            worker_yields: AtomicBool::new(false),
+            kick: OnceLock::new(),
+        }
+    }
+
+    /// Which core of its host this is.
+    #[must_use]
+    pub const fn id(&self) -> CoreId {
+        self.id
+    }
+
+    /// Adds a device queue to the poll list. Only while the host is being built.
+    pub(crate) fn add_queue(&self, device: Arc<dyn Device>, index: u32, queue: QueueId) {
+        let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
+        guard.rx_queues.push(RxQueue { device, index, queue });
+        let _ = guard.release();
+    }
+
+    /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
+    pub fn set_kick(&self, kick: Arc<dyn Kick>) {
+        let _ = self.kick.set(kick);
+    }
+
+    /// A frame arrived: the caller's context runs this core unless somebody runs it already.
+    pub fn schedule(this: &Arc<Self>, cx: &mut Cx) {
+        if this.lock.schedule() {
+            cx.raise(Arc::clone(this));
+        }
+    }
+
+    /// Runs a core that `schedule` has given to this context.
+    pub(crate) fn run_scheduled(&self, cx: &mut Cx) {
+        let Some(guard) = self.lock.claim() else { return };
+        match self.host.upgrade() {
+            Some(host) => self.run_to_idle(&host, guard, cx),
+            None => drop(guard.release()),
+        }
+    }
+
+    /// Runs turns until every queue is empty, if nobody else runs the core. Returns false when somebody does; that
+    /// owner will see what this caller came for.
+    pub fn try_run(&self, host: &Host, cx: &mut Cx) -> bool {
+        match self.lock.try_own() {
+            Some(guard) => {
+                self.run_to_idle(host, guard, cx);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// One turn, if nobody else runs the core: for a caller that waits for something else and looks in between.
+    pub fn poll_if_idle(&self, host: &Host, cx: &mut Cx) -> Option<PollReport> {
+        let mut guard = self.lock.own_if_idle()?;
+        let report = turn(host, self, &mut guard, cx);
+        match guard.release() {
+            Ok(()) => self.resume_worker(),
+            Err(guard) => self.run_to_idle(host, guard, cx),
+        }
+        Some(report)
+    }
+
+    fn run_to_idle(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
+        loop {
+            while turn(host, self, &mut guard, cx) == PollReport::Pending {}
+            match guard.release() {
+                Ok(()) => return self.resume_worker(),
+                Err(still_owned) => guard = still_owned,
+            }
+        }
+    }
+
+    /// A worker that waits for the core to be let go looks at its queues again. Without a fence: if the worker's flag
+    /// is missed here, its sleep ends after [`YIELD_MAX`].
+    fn resume_worker(&self) {
+        if self.worker_yields.load(Ordering::Relaxed)
+            && self.worker_yields.swap(false, Ordering::AcqRel)
+            && let Some(kick) = self.kick.get()
+        {
+            kick.kick();
+        }
+    }
+
+    /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
+    pub(crate) fn hand_to_worker(&self) -> bool {
+        // The run stays owed (SCHED), and the worker's `try_own` takes it.
+        self.kick.get().is_some_and(|kick| {
+            kick.kick();
+            true
+        })
+    }
+
+    /// Arms a timer. Any context may call it.
+    pub(crate) fn arm(&self, deadline: Instant, entry: TimerEntry) {
+        {
+            let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+            timers.insert(deadline, entry);
+            self.publish_next_timer(&timers);
+        }
+        self.wake_before(deadline);
+    }
+
+    /// Kicks the worker if it sleeps past `deadline`.
+    pub(crate) fn wake_before(&self, deadline: Instant) {
+        // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
+        fence(Ordering::SeqCst);
+        if self.sleep_until_ns.load(Ordering::Relaxed) > deadline.as_nanos()
+            && let Some(kick) = self.kick.get()
+        {
+            kick.kick();
+        }
+    }
+
+    /// Called by a worker about to park: announces it and returns until when it may sleep (`None`: for ever). With
+    /// `yielding` it sleeps because another thread runs the core, and is kicked when that thread lets go.
+    ///
+    /// Frames that in-process devices deliver after this call ring their own sender; a descriptor is watched by the
+    /// caller. So nothing is looked for again.
+    #[must_use]
+    pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
+        self.worker_yields.store(yielding, Ordering::Relaxed);
+        self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
+        // Pairs with the fence in `wake_before`.
+        fence(Ordering::SeqCst);
+        let mut deadline = self.next_deadline();
+        if yielding {
+            let limit = now + YIELD_MAX;
+            deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
+        }
+        self.sleep_until_ns
+            .store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
+        deadline
+    }
+
+    /// The worker is awake again.
+    pub fn finish_sleep(&self) {
+        self.sleep_until_ns.store(0, Ordering::Relaxed);
+        self.worker_yields.store(false, Ordering::Relaxed);
+    }
+
+    /// When this core has something to do although nothing arrives. `None` when nothing is armed.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let timer = match self.next_timer_ns.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            ns => Some(Instant::from_nanos(ns)),
+        };
+        let host = self.host.upgrade()?;
+        let device = host.queue_deadline(self.id);
+        match (timer, device) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) {
+        let next = timers.next_deadline().map_or(u64::MAX, Instant::as_nanos);
+        self.next_timer_ns.store(next, Ordering::Relaxed);
+    }
+}
+
+/// One turn of a core, in the fixed order of the architecture: deferred frees, transmit completions, receive polls,
+/// the flush of what they batched, timers, quiescent point. Cores raised by our own transmissions run afterwards, in
+/// [`Cx::do_softirq`], so a turn never nests in a turn.
+pub(crate) fn turn(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) -> PollReport {
+    let entered = cx.enter(host);
+    cx.count(Counter::CoreTurns, 1);
+    cx.pool.drain_returns();
+    complete_transmissions(state, cx);
+    let report = poll_queues(host, state, cx);
+    expire_timers(host, core, state, cx);
+    cx.reader().quiescent();
+    cx.leave(entered);
+    report
+}
+
+fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
+    for rx in &state.rx_queues {
+        if rx.device.caps().async_completion {
+            rx.device.complete(rx.queue, cx);
+        }
+    }
+}
+
+/// Polls every queue once in round robin, [`WEIGHT`] frames at most each, until `net.core.netdev_budget` is used.
+fn poll_queues(host: &Host, state: &mut CoreState, cx: &mut Cx) -> PollReport {
+    let mut report = PollReport::AllDone;
+    let mut budget = host.sysctls().netdev_budget as usize;
+    for _ in 0..state.rx_queues.len() {
+        if budget == 0 {
+            cx.count(Counter::SoftnetTimeSqueeze, 1);
+            return PollReport::Pending;
+        }
+        state.next_queue = (state.next_queue + 1) % state.rx_queues.len();
+        let rx = &state.rx_queues[state.next_queue];
+        let weight = WEIGHT.min(budget);
+        let received = rx.device.receive(rx.queue, cx, weight, &mut state.batch);
+        let index = rx.index;
+        if received == weight {
+            report = PollReport::Pending;
+        }
+        budget -= received;
+        cx.count(Counter::SoftnetProcessed, received as u64);
+        receive_batch(host, index, state, cx);
+    }
+    report
+}
+
+/// The receive line for one batch: every frame up to its socket, then one output and one wake per socket.
+fn receive_batch(host: &Host, device: u32, state: &mut CoreState, cx: &mut Cx) {
+    if state.batch.is_empty() {
+        return;
+    }
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let CoreState { batch, flow, .. } = state;
+    for packet in batch.drain() {
+        link::input(host, cx, &rcu, flow, device, packet);
+    }
+    flow.flush(host, cx);
+}
+
+/// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
+fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
+    if core.next_timer_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
+        return;
+    }
+    let mut due = core::mem::take(&mut state.due);
+    {
+        let mut timers = core.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        timers.expire(cx.now, |entry| due.push(entry));
+        core.publish_next_timer(&timers);
+    }
+    for entry in due.drain(..) {
+        match entry {
+            TimerEntry::Stream(socket) => {
+                if let Some(socket) = socket.upgrade() {
+                    socket.on_timer(host, cx);
+                }
+            }
+            TimerEntry::Request(request) => {
+                if let Some(request) = request.upgrade() {
+                    request.on_timer(host, cx);
+                }
+            }
+            TimerEntry::TimeWait(time_wait) => {
+                if let Some(time_wait) = time_wait.upgrade() {
+                    time_wait.on_timer(host, cx);
+                }
+            }
+            TimerEntry::Neighbor(neighbor) => {
+                if let Some(neighbor) = neighbor.upgrade() {
+                    neighbor.on_timer(host, cx);
+                }
+            }
+        }
+    }
+    state.due = due;
+}

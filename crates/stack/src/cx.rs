@@ -1,0 +1,199 @@
+//! The running context: what a thread carries while it executes the stack.
+//!
+//! Linux keeps this in per-CPU variables. Here it splits: a `core::Core` holds the queues and is an object anybody may
+//! own, a [`Cx`] belongs to the thread that runs: the time it read, its packet memory, its place in the RCU domain,
+//! the counter page it writes, and the cores it must run before it returns to the application.
+//!
+//! Not here: any clock. `now` is set by whoever enters the stack, once per call or turn.
+
+use std::{collections::VecDeque, rc::Rc, sync::Arc};
+
+use pkt::{DropReason, Instant, Packet, PacketList, Pool};
+use sync::epoch;
+
+use crate::{
+    core::Core,
+    counters::{Counter, CounterPage},
+    host::Host,
+};
+
+/// Softirq rounds a context runs before it hands the rest to the workers, as Linux's `MAX_SOFTIRQ_RESTART` leaves
+/// it to ksoftirqd: a thread that only wanted to send must come back.
+const SOFTIRQ_RESTART_MAX: usize = 64;
+
+/// What contexts and hosts that exchange packets share: packet memory and the RCU domain. One per process, or one per
+/// simulation, so that a test can check that its packets have all gone home.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Packet memory.
+    pub packets: pkt::Domain,
+    /// Readers of the look-up tables.
+    pub rcu: epoch::Domain,
+}
+
+impl Memory {
+    /// Packet memory of at most `bytes_max` bytes, and an RCU domain.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            packets: pkt::Domain::new(pkt::DomainConfig { max_bytes: bytes_max }),
+            rcu: epoch::Domain::new(),
+        }
+    }
+}
+
+/// The running context of one thread. Not shared: every worker, application thread and simulated CPU has its own.
+#[derive(Debug)]
+pub struct Cx {
+    /// The time, as read when this context entered the stack.
+    pub now: Instant,
+    /// Packet memory of this context.
+    pub pool: Pool,
+    /// Chance, seeded by whoever made the context.
+    pub rng: tcp::Rng,
+    /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
+    pub(crate) out: PacketList,
+    /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
+    ip_id: u32,
+    reader: Rc<epoch::Reader>,
+    /// Cores that this context owns and must run: the softirq pending mask.
+    softirq: VecDeque<Arc<Core>>,
+    /// Counter pages, one per host entered so far; `current` is the one being counted on.
+    pages: Vec<(u64, Arc<CounterPage>)>,
+    current: usize,
+}
+
+/// Returned by [`Cx::enter`]; gives the previous host's counters back to [`Cx::leave`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Entered(usize);
+
+impl Cx {
+    /// A context that uses `memory`, with chance from `seed`.
+    #[must_use]
+    pub fn new(memory: &Memory, seed: u64) -> Self {
+        let mut rng = tcp::Rng::new(seed);
+        Self {
+            now: Instant::ZERO,
+            pool: memory.packets.pool(),
+            ip_id: rng.next_u32(),
+            rng,
+            out: PacketList::new(),
+            reader: Rc::new(memory.rcu.reader()),
+            softirq: VecDeque::with_capacity(8),
+            pages: vec![(0, Arc::new(CounterPage::default()))],
+            current: 0,
+        }
+    }
+
+    /// The RCU reader of this context. Cloned so that a read section does not borrow the context.
+    #[must_use]
+    pub(crate) fn reader(&self) -> Rc<epoch::Reader> {
+        Rc::clone(&self.reader)
+    }
+
+    /// Counts for `host` from here on, until `leave`.
+    pub(crate) fn enter(&mut self, host: &Host) -> Entered {
+        let previous = Entered(self.current);
+        if self.pages[self.current].0 != host.id() {
+            self.current = match self.pages.iter().position(|(id, _)| *id == host.id()) {
+                Some(index) => index,
+                None => {
+                    self.forget_closed_hosts(previous.0);
+                    self.pages.push((host.id(), host.register_page()));
+                    self.pages.len() - 1
+                }
+            };
+        }
+        previous
+    }
+
+    /// Back to the counters that were current before `entered`.
+    pub(crate) fn leave(&mut self, entered: Entered) {
+        self.current = entered.0;
+    }
+
+    /// A context that outlives many hosts must not keep their pages: only ours is left then. Indices in use stay.
+    fn forget_closed_hosts(&mut self, in_use: usize) {
+        while self.pages.len() > in_use + 1
+            && self.pages.last().is_some_and(|(id, page)| *id != 0 && Arc::strong_count(page) == 1)
+        {
+            self.pages.pop();
+        }
+    }
+
+    /// The counter page of the host being run.
+    #[must_use]
+    pub fn counters(&self) -> &CounterPage {
+        &self.pages[self.current].1
+    }
+
+    /// Adds `n` to a counter of the host being run.
+    #[inline]
+    pub fn count(&self, counter: Counter, n: u64) {
+        self.counters().stack.add(counter, n);
+    }
+
+    /// Counts why a packet dies and gives its memory back.
+    #[cold]
+    pub fn drop_packet(&mut self, reason: DropReason, packet: Packet) {
+        self.counters().drops.add(reason, 1);
+        self.pool.free(packet);
+    }
+
+    /// The view of this context that the TCP engine takes.
+    pub(crate) fn tcp<'a>(&'a mut self, config: &'a tcp::TcpConfig) -> tcp::Cx<'a> {
+        tcp::Cx {
+            now: self.now,
+            pool: &mut self.pool,
+            counters: &self.pages[self.current].1.tcp,
+            out: &mut self.out,
+            config,
+            rng: &mut self.rng,
+        }
+    }
+
+    /// The first of `count` consecutive IPv4 identifications.
+    pub(crate) fn next_ip_id(&mut self, count: u16) -> u16 {
+        let id = self.ip_id;
+        self.ip_id = id.wrapping_add(u32::from(count));
+        #[expect(clippy::cast_possible_truncation, reason = "the sequence wraps at 16 bits on the wire")]
+        let id = id as u16;
+        id
+    }
+
+    /// The thread that owns this context is about to run cores again and again: its read sections become free, and
+    /// memory taken out of tables waits for its turns.
+    pub fn stay_online(&self) {
+        self.reader.stay_online();
+    }
+
+    /// The thread is about to sleep.
+    pub fn go_offline(&self) {
+        self.reader.go_offline();
+    }
+
+    /// Remembers a core whose ownership this context has just taken, to run it in [`Cx::do_softirq`].
+    pub(crate) fn raise(&mut self, core: Arc<Core>) {
+        self.softirq.push_back(core);
+    }
+
+    /// Runs every raised core, and those their packets raise, until none is left. Process context calls it after it
+    /// has transmitted, as Linux does when it enables bottom halves.
+    pub fn do_softirq(&mut self) {
+        let mut rounds = 0;
+        while let Some(core) = self.softirq.pop_front() {
+            rounds += 1;
+            if rounds > SOFTIRQ_RESTART_MAX && core.hand_to_worker() {
+                continue;
+            }
+            core.run_scheduled(self);
+        }
+    }
+
+    /// Whether a core waits to be run by this context.
+    #[must_use]
+    pub fn softirq_pending(&self) -> bool {
+        !self.softirq.is_empty()
+    }
+}

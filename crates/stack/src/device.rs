@@ -1,0 +1,124 @@
+//! Network devices as the stack sees them: queues of frames, and a struct that says what they can do.
+//!
+//! Above: `core` polls the receive queues, `ip::output` hands over transmit lists. Implementations: [`loopback`] and
+//! [`wire`] here, because they touch no operating system and the simulator drives them; tap and tun in crate
+//! `quietline`. Linux: `struct net_device`, `ndo_start_xmit`, NAPI's `poll`.
+//!
+//! A call moves a batch, never one packet, so that the one dynamic dispatch per call does not matter.
+
+use core::fmt::Debug;
+use std::sync::Arc;
+
+use pkt::{Batch, Instant, PacketList};
+
+use crate::{core::Core, cx::Cx, link::ethernet::MacAddr};
+
+pub mod loopback;
+pub mod wire;
+
+pub use loopback::Loopback;
+pub use wire::{Impairment, Wire, WireConfig};
+
+/// Largest superframe where nothing says otherwise: what the length field of an IPv4 header can say.
+pub const GSO_BYTES_MAX: u32 = 65_535;
+
+/// Index of a queue pair of a device. One core polls one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueId(pub u16);
+
+/// What the frames of a device start with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkType {
+    /// An Ethernet header; addresses are resolved by ARP.
+    Ethernet {
+        /// Our own address on the link.
+        mac: MacAddr,
+    },
+    /// The IP header itself (tun, loopback): no link addresses, nothing to resolve.
+    Ip,
+}
+
+impl LinkType {
+    /// Bytes of the link header in front of the IP header.
+    #[must_use]
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Self::Ethernet { .. } => 14,
+            Self::Ip => 0,
+        }
+    }
+}
+
+/// Everything the stack may ask of a device, fixed when it is created.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// Interface name, for messages, captures and `--stats`.
+    pub name: String,
+    /// Largest IP packet in bytes, link header excluded, as in Linux.
+    pub mtu: u32,
+    /// Link layer.
+    pub link: LinkType,
+    /// The device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`).
+    pub tx_checksum: bool,
+    /// The device takes TCP superframes over IPv4 (`NETIF_F_TSO`).
+    pub tso4: bool,
+    /// The device takes TCP superframes over IPv6 (`NETIF_F_TSO6`).
+    pub tso6: bool,
+    /// Largest superframe in bytes of IP packet (`gso_max_size`), at most [`GSO_BYTES_MAX`].
+    pub gso_max_bytes: u32,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Packets the driver still owns after `transmit` complete later and run their destructor then. `false` means
+    /// that `transmit` is done with a packet when it returns, so no transmit accounting is attached.
+    pub async_completion: bool,
+}
+
+/// A network device. Any thread may transmit on any queue; only the holder of the queue's core receives.
+pub trait Device: Send + Sync + Debug {
+    /// What the device can do.
+    fn caps(&self) -> &Capabilities;
+
+    /// Takes up to `budget` frames that have arrived on `queue` into `out`; returns how many. Fewer than `budget`
+    /// means that the queue was empty.
+    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize;
+
+    /// Sends the whole list. What the device cannot take is dropped by the device with a counted reason.
+    fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList);
+
+    /// Runs the destructors of packets whose transmission has completed; returns how many.
+    fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> usize {
+        0
+    }
+
+    /// The next moment at which `receive` or `complete` will have something to do without anybody ringing.
+    fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
+        None
+    }
+
+    /// Tells an in-process device which core to wake when a frame arrives on `queue`.
+    fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
+}
+
+/// The way an in-process device tells a core that a frame has arrived.
+#[derive(Clone, Debug)]
+pub struct Doorbell {
+    core: Arc<Core>,
+}
+
+impl Doorbell {
+    /// A doorbell of `core`.
+    #[must_use]
+    pub const fn new(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
+    /// A frame is ready now: the core runs on the caller's context unless somebody runs it already.
+    pub fn ring(&self, cx: &mut Cx) {
+        Core::schedule(&self.core, cx);
+    }
+
+    /// A frame becomes ready at `at`: a worker that sleeps past that moment is woken early.
+    pub fn ring_at(&self, at: Instant) {
+        self.core.wake_before(at);
+    }
+}

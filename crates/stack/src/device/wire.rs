@@ -1,0 +1,440 @@
+//! A wire between two hosts in one process: what one end transmits the other receives, by pointer.
+//!
+//! Like veth, with the impairments of netem on each direction: rate, delay, jitter (hence reordering), loss,
+//! duplication, corruption, queue length, and a delay of transmit completions. Every choice comes from a seed, every
+//! moment from the caller's `now`, so a run in virtual time repeats exactly.
+//!
+//! A packet changes hands without a copy unless it is corrupted or duplicated. With `checksums` off (the default) a
+//! partial checksum stays partial, as between veth ends; corruption needs `checksums` on, or nobody could tell.
+
+use std::{
+    collections::VecDeque,
+    format,
+    string::{String, ToString},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+    vec::Vec,
+};
+
+use pkt::{Batch, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum};
+
+use super::{
+    Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId,
+    loopback::take_up_to,
+};
+use crate::{config::ConfigError, cx::Cx, gso, link::ethernet::MacAddr};
+
+/// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
+const FRAMING_BYTES: u64 = 38;
+
+/// What one direction of a wire does to packets. The default does nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Impairment {
+    /// Bits per second; `None` is unlimited. A frame of n bytes of IP packet occupies n + 38 bytes.
+    pub rate_bps: Option<u64>,
+    /// Propagation delay.
+    pub delay: Duration,
+    /// Fraction of packets lost, 0 to 1.
+    pub loss: f64,
+    /// Fraction of packets that are held back by `reorder_delay`, so that later ones overtake them.
+    pub reorder: f64,
+    /// How long a reordered packet is held back.
+    pub reorder_delay: Duration,
+    /// Fraction of packets delivered twice.
+    pub duplicate: f64,
+    /// Fraction of packets in which one bit is flipped. Needs `WireConfig::checksums`.
+    pub corrupt: f64,
+    /// Packets that may wait in this direction; more are dropped. Default 1,000, Linux's `txqueuelen`.
+    pub queue_packets: usize,
+    /// How long after a packet has left the sender keeps paying for it. Zero completes at once.
+    pub completion_delay: Duration,
+}
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Self {
+            rate_bps: None,
+            delay: Duration::ZERO,
+            loss: 0.0,
+            reorder: 0.0,
+            reorder_delay: Duration::ZERO,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            queue_packets: 1000,
+            completion_delay: Duration::ZERO,
+        }
+    }
+}
+
+impl Impairment {
+    /// Packets may be delivered without looking at the clock or at chance.
+    fn is_none(&self) -> bool {
+        let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } = self;
+        let chance = loss + reorder + duplicate + corrupt;
+        rate_bps.is_none() && delay.is_zero() && completion_delay.is_zero() && chance == 0.0
+    }
+
+    fn validate(&self, checksums: bool) -> Result<(), ConfigError> {
+        let fractions = [
+            ("loss", self.loss),
+            ("reorder", self.reorder),
+            ("duplicate", self.duplicate),
+            ("corrupt", self.corrupt),
+        ];
+        for (field, value) in fractions {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(ConfigError::new(field, value, "a fraction between 0 and 1"));
+            }
+        }
+        if self.rate_bps == Some(0) {
+            return Err(ConfigError::new("rate_bps", 0, "at least 1 bit per second"));
+        }
+        if self.queue_packets == 0 {
+            return Err(ConfigError::new("queue_packets", 0, "at least 1 packet"));
+        }
+        if self.corrupt > 0.0 && !checksums {
+            return Err(ConfigError::new("corrupt", self.corrupt, "a wire with checksums on"));
+        }
+        Ok(())
+    }
+}
+
+/// A wire: the same MTU and offloads at both ends, an impairment for each direction.
+#[derive(Clone, Debug)]
+pub struct WireConfig {
+    /// Interface name; the ends are NAME0 and NAME1.
+    pub name: String,
+    /// Largest IP packet in bytes. Default 1,500.
+    pub mtu: u32,
+    /// Superframes pass whole. Default true.
+    pub tso: bool,
+    /// Largest superframe in bytes. Default [`GSO_BYTES_MAX`].
+    pub gso_max_bytes: u32,
+    /// Senders complete checksums and receivers verify them, as on a real link. Default false.
+    pub checksums: bool,
+    /// Queue pairs. Default 1.
+    pub queues: u16,
+    /// What happens to packets from end 0 to end 1.
+    pub forward: Impairment,
+    /// What happens to packets from end 1 to end 0.
+    pub backward: Impairment,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
+impl Default for WireConfig {
+    fn default() -> Self {
+        Self {
+            name: String::from("wire"),
+            mtu: 1500,
+            tso: true,
+            gso_max_bytes: GSO_BYTES_MAX,
+            checksums: false,
+            queues: 1,
+            forward: Impairment::default(),
+            backward: Impairment::default(),
+            seed: 1,
+        }
+    }
+}
+
+/// A frame that waits for its moment.
+#[derive(Debug)]
+struct Timed {
+    due: Instant,
+    packet: Packet,
+}
+
+/// A packet that has left; its sender pays until `due`.
+struct Completion {
+    due: Instant,
+    owner: Arc<dyn PacketOwner>,
+    truesize: u32,
+}
+
+impl core::fmt::Debug for Completion {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Completion").field("due", &self.due).finish_non_exhaustive()
+    }
+}
+
+/// The part of a direction that needs a lock.
+#[derive(Debug)]
+struct InFlight {
+    /// Ready to be received, in order.
+    ready: VecDeque<Packet>,
+    /// Not yet arrived, sorted by `due`.
+    timed: VecDeque<Timed>,
+    completions: VecDeque<Completion>,
+    /// When the transmitter has sent everything it was given.
+    idle_at: Instant,
+    rng: tcp::Rng,
+}
+
+/// One direction of one queue pair. Locked by the sender to push a list and by the receiver to take a batch.
+#[derive(Debug)]
+struct Direction {
+    impairment: Impairment,
+    direct: bool,
+    in_flight: Mutex<InFlight>,
+    doorbell: OnceLock<Doorbell>,
+}
+
+impl Direction {
+    fn new(impairment: Impairment, seed: u64) -> Self {
+        Self {
+            impairment,
+            direct: impairment.is_none(),
+            in_flight: Mutex::new(InFlight {
+                ready: VecDeque::new(),
+                timed: VecDeque::new(),
+                completions: VecDeque::new(),
+                idle_at: Instant::ZERO,
+                rng: tcp::Rng::new(seed),
+            }),
+            doorbell: OnceLock::new(),
+        }
+    }
+}
+
+/// One end of a wire.
+#[derive(Debug)]
+pub struct Wire {
+    caps: Capabilities,
+    checksums: bool,
+    /// Per queue: what we send.
+    outgoing: Vec<Arc<Direction>>,
+    /// Per queue: what we receive.
+    incoming: Vec<Arc<Direction>>,
+}
+
+impl Wire {
+    /// Both ends of a new wire.
+    pub fn pair(config: &WireConfig) -> Result<(Arc<Self>, Arc<Self>), ConfigError> {
+        if !(68..=65_535).contains(&config.mtu) {
+            return Err(ConfigError::new("mtu", config.mtu, "68 to 65535 bytes"));
+        }
+        if config.gso_max_bytes < config.mtu || config.gso_max_bytes > GSO_BYTES_MAX {
+            return Err(ConfigError::new("gso_max_bytes", config.gso_max_bytes, "the MTU to 65535 bytes"));
+        }
+        if config.queues == 0 || config.queues > 64 {
+            return Err(ConfigError::new("queues", config.queues, "1 to 64"));
+        }
+        config.forward.validate(config.checksums)?;
+        config.backward.validate(config.checksums)?;
+        let mut rng = tcp::Rng::new(config.seed);
+        let mut direction = |impairment| -> Vec<Arc<Direction>> {
+            (0..config.queues).map(|_| Arc::new(Direction::new(impairment, rng.next_u64()))).collect()
+        };
+        let forward = direction(config.forward);
+        let backward = direction(config.backward);
+        let end = |index: u8, outgoing: &[Arc<Direction>], incoming: &[Arc<Direction>]| {
+            Arc::new(Self {
+                caps: Capabilities {
+                    name: format!("{}{index}", config.name),
+                    mtu: config.mtu,
+                    // 52:51 is in the locally administered range; the last byte tells the ends apart.
+                    link: LinkType::Ethernet { mac: MacAddr([0x52, 0x51, 0, 0, 0, index + 1]) },
+                    tx_checksum: !config.checksums,
+                    tso4: config.tso && !config.checksums,
+                    tso6: config.tso && !config.checksums,
+                    gso_max_bytes: config.gso_max_bytes,
+                    queues: config.queues,
+                    async_completion: !outgoing[0].impairment.completion_delay.is_zero(),
+                },
+                checksums: config.checksums,
+                outgoing: outgoing.to_vec(),
+                incoming: incoming.to_vec(),
+            })
+        };
+        Ok((end(0, &forward, &backward), end(1, &backward, &forward)))
+    }
+
+    /// Name of this end, for messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.caps.name.to_string()
+    }
+}
+
+impl Device for Wire {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let direction = &self.incoming[usize::from(queue.0)];
+        let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let InFlight { ready, timed, .. } = &mut *in_flight;
+        while timed.front().is_some_and(|first| first.due <= cx.now) {
+            ready.extend(timed.pop_front().map(|first| first.packet));
+        }
+        take_up_to(ready, budget, out)
+    }
+
+    fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let direction = &self.outgoing[usize::from(queue.0)];
+        let mut refused = Vec::new();
+        let mut first_due = None;
+        {
+            let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some(mut packet) = list.pop_front() {
+                prepare(&mut packet, self.checksums);
+                if direction.direct && in_flight.ready.len() < direction.impairment.queue_packets {
+                    packet.orphan();
+                    in_flight.ready.push_back(packet);
+                } else {
+                    impair(direction, &mut in_flight, cx, packet, &mut refused);
+                }
+            }
+            if !direction.direct {
+                first_due = in_flight.timed.front().map(|first| first.due);
+            }
+        }
+        for (reason, packet) in refused {
+            cx.drop_packet(reason, packet);
+        }
+        if let Some(doorbell) = direction.doorbell.get() {
+            match first_due {
+                Some(due) if due > cx.now => doorbell.ring_at(due),
+                _ => doorbell.ring(cx),
+            }
+        }
+    }
+
+    fn complete(&self, queue: QueueId, cx: &mut Cx) -> usize {
+        let direction = &self.outgoing[usize::from(queue.0)];
+        let mut done = Vec::new();
+        {
+            let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            while in_flight.completions.front().is_some_and(|first| first.due <= cx.now) {
+                done.extend(in_flight.completions.pop_front());
+            }
+        }
+        for completion in &done {
+            completion.owner.on_complete(completion.truesize);
+        }
+        done.len()
+    }
+
+    fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
+        let queue = usize::from(queue.0);
+        let arrival = {
+            let incoming = &self.incoming[queue].in_flight;
+            let in_flight = incoming.lock().unwrap_or_else(PoisonError::into_inner);
+            if in_flight.ready.is_empty() {
+                in_flight.timed.front().map(|first| first.due)
+            } else {
+                Some(Instant::ZERO)
+            }
+        };
+        let completion = {
+            let outgoing = &self.outgoing[queue].in_flight;
+            let in_flight = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+            in_flight.completions.front().map(|first| first.due)
+        };
+        match (arrival, completion) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
+        let _ = self.incoming[usize::from(queue.0)].doorbell.set(doorbell);
+    }
+}
+
+/// What the receiver will know of the checksum: nothing on a wire with checksums, else that memory does not corrupt.
+fn prepare(packet: &mut Packet, checksums: bool) {
+    if checksums {
+        debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip::output");
+        packet.meta_mut().rx_checksum = RxChecksum::None;
+    } else {
+        packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
+    }
+}
+
+/// The slow path of `transmit`: rate, delay and chance for one packet.
+fn impair(
+    direction: &Direction,
+    in_flight: &mut InFlight,
+    cx: &mut Cx,
+    mut packet: Packet,
+    refused: &mut Vec<(DropReason, Packet)>,
+) {
+    let impairment = &direction.impairment;
+    let waiting = in_flight.ready.len() + in_flight.timed.len();
+    if waiting >= impairment.queue_packets {
+        refused.push((DropReason::WireQueueFull, packet));
+        return;
+    }
+    let start = in_flight.idle_at.max(cx.now);
+    let sent = start + transmission_time(impairment.rate_bps, &packet);
+    in_flight.idle_at = sent;
+    if impairment.completion_delay.is_zero() {
+        packet.orphan();
+    } else {
+        if let Some((owner, truesize)) = packet.take_owner() {
+            let due = sent + impairment.completion_delay;
+            in_flight.completions.push_back(Completion { due, owner, truesize });
+        }
+    }
+    if chance(&mut in_flight.rng, impairment.loss) {
+        refused.push((DropReason::WireLoss, packet));
+        return;
+    }
+    if chance(&mut in_flight.rng, impairment.corrupt) {
+        packet = match flip_one_bit(packet, &mut in_flight.rng, cx) {
+            Ok(corrupted) => corrupted,
+            Err(packet) => {
+                refused.push((DropReason::NoMemory, packet));
+                return;
+            }
+        };
+    }
+    let mut due = sent + impairment.delay;
+    if chance(&mut in_flight.rng, impairment.reorder) {
+        due = due + impairment.reorder_delay;
+    }
+    if chance(&mut in_flight.rng, impairment.duplicate)
+        && let Some(copy) = packet.deep_copy(&mut cx.pool)
+    {
+        insert_by_due(&mut in_flight.timed, Timed { due, packet: copy });
+    }
+    insert_by_due(&mut in_flight.timed, Timed { due, packet });
+}
+
+/// True in `fraction` of the calls.
+fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
+    fraction > 0.0 && f64::from(rng.next_u32()) < fraction * 4_294_967_296.0
+}
+
+/// Time on the link: a superframe occupies it as its segments would.
+fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
+    let Some(rate_bps) = rate_bps else { return Duration::ZERO };
+    let frames = u64::from(packet.meta().gso.segs.max(1));
+    let header = 14 + gso::header_bytes(packet, 14) as u64;
+    let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
+    Duration::from_nanos((u128::from(bytes * 8) * 1_000_000_000 / u128::from(rate_bps)) as u64)
+}
+
+/// Payload is shared and immutable, so corruption works on a copy; the original goes back to its owner.
+fn flip_one_bit(packet: Packet, rng: &mut tcp::Rng, cx: &mut Cx) -> Result<Packet, Packet> {
+    let mut bytes = packet.to_vec();
+    let byte = rng.below(u32::try_from(bytes.len()).unwrap_or(u32::MAX)) as usize;
+    bytes[byte] ^= 1 << rng.below(8);
+    let Some(mut copy) = cx.pool.alloc() else { return Err(packet) };
+    *copy.meta_mut() = *packet.meta();
+    if copy.append(&mut cx.pool, &bytes) < bytes.len() {
+        cx.pool.free(copy);
+        return Err(packet);
+    }
+    cx.pool.free(packet);
+    Ok(copy)
+}
+
+/// Keeps the queue sorted; equal moments keep their order of sending.
+fn insert_by_due(queue: &mut VecDeque<Timed>, timed: Timed) {
+    let at = queue.partition_point(|other| other.due <= timed.due);
+    queue.insert(at, timed);
+}

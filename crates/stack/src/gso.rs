@@ -1,0 +1,116 @@
+//! Generic segmentation offload: cuts a TCP superframe into the segments its `gso_size` promises.
+//!
+//! Above: `ip::output`, when the device takes no superframes. Linux: `tcp_gso_segment`, `inet_gso_segment`. Payload is
+//! not copied: every segment shares the fragments of the superframe and has headers of its own. FIN and PSH stay on
+//! the last segment only, CWR on the first, the IPv4 identification counts up.
+
+use pkt::{DropReason, Gso, Packet, PacketList};
+
+use crate::{
+    cx::Cx,
+    ip::header::{self, ETHER_TYPE_IPV4},
+};
+
+/// Offsets in the TCP header.
+const SEQ: usize = 4;
+const DATA_OFFSET: usize = 12;
+const FLAGS: usize = 13;
+
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// Bytes of the IP and TCP headers of a packet whose IP header starts `network` bytes in. 0 when it is not TCP over a
+/// header that is linear.
+pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
+    let bytes = packet.linear();
+    let Some(&first) = bytes.get(network) else { return 0 };
+    let ip = if first >> 4 == 4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN };
+    match bytes.get(network + ip + DATA_OFFSET) {
+        Some(&data_offset) => ip + usize::from(data_offset >> 4) * 4,
+        None => 0,
+    }
+}
+
+/// Cuts `packet`, which starts with its IP header, into segments appended to `list`. When memory runs out the rest is
+/// dropped and counted, as if the link had lost it.
+pub(crate) fn segment(cx: &mut Cx, packet: Packet, list: &mut PacketList) {
+    let headers = header_bytes(&packet, 0);
+    let mss = usize::from(packet.meta().gso.size);
+    let payload = packet.len() - headers;
+    let is_v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
+    let mut offset = 0;
+    let mut index = 0;
+    while offset < payload {
+        let len = mss.min(payload - offset);
+        let made = packet
+            .clone_range(&mut cx.pool, headers + offset, len)
+            .map(|piece| (piece, offset + len == payload));
+        let Some((mut piece, last)) = made else {
+            return cx.drop_packet(DropReason::NoMemory, packet);
+        };
+        piece.push(headers).copy_from_slice(&packet.linear()[..headers]);
+        *piece.meta_mut() = *packet.meta();
+        piece.meta_mut().gso = Gso::default();
+        fix_headers(&mut piece, headers, is_v4, index, offset, last);
+        list.push_back(piece);
+        offset += len;
+        index += 1;
+    }
+    cx.pool.free(packet);
+}
+
+/// Turns the superframe's headers into those of segment `index`, which starts `offset` bytes into the payload.
+fn fix_headers(
+    piece: &mut Packet,
+    headers: usize,
+    is_v4: bool,
+    index: u16,
+    offset: usize,
+    last: bool,
+) {
+    let ip_len = {
+        let first = piece.linear()[0];
+        if is_v4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN }
+    };
+    let ip_payload =
+        u16::try_from(piece.len() - ip_len).expect("a segment is smaller than its superframe");
+    let old_len = ip_payload_len(piece.linear(), is_v4, ip_len);
+    let bytes = piece.linear_mut();
+    if is_v4 {
+        header::set_segment::<true>(&mut bytes[..ip_len], ip_payload, index);
+    } else {
+        header::set_segment::<false>(&mut bytes[..ip_len], ip_payload, index);
+    }
+    let tcp = &mut bytes[ip_len..headers];
+    let seq = u32::from_be_bytes([tcp[SEQ], tcp[SEQ + 1], tcp[SEQ + 2], tcp[SEQ + 3]]);
+    #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet of 64 KB")]
+    let seq = seq.wrapping_add(offset as u32);
+    tcp[SEQ..SEQ + 4].copy_from_slice(&seq.to_be_bytes());
+    if !last {
+        tcp[FLAGS] &= !FIN_PSH;
+    }
+    if index > 0 {
+        tcp[FLAGS] &= !CWR;
+    }
+    fix_pseudo_header(tcp, old_len, ip_payload);
+}
+
+fn ip_payload_len(bytes: &[u8], is_v4: bool, ip_len: usize) -> u16 {
+    if is_v4 {
+        let total = u16::from_be_bytes([bytes[2], bytes[3]]);
+        total - u16::try_from(ip_len).expect("at most 60")
+    } else {
+        u16::from_be_bytes([bytes[4], bytes[5]])
+    }
+}
+
+/// The checksum field of a partial packet holds the pseudo-header sum, which contains the length (RFC 1624 update).
+fn fix_pseudo_header(tcp: &mut [u8], old_len: u16, new_len: u16) {
+    const CHECKSUM: usize = tcp::header::CHECKSUM_OFFSET;
+    let sum = u16::from_be_bytes([tcp[CHECKSUM], tcp[CHECKSUM + 1]]);
+    let wide = u32::from(sum) + u32::from(!old_len) + u32::from(new_len);
+    let wide = (wide >> 16) + (wide & 0xffff);
+    #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
+    let sum = ((wide >> 16) + (wide & 0xffff)) as u16;
+    tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+}

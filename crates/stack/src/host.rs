@@ -1,0 +1,375 @@
+//! A host: one instance of the stack with its addresses, routes, neighbours, sockets and cores.
+//!
+//! Linux: a network namespace (`struct net`). Shared by every thread that uses it; what changes on the data path lives
+//! in the cores and sockets, what is here is read-mostly.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    vec::Vec,
+};
+
+use pkt::Instant;
+use tcp::{FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, TcpConfig};
+
+use crate::{
+    config::{ConfigError, HostConfig},
+    core::{Core, CoreId},
+    counters::{CounterPage, Snapshot},
+    cx::{Cx, Memory},
+    demux::{Demux, Entry},
+    device::{Device, Doorbell, LinkType, Loopback, QueueId},
+    errno::Errno,
+    ip::IcmpLimiter,
+    neighbour_table::NeighborTable,
+    route::{
+        Dst,
+        fib::{Fib, RouteKind},
+    },
+    sysctl::Sysctls,
+};
+
+/// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
+static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
+
+/// Cores a host may have.
+pub const CORES_MAX: u16 = 64;
+
+/// Index of the loopback device.
+const LOOPBACK: u32 = 0;
+
+/// One instance of the stack.
+#[derive(Debug)]
+pub struct Host {
+    id: u64,
+    name: String,
+    sysctls: Sysctls,
+    tcp_config: TcpConfig,
+    devices: Vec<Arc<dyn Device>>,
+    fib: Fib,
+    /// Bumped by every change of routes; a cached path with another number is resolved anew.
+    route_generation: AtomicU32,
+    neighbours: NeighborTable,
+    demux: Demux,
+    cores: Vec<Arc<Core>>,
+    isn: IsnGenerator,
+    ports: PortSelector,
+    icmp_limiter: IcmpLimiter,
+    /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
+    time_waits: AtomicUsize,
+    down: AtomicBool,
+    pages: Mutex<Vec<Arc<CounterPage>>>,
+}
+
+impl Host {
+    /// Builds a host: validates the configuration, attaches devices to cores.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field, the value and what would be allowed.
+    pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
+        if config.cores == 0 || config.cores > CORES_MAX {
+            return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
+        }
+        let mut rng = tcp::Rng::new(config.seed);
+        let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
+        let mut devices = vec![loopback];
+        devices.extend(config.devices.iter().map(|entry| Arc::clone(&entry.device)));
+        let fib = build_fib(&config, devices.len())?;
+        let tcp_config = config.sysctls.tcp_config();
+        let host = Arc::new_cyclic(|this| Self {
+            id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
+            name: config.name,
+            tcp_config,
+            fib,
+            route_generation: AtomicU32::new(0),
+            neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
+            demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
+            cores: (0..config.cores)
+                .map(|index| Arc::new(Core::new(CoreId(index), this.clone())))
+                .collect(),
+            isn: IsnGenerator::new(&secret(&mut rng)),
+            ports: PortSelector::new(&secret(&mut rng)),
+            icmp_limiter: IcmpLimiter::new(),
+            time_waits: AtomicUsize::new(0),
+            down: AtomicBool::new(false),
+            pages: Mutex::default(),
+            devices,
+            sysctls: config.sysctls,
+        });
+        host.attach_devices();
+        Ok(host)
+    }
+
+    /// Spreads the queues of every device over the cores.
+    fn attach_devices(&self) {
+        for (index, device) in (0u32..).zip(&self.devices) {
+            for queue in 0..device.caps().queues {
+                let core = &self.cores[usize::from(queue) % self.cores.len()];
+                core.add_queue(Arc::clone(device), index, QueueId(queue));
+                device.attach(QueueId(queue), Doorbell::new(Arc::clone(core)));
+            }
+        }
+    }
+
+    /// Runs every core until none has work, as the caller's thread: the sans-IO mode and the simulator. Returns when
+    /// to call again although nothing arrives.
+    pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
+        for core in &self.cores {
+            let _ = core.try_run(self, cx);
+        }
+        cx.do_softirq();
+        self.next_deadline()
+    }
+
+    /// When the earliest core has something to do although nothing arrives.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.cores.iter().filter_map(|core| core.next_deadline()).min()
+    }
+
+    /// Stops all sockets: connections are aborted, listeners closed.
+    pub fn shut_down(&self, cx: &mut Cx) {
+        if self.down.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut streams = Vec::new();
+        {
+            let reader = cx.reader();
+            self.demux.for_each_established(&reader.pin(), |_, entry| {
+                if let Entry::Stream(socket) = entry {
+                    streams.push(Arc::clone(socket));
+                }
+            });
+        }
+        for socket in streams {
+            socket.abort(self, cx);
+        }
+        cx.do_softirq();
+    }
+
+    /// Whether `shut_down` has been called.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
+    /// Number of this host in the process.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Name given at construction.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The settings by their Linux names.
+    #[must_use]
+    pub const fn sysctls(&self) -> &Sysctls {
+        &self.sysctls
+    }
+
+    /// Cores of this host.
+    #[must_use]
+    pub fn cores(&self) -> &[Arc<Core>] {
+        &self.cores
+    }
+
+    /// Connections, half-open requests and TIME-WAIT remnants in the tables.
+    #[must_use]
+    pub fn established_len(&self) -> usize {
+        self.demux.established_len()
+    }
+
+    /// The sum of all counter pages.
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        Snapshot::sum(pages.iter().map(|page| &**page))
+    }
+
+    /// A page for a context that enters this host for the first time. A page whose context is gone is taken over with
+    /// its counts, so that pages do not pile up with threads.
+    pub(crate) fn register_page(&self) -> Arc<CounterPage> {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(idle) = pages.iter().find(|page| Arc::strong_count(page) == 1) {
+            return Arc::clone(idle);
+        }
+        let page = Arc::new(CounterPage::default());
+        pages.push(Arc::clone(&page));
+        page
+    }
+
+    pub(crate) const fn tcp_config(&self) -> &TcpConfig {
+        &self.tcp_config
+    }
+
+    pub(crate) const fn demux(&self) -> &Demux {
+        &self.demux
+    }
+
+    pub(crate) const fn fib(&self) -> &Fib {
+        &self.fib
+    }
+
+    pub(crate) const fn ports(&self) -> &PortSelector {
+        &self.ports
+    }
+
+    pub(crate) const fn neighbours(&self) -> &NeighborTable {
+        &self.neighbours
+    }
+
+    pub(crate) const fn icmp_limiter(&self) -> &IcmpLimiter {
+        &self.icmp_limiter
+    }
+
+    pub(crate) fn device(&self, index: u32) -> &Arc<dyn Device> {
+        &self.devices[index as usize]
+    }
+
+    pub(crate) const fn is_loopback_device(&self, index: u32) -> bool {
+        index == LOOPBACK
+    }
+
+    pub(crate) fn core(&self, id: CoreId) -> &Arc<Core> {
+        &self.cores[usize::from(id.0)]
+    }
+
+    /// The core that a flow's timers and queue belong to.
+    pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
+        // Reciprocal scaling, as RPS does: the high bits choose.
+        let index = (u64::from(hash) * self.cores.len() as u64) >> 32;
+        CoreId(u16::try_from(index).expect("below the number of cores"))
+    }
+
+    /// The earliest moment at which a device queue of `core` has something by itself.
+    pub(crate) fn queue_deadline(&self, core: CoreId) -> Option<Instant> {
+        let cores = self.cores.len();
+        self.devices
+            .iter()
+            .flat_map(|device| {
+                (0..device.caps().queues)
+                    .filter(move |queue| usize::from(*queue) % cores == usize::from(core.0))
+                    .filter_map(|queue| device.next_deadline(QueueId(queue)))
+            })
+            .min()
+    }
+
+    pub(crate) fn route_generation(&self) -> u32 {
+        self.route_generation.load(Ordering::Acquire)
+    }
+
+    /// An address of this host?
+    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
+        self.fib.lookup(ip).is_some_and(|route| route.kind == RouteKind::Local)
+    }
+
+    /// An address of this host on `device`?
+    pub(crate) fn is_local_on(&self, device: u32, ip: IpAddr) -> bool {
+        self.fib
+            .lookup(ip)
+            .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
+    }
+
+    /// Resolves the path to `remote`, with `source` where the caller has chosen one.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
+    /// `EINVAL` for blackholes, as Linux.
+    pub fn route(&self, remote: IpAddr, source: Option<IpAddr>) -> Result<Arc<Dst>, Errno> {
+        if let Some(source) = source
+            && !self.is_local(source)
+        {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let route = self.fib.lookup(remote).ok_or(Errno::ENETUNREACH)?;
+        let index = match route.kind {
+            RouteKind::Local => LOOPBACK,
+            RouteKind::Unicast => route.device,
+            RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::EACCES),
+            RouteKind::Blackhole => return Err(Errno::EINVAL),
+            RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
+        };
+        let device = Arc::clone(self.device(index));
+        let caps = device.caps();
+        let link = caps.link;
+        let next_hop = route.via.unwrap_or(remote);
+        let source = source.or(route.prefsrc).unwrap_or(if index == LOOPBACK { remote } else {
+            return Err(Errno::EADDRNOTAVAIL);
+        });
+        Ok(Arc::new(Dst {
+            link,
+            neighbor: match link {
+                LinkType::Ethernet { .. } => Some(self.neighbours.entry(index, next_hop, source)),
+                LinkType::Ip => None,
+            },
+            source,
+            mtu: route.mtu.unwrap_or(caps.mtu).min(caps.mtu),
+            gso_max_bytes: Dst::gso_limit(caps, remote.is_ipv4()),
+            tx_checksum: caps.tx_checksum,
+            async_completion: caps.async_completion,
+            generation: self.route_generation(),
+            device,
+        }))
+    }
+
+    /// What a connection of `tuple` along `dst` starts with.
+    pub(crate) fn open_params(
+        &self,
+        tuple: FourTuple,
+        hash: u32,
+        dst: &Dst,
+        now: Instant,
+    ) -> OpenParams {
+        OpenParams {
+            tuple,
+            iss: self.isn.isn(&tuple, now),
+            ts_offset: self.isn.timestamp_offset(&tuple),
+            path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes, flow_hash: hash },
+            options: SocketOptions::default(),
+        }
+    }
+
+    /// Room for one more TIME-WAIT remnant? Taken if so.
+    pub(crate) fn time_wait_admit(&self) -> bool {
+        let limit = self.sysctls.tcp_max_tw_buckets as usize;
+        let admitted = self.time_waits.fetch_add(1, Ordering::Relaxed) < limit;
+        if !admitted {
+            self.time_wait_release();
+        }
+        admitted
+    }
+
+    pub(crate) fn time_wait_release(&self) {
+        self.time_waits.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The forwarding table of the configured addresses and routes.
+fn build_fib(config: &HostConfig, devices: usize) -> Result<Fib, ConfigError> {
+    let devices = u32::try_from(devices).expect("a handful of devices");
+    let mut fib = Fib::builder(devices);
+    fib.loopback(LOOPBACK);
+    for (index, device) in (LOOPBACK + 1..).zip(&config.devices) {
+        for address in &device.addresses {
+            fib.address(index, *address)?;
+        }
+    }
+    for route in &config.routes {
+        fib.route(route)?;
+    }
+    Ok(fib.build())
+}
+
+/// A secret from the seed of the host.
+fn secret(rng: &mut tcp::Rng) -> [u8; 32] {
+    let mut secret = [0; 32];
+    rng.fill(&mut secret);
+    secret
+}

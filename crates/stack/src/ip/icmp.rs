@@ -1,0 +1,263 @@
+//! ICMP: answers echo requests, reports undeliverable packets, tells connections what routers report.
+//!
+//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. Errors are limited to 1,000 a second with bursts of
+//! 50 for the whole host (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use pkt::{DropReason, Instant, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
+use sync::epoch::Section;
+use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
+
+use super::{
+    header::{
+        ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol,
+    },
+    output,
+};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    demux::Entry,
+    host::Host,
+    link::strip,
+    icmp::header::{
+        ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter, may_answer_with_error, out_counter,
+    },
+};
+
+/// Errors sent per second: `net.ipv4.icmp_msgs_per_sec` of Linux.
+const ERRORS_PER_SECOND: u64 = 1000;
+
+/// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
+const ERRORS_BURST: u64 = 50;
+
+/// Smallest path MTU an ICMP message may bring us to: `net.ipv4.route.min_pmtu` of Linux.
+const PMTU_MIN: u32 = 552;
+
+/// Bytes of the offending packet's payload that an error quotes besides its header: RFC 1812 §4.3.2.3 allows as much
+/// as fits 576 bytes; 548 leaves room for our two headers.
+const QUOTE_BYTES_MAX: usize = 548;
+
+/// A token bucket that many contexts share: one word, the time up to which tokens are used.
+#[derive(Debug)]
+pub(crate) struct IcmpLimiter {
+    used_until_ns: AtomicU64,
+}
+
+impl IcmpLimiter {
+    pub(crate) const fn new() -> Self {
+        Self { used_until_ns: AtomicU64::new(0) }
+    }
+
+    /// Takes a token, if there is one at `now`.
+    fn allow(&self, now: Instant) -> bool {
+        const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
+        let now = now.as_nanos();
+        self.used_until_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                let used = used.max(now.saturating_sub(ERRORS_BURST * TOKEN_NS)) + TOKEN_NS;
+                (used <= now).then_some(used)
+            })
+            .is_ok()
+    }
+}
+
+/// One ICMP message, IP header in front.
+pub(super) fn input(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    cx.count(Counter::IcmpInMsgs, 1);
+    strip(&mut packet, usize::from(header.header_len));
+    let message = match check_message(cx, &mut packet) {
+        Ok(message) => message,
+        Err(reason) => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(reason, packet);
+        }
+    };
+    if let Some(counter) = in_counter(packet.linear()[0]) {
+        cx.count(counter, 1);
+    }
+    match message {
+        IcmpMessage::EchoRequest { .. } => echo_reply(host, cx, header, packet),
+        message if message.is_error() => report(host, cx, rcu, message, packet),
+        IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
+        _ => Verdict::Drop(DropReason::IcmpUnknownType, packet),
+    }
+}
+
+fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason> {
+    if !packet.require_linear(ICMP_HEADER_LEN) {
+        return Err(DropReason::IcmpMalformed);
+    }
+    let trusted = packet.meta().rx_checksum == RxChecksum::Unnecessary;
+    if !trusted && !packet.checksum(0, packet.len()).is_valid() {
+        cx.count(Counter::IcmpInCsumErrors, 1);
+        return Err(DropReason::IcmpCsum);
+    }
+    IcmpMessage::parse::<true>(packet.linear())
+}
+
+/// Sends the request back: only the type and the addresses change, so the checksum is updated (RFC 1624).
+fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
+    let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(header.dst);
+    let ignored = host.sysctls().icmp_echo_ignore_all
+        || (!to_us_alone && host.sysctls().icmp_echo_ignore_broadcasts);
+    if ignored {
+        return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
+    }
+    let source = to_us_alone.then_some(header.dst);
+    let Ok(dst) = host.route(header.src, source) else {
+        cx.count(Counter::IpOutNoRoutes, 1);
+        return Verdict::Drop(DropReason::IpNoRoute, packet);
+    };
+    {
+        let bytes = packet.linear_mut();
+        let old = u16::from_be_bytes([bytes[0], bytes[1]]);
+        bytes[0] = 0;
+        let new = u16::from_be_bytes([bytes[0], bytes[1]]);
+        let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
+        let updated = pkt::checksum::update(checksum, old, new);
+        bytes[2..4].copy_from_slice(&updated.to_be_bytes());
+    }
+    if packet.headroom() < IPV4_HEADER_LEN + 14 {
+        return Verdict::Drop(DropReason::NoMemory, packet);
+    }
+    count_sent(cx, 0);
+    send(host, cx, &dst, dst.source, header.src, packet);
+    Verdict::Consumed
+}
+
+fn count_sent(cx: &Cx, kind: u8) {
+    cx.count(Counter::IcmpOutMsgs, 1);
+    if let Some(counter) = out_counter(kind) {
+        cx.count(counter, 1);
+    }
+}
+
+/// Puts the IP header in front of a finished ICMP message and sends it.
+fn send(
+    host: &Host,
+    cx: &mut Cx,
+    dst: &crate::route::Dst,
+    src: IpAddr,
+    to: IpAddr,
+    mut packet: Packet,
+) {
+    let header = IpHeader {
+        src,
+        dst: to,
+        protocol: protocol::ICMP,
+        hop_limit: host.sysctls().ip_default_ttl,
+        traffic_class: 0,
+        flow_label: 0,
+        id: cx.next_ip_id(1),
+        fragment: Fragment::default(),
+        header_len: 0,
+        payload_len: u16::try_from(packet.len()).expect("it came in one packet"),
+    };
+    header.emit::<true>(packet.push(IPV4_HEADER_LEN));
+    let meta = packet.meta_mut();
+    meta.protocol = ETHER_TYPE_IPV4;
+    meta.tx_checksum = TxChecksum::Done;
+    meta.gso = pkt::Gso::default();
+    output::send(host, cx, dst, packet);
+}
+
+/// A router or the peer reports on a packet of ours: find its connection, which judges the report.
+fn report(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    message: IcmpMessage,
+    mut packet: Packet,
+) -> Verdict {
+    // The quote of a bare header with eight bytes: all that RFC 792 promises.
+    let want = packet.len().min(ICMP_HEADER_LEN + 60 + 8);
+    if !packet.require_linear(want) {
+        return Verdict::Drop(DropReason::IcmpMalformed, packet);
+    }
+    let quote = match Quote::parse::<true>(&packet.linear()[ICMP_HEADER_LEN..]) {
+        Ok(quote) => quote,
+        Err(reason) => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(reason, packet);
+        }
+    };
+    if quote.protocol != protocol::TCP {
+        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+    }
+    let (src_port, dst_port) = quote.ports();
+    let tuple = FourTuple {
+        local: SocketAddr::new(quote.src, src_port),
+        remote: SocketAddr::new(quote.dst, dst_port),
+    };
+    let hash = host.demux().hash(&tuple);
+    let Some(Entry::Stream(socket)) = host.demux().established(hash, &tuple, rcu) else {
+        cx.count(Counter::IcmpInErrors, 1);
+        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+    };
+    socket.icmp_error(host, cx, tcp_error(message), SeqNum(quote.tcp_seq()));
+    cx.pool.free(packet);
+    Verdict::Consumed
+}
+
+/// What TCP makes of the message: RFC 1122 §4.2.3.9, RFC 1191, Linux's `icmp_err_convert`.
+fn tcp_error(message: IcmpMessage) -> IcmpError {
+    match message {
+        // A router that names no MTU, or an absurd one, gets the smallest that RFC 791 allows hosts to insist on.
+        IcmpMessage::PacketTooBig { mtu } => IcmpError::PacketTooBig { mtu: mtu.max(PMTU_MIN) },
+        IcmpMessage::Unreachable(why) => IcmpError::Unreachable(match why {
+            Unreachable::Network => TcpError::NetworkUnreachable,
+            Unreachable::Protocol => TcpError::ProtocolUnreachable,
+            Unreachable::Port => TcpError::ConnectionRefused,
+            Unreachable::Host | Unreachable::Prohibited | Unreachable::Other(_) => {
+                TcpError::HostUnreachable
+            }
+        }),
+        IcmpMessage::TimeExceeded { .. } => IcmpError::Unreachable(TcpError::HostUnreachable),
+        _ => IcmpError::Other,
+    }
+}
+
+/// Tells the sender of a packet that nobody here speaks its protocol.
+pub(super) fn send_protocol_unreachable(
+    host: &Host,
+    cx: &mut Cx,
+    header: &IpHeader,
+    packet: &Packet,
+) {
+    let header_len = usize::from(header.header_len);
+    let payload = packet.linear().get(header_len..).unwrap_or_default();
+    let link = packet.meta().pkt_type;
+    if !header.dst.is_ipv4() || !may_answer_with_error::<true>(header, link, payload) {
+        return;
+    }
+    if !host.icmp_limiter().allow(cx.now) {
+        cx.count(Counter::IcmpOutRateLimitGlobal, 1);
+        return;
+    }
+    let Ok(dst) = host.route(header.src, Some(header.dst)) else { return };
+    let message = IcmpMessage::Unreachable(Unreachable::Protocol);
+    let mut bytes = [0; ICMP_HEADER_LEN + QUOTE_BYTES_MAX];
+    bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<true>());
+    let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..]);
+    let bytes = &mut bytes[..ICMP_HEADER_LEN + quoted];
+    let mut sum = pkt::Sum::default();
+    sum.add_bytes(bytes);
+    bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    let Some(error) = cx.pool.alloc_from(bytes) else {
+        cx.count(Counter::IpOutDiscards, 1);
+        return;
+    };
+    count_sent(cx, bytes[0]);
+    send(host, cx, &dst, header.dst, header.src, error);
+}

@@ -1,0 +1,133 @@
+//! IP receive: checks the header, finds out whether the packet is ours, and hands it to its protocol.
+//!
+//! Steps in the order of RFC 1122 §3.2.1 and Linux's `ip_rcv`, `ip_local_deliver`. A packet that is not for us is
+//! dropped: this stack is a host and does not forward.
+
+use pkt::{DropReason, Packet, PacketType, Verdict};
+use sync::epoch::Section;
+
+use super::{
+    header::{self, IpHeader, protocol},
+    icmp, tcp_input,
+};
+use crate::{counters::Counter, cx::Cx, host::Host, route::fib::RouteKind, socket::Flow};
+
+/// One IP packet, link header removed.
+pub(crate) fn input<const V4: bool>(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &mut Flow,
+    mut packet: Packet,
+) -> Verdict {
+    cx.count(Counter::IpInReceives, 1);
+    cx.count(Counter::IpExtInOctets, packet.len() as u64);
+    let header = match check_header::<V4>(&mut packet) {
+        Ok(header) => header,
+        Err(reason) => {
+            count_header_error(cx, reason);
+            return Verdict::Drop(reason, packet);
+        }
+    };
+    packet.truncate(header.total_len());
+    if let Err(reason) = check_destination(host, cx, &packet, &header) {
+        return Verdict::Drop(reason, packet);
+    }
+    if header.fragment.is_piece() {
+        cx.count(Counter::IpReasmReqds, 1);
+        cx.count(Counter::IpReasmFails, 1);
+        return Verdict::Drop(DropReason::IpFragment, packet);
+    }
+    deliver::<V4>(host, cx, rcu, flow, &header, packet)
+}
+
+fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHeader, DropReason> {
+    if !packet.require_linear(header::fixed_len::<V4>()) {
+        return Err(DropReason::PacketTooShort);
+    }
+    let header_len = header::claimed_len::<V4>(packet.linear())?;
+    if !packet.require_linear(header_len) {
+        return Err(DropReason::PacketTooShort);
+    }
+    header::parse::<V4>(packet.linear(), packet.len())
+}
+
+fn count_header_error(cx: &Cx, reason: DropReason) {
+    match reason {
+        DropReason::IpCsum => cx.count(Counter::IpExtInCsumErrors, 1),
+        DropReason::PacketTooShort => cx.count(Counter::IpExtInTruncatedPkts, 1),
+        _ => {}
+    }
+    cx.count(Counter::IpInHdrErrors, 1);
+}
+
+/// Ours, by address and by the way it came?
+fn check_destination(
+    host: &Host,
+    cx: &Cx,
+    packet: &Packet,
+    header: &IpHeader,
+) -> Result<(), DropReason> {
+    let loopback_device = host.is_loopback_device(packet.meta().rx_device);
+    // RFC 1122 §3.2.1.3 (g): 127/8 never appears on a wire. Our own address as the source does not either.
+    if !loopback_device && (header.src.is_loopback() || header.dst.is_loopback()) {
+        cx.count(Counter::IpInAddrErrors, 1);
+        return Err(DropReason::IpSourceInvalid);
+    }
+    if !loopback_device && host.is_local(header.src) {
+        cx.count(Counter::IpInAddrErrors, 1);
+        return Err(DropReason::IpSourceInvalid);
+    }
+    match host.fib().lookup(header.dst).map(|route| route.kind) {
+        Some(RouteKind::Local) => {
+            // RFC 1122 §3.3.6: a unicast address in a link broadcast is not for us.
+            if packet.meta().pkt_type == PacketType::Host {
+                Ok(())
+            } else {
+                cx.count(Counter::IpInDiscards, 1);
+                Err(DropReason::IpDestinationInvalid)
+            }
+        }
+        Some(RouteKind::Broadcast) => {
+            cx.count(Counter::IpExtInBcastPkts, 1);
+            Ok(())
+        }
+        Some(RouteKind::Multicast) => {
+            cx.count(Counter::IpExtInMcastPkts, 1);
+            Ok(())
+        }
+        Some(_) => {
+            cx.count(Counter::IpInAddrErrors, 1);
+            Err(DropReason::IpForwardingOff)
+        }
+        None => {
+            cx.count(Counter::IpExtInNoRoutes, 1);
+            Err(DropReason::IpNoRoute)
+        }
+    }
+}
+
+fn deliver<const V4: bool>(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &mut Flow,
+    header: &IpHeader,
+    packet: Packet,
+) -> Verdict {
+    match header.protocol {
+        protocol::TCP => {
+            cx.count(Counter::IpInDelivers, 1);
+            tcp_input::input(host, cx, rcu, flow, header, packet)
+        }
+        protocol::ICMP if V4 => {
+            cx.count(Counter::IpInDelivers, 1);
+            icmp::input(host, cx, rcu, header, packet)
+        }
+        _ => {
+            cx.count(Counter::IpInUnknownProtos, 1);
+            icmp::send_protocol_unreachable(host, cx, header, &packet);
+            Verdict::Drop(DropReason::IpNoProtocol, packet)
+        }
+    }
+}

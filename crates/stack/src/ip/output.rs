@@ -1,0 +1,124 @@
+//! IP transmit: puts the header in front of what TCP made and sends it down, still in the caller's context.
+//!
+//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191). What the device cannot do
+//! itself, superframes and checksums, is done here.
+
+use pkt::{DropReason, Packet, PacketList, TxChecksum};
+use tcp::FourTuple;
+
+use super::header::{
+    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader, protocol,
+};
+use crate::{
+    core::CoreId, counters::Counter, cx::Cx, device::QueueId, gso, host::Host, link, route::Dst,
+};
+
+/// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
+pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, core: CoreId) {
+    let mut list = PacketList::new();
+    while let Some(mut segment) = cx.out.pop_front() {
+        if tuple.is_ipv4() {
+            push_header::<true>(host, cx, tuple, &mut segment);
+        } else {
+            push_header::<false>(host, cx, tuple, &mut segment);
+        }
+        cx.count(Counter::IpOutRequests, 1);
+        cx.count(Counter::IpExtOutOctets, segment.len() as u64);
+        fit_to_device(cx, dst, segment, &mut list);
+    }
+    link::output(host, cx, dst, queue_of(dst, core), &mut list);
+}
+
+/// Sends one finished IP packet along `dst`: ICMP messages.
+pub(super) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
+    cx.count(Counter::IpOutRequests, 1);
+    cx.count(Counter::IpExtOutOctets, packet.len() as u64);
+    let mut list = PacketList::new();
+    list.push_back(packet);
+    link::output(host, cx, dst, QueueId(0), &mut list);
+}
+
+fn queue_of(dst: &Dst, core: CoreId) -> QueueId {
+    QueueId(core.0 % dst.device.caps().queues)
+}
+
+fn push_header<const V4: bool>(host: &Host, cx: &mut Cx, tuple: &FourTuple, segment: &mut Packet) {
+    let payload_len = segment.len();
+    let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
+    // A superframe is one packet of gso_segs segments, each with an identification of its own.
+    let segments = segment.meta().gso.segs.max(1);
+    let header = IpHeader {
+        src: tuple.local.ip(),
+        dst: tuple.remote.ip(),
+        protocol: protocol::TCP,
+        hop_limit: host.sysctls().ip_default_ttl,
+        traffic_class: 0,
+        flow_label: 0,
+        id: if V4 { cx.next_ip_id(segments) } else { 0 },
+        fragment: Fragment::DONT,
+        header_len: len16(header_len),
+        payload_len: len16(payload_len),
+    };
+    header.emit::<V4>(segment.push(header_len));
+    let meta = segment.meta_mut();
+    meta.protocol = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
+    if let TxChecksum::Partial { start, offset } = meta.tx_checksum {
+        meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };
+    }
+}
+
+/// TCP never makes a superframe beyond what the path's device takes, which is at most 65,535 bytes of IP packet.
+fn len16(bytes: usize) -> u16 {
+    u16::try_from(bytes).expect("an IP packet of at most 65,535 bytes")
+}
+
+/// Does in software what the device does not: splits superframes, completes checksums.
+fn fit_to_device(cx: &mut Cx, dst: &Dst, mut segment: Packet, list: &mut PacketList) {
+    let oversized = segment.meta().gso.segs > 1
+        && (segment.len() > dst.gso_max_bytes as usize || dst.gso_max_bytes == 0);
+    if oversized {
+        gso::segment(cx, segment, list);
+        if !dst.tx_checksum {
+            complete_all(list);
+        }
+        return;
+    }
+    if !dst.tx_checksum {
+        complete_checksum(&mut segment);
+    }
+    list.push_back(segment);
+}
+
+fn complete_all(list: &mut PacketList) {
+    let mut done = PacketList::new();
+    while let Some(mut segment) = list.pop_front() {
+        complete_checksum(&mut segment);
+        done.push_back(segment);
+    }
+    *list = done;
+}
+
+/// Fills in a partial checksum: `skb_checksum_help`.
+pub(crate) fn complete_checksum(packet: &mut Packet) {
+    let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
+    let start = usize::from(start);
+    let field = start + usize::from(offset);
+    let sum = packet.checksum(start, packet.len() - start).finish();
+    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    packet.meta_mut().tx_checksum = TxChecksum::Done;
+}
+
+/// What TCP wanted to send has no route any more.
+pub(crate) fn discard_unroutable(cx: &mut Cx) {
+    while let Some(segment) = cx.out.pop_front() {
+        cx.count(Counter::IpOutNoRoutes, 1);
+        cx.drop_packet(DropReason::IpNoRoute, segment);
+    }
+}
+
+/// Takes back what was to be sent for a socket that has lost a race.
+pub(crate) fn discard_output(cx: &mut Cx) {
+    while let Some(segment) = cx.out.pop_front() {
+        cx.pool.free(segment);
+    }
+}

@@ -1,0 +1,115 @@
+//! TCP receive: checksum, then the four-tuple to its socket.
+//!
+//! Linux: `tcp_v4_rcv` up to the socket lock. The lookup borrows the table entry under the RCU section: no reference
+//! is taken and no shared line is written.
+
+use std::net::SocketAddr;
+
+use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
+use sync::epoch::Section;
+use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
+
+use super::header::{IpHeader, protocol};
+use crate::{cx::Cx, demux::Entry, host::Host, link::strip, socket::Flow};
+
+/// One TCP segment with its IP header in front.
+pub(super) fn input(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &mut Flow,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    // A broadcast or multicast segment cannot belong to a connection (RFC 9293 §3.9.2.3).
+    if packet.meta().pkt_type != PacketType::Host || header.dst.is_multicast() {
+        return Verdict::Drop(DropReason::TcpNoSocket, packet);
+    }
+    cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
+    strip(&mut packet, usize::from(header.header_len));
+    if let Err(reason) = check_segment(cx, header, &mut packet) {
+        cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+        return Verdict::Drop(reason, packet);
+    }
+    let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
+        return Verdict::Drop(DropReason::PacketTooShort, packet);
+    };
+    let tuple = FourTuple {
+        local: SocketAddr::new(header.dst, dst_port),
+        remote: SocketAddr::new(header.src, src_port),
+    };
+    let hash = host.demux().hash(&tuple);
+    packet.meta_mut().flow_hash = hash;
+    match host.demux().established(hash, &tuple, rcu) {
+        Some(Entry::Stream(socket)) => {
+            flow.follow(host, cx, socket);
+            socket.segment(host, cx, packet);
+        }
+        found => {
+            // Rarer from here on: the values of the header are wanted by every case.
+            let segment = match SegmentHeader::parse(packet.linear()) {
+                Ok(segment) => segment,
+                Err(reason) => {
+                    cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+                    return Verdict::Drop(reason, packet);
+                }
+            };
+            flow.flush(host, cx);
+            strip(&mut packet, segment.header_bytes());
+            match found {
+                Some(Entry::Request(request)) => request.segment(host, cx, &segment, packet),
+                Some(Entry::TimeWait(remnant)) => remnant.segment(host, cx, &segment, packet),
+                _ => new_connection(host, cx, rcu, tuple, hash, &segment, packet),
+            }
+        }
+    }
+    Verdict::Consumed
+}
+
+fn new_connection(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    tuple: FourTuple,
+    hash: u32,
+    segment: &SegmentHeader,
+    packet: Packet,
+) {
+    match host.demux().listener(tuple.local, rcu) {
+        Some(listener) => listener.segment(host, cx, (tuple, hash), None, segment, packet),
+        None => host.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
+    }
+}
+
+/// The whole TCP header linear, and the checksum right.
+fn check_segment(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+    if !packet.require_linear(HEADER_BYTES_MIN) {
+        return Err(DropReason::PacketTooShort);
+    }
+    let data_offset = usize::from(packet.linear()[12] >> 4) * 4;
+    if data_offset < HEADER_BYTES_MIN {
+        return Err(DropReason::TcpHeader);
+    }
+    if !packet.require_linear(data_offset) {
+        return Err(DropReason::TcpHeader);
+    }
+    let good = match packet.meta().rx_checksum {
+        RxChecksum::Unnecessary | RxChecksum::Partial { .. } => true,
+        RxChecksum::None | RxChecksum::Complete(_) => {
+            let mut sum = pseudo_header(header, packet);
+            sum.combine(packet.checksum(0, packet.len()), 0);
+            sum.is_valid()
+        }
+    };
+    if good {
+        Ok(())
+    } else {
+        cx.counters().tcp.add(tcp::Counter::TcpInCsumErrors, 1);
+        Err(DropReason::TcpCsum)
+    }
+}
+
+fn pseudo_header(header: &IpHeader, packet: &Packet) -> Sum {
+    let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    checksum::pseudo_header(header.src, header.dst, protocol::TCP, len)
+}

@@ -1,0 +1,95 @@
+//! The first receive step: which protocol does the frame carry, and is it for us?
+
+use pkt::{DropReason, Packet, PacketType, Verdict};
+use sync::epoch::Section;
+
+use super::{arp_input, ethernet::EthernetHeader};
+use crate::{
+    cx::Cx,
+    device::LinkType,
+    host::Host,
+    ip::{
+        self,
+        header::{ETHER_TYPE_IPV4, ETHER_TYPE_IPV6},
+    },
+    socket::Flow,
+};
+
+/// Takes one frame from `device` up to its protocol. Everything that is not passed on is counted here.
+pub(crate) fn input(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &mut Flow,
+    device: u32,
+    mut packet: Packet,
+) {
+    packet.meta_mut().rx_device = device;
+    let verdict = match host.device(device).caps().link {
+        LinkType::Ethernet { mac } => match strip_ethernet(mac, &mut packet) {
+            Ok(()) => protocol(host, cx, rcu, flow, packet),
+            Err(reason) => Verdict::Drop(reason, packet),
+        },
+        LinkType::Ip => match classify_bare_ip(&mut packet) {
+            Ok(()) => protocol(host, cx, rcu, flow, packet),
+            Err(reason) => Verdict::Drop(reason, packet),
+        },
+    };
+    if let Verdict::Drop(reason, packet) = verdict {
+        cx.drop_packet(reason, packet);
+    }
+}
+
+/// Removes a header that an earlier step has checked and made linear.
+pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
+    let stripped = packet.pull(header_bytes);
+    debug_assert!(stripped, "the header was linear");
+}
+
+fn strip_ethernet(
+    mac: super::ethernet::MacAddr,
+    packet: &mut Packet,
+) -> Result<(), DropReason> {
+    if !packet.require_linear(super::ethernet::HEADER_LEN) {
+        return Err(DropReason::PacketTooShort);
+    }
+    let header = EthernetHeader::parse(packet.linear())?;
+    strip(packet, super::ethernet::HEADER_LEN);
+    let meta = packet.meta_mut();
+    meta.protocol = header.ether_type();
+    meta.pkt_type = header.packet_type(mac);
+    if meta.pkt_type == PacketType::OtherHost {
+        return Err(DropReason::OtherHost);
+    }
+    Ok(())
+}
+
+/// On a link without a header the version nibble says which protocol it is.
+fn classify_bare_ip(packet: &mut Packet) -> Result<(), DropReason> {
+    if !packet.require_linear(1) {
+        return Err(DropReason::PacketTooShort);
+    }
+    let protocol = match packet.linear()[0] >> 4 {
+        4 => ETHER_TYPE_IPV4,
+        6 => ETHER_TYPE_IPV6,
+        _ => return Err(DropReason::IpVersion),
+    };
+    let meta = packet.meta_mut();
+    meta.protocol = protocol;
+    meta.pkt_type = PacketType::Host;
+    Ok(())
+}
+
+fn protocol(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &mut Flow,
+    packet: Packet,
+) -> Verdict {
+    match packet.meta().protocol {
+        ETHER_TYPE_IPV4 => ip::input::<true>(host, cx, rcu, flow, packet),
+        super::arp::ETHER_TYPE_ARP => arp_input::input(host, cx, packet),
+        _ => Verdict::Drop(DropReason::EthernetType, packet),
+    }
+}

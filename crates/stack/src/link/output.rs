@@ -1,0 +1,65 @@
+//! The last transmit step above the device: the link header.
+//!
+//! Linux: `neigh_output`, `neigh_hh_output`, `arp_send`. A packet whose next hop is not resolved waits in the
+//! neighbour entry; one whose next hop is resolved costs a load and a 14-byte store.
+
+use pkt::{DropReason, Packet, PacketList};
+
+use super::{
+    arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
+    ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
+};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    device::{LinkType, QueueId},
+    host::Host,
+    route::Dst,
+};
+
+/// Sends a list of IP packets to the next hop of `dst`.
+pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketList) {
+    let (LinkType::Ethernet { mac }, Some(neighbor)) = (dst.link, &dst.neighbor) else {
+        return dst.device.transmit(queue, cx, list);
+    };
+    match neighbor.resolved() {
+        Some(next_hop) => {
+            frame(list, next_hop, mac);
+            dst.device.transmit(queue, cx, list);
+        }
+        None => neighbor.send(host, cx, list),
+    }
+}
+
+/// Puts the Ethernet header in front of every IP packet of `list`.
+pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
+    let mut packets = core::mem::take(list);
+    while let Some(mut packet) = packets.pop_front() {
+        push_header(&mut packet, next_hop, own);
+        list.push_back(packet);
+    }
+}
+
+fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
+    let ether_type = packet.meta().protocol;
+    EthernetHeader::new(next_hop, own, ether_type).emit(packet.push(HEADER_LEN));
+}
+
+/// Sends one ARP packet on `device`.
+pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: &ArpPacket) {
+    let device = host.device(device);
+    let LinkType::Ethernet { mac } = device.caps().link else { return };
+    let Some(mut packet) = cx.pool.alloc() else {
+        cx.counters().drops.add(DropReason::NoMemory, 1);
+        return;
+    };
+    let mut bytes = [0; ARP_LEN];
+    arp.emit(&mut bytes);
+    packet.append(&mut cx.pool, &bytes);
+    packet.meta_mut().protocol = ETHER_TYPE_ARP;
+    push_header(&mut packet, to, mac);
+    cx.count(Counter::ArpOutPackets, 1);
+    let mut list = PacketList::new();
+    list.push_back(packet);
+    device.transmit(QueueId(0), cx, &mut list);
+}

@@ -1,0 +1,214 @@
+//! The neighbours of a host: one entry per address and device, and what their state machine asks to be done.
+//!
+//! Below: [`crate::neighbour`], which decides. Above: `link::output`, which looks at [`NeighborEntry::resolved`] for
+//! every list of packets. Linux: net/core/neighbour.c, net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
+//!
+//! An entry publishes its link address in one word, so that sending to a reachable neighbour takes no lock.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use pkt::{DropReason, Packet, PacketList};
+use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
+
+use crate::{
+    core::{CoreId, TimerEntry},
+    counters::Counter,
+    cx::Cx,
+    demux::Entry,
+    device::{LinkType, QueueId},
+    host::Host,
+    icmp::header::Quote,
+    ip::header::protocol,
+    link::{
+        self,
+        arp::ArpPacket,
+        ethernet::MacAddr,
+    },
+    neighbour::{Advertisement, Neighbor, NeighborAction, NeighborActions, NeighborConfig},
+};
+
+/// In `NeighborEntry::published`, above the 48 bits of the address: there is one.
+const RESOLVED: u64 = 1 << 48;
+
+/// Timers of neighbours run on the first core: ARP is not a data path.
+const CORE: CoreId = CoreId(0);
+
+/// One address on one device.
+#[derive(Debug)]
+pub(crate) struct NeighborEntry {
+    device: u32,
+    ip: IpAddr,
+    /// Address that our questions name as the asker.
+    source: IpAddr,
+    this: Weak<Self>,
+    /// [`RESOLVED`] with the link address, or 0. Written under `state`, read by every sender.
+    published: AtomicU64,
+    /// Held for one event; what it asks for is done after it is released.
+    state: Mutex<Neighbor>,
+}
+
+/// Every neighbour of a host.
+#[derive(Debug)]
+pub(crate) struct NeighborTable {
+    config: NeighborConfig,
+    entries: Mutex<BTreeMap<(u32, IpAddr), Arc<NeighborEntry>>>,
+}
+
+impl NeighborTable {
+    pub(crate) const fn new(config: NeighborConfig) -> Self {
+        Self { config, entries: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// The entry of `ip`, made if there is none. A full table forgets what nobody uses; if everything is in use it
+    /// grows beyond `gc_thresh3` rather than cut a connection off.
+    pub(crate) fn entry(&self, device: u32, ip: IpAddr, source: IpAddr) -> Arc<NeighborEntry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= self.config.gc_thresh3 as usize
+            && !entries.contains_key(&(device, ip))
+        {
+            entries.retain(|_, entry| Arc::strong_count(entry) > 1);
+        }
+        let make = || {
+            let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
+            let reachable_time = self.config.reachable_time(random);
+            Arc::new_cyclic(|this| NeighborEntry {
+                device,
+                ip,
+                source,
+                this: this.clone(),
+                published: AtomicU64::new(0),
+                state: Mutex::new(Neighbor::new(pkt::Instant::ZERO, reachable_time)),
+            })
+        };
+        Arc::clone(entries.entry((device, ip)).or_insert_with(make))
+    }
+
+    /// A neighbour has told its link address. Without an entry one is made only if `may_create`.
+    pub(crate) fn learn(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        (device, ip): (u32, IpAddr),
+        told: Advertisement,
+        may_create: Option<IpAddr>,
+    ) {
+        let known = {
+            let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.get(&(device, ip)).map(Arc::clone)
+        };
+        let entry = match (known, may_create) {
+            (Some(entry), _) => entry,
+            (None, Some(source)) => self.entry(device, ip, source),
+            (None, None) => return,
+        };
+        entry.event(host, cx, |state, cx, config| state.on_advertisement(told, cx.now, config));
+    }
+}
+
+impl NeighborEntry {
+    /// The link address, when a packet may be sent to it without telling the state machine.
+    #[inline]
+    pub(crate) fn resolved(&self) -> Option<MacAddr> {
+        let published = self.published.load(Ordering::Relaxed);
+        (published & RESOLVED != 0).then(|| MacAddr::from_bits(published & (RESOLVED - 1)))
+    }
+
+    /// Sends IP packets to this neighbour, or keeps them until it is resolved.
+    pub(crate) fn send(&self, host: &Host, cx: &mut Cx, list: &mut PacketList) {
+        self.event(host, cx, |state, cx, config| state.output(list, cx.now, config));
+    }
+
+    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        self.event(host, cx, |state, cx, config| state.on_timer(cx.now, config));
+    }
+
+    /// Applies one event, publishes the outcome, then does what it asks for.
+    fn event(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        apply: impl FnOnce(&mut Neighbor, &Cx, &NeighborConfig) -> NeighborActions,
+    ) {
+        let (actions, deadline) = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let actions = apply(&mut state, cx, &host.neighbours().config);
+            let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
+            self.published.store(published, Ordering::Relaxed);
+            (actions, state.next_deadline())
+        };
+        if let Some(deadline) = deadline {
+            host.core(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
+        }
+        for action in actions {
+            match action {
+                NeighborAction::SendProbe { unicast } => self.probe(host, cx, unicast),
+                NeighborAction::Flush { mac, packets } => self.flush(host, cx, mac, packets),
+                NeighborAction::Fail { reason, packets } => fail(host, cx, reason, packets),
+            }
+        }
+    }
+
+    fn probe(&self, host: &Host, cx: &mut Cx, unicast: Option<MacAddr>) {
+        let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
+        if let (IpAddr::V4(source), IpAddr::V4(ip)) = (self.source, self.ip) {
+            let to = unicast.unwrap_or(MacAddr::BROADCAST);
+            link::send_arp(host, cx, self.device, to, &ArpPacket::request(mac, source, ip));
+        }
+    }
+
+    fn flush(&self, host: &Host, cx: &mut Cx, next_hop: MacAddr, mut packets: PacketList) {
+        let device = host.device(self.device);
+        let LinkType::Ethernet { mac } = device.caps().link else { return };
+        link::frame(&mut packets, next_hop, mac);
+        device.transmit(QueueId(0), cx, &mut packets);
+    }
+}
+
+/// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
+fn fail(host: &Host, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+    while let Some(packet) = packets.pop_front() {
+        if reason == DropReason::NeighborFailed {
+            cx.count(Counter::NeighResFailed, 1);
+            report_unreachable(host, cx, &packet);
+        }
+        cx.drop_packet(reason, packet);
+    }
+}
+
+fn report_unreachable(host: &Host, cx: &mut Cx, packet: &Packet) {
+    let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
+    if sent.protocol != protocol::TCP {
+        return;
+    }
+    let (src_port, dst_port) = sent.ports();
+    let tuple = FourTuple {
+        local: SocketAddr::new(sent.src, src_port),
+        remote: SocketAddr::new(sent.dst, dst_port),
+    };
+    let hash = host.demux().hash(&tuple);
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    if let Some(Entry::Stream(socket)) = host.demux().established(hash, &tuple, &rcu) {
+        let error = IcmpError::Unreachable(TcpError::HostUnreachable);
+        socket.icmp_error(host, cx, error, SeqNum(sent.tcp_seq()));
+    }
+}
+
+/// A number that differs between neighbours, so that they are not probed in step.
+fn entropy(ip: IpAddr) -> u64 {
+    let bits = match ip {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => {
+            let [high, low] = [ip.to_bits() >> 64, ip.to_bits()].map(|half| half & u128::from(u64::MAX));
+            u64::try_from(high ^ low).unwrap_or(0)
+        }
+    };
+    bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}

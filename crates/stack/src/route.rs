@@ -1,0 +1,6 @@
+//! Where packets go: the forwarding table and the resolved paths that sockets keep.
+
+pub mod dst;
+pub mod fib;
+
+pub use dst::Dst;

@@ -1,0 +1,46 @@
+//! Sockets: where the two contexts meet.
+//!
+//! `stream.rs` is the softirq side of a connection and what both sides share, `calls.rs` the process side (send, recv,
+//! shutdown, close), `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
+//! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
+
+mod calls;
+mod connect;
+mod listener;
+mod request;
+mod stream;
+mod time_wait;
+
+use std::sync::Arc;
+
+pub use calls::ShutdownHow;
+pub use listener::Listener;
+pub(crate) use request::RequestSocket;
+pub use stream::{SocketRef, TcpSocket};
+pub(crate) use time_wait::TimeWaitSocket;
+
+use crate::{cx::Cx, host::Host};
+
+/// Consecutive packets of one connection in a batch: they share one output, one ACK decision and one wake.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    socket: Option<Arc<TcpSocket>>,
+}
+
+impl Flow {
+    /// The next packet of the batch goes to `socket`; the socket before it, if another, has had its packets.
+    pub(crate) fn follow(&mut self, host: &Host, cx: &mut Cx, socket: &Arc<TcpSocket>) {
+        if self.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {
+            return;
+        }
+        self.flush(host, cx);
+        self.socket = Some(Arc::clone(socket));
+    }
+
+    /// Output and wake of the socket that received last.
+    pub(crate) fn flush(&mut self, host: &Host, cx: &mut Cx) {
+        if let Some(socket) = self.socket.take() {
+            socket.flush(host, cx);
+        }
+    }
+}

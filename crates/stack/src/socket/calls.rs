@@ -1,0 +1,220 @@
+//! Process context: what an application thread does inside a socket call.
+//!
+//! The thread owns the socket for the call and runs TCP itself, down to the device; softirq context that meets the
+//! owned socket leaves its packets on the backlog, which the call works off before it returns. None of these calls
+//! block: `EAGAIN` is the answer, and whoever may wait (crate `quietline`) waits and calls again. Linux:
+//! `tcp_sendmsg`, `tcp_recvmsg`, `release_sock`.
+
+use std::{io::IoSlice, time::Duration};
+
+use sync::Owned;
+use tcp::{RecvError, SendError, State};
+
+use super::stream::{StreamState, TcpSocket};
+use crate::{cx::Cx, errno::Errno, host::Host};
+use pkt::Packet;
+
+/// Application bytes that one step of `send` takes before it transmits: one superframe, so that payload is still in
+/// the cache when the device takes it, and acknowledgements are seen in between.
+const SEND_STEP_BYTES: usize = 64 * 1024;
+
+/// Which halves of a connection `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownHow {
+    /// No more reading.
+    Read,
+    /// No more writing: sends FIN after what is queued.
+    Write,
+    /// Neither.
+    Both,
+}
+
+impl TcpSocket {
+    /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send buffer is full.
+    pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.call(host, cx, |socket, state, host, cx| {
+            let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+            let mut sent = 0;
+            for buf in bufs {
+                for step in buf.chunks(SEND_STEP_BYTES) {
+                    let more = sent + step.len() < total;
+                    match send_step(socket, state, host, cx, step, more) {
+                        Ok(taken) => {
+                            sent += taken;
+                            if taken < step.len() {
+                                return Ok(sent);
+                            }
+                        }
+                        Err(_) if sent > 0 => return Ok(sent),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Ok(sent)
+        })
+    }
+
+    /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` when nothing has arrived.
+    pub fn recv(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        buf: &mut [u8],
+        peek: bool,
+    ) -> Result<usize, Errno> {
+        self.call(host, cx, |_, state, host, cx| {
+            if buf.is_empty() {
+                return Ok(0);
+            }
+            state.tcb.recv(&mut cx.tcp(host.tcp_config()), buf, peek).map_err(|error| match error {
+                RecvError::WouldBlock => Errno::EAGAIN,
+                RecvError::NotConnected => Errno::ENOTCONN,
+                RecvError::Connection(error) => error.into(),
+            })
+        })
+    }
+
+    /// Closes one or both halves.
+    pub fn shutdown(&self, host: &Host, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
+        self.call(host, cx, |_, state, host, cx| {
+            match state.tcb.state() {
+                State::Close | State::Listen | State::SynSent => return Err(Errno::ENOTCONN),
+                _ => {}
+            }
+            if how != ShutdownHow::Write {
+                state.tcb.shutdown_read();
+            }
+            if how != ShutdownHow::Read {
+                state.tcb.shutdown_write(&mut cx.tcp(host.tcp_config()));
+            }
+            Ok(())
+        })
+    }
+
+    /// The application gives the connection up. What is queued is still sent, unless SO_LINGER says otherwise; the
+    /// socket lives on without it until TCP is done.
+    pub fn close(&self, host: &Host, cx: &mut Cx) {
+        let done: Result<(), Errno> = self.call(host, cx, |_, state, host, cx| {
+            state.orphan = true;
+            state.tcb.close(&mut cx.tcp(host.tcp_config()));
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
+    }
+
+    /// Aborts: sends RST and forgets everything queued.
+    pub fn abort(&self, host: &Host, cx: &mut Cx) {
+        let done: Result<(), Errno> = self.call(host, cx, |_, state, host, cx| {
+            state.tcb.abort(&mut cx.tcp(host.tcp_config()));
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
+    }
+
+    /// Takes the pending error, as `SO_ERROR` does.
+    pub fn take_error(&self, host: &Host, cx: &mut Cx) -> Option<Errno> {
+        self.call(host, cx, |_, state, _, _| Ok::<_, Errno>(state.tcb.take_error()))
+            .unwrap_or(None)
+            .map(Errno::from)
+    }
+
+    /// Reads or changes options of the connection under the socket lock.
+    pub fn with_tcb<R>(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R,
+    ) -> R {
+        let mut result = None;
+        let done: Result<(), Errno> = self.call(host, cx, |_, state, host, cx| {
+            result = Some(change(&mut state.tcb, &mut cx.tcp(host.tcp_config())));
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
+        result.expect("the closure ran")
+    }
+
+    /// How long `close` should wait for queued data (`SO_LINGER`), if it should.
+    pub fn linger(&self, host: &Host, cx: &mut Cx) -> Option<Duration> {
+        self.with_tcb(host, cx, |tcb, _| tcb.linger())
+    }
+
+    /// The frame of every call: own the socket, do the work, settle, run what others must run for it, work off the
+    /// backlog, let go, wake.
+    fn call<R>(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        work: impl FnOnce(&Self, &mut Holder<'_>, &Host, &mut Cx) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let entered = cx.enter(host);
+        let mut state = self.lock.own();
+        let result = work(self, &mut state, host, cx);
+        state.settle(self, host, cx);
+        cx.do_softirq();
+        release(self, state, host, cx);
+        self.wake(cx);
+        cx.do_softirq();
+        cx.leave(entered);
+        result
+    }
+}
+
+/// The socket, owned by the calling thread.
+type Holder<'a> = Owned<'a, StreamState, Packet>;
+
+/// One superframe's worth of `send`: copy, transmit, let the peer's core run, take its answers from the backlog.
+fn send_step(
+    socket: &TcpSocket,
+    state: &mut Holder<'_>,
+    host: &Host,
+    cx: &mut Cx,
+    step: &[u8],
+    more: bool,
+) -> Result<usize, Errno> {
+    let mut taken = 0;
+    loop {
+        match state.tcb.send(&mut cx.tcp(host.tcp_config()), &[&step[taken..]], more) {
+            Ok(bytes) => taken += bytes,
+            Err(_) if taken > 0 => return Ok(taken),
+            Err(SendError::WouldBlock) => return Err(Errno::EAGAIN),
+            Err(SendError::BrokenPipe) => return Err(Errno::EPIPE),
+            Err(SendError::NoMemory) => return Err(Errno::ENOBUFS),
+            Err(SendError::Connection(error)) => return Err(error.into()),
+        }
+        state.settle(socket, host, cx);
+        cx.do_softirq();
+        let worked = work_off_backlog(socket, state, host, cx);
+        if taken == step.len() || !worked {
+            return Ok(taken);
+        }
+    }
+}
+
+/// Processes what softirq context has left meanwhile; true if there was anything.
+fn work_off_backlog(
+    socket: &TcpSocket,
+    state: &mut Holder<'_>,
+    host: &Host,
+    cx: &mut Cx,
+) -> bool {
+    let mut worked = false;
+    state.run_backlog(|state, work| {
+        worked = true;
+        state.work(socket, host, cx, work);
+    });
+    if worked {
+        state.settle(socket, host, cx);
+        cx.do_softirq();
+    }
+    worked
+}
+
+/// Lets the socket go. Packets that slip in at the last moment are answered one by one.
+fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
+    work_off_backlog(socket, &mut state, host, cx);
+    state.release(|state, work| {
+        state.work(socket, host, cx, work);
+        state.settle(socket, host, cx);
+    });
+}

@@ -1,0 +1,335 @@
+//! A TCP connection as the stack holds it: the engine's `Tcb` behind the socket lock, and what may be read without it.
+//!
+//! Softirq context enters with a packet, a timer or a flush: it runs at once if nobody holds the socket, else the
+//! packet goes to the backlog and the rest becomes a DEFERRED bit, which the holder works off before it lets go.
+//! Process context is in `calls.rs`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
+//!
+//! After anybody has changed the `Tcb`, [`StreamState::settle`] brings everything outside it up to date: segments
+//! leave, the timer is armed, a closed connection leaves the tables, readiness is published.
+
+use std::{
+    boxed::Box,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use pkt::{DropReason, Instant, Packet, PacketList, PacketOwner};
+use sync::{Entry as LockEntry, EventCount, SocketLock, Work};
+use tcp::{FourTuple, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb, TimeWait};
+
+use crate::{
+    core::{CoreId, TimerEntry},
+    counters::Counter,
+    cx::Cx,
+    demux::Entry,
+    host::Host,
+    ip,
+    link::strip,
+    route::Dst,
+    socket::TimeWaitSocket,
+};
+
+/// A shared connection.
+pub type SocketRef = Arc<TcpSocket>;
+
+/// Deferred work, as bits of the socket lock: `TCP_WRITE_TIMER_DEFERRED`, `TCP_DELACK_TIMER_DEFERRED` in Linux.
+const DEFERRED_TIMER: u8 = 1 << 0;
+/// A batch has been received: send, acknowledge, wake.
+const DEFERRED_FLUSH: u8 = 1 << 1;
+/// An ICMP error waits in `TcpSocket::icmp`.
+const DEFERRED_ICMP: u8 = 1 << 2;
+
+/// Room a backlog gets beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and ACKs.
+const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
+
+/// A TCP connection.
+#[derive(Debug)]
+pub struct TcpSocket {
+    // Read-mostly: the look-up key and where the socket lives.
+    tuple: FourTuple,
+    hash: u32,
+    core: CoreId,
+    this: Weak<Self>,
+    // Written by the holder, read by anybody.
+    /// `Readiness` bits as of the last change. Written under the lock, read by waiters without it.
+    ready: AtomicU8,
+    /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
+    backlog_limit: AtomicU32,
+    /// When the earliest entry of this socket in its core's wheel fires, in nanoseconds; `u64::MAX`: no entry.
+    armed_ns: AtomicU64,
+    /// The last ICMP error that nobody has told the `Tcb` yet, with the sequence number it quotes.
+    icmp: Mutex<Option<(IcmpError, SeqNum)>>,
+    pub(super) lock: SocketLock<StreamState, Packet>,
+    /// What devices that complete later still hold of ours.
+    wmem: Arc<Wmem>,
+    /// Threads that wait until there is something to read, or the connection has ended.
+    readers: EventCount,
+    /// Threads that wait for room to write.
+    writers: EventCount,
+}
+
+/// What the holder of the socket lock may touch.
+#[derive(Debug)]
+pub(crate) struct StreamState {
+    pub(super) tcb: Box<Tcb>,
+    pub(super) dst: Option<Arc<Dst>>,
+    /// The application has closed its handle: nobody will read, and the socket goes when TCP is done.
+    pub(super) orphan: bool,
+    /// The four-tuple leads to this socket.
+    hashed: bool,
+}
+
+impl TcpSocket {
+    pub(super) fn new(
+        tuple: FourTuple,
+        hash: u32,
+        core: CoreId,
+        tcb: Box<Tcb>,
+        dst: Option<Arc<Dst>>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            tuple,
+            hash,
+            core,
+            this: this.clone(),
+            ready: AtomicU8::new(tcb.readiness().bits()),
+            backlog_limit: AtomicU32::new(u32::MAX),
+            armed_ns: AtomicU64::new(u64::MAX),
+            icmp: Mutex::new(None),
+            lock: SocketLock::new(StreamState { tcb, dst, orphan: false, hashed: true }),
+            wmem: Arc::default(),
+            readers: EventCount::new(),
+            writers: EventCount::new(),
+        })
+    }
+
+    /// Address and port of our end.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.tuple.local
+    }
+
+    /// Address and port of the peer.
+    #[must_use]
+    pub fn remote(&self) -> SocketAddr {
+        self.tuple.remote
+    }
+
+    /// The core whose queue and timers this connection uses.
+    #[must_use]
+    pub const fn core(&self) -> CoreId {
+        self.core
+    }
+
+    /// What the socket is ready for, without taking it.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
+    }
+
+    /// Where threads wait for something to read (or for the end), and where for room to write.
+    #[must_use]
+    pub const fn waiters(&self, interest: Readiness) -> &EventCount {
+        if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
+    }
+
+    /// Bytes of packet memory below TCP, in devices that complete later (`sk_wmem_alloc`, the `t` of `ss`'s skmem).
+    #[must_use]
+    pub fn wmem_alloc(&self) -> u32 {
+        self.wmem.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Softirq: one segment for this connection. `flush` follows once the batch is through.
+    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+        let bytes = packet.truesize();
+        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let entry = self.lock.softirq(packet, bytes, limit, |state, work| {
+            state.work(self, host, cx, work);
+        });
+        if let LockEntry::Full(packet) = entry {
+            cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+            cx.drop_packet(DropReason::SocketBacklog, packet);
+        }
+    }
+
+    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
+    pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
+        self.deferred(host, cx, DEFERRED_FLUSH);
+    }
+
+    /// Softirq: an entry of this socket in the timer wheel has fired.
+    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        self.armed_ns.store(u64::MAX, Ordering::Relaxed);
+        self.deferred(host, cx, DEFERRED_TIMER);
+    }
+
+    /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
+    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+        *self.icmp.lock().unwrap_or_else(PoisonError::into_inner) = Some((error, seq));
+        self.deferred(host, cx, DEFERRED_ICMP);
+    }
+
+    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) {
+        let _ = self.lock.defer(bit, |state, work| state.work(self, host, cx, work));
+        self.wake(cx);
+    }
+
+    /// Wakes those whose condition holds. Outside the lock: a wake is a system call, and the woken thread wants the
+    /// socket. Without waiters it costs a fence and a load.
+    pub(super) fn wake(&self, cx: &Cx) {
+        let ready = self.readiness();
+        let ended = Readiness::HUP | Readiness::ERROR;
+        if ready.intersects(Readiness::READ | Readiness::RDHUP | ended) && self.readers.notify_all() {
+            cx.count(Counter::SocketWakes, 1);
+        }
+        if ready.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {
+            cx.count(Counter::SocketWakes, 1);
+        }
+    }
+
+    fn publish(&self, tcb: &Tcb) {
+        self.ready.store(tcb.readiness().bits(), Ordering::Release);
+        self.backlog_limit.store(
+            tcb.rcvbuf().saturating_mul(2).saturating_add(tcb.sndbuf() / 2).saturating_add(BACKLOG_EXTRA_BYTES),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn arm(&self, host: &Host, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        // A later deadline needs nothing: the earlier entry fires, finds nothing due and arms anew.
+        if deadline.as_nanos() < self.armed_ns.load(Ordering::Relaxed) {
+            self.armed_ns.store(deadline.as_nanos(), Ordering::Relaxed);
+            host.core(self.core).arm(deadline, TimerEntry::Stream(self.this.clone()));
+        }
+    }
+}
+
+/// `sk_wmem_alloc`: packet memory that the socket has handed down and that has not completed.
+#[derive(Debug, Default)]
+struct Wmem {
+    /// Added to by the holder of the socket, subtracted from by whoever completes. Relaxed: a sum orders nothing.
+    bytes: AtomicU32,
+}
+
+impl PacketOwner for Wmem {
+    fn on_complete(&self, truesize: u32) {
+        self.bytes.fetch_sub(truesize, Ordering::Relaxed);
+    }
+}
+
+/// Makes the socket pay for `list` until its device completes it.
+fn charge(list: &mut PacketList, wmem: &Arc<Wmem>) {
+    let mut packets = core::mem::take(list);
+    while let Some(mut packet) = packets.pop_front() {
+        wmem.bytes.fetch_add(packet.truesize(), Ordering::Relaxed);
+        packet.set_owner(Arc::clone(wmem) as Arc<dyn PacketOwner>);
+        list.push_back(packet);
+    }
+}
+
+impl StreamState {
+    /// Works off one item that softirq context brought, at once or from the backlog.
+    pub(super) fn work(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx, work: Work<Packet>) {
+        match work {
+            Work::Item(packet) => self.segment(host, cx, packet),
+            Work::Deferred(bits) => {
+                if bits & DEFERRED_ICMP != 0 {
+                    let error = socket.icmp.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    if let Some((error, seq)) = error {
+                        tcp::on_icmp(&mut self.tcb, &mut cx.tcp(host.tcp_config()), error, seq);
+                    }
+                }
+                if bits & DEFERRED_TIMER != 0 {
+                    tcp::on_timer(&mut self.tcb, &mut cx.tcp(host.tcp_config()));
+                }
+                self.settle(socket, host, cx);
+            }
+        }
+    }
+
+    fn segment(&mut self, host: &Host, cx: &mut Cx, mut packet: Packet) {
+        let header = match SegmentHeader::parse(packet.linear()) {
+            Ok(header) => header,
+            Err(reason) => {
+                cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+                return cx.drop_packet(reason, packet);
+            }
+        };
+        strip(&mut packet, header.header_bytes());
+        let verdict = tcp::input(&mut self.tcb, &header, packet, &mut cx.tcp(host.tcp_config()));
+        if let pkt::Verdict::Drop(reason, packet) = verdict {
+            cx.drop_packet(reason, packet);
+        }
+    }
+
+    /// Brings everything outside the `Tcb` up to date with it.
+    pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        tcp::output(&mut self.tcb, &mut cx.tcp(host.tcp_config()));
+        self.transmit(socket, host, cx);
+        match self.tcb.state() {
+            State::Close => self.unhash(socket, host),
+            State::TimeWait => self.enter_time_wait(socket, host, cx),
+            _ => {}
+        }
+        socket.arm(host, self.tcb.next_deadline());
+        socket.publish(&self.tcb);
+    }
+
+    /// Hands the segments in `cx.out` to IP along the socket's cached path.
+    pub(super) fn transmit(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if cx.out.is_empty() {
+            return;
+        }
+        self.check_path(socket, host);
+        match &self.dst {
+            Some(dst) => {
+                if dst.async_completion {
+                    charge(&mut cx.out, &socket.wmem);
+                }
+                ip::output(host, cx, dst, &socket.tuple, socket.core);
+            }
+            None => ip::discard_unroutable(cx),
+        }
+    }
+
+    /// Resolves the path of the socket if it has none, or if the routes have changed since.
+    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host) {
+        if self.dst.as_ref().is_some_and(|dst| dst.generation == host.route_generation()) {
+            return;
+        }
+        let local = Some(socket.tuple.local.ip());
+        self.dst = host.route(socket.tuple.remote.ip(), local).ok();
+        if let Some(dst) = &self.dst {
+            self.tcb.set_gso_bytes_max(dst.gso_max_bytes);
+        }
+    }
+
+    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if !self.hashed {
+            return;
+        }
+        let remnant = TimeWait::from_tcb(&self.tcb, cx.now);
+        self.tcb.release_time_wait(&mut cx.tcp(host.tcp_config()));
+        if host.time_wait_admit() {
+            let time_wait = TimeWaitSocket::new(socket.tuple, socket.hash, socket.core, remnant);
+            host.demux().replace(socket.hash, socket.tuple, Entry::TimeWait(Arc::clone(&time_wait)));
+            self.hashed = false;
+            time_wait.arm(host);
+        } else {
+            cx.counters().tcp.add(tcp::Counter::TcpExtTCPTimeWaitOverflow, 1);
+            self.unhash(socket, host);
+        }
+    }
+
+    fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
+        if core::mem::replace(&mut self.hashed, false) {
+            host.demux().remove(socket.hash, &socket.tuple, |entry| {
+                matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
+            });
+        }
+    }
+}

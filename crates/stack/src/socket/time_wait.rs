@@ -1,0 +1,118 @@
+//! What is left of a connection in TIME-WAIT: enough to answer old segments and to let a new SYN in.
+//!
+//! Linux: `struct inet_timewait_sock`, `tcp_timewait_state_process`. Bounded by `net.ipv4.tcp_max_tw_buckets`.
+
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
+};
+
+use pkt::{DropReason, Packet};
+use tcp::{FourTuple, SegmentHeader, TimeWait, TimeWaitVerdict};
+
+use crate::{
+    core::{CoreId, TimerEntry},
+    cx::Cx,
+    demux::Entry,
+    host::Host,
+    ip,
+};
+
+/// A connection in TIME-WAIT.
+#[derive(Debug)]
+pub(crate) struct TimeWaitSocket {
+    tuple: FourTuple,
+    hash: u32,
+    core: CoreId,
+    this: Weak<Self>,
+    /// Held for one segment or timer only.
+    remnant: Mutex<TimeWait>,
+    done: AtomicBool,
+}
+
+impl TimeWaitSocket {
+    pub(super) fn new(tuple: FourTuple, hash: u32, core: CoreId, remnant: TimeWait) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            tuple,
+            hash,
+            core,
+            this: this.clone(),
+            remnant: Mutex::new(remnant),
+            done: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts its timer.
+    pub(super) fn arm(&self, host: &Host) {
+        let deadline =
+            self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+        host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+    }
+
+    /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener.
+    pub(crate) fn segment(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        let verdict = {
+            let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
+            let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+            remnant.on_segment(&mut cx.tcp(host.tcp_config()), header, payload)
+        };
+        if !cx.out.is_empty() {
+            match host.route(self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
+                Ok(dst) => ip::output(host, cx, &dst, &self.tuple, self.core),
+                Err(_) => ip::discard_unroutable(cx),
+            }
+        }
+        match verdict {
+            TimeWaitVerdict::Keep => cx.drop_packet(DropReason::TcpTimeWait, packet),
+            TimeWaitVerdict::Closed => {
+                self.end(host);
+                cx.drop_packet(DropReason::TcpReset, packet);
+            }
+            TimeWaitVerdict::Reopen { iss } => {
+                self.end(host);
+                let reader = cx.reader();
+                let rcu = reader.pin();
+                match host.demux().listener(self.tuple.local, &rcu) {
+                    Some(listener) => {
+                        let name = (self.tuple, self.hash);
+                        listener.segment(host, cx, name, Some(iss), header, packet);
+                    }
+                    None => host.reply_with_reset(
+                        cx,
+                        &self.tuple,
+                        header,
+                        DropReason::TcpNoSocket,
+                        packet,
+                    ),
+                }
+            }
+        }
+    }
+
+    /// Softirq: two maximum segment lifetimes have passed, or a segment has restarted them.
+    pub(crate) fn on_timer(&self, host: &Host, cx: &Cx) {
+        let deadline =
+            self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+        if deadline > cx.now && !self.done.load(Ordering::Acquire) {
+            host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+        } else {
+            cx.counters().tcp.add(tcp::Counter::TcpExtTW, 1);
+            self.end(host);
+        }
+    }
+
+    fn end(&self, host: &Host) {
+        if !self.done.swap(true, Ordering::AcqRel) {
+            host.demux().remove(self.hash, &self.tuple, |entry| {
+                matches!(entry, Entry::TimeWait(remnant) if std::ptr::eq(&raw const **remnant, self))
+            });
+            host.time_wait_release();
+        }
+    }
+}
