@@ -1,1 +1,494 @@
-//! A tiny network for two control blocks.
+//! A tiny network in virtual time: two hosts, two directions, seeded impairment.
+//!
+//! A host is what the stack would be around one connection: a listener or none, a request, a control block, a
+//! TIME-WAIT. After every event the blocks' invariants are checked; at the end no packet may be left over.
+
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+use core::time::Duration;
+
+use pkt::{
+    Domain, DomainConfig, DropReason, Gso, GsoKind, Instant, Packet, PacketList, Pool, Verdict,
+};
+
+use crate::{
+    Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request, RequestTimer,
+    RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait,
+    TimeWaitVerdict, input, on_timer, output, reset,
+};
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Self {
+        if self == Self::A { Self::B } else { Self::A }
+    }
+}
+
+/// Chances per thousand packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Impairment {
+    pub(crate) loss: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) reorder: u32,
+    /// Superframes are cut into segments before anything happens to them.
+    pub(crate) split: bool,
+}
+
+/// A segment somebody sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) from: Side,
+    pub(crate) header: SegmentHeader,
+    pub(crate) len: u32,
+    pub(crate) gso: Gso,
+}
+
+/// One end of the network.
+pub(crate) struct Host {
+    pub(crate) tcb: Option<Tcb>,
+    pub(crate) request: Option<Request>,
+    pub(crate) time_wait: Option<TimeWait>,
+    pub(crate) listening: bool,
+    pub(crate) accept_room: bool,
+    pub(crate) config: TcpConfig,
+    pub(crate) options: SocketOptions,
+    pub(crate) path: PathParams,
+    pub(crate) counters: Counters,
+    pub(crate) drops: Vec<DropReason>,
+    pub(crate) iss: SeqNum,
+    tuple: FourTuple,
+    pool: Pool,
+    out: PacketList,
+    rng: Rng,
+}
+
+/// See the module head.
+pub(crate) struct Net {
+    pub(crate) now: Instant,
+    pub(crate) delay: Duration,
+    pub(crate) impairment: Impairment,
+    pub(crate) log: Vec<Sent>,
+    pub(crate) rng: Rng,
+    a: Host,
+    b: Host,
+    in_flight: BTreeMap<(Instant, u64), (Side, Packet)>,
+    order: u64,
+    domain: Domain,
+}
+
+impl Host {
+    fn new(domain: &Domain, tuple: FourTuple, seed: u64) -> Self {
+        Self {
+            tcb: None,
+            request: None,
+            time_wait: None,
+            listening: false,
+            accept_room: true,
+            config: TcpConfig::default(),
+            options: SocketOptions::default(),
+            path: PathParams { mtu: 1500, gso_bytes_max: 0, flow_hash: 7 },
+            counters: Counters::new(),
+            drops: Vec::new(),
+            iss: SeqNum(Rng::new(seed).next_u32()),
+            tuple,
+            pool: domain.pool(),
+            out: PacketList::new(),
+            rng: Rng::new(seed),
+        }
+    }
+
+    fn params(&self) -> OpenParams {
+        OpenParams {
+            tuple: self.tuple,
+            iss: self.iss,
+            ts_offset: self.iss.0.rotate_left(9),
+            path: self.path,
+            options: self.options.clone(),
+        }
+    }
+
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
+        self.counters.value(counter)
+    }
+
+    /// Runs `f` with the connection and everything it needs.
+    fn enter<R>(&mut self, now: Instant, f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R) -> R {
+        let Self { tcb, pool, counters, out, config, rng, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng };
+        f(tcb.as_mut().expect("the host has a connection"), &mut cx)
+    }
+
+    fn receive(&mut self, now: Instant, mut packet: Packet) {
+        let header = SegmentHeader::parse(packet.linear()).expect("we sent a sound header");
+        assert!(packet.pull(usize::from(header.header_len)));
+        if self.time_wait.is_some() {
+            return self.receive_in_time_wait(now, &header, packet);
+        }
+        if self.tcb.as_ref().is_some_and(|tcb| tcb.state() != State::Close) {
+            let verdict = self.enter(now, |tcb, cx| input(tcb, &header, packet, cx));
+            return self.note(verdict);
+        }
+        if self.request.is_some() {
+            return self.receive_in_request(now, &header, packet);
+        }
+        let params = self.params();
+        let Self { pool, counters, out, config, rng, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let len = u32::try_from(packet.len()).unwrap();
+        let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
+        if self.listening && is_syn {
+            self.request = Request::on_syn(&mut cx, &params, &header).ok();
+        } else {
+            reset::reply(&mut cx, &params.tuple, &header, len);
+            self.drops.push(DropReason::TcpNoSocket);
+        }
+    }
+
+    fn receive_in_time_wait(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
+        let len = u32::try_from(packet.len()).unwrap();
+        let Self { time_wait, pool, counters, out, config, rng, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let small = time_wait.as_mut().expect("checked by the caller");
+        match small.on_segment(&mut cx, header, len) {
+            TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
+            TimeWaitVerdict::Closed => self.time_wait = None,
+            TimeWaitVerdict::Reopen { iss } => {
+                self.time_wait = None;
+                self.tcb = None;
+                self.iss = iss;
+                let params = self.params();
+                let Self { pool, counters, out, config, rng, .. } = self;
+                let mut cx = Cx { now, pool, counters, out, config, rng };
+                self.request = Request::on_syn(&mut cx, &params, header).ok();
+            }
+        }
+    }
+
+    fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
+        let Self { request, pool, counters, out, config, rng, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let pending = request.as_mut().expect("checked by the caller");
+        match pending.on_segment(&mut cx, header, packet, self.accept_room) {
+            RequestVerdict::Drop(reason, _) => self.drops.push(reason),
+            RequestVerdict::Closed(reason, _) => {
+                self.drops.push(reason);
+                self.request = None;
+            }
+            RequestVerdict::Establish(packet) => {
+                self.tcb = Some(pending.to_tcb(&cx, &self.options));
+                self.request = None;
+                let verdict = self.enter(now, |tcb, cx| input(tcb, header, packet, cx));
+                self.note(verdict);
+            }
+        }
+    }
+
+    fn note(&mut self, verdict: crate::SegmentVerdict) {
+        if let Verdict::Drop(reason, packet) = verdict {
+            self.drops.push(reason);
+            self.pool.free(packet);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let tcb = self.tcb.as_ref().and_then(Tcb::next_deadline);
+        let request = self.request.as_ref().map(Request::deadline);
+        let time_wait = self.time_wait.as_ref().map(TimeWait::deadline);
+        [tcb, request, time_wait].into_iter().flatten().min()
+    }
+
+    fn run_timers(&mut self, now: Instant) {
+        if self.tcb.as_ref().and_then(Tcb::next_deadline).is_some_and(|at| at <= now) {
+            self.enter(now, |tcb, cx| on_timer(tcb, cx));
+        }
+        if let Some(mut request) = self.request.take() {
+            let Self { pool, counters, out, config, rng, .. } = self;
+            let mut cx = Cx { now, pool, counters, out, config, rng };
+            if request.on_timer(&mut cx) == RequestTimer::Keep {
+                self.request = Some(request);
+            }
+        }
+        if self.time_wait.as_ref().is_some_and(|small| small.deadline() <= now) {
+            self.counters.inc(Counter::TcpExtTW);
+            self.time_wait = None;
+        }
+    }
+
+    /// What the stack does after a batch.
+    fn finish_batch(&mut self, now: Instant) {
+        if self.tcb.is_none() {
+            return;
+        }
+        self.enter(now, |tcb, cx| {
+            output(tcb, cx);
+            tcb.check();
+        });
+        let tcb = self.tcb.as_ref().expect("checked above");
+        if tcb.state() == State::TimeWait {
+            self.time_wait = Some(TimeWait::from_tcb(tcb, now));
+            self.enter(now, |tcb, cx| tcb.release_time_wait(cx));
+        }
+    }
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64) -> Self {
+        let domain = Domain::new(DomainConfig::default());
+        let a = "10.0.0.1:1000".parse().unwrap();
+        let b = "10.0.0.2:2000".parse().unwrap();
+        Self {
+            now: Instant::from_secs(1000),
+            delay: Duration::from_millis(10),
+            impairment: Impairment::default(),
+            log: Vec::new(),
+            rng: Rng::new(seed),
+            a: Host::new(&domain, FourTuple::new(a, b), seed.wrapping_mul(3) + 1),
+            b: Host::new(&domain, FourTuple::new(b, a), seed.wrapping_mul(5) + 2),
+            in_flight: BTreeMap::new(),
+            order: 0,
+            domain,
+        }
+    }
+
+    /// Two hosts whose connection is established: A opened it.
+    pub(crate) fn established(seed: u64) -> Self {
+        let mut net = Self::new(seed);
+        net.open();
+        net
+    }
+
+    /// A connects to a listening B and both reach ESTABLISHED.
+    pub(crate) fn open(&mut self) {
+        self.host(Side::B).listening = true;
+        self.connect(Side::A);
+        self.run_until(|net| net.state(Side::B) == State::Established);
+        assert_eq!(self.state(Side::A), State::Established);
+    }
+
+    pub(crate) fn host(&mut self, side: Side) -> &mut Host {
+        if side == Side::A { &mut self.a } else { &mut self.b }
+    }
+
+    pub(crate) fn tcb(&mut self, side: Side) -> &mut Tcb {
+        self.host(side).tcb.as_mut().expect("the host has a connection")
+    }
+
+    pub(crate) fn state(&mut self, side: Side) -> State {
+        let host = self.host(side);
+        match (&host.tcb, &host.request, &host.time_wait) {
+            (_, _, Some(_)) => State::TimeWait,
+            (Some(tcb), ..) => tcb.state(),
+            (_, Some(_), _) => State::SynRecv,
+            _ if host.listening => State::Listen,
+            _ => State::Close,
+        }
+    }
+
+    pub(crate) fn count(&mut self, side: Side, counter: Counter) -> u64 {
+        self.host(side).count(counter)
+    }
+
+    pub(crate) fn connect(&mut self, side: Side) {
+        let now = self.now;
+        let host = self.host(side);
+        let params = host.params();
+        let Host { pool, counters, out, config, rng, .. } = host;
+        let mut cx = Cx { now, pool, counters, out, config, rng };
+        host.tcb = Some(Tcb::connect(&mut cx, &params));
+        self.finish(side);
+    }
+
+    /// An application call followed by what the stack does after it.
+    pub(crate) fn call<R>(&mut self, side: Side, f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R) -> R {
+        let now = self.now;
+        let result = self.host(side).enter(now, f);
+        self.finish(side);
+        result
+    }
+
+    /// Sends `bytes`, which must fit.
+    pub(crate) fn send(&mut self, side: Side, bytes: &[u8]) {
+        let sent = self.call(side, |tcb, cx| tcb.send(cx, &[bytes], false));
+        assert_eq!(sent, Ok(bytes.len()));
+    }
+
+    /// Reads what is there.
+    pub(crate) fn recv(&mut self, side: Side) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut buf = [0; 4096];
+        while let Ok(n @ 1..) = self.call(side, |tcb, cx| tcb.recv(cx, &mut buf, false)) {
+            all.extend_from_slice(&buf[..n]);
+        }
+        all
+    }
+
+    /// Delivers a segment made by the test.
+    pub(crate) fn inject(&mut self, to: Side, header: &SegmentHeader, payload: &[u8]) {
+        let now = self.now;
+        let host = self.host(to);
+        let mut packet = host.pool.alloc_from(payload).expect("test memory");
+        header.emit(packet.push(header.header_bytes()));
+        host.receive(now, packet);
+        self.finish(to);
+    }
+
+    /// A plausible next segment from the peer of `to`, to be changed and injected.
+    pub(crate) fn forge(&mut self, to: Side) -> SegmentHeader {
+        let now = self.now;
+        let tuple = self.host(to).tuple;
+        let tcb = self.tcb(to);
+        let mut header = SegmentHeader {
+            src_port: tuple.remote.port(),
+            dst_port: tuple.local.port(),
+            seq: tcb.rcv_nxt,
+            ack: tcb.snd_una,
+            flags: Flags::ACK,
+            window: u16::try_from(tcb.snd_wnd >> tcb.snd_wscale).unwrap(),
+            ..SegmentHeader::default()
+        };
+        if tcb.info().timestamps {
+            header.options.timestamps = Some((tcb.ts_recent, tcb.ts_now(now)));
+        }
+        header
+    }
+
+    /// Takes everything in flight away.
+    pub(crate) fn lose_in_flight(&mut self) {
+        self.in_flight.clear();
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Segments `side` sent since `from` in the log.
+    pub(crate) fn sent_by(&self, side: Side, from: usize) -> Vec<&Sent> {
+        self.log[from..].iter().filter(|sent| sent.from == side).collect()
+    }
+
+    fn finish(&mut self, side: Side) {
+        let now = self.now;
+        self.host(side).finish_batch(now);
+        while let Some(packet) = self.host(side).out.pop_front() {
+            self.transmit(side, packet);
+        }
+    }
+
+    fn transmit(&mut self, from: Side, packet: Packet) {
+        let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+        let len = u32::try_from(packet.len()).unwrap() - u32::from(header.header_len);
+        let gso = packet.meta().gso;
+        self.log.push(Sent { at: self.now, from, header, len, gso });
+        if self.impairment.split && gso.kind != GsoKind::None {
+            for segment in self.segments(from, packet) {
+                self.impair(from, segment);
+            }
+        } else {
+            self.impair(from, packet);
+        }
+    }
+
+    /// What GSO would do.
+    fn segments(&mut self, from: Side, packet: Packet) -> Vec<Packet> {
+        let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+        let header_len = usize::from(header.header_len);
+        let size = usize::from(packet.meta().gso.size);
+        let total = packet.len() - header_len;
+        let pool = &mut self.host(from).pool;
+        let mut segments = Vec::new();
+        for offset in (0..total).step_by(size) {
+            let len = size.min(total - offset);
+            let mut segment = packet.clone_range(pool, header_len + offset, len).unwrap();
+            let mut own = header.clone();
+            own.seq += u32::try_from(offset).unwrap();
+            if offset + len < total {
+                own.flags -= Flags::FIN | Flags::PSH;
+            }
+            own.emit(segment.push(header_len));
+            segments.push(segment);
+        }
+        segments
+    }
+
+    fn impair(&mut self, from: Side, packet: Packet) {
+        let Impairment { loss, duplicate, reorder, .. } = self.impairment;
+        if self.rng.below(1000) < loss {
+            return;
+        }
+        if self.rng.below(1000) < duplicate {
+            let copy = packet.clone_in(&mut self.host(from).pool);
+            self.schedule(from, copy.unwrap(), self.delay * 3 / 2);
+        }
+        let late = self.rng.below(1000) < reorder;
+        let extra = if late { self.delay * self.rng.below(4) } else { Duration::ZERO };
+        self.schedule(from, packet, self.delay + extra);
+    }
+
+    fn schedule(&mut self, from: Side, packet: Packet, delay: Duration) {
+        self.order += 1;
+        self.in_flight.insert((self.now + delay, self.order), (from.other(), packet));
+    }
+
+    /// When something happens next.
+    pub(crate) fn next_event(&mut self) -> Option<Instant> {
+        let delivery = self.in_flight.keys().next().map(|&(at, _)| at);
+        [delivery, self.a.deadline(), self.b.deadline()].into_iter().flatten().min()
+    }
+
+    /// Handles the next event; `false` when nothing will ever happen.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(at) = self.next_event() else { return false };
+        self.now = self.now.max(at);
+        let now = self.now;
+        if let Some(entry) = self.in_flight.first_entry()
+            && entry.key().0 <= now
+        {
+            let (to, packet) = entry.remove();
+            self.host(to).receive(now, packet);
+            self.finish(to);
+            return true;
+        }
+        for side in [Side::A, Side::B] {
+            self.host(side).run_timers(now);
+            self.finish(side);
+        }
+        true
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.next_event().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.now = end;
+    }
+
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        let mut steps = 0;
+        while !done(self) {
+            assert!(self.step(), "nothing will happen any more");
+            steps += 1;
+            assert!(steps < 2_000_000, "no progress");
+        }
+    }
+
+    /// Ends both hosts and checks that no packet is left.
+    pub(crate) fn finish_clean(mut self) {
+        for side in [Side::A, Side::B] {
+            if self.host(side).tcb.is_some() {
+                self.call(side, |tcb, cx| tcb.abort(cx));
+            }
+        }
+        let domain = self.domain.clone();
+        drop(self);
+        assert_eq!(domain.balance(), 0, "every packet is freed");
+    }
+}

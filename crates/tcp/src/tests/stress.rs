@@ -1,0 +1,154 @@
+//! Loss, reordering and duplication in every mixture: the bytes read are the bytes written.
+
+use core::time::Duration;
+
+use super::net::{Impairment, Net, Side};
+use crate::{RecvError, Rng, SendError, State};
+
+/// One direction of a transfer: a stream whose byte at a position follows from the position.
+struct Flow {
+    from: Side,
+    total: u64,
+    written: u64,
+    read: u64,
+    ended: bool,
+}
+
+fn byte_at(from: Side, position: u64) -> u8 {
+    let mixed = (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed.to_be_bytes()[0] ^ if from == Side::A { 0 } else { 0x55 }
+}
+
+impl Flow {
+    fn new(from: Side, total: u64) -> Self {
+        Self { from, total, written: 0, read: 0, ended: false }
+    }
+
+    /// Writes as much as fits, and the FIN behind the last byte.
+    fn write(&mut self, net: &mut Net, rng: &mut Rng) {
+        let mut buf = [0; 70_000];
+        while self.written < self.total {
+            let most = if rng.below(3) == 0 { 200 } else { buf.len() as u64 };
+            let len = most.min(self.total - self.written);
+            let len = 1 + rng.below(u32::try_from(len).unwrap()) as usize;
+            for (position, byte) in (self.written..).zip(&mut buf[..len]) {
+                *byte = byte_at(self.from, position);
+            }
+            match net.call(self.from, |tcb, cx| tcb.send(cx, &[&buf[..len]], false)) {
+                Ok(n) => self.written += n as u64,
+                Err(SendError::WouldBlock) => return,
+                Err(error) => panic!("send: {error:?}"),
+            }
+            if self.written == self.total {
+                net.call(self.from, |tcb, cx| tcb.shutdown_write(cx));
+            }
+        }
+    }
+
+    /// Reads what is there, sometimes in small pieces, sometimes not at all.
+    fn read(&mut self, net: &mut Net, rng: &mut Rng) {
+        if rng.below(4) == 0 {
+            return;
+        }
+        let mut buf = [0; 70_000];
+        let most = if rng.below(3) == 0 { 100 } else { buf.len() };
+        loop {
+            let to = self.from.other();
+            match net.call(to, |tcb, cx| tcb.recv(cx, &mut buf[..most], false)) {
+                Ok(0) => {
+                    assert_eq!(self.read, self.total, "the stream ends after its last byte");
+                    self.ended = true;
+                    return;
+                }
+                Ok(n) => {
+                    for (position, &byte) in (self.read..).zip(&buf[..n]) {
+                        assert_eq!(byte, byte_at(self.from, position), "byte {position}");
+                    }
+                    self.read += n as u64;
+                }
+                Err(RecvError::WouldBlock) => return,
+                Err(error) => panic!("recv: {error:?}"),
+            }
+        }
+    }
+}
+
+/// Runs a transfer both ways and answers the virtual time it took.
+fn transfer(net: &mut Net, seed: u64, a_to_b: u64, b_to_a: u64) -> Duration {
+    let start = net.now;
+    let mut rng = Rng::new(seed ^ 0xabcd);
+    let mut flows = [Flow::new(Side::A, a_to_b), Flow::new(Side::B, b_to_a)];
+    for flow in &mut flows {
+        if flow.total == 0 {
+            net.call(flow.from, |tcb, cx| tcb.shutdown_write(cx));
+        }
+    }
+    let mut steps = 0u32;
+    while !flows.iter().all(|flow| flow.ended) {
+        for flow in &mut flows {
+            flow.write(net, &mut rng);
+        }
+        for flow in &mut flows {
+            flow.read(net, &mut rng);
+        }
+        // An idle network still has an application that comes back to read.
+        let soon = net.now + Duration::from_millis(5);
+        if net.next_event().is_some_and(|at| at <= soon) {
+            net.step();
+        } else {
+            net.now = soon;
+        }
+        steps += 1;
+        assert!(steps < 1_000_000, "seed {seed}: no progress");
+        assert!(net.now - start < Duration::from_secs(3600), "seed {seed}: too slow");
+    }
+    net.run_until(|net| net.state(Side::A) == State::Close && net.state(Side::B) == State::Close);
+    net.now - start
+}
+
+fn run(seed: u64, impairment: Impairment, gso_bytes_max: u32) {
+    let mut rng = Rng::new(seed);
+    let mut net = Net::new(seed);
+    for side in [Side::A, Side::B] {
+        let host = net.host(side);
+        host.path.gso_bytes_max = gso_bytes_max;
+        host.config.tcp_timestamps = rng.below(4) != 0;
+        host.config.tcp_window_scaling = rng.below(4) != 0;
+        host.options.nodelay = rng.below(2) == 0;
+        if rng.below(4) == 0 {
+            host.options.rcvbuf = Some(4096 + rng.below(40_000));
+        }
+    }
+    net.impairment = impairment;
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.run_until(|net| {
+        net.state(Side::A) == State::Established && net.state(Side::B) == State::Established
+    });
+    let (a, b) = (u64::from(rng.below(300_000)), u64::from(rng.below(100_000)));
+    transfer(&mut net, seed, a, b);
+    net.finish_clean();
+}
+
+#[test]
+fn clean_network_delivers() {
+    for seed in 0..40 {
+        run(seed, Impairment::default(), 0);
+        run(seed, Impairment::default(), 65_536);
+    }
+}
+
+#[test]
+fn loss_reordering_and_duplication_deliver() {
+    for seed in 0..400 {
+        let mut rng = Rng::new(seed ^ 0x1234);
+        let impairment = Impairment {
+            loss: rng.below(100),
+            duplicate: rng.below(60),
+            reorder: rng.below(200),
+            split: rng.below(2) == 0,
+        };
+        let gso = [0, 16_000, 65_536][rng.below(3) as usize];
+        run(seed, impairment, gso);
+    }
+}
