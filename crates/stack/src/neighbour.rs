@@ -48,8 +48,6 @@ pub struct NeighborConfig {
     pub unres_qlen: u32,
     /// `unres_qlen_bytes`: their memory, `truesize` of each; one packet always fits.
     pub unres_qlen_bytes: u32,
-    /// `gc_stale_time`: an entry unused for this long may be removed.
-    pub gc_stale_time: Duration,
     /// `gc_thresh3`: entries a table holds at most.
     pub gc_thresh3: u32,
 }
@@ -64,7 +62,6 @@ impl Default for NeighborConfig {
             mcast_solicit: 3,
             unres_qlen: 101,
             unres_qlen_bytes: 212_992,
-            gc_stale_time: Duration::from_secs(60),
             gc_thresh3: 1024,
         }
     }
@@ -363,20 +360,11 @@ impl Neighbor {
         self.queue.len()
     }
 
-    /// Last packet sent there, for a table that must choose whom to forget.
+    /// Whether a table that needs room may forget a neighbour that nobody refers to: no packet waits for it, and it was
+    /// not set by hand.
     #[must_use]
-    pub const fn last_used(&self) -> Instant {
-        self.used
-    }
-
-    /// Whether a table may forget this neighbour: nobody waits for it, and it failed or was not used for long.
-    #[must_use]
-    pub fn may_collect(&self, now: Instant, config: &NeighborConfig) -> bool {
-        match self.state {
-            NudState::Failed => true,
-            NudState::None | NudState::Stale => now > self.used + config.gc_stale_time,
-            _ => false,
-        }
+    pub const fn may_collect(&self) -> bool {
+        self.queue.is_empty() && !matches!(self.state, NudState::Permanent)
     }
 
     fn enter(&mut self, state: NudState, now: Instant) {

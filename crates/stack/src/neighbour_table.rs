@@ -73,7 +73,7 @@ impl NeighborTable {
         if entries.len() >= self.config.gc_thresh3 as usize
             && !entries.contains_key(&(device, ip))
         {
-            entries.retain(|_, entry| Arc::strong_count(entry) > 1);
+            entries.retain(|_, entry| Arc::strong_count(entry) > 1 || !entry.may_collect());
         }
         let make = || {
             let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
@@ -118,6 +118,11 @@ impl NeighborEntry {
     pub(crate) fn resolved(&self) -> Option<MacAddr> {
         let published = self.published.load(Ordering::Relaxed);
         (published & RESOLVED != 0).then(|| MacAddr::from_bits(published & (RESOLVED - 1)))
+    }
+
+    /// Whether the table may forget this entry once nobody else refers to it.
+    fn may_collect(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
     }
 
     /// Sends IP packets to this neighbour, or keeps them until it is resolved.

@@ -111,7 +111,6 @@ sysctls! {
         "net.ipv4.tcp_moderate_rcvbuf", tcp.tcp_moderate_rcvbuf, Switch 0..=1;
         "net.ipv4.tcp_timestamps", tcp.tcp_timestamps, Switch 0..=1;
         "net.ipv4.tcp_window_scaling", tcp.tcp_window_scaling, Switch 0..=1;
-        "net.ipv4.tcp_retries1", tcp.tcp_retries1, Number 0..=255;
         "net.ipv4.tcp_retries2", tcp.tcp_retries2, Number 0..=255;
         "net.ipv4.tcp_syn_retries", tcp.tcp_syn_retries, Number 1..=127;
         "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255;
@@ -135,7 +134,6 @@ sysctls! {
         "net.ipv4.neigh.default.mcast_solicit", neigh.mcast_solicit, Number 1..=INT_MAX;
         "net.ipv4.neigh.default.unres_qlen", neigh.unres_qlen, Number 1..=INT_MAX;
         "net.ipv4.neigh.default.unres_qlen_bytes", neigh.unres_qlen_bytes, Number 0..=INT_MAX;
-        "net.ipv4.neigh.default.gc_stale_time", neigh.gc_stale_time, Seconds 0..=INT_MAX;
         "net.ipv4.neigh.default.gc_thresh3", neigh.gc_thresh3, Number 1..=INT_MAX;
     }
 }
