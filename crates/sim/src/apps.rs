@@ -1,6 +1,6 @@
 //! Simulated applications: what threads would do, as state that is stepped.
 
-use std::{io::IoSlice, net::SocketAddr, sync::Arc};
+use std::{io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
 
 use stack::{
     Errno, Readiness,
@@ -126,25 +126,31 @@ impl Receiver {
     }
 }
 
-/// A connection between the two hosts of `World::pair`: the client's end on host 0 and the accepted end on host 1.
+/// A connection between the two hosts of `World::pair`: the client's end on host 0 and the accepted end on host 1. A
+/// bad wire may lose every ARP request or SYN of an attempt; then another is made.
 ///
 /// # Panics
-/// When the connection does not come about.
+/// When ten attempts fail.
 pub fn connect(world: &mut World, listener: &Listener) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
-    let client = {
-        let host = Arc::clone(&world.hosts[0]);
-        let to = SocketAddr::new([10, 0, 0, 2].into(), listener.local().port());
-        TcpSocket::connect(&host, &mut world.cx, None, to).expect("a route and a port")
-    };
-    let mut accepted = None;
-    let done = world.run(std::time::Duration::from_secs(300), |_| {
-        if accepted.is_none() {
-            accepted = listener.accept().ok();
+    let host = Arc::clone(&world.hosts[0]);
+    let to = SocketAddr::new([10, 0, 0, 2].into(), listener.local().port());
+    for _ in 0..10 {
+        let client =
+            TcpSocket::connect(&host, &mut world.cx, None, to).expect("a route and a port");
+        let mut accepted = None;
+        let done = world.run(Duration::from_secs(300), |_| {
+            if accepted.is_none() {
+                accepted = listener.accept().ok();
+            }
+            let ready = client.readiness();
+            ready.contains(Readiness::ERROR) || (accepted.is_some() && ready.contains(Readiness::WRITE))
+        });
+        match (done, accepted) {
+            (Ok(()), Some(accepted)) => return (client, accepted),
+            _ => client.close(&host, &mut world.cx),
         }
-        accepted.is_some() && client.readiness().contains(Readiness::WRITE)
-    });
-    done.unwrap_or_else(|stalled| panic!("no connection: {stalled:?}"));
-    (client, accepted.expect("accepted"))
+    }
+    panic!("no connection: {:?}", host.counters())
 }
 
 /// A listener on host 1 of `World::pair`.

@@ -300,9 +300,11 @@ impl Host {
         let caps = device.caps();
         let link = caps.link;
         let next_hop = route.via.unwrap_or(remote);
-        let source = source.or(route.prefsrc).unwrap_or(if index == LOOPBACK { remote } else {
-            return Err(Errno::EADDRNOTAVAIL);
-        });
+        let source = match (source.or(route.prefsrc), route.kind) {
+            (Some(source), _) => source,
+            (None, RouteKind::Local) => remote,
+            (None, _) => return Err(Errno::EADDRNOTAVAIL),
+        };
         Ok(Arc::new(Dst {
             link,
             neighbor: match link {
