@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod memory;
+mod quietline_memory;
 mod report;
 mod smoltcp_host;
 mod smoltcp_memory;

@@ -1,18 +1,20 @@
 //! Two hosts of one stack in memory: what a packet costs, and whether idle sockets change it.
 //!
-//! Not here: the hosts (`smoltcp_memory`).
+//! quietline's wire passes partial checksums, as veth does; both stacks are measured with and without.
+//!
+//! Not here: the hosts (`quietline_memory`, `smoltcp_memory`).
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::RunArgs;
 use crate::report::{self, Arm, Workload};
-use crate::smoltcp_memory::{Pair, Setup};
+use crate::smoltcp_memory::Stream;
+use crate::{RunArgs, quietline_memory, smoltcp_memory};
 
 /// Idle sockets per host.
-const IDLE: [usize; 5] = [0, 10, 100, 1_000, 10_000];
+const IDLE: [usize; 6] = [0, 1, 10, 100, 1_000, 10_000];
 
 /// Arguments of `memory`.
 #[derive(Debug, Args)]
@@ -23,6 +25,9 @@ pub struct MemoryArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
 }
+
+/// A connected pair of hosts of some stack: streams for a time.
+type Streamer = Box<dyn FnMut(Duration) -> Result<Stream>>;
 
 /// Runs the bench.
 pub fn run(args: &MemoryArgs) -> Result<()> {
@@ -37,22 +42,43 @@ pub fn run(args: &MemoryArgs) -> Result<()> {
 
 /// One workload: every arm in turn, as often as asked.
 fn one(args: &MemoryArgs, time: Duration, idle_sockets: usize) -> Result<Workload> {
-    let mut arms = [Arm::new("smoltcp, checksums"), Arm::new("smoltcp, no checksums")];
-    let setup = |checksums| Setup { mtu: 1500, checksums, idle_sockets };
-    let mut with = Pair::connect(setup(true))?;
-    let mut without = Pair::connect(setup(false))?;
-    for _ in 0..args.run.repeats() {
-        for (arm, pair) in arms.iter_mut().zip([&mut with, &mut without]) {
-            let stream = pair.stream(time);
-            arm.samples.push(gigabits(stream.bytes, stream.took));
+    let mut arms = vec![
+        ("smoltcp, checksums", smoltcp(true, idle_sockets)?),
+        ("quietline, checksums", quietline(true, false, idle_sockets)?),
+        ("smoltcp", smoltcp(false, idle_sockets)?),
+        ("quietline", quietline(false, false, idle_sockets)?),
+        ("quietline, superframes", quietline(false, true, idle_sockets)?),
+    ];
+    let mut results: Vec<Arm> = arms.iter().map(|(name, _)| Arm::new(name)).collect();
+    for round in 0..args.run.repeats() {
+        let mut order: Vec<usize> = (0..arms.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let (name, stream) = &mut arms[index];
+            let stream = stream(time).with_context(|| format!("{name}, {idle_sockets} idle"))?;
+            results[index].samples.push(gigabits(stream.bytes, stream.took));
         }
     }
     Ok(Workload {
         name: format!("{idle_sockets} idle sockets"),
         unit: "Gbit/s",
         lower_is_better: false,
-        arms: arms.to_vec(),
+        arms: results,
     })
+}
+
+fn smoltcp(checksums: bool, idle_sockets: usize) -> Result<Streamer> {
+    let setup = smoltcp_memory::Setup { mtu: 1500, checksums, idle_sockets };
+    let mut pair = smoltcp_memory::Pair::connect(setup)?;
+    Ok(Box::new(move |time| Ok(pair.stream(time))))
+}
+
+fn quietline(checksums: bool, superframes: bool, idle_sockets: usize) -> Result<Streamer> {
+    let setup = quietline_memory::Setup { checksums, superframes, idle_sockets };
+    let mut pair = quietline_memory::Pair::connect(setup)?;
+    Ok(Box::new(move |time| pair.stream(time)))
 }
 
 /// Throughput in Gbit/s.

@@ -28,7 +28,7 @@ const PORT: u16 = 5000;
 const IDLE_BUFFER_BYTES: usize = 64;
 
 /// Bytes one `send` or `recv` of the application moves.
-const COPY_BYTES: usize = 64 << 10;
+pub const COPY_BYTES: usize = 64 << 10;
 
 /// What one run measured.
 #[derive(Debug, Clone, Copy)]

@@ -69,7 +69,7 @@ impl Lab {
 
     /// Runs a shell line in the namespace, in the scratch directory.
     pub fn shell(&self, line: &str) -> Result<String> {
-        self.namespace.shell(&format!("cd '{}' && {line}", self.directory().display()))
+        self.namespace.shell(&format!("cd '{}'\n{line}", self.directory().display()))
     }
 }
 

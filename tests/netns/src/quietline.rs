@@ -91,12 +91,11 @@ impl Quietline {
         Ok(Self { running })
     }
 
-    /// Runs `quietline connect` to a port of the kernel, from and to these files.
-    pub fn connect(namespace: &Namespace, link: &Link, port: u16, input: &Path) -> Result<Running> {
+    /// Starts `quietline connect` to a port of the kernel, with this for its standard input.
+    pub fn connect(namespace: &Namespace, link: &Link, port: u16, input: Stdio) -> Result<Running> {
         let mut command = namespace.command(binary()?);
         command.args(["connect", KERNEL, &port.to_string()]).args(link.arguments());
-        let input = std::fs::File::open(input).context("opening the input")?;
-        Running::start_with_input(command.stdin(Stdio::from(input)))
+        Running::start_with_input(command.stdin(input))
     }
 
     /// The process.

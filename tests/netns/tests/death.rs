@@ -102,7 +102,8 @@ mod tests {
         let mut listener = Running::start(&mut listen)?;
         lab.shell("for i in $(seq 200); do ss -Hltn 'sport = :5000' | grep -q . && exit 0; sleep 0.02; done; exit 1")?;
         let link = Link::default();
-        let stack = Quietline::connect(&lab.namespace, &link, 5000, &content.path)?;
+        let input = Stdio::from(std::fs::File::open(&content.path)?);
+        let stack = Quietline::connect(&lab.namespace, &link, 5000, input)?;
         sleep(Duration::from_secs(1));
         listener.kill();
         let ended = stack.wait(SOON)?;

@@ -4,6 +4,9 @@
 //!
 //! Not here: abrupt ends (`death.rs`).
 
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -23,25 +26,22 @@ fn echo_with(test: &str, program: &str, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connects to a program of the kernel side that listens on 5000: sends one file, receives another.
-fn connect_to(test: &str, program: &str, listen: &str) -> Result<()> {
-    let Some(lab) = Lab::open(test, &[program])? else { return Ok(()) };
-    let to_kernel = Content::create(lab.directory(), "to-kernel", BYTES, 1)?;
-    let to_stack = Content::create(lab.directory(), "to-stack", BYTES, 2)?;
+/// Starts a program of the kernel side that listens on port 5000, in the scratch directory.
+fn listen(lab: &Lab, line: &str) -> Result<Running> {
     let mut listener = lab.namespace.command("bash");
-    listener.args(["-c", &format!("cd '{}' && {listen}", lab.directory().display())]);
+    listener.args(["-c", &format!("cd '{}' && exec {line}", lab.directory().display())]);
     let listener = Running::start(&mut listener)?;
-    wait_for_listener(&lab, 5000)?;
+    wait_for_listener(lab, 5000)?;
+    Ok(listener)
+}
 
-    let stack = Quietline::connect(&lab.namespace, &Link::default(), 5000, &to_kernel.path)?;
-    let stack = stack.wait(LIMIT)?;
-    let received = std::fs::metadata(lab.file("from-stack")).map_or(0, |file| file.len());
-    ensure!(stack.status.success(), "quietline connect: {} {}", stack.status, stack.stderr);
-    listener.wait(LIMIT)?.success()?;
-    let sent = sha256(&lab.file("from-stack"))?;
-    ensure!(sent == to_kernel.sha256, "the kernel got something else ({received} bytes)");
-    ensure!(stack.stdout_sha256()? == to_stack.sha256, "the stack got something else");
-    Ok(())
+/// Starts `quietline connect` to that port with a file, or with nothing that ever ends, on its standard input.
+fn connect(lab: &Lab, input: Option<&Path>) -> Result<Running> {
+    let input = match input {
+        Some(path) => Stdio::from(File::open(path)?),
+        None => Stdio::piped(),
+    };
+    Quietline::connect(&lab.namespace, &Link::default(), 5000, input)
 }
 
 /// Waits until a kernel program listens on the port.
@@ -109,14 +109,46 @@ mod tests {
     }
 
     #[test]
-    fn connect_reaches_a_kernel_nc() -> Result<()> {
-        connect_to("connect_reaches_a_kernel_nc", "nc", "nc -l -N 5000 <to-stack >from-stack")
+    fn connect_sends_to_a_kernel_nc() -> Result<()> {
+        let Some(lab) = Lab::open("connect_sends_to_a_kernel_nc", &["nc"])? else { return Ok(()) };
+        let content = Content::create(lab.directory(), "in", BYTES, 1)?;
+        // nc has nothing to say and closes its side at once; the stack still sends all it has.
+        let listener = listen(&lab, "nc -l -N 5000 </dev/null >out")?;
+        connect(&lab, Some(&content.path))?.wait(LIMIT)?.success()?;
+        listener.wait(LIMIT)?.success()?;
+        ensure!(sha256(&lab.file("out"))? == content.sha256, "the kernel got something else");
+        Ok(())
     }
 
     #[test]
-    fn connect_reaches_a_kernel_socat() -> Result<()> {
-        let listen = "socat -t30 TCP-LISTEN:5000,reuseaddr - <to-stack >from-stack";
-        connect_to("connect_reaches_a_kernel_socat", "socat", listen)
+    fn connect_receives_from_a_kernel_nc() -> Result<()> {
+        let name = "connect_receives_from_a_kernel_nc";
+        let Some(lab) = Lab::open(name, &["nc"])? else { return Ok(()) };
+        let content = Content::create(lab.directory(), "in", BYTES, 1)?;
+        let listener = listen(&lab, "nc -l -N 5000 <in")?;
+        // nc would stop reading its own input once the stack's side ends, so that side stays open.
+        let received = connect(&lab, None)?.wait(LIMIT)?;
+        let bytes = received.stdout_bytes.len();
+        ensure!(received.stdout_sha256()? == content.sha256, "got {bytes} bytes of something");
+        received.success()?;
+        listener.wait(LIMIT)?.success()?;
+        Ok(())
+    }
+
+    #[test]
+    fn connect_talks_both_ways_with_a_kernel_socat() -> Result<()> {
+        let name = "connect_talks_both_ways_with_a_kernel_socat";
+        let Some(lab) = Lab::open(name, &["socat"])? else { return Ok(()) };
+        let to_kernel = Content::create(lab.directory(), "to-kernel", BYTES, 1)?;
+        let to_stack = Content::create(lab.directory(), "to-stack", BYTES, 2)?;
+        let line = "socat -t30 TCP-LISTEN:5000,reuseaddr - <to-stack >from-stack";
+        let listener = listen(&lab, line)?;
+        let received = connect(&lab, Some(&to_kernel.path))?.wait(LIMIT)?;
+        listener.wait(LIMIT)?.success()?;
+        ensure!(sha256(&lab.file("from-stack"))? == to_kernel.sha256, "stack → kernel differs");
+        ensure!(received.stdout_sha256()? == to_stack.sha256, "kernel → stack differs");
+        received.success()?;
+        Ok(())
     }
 
     #[test]
@@ -125,12 +157,8 @@ mod tests {
         let Some(lab) = Lab::open(name, &["socat"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "in", BYTES, 1)?;
         // sha256sum answers only after it has seen the end of the stack's stream.
-        let mut listener = lab.namespace.command("socat");
-        listener.args(["-t30", "TCP-LISTEN:5000,reuseaddr", "EXEC:sha256sum"]);
-        let _listener = Running::start(&mut listener)?;
-        wait_for_listener(&lab, 5000)?;
-        let stack = Quietline::connect(&lab.namespace, &Link::default(), 5000, &content.path)?;
-        let answer = stack.wait(LIMIT)?.success()?;
+        let _listener = listen(&lab, "socat -t30 TCP-LISTEN:5000,reuseaddr EXEC:sha256sum")?;
+        let answer = connect(&lab, Some(&content.path))?.wait(LIMIT)?.success()?;
         ensure!(answer.starts_with(&content.sha256), "answered {answer}");
         Ok(())
     }
@@ -140,7 +168,8 @@ mod tests {
         let Some(lab) = Lab::open("a_refused_connection_is_one_line", &[])? else { return Ok(()) };
         let input = lab.file("in");
         std::fs::write(&input, "nobody hears")?;
-        let stack = Quietline::connect(&lab.namespace, &Link::default(), 5999, &input)?;
+        let input = Stdio::from(File::open(&input)?);
+        let stack = Quietline::connect(&lab.namespace, &Link::default(), 5999, input)?;
         let ended = stack.wait(LIMIT)?;
         let stderr = ended.stderr.trim();
         ensure!(ended.status.code() == Some(1), "{}: {stderr}", ended.status);
