@@ -36,9 +36,9 @@ use crate::shim::{AtomicI64, Track, fence};
 
 /// Bytes of one page. 32 KiB as Linux's page frag: a 64 KiB superframe needs three slices, far below
 /// `FRAGS_MAX`, and one retirement atomic is spread over twenty full segments.
-pub(crate) const PAGE_BYTES: usize = 32 * 1024;
-/// Pages in one slab.
-pub(crate) const PAGES_PER_SLAB: usize = 8;
+pub(crate) const PAGE_BYTES: usize = if cfg!(loom) { 4096 } else { 32 * 1024 };
+/// Pages in one slab. Fewer in models, where each is a state to explore.
+pub(crate) const PAGES_PER_SLAB: usize = if cfg!(loom) { 2 } else { 8 };
 /// Bytes, and alignment, of one slab of pages.
 pub(crate) const PAGE_SLAB_BYTES: usize = PAGE_BYTES * PAGES_PER_SLAB;
 /// The headers lie at the start of the slab and shorten its first page.
@@ -282,6 +282,8 @@ impl Cursor {
 
     /// The bytes that can still be carved: initialised, and nobody else's.
     pub(crate) fn unused(&mut self) -> &mut [u8] {
+        // A read to the model: readers of earlier slices are allowed, opening the page again is not.
+        self.page.header().track.read();
         // SAFETY: `position..position + room` lies inside the page's initialised data; slices only cover
         // what lies before `position`, and the borrow of the only cursor keeps `position` where it is.
         unsafe { core::slice::from_raw_parts_mut(self.position.as_ptr(), self.room()) }

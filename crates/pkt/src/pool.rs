@@ -40,7 +40,7 @@ use crate::shim::Arc;
 mod domain;
 mod home;
 mod rx_slot;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use domain::{Domain, DomainConfig, DomainStats};
@@ -324,7 +324,9 @@ impl Local {
 
     /// Keeps the rest of a receive page for the next slot.
     fn put_rx_cursor(&mut self, cursor: Cursor) {
-        let full = if cursor.is_fresh() || cursor.room() == 0 {
+        // Whole pages are of use to anybody; one is kept open for the next slot.
+        let spare = cursor.is_fresh() && !self.rx_cursors.is_empty();
+        let full = if spare || cursor.room() == 0 {
             Some(cursor)
         } else {
             self.rx_cursors.try_push(cursor).err().map(arrayvec::CapacityError::element)

@@ -6,7 +6,7 @@ use core::arch::x86_64::{
     _mm256_srli_epi64, _mm256_storeu_si256,
 };
 
-use super::{Halves, scalar};
+use super::{Halves, scalar, unrelated};
 
 type Block = [u8; 32];
 
@@ -74,6 +74,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = [Lanes::zero(); 4];
     let split = src.len() & !31;
+    let (dst, src) = unrelated(dst, src);
     let (src_blocks, _) = src.as_chunks::<32>();
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<32>();
     let (src_quads, src_blocks) = src_blocks.as_chunks::<4>();

@@ -7,7 +7,7 @@ use core::arch::x86_64::{
     _mm512_storeu_si512,
 };
 
-use super::Halves;
+use super::{Halves, unrelated};
 
 type Block = [u8; 64];
 
@@ -38,6 +38,15 @@ impl Lanes {
         self.whole = _mm512_add_epi64(self.whole, other.whole);
         self.upper = _mm512_add_epi64(self.upper, other.upper);
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn halves(self) -> Halves {
+        Halves {
+            whole: _mm512_reduce_add_epi64(self.whole).cast_unsigned(),
+            upper: _mm512_reduce_add_epi64(self.upper).cast_unsigned(),
+        }
+    }
 }
 
 /// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
@@ -56,13 +65,14 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
         lanes.add(load(block));
     }
     lanes[3].add(load_tail(rest));
-    total(lanes)
+    gather(lanes).total()
 }
 
 /// As `sum`, copying on the way. Both slices have one length.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = [Lanes::zero(); 4];
+    let (dst, src) = unrelated(dst, src);
     let (src_blocks, src_rest) = src.as_chunks::<64>();
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<64>();
     let (src_quads, src_blocks) = src_blocks.as_chunks::<4>();
@@ -82,7 +92,7 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let words = load_tail(src_rest);
     store_tail(dst_rest, words);
     lanes[3].add(words);
-    total(lanes)
+    gather(lanes).total()
 }
 
 #[inline]
@@ -123,14 +133,10 @@ fn mask(len: usize) -> u64 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn total(lanes: [Lanes; 4]) -> u64 {
+fn gather(lanes: [Lanes; 4]) -> Halves {
     let [mut first, second, mut third, fourth] = lanes;
     first.merge(second);
     third.merge(fourth);
     first.merge(third);
-    let halves = Halves {
-        whole: _mm512_reduce_add_epi64(first.whole).cast_unsigned(),
-        upper: _mm512_reduce_add_epi64(first.upper).cast_unsigned(),
-    };
-    halves.total()
+    first.halves()
 }

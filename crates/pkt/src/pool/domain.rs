@@ -18,8 +18,8 @@ use crate::pool::{Local, Pool};
 use crate::shim::{Arc, Mutex};
 
 /// Bytes of a slab of descriptors.
-const DESCRIPTOR_SLAB_BYTES: usize = 64 * 1024;
-/// Descriptors in one slab: 93.
+const DESCRIPTOR_SLAB_BYTES: usize = if cfg!(loom) { 4 * DESCRIPTOR_BYTES } else { 64 * 1024 };
+/// Descriptors in one slab: 93; four in models, where each is a state to explore.
 const DESCRIPTORS_PER_SLAB: usize = DESCRIPTOR_SLAB_BYTES / DESCRIPTOR_BYTES;
 
 /// Limits of a [`Domain`].

@@ -1,0 +1,292 @@
+//! Models of everything two threads of this crate share, explored by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p quietline-pkt --release --test loom`
+//!
+//! Packet bodies and page data are tracked cells in these builds: a model fails when memory is reused
+//! without being ordered after the last access by its previous holder.
+#![cfg(loom)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use arrayvec::ArrayVec;
+use loom::thread;
+use pkt::{Domain, DomainConfig, Packet, PacketOwner, Pool};
+use sync::Llist;
+
+/// At most three pre-emptions per execution, so that each model ends in seconds.
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(f);
+}
+
+/// Descriptors in one slab, in models.
+const DESCRIPTORS: usize = 4;
+/// Bytes of a page, in models; two make a slab.
+const PAGE_BYTES: usize = 4096;
+
+fn domain() -> Domain {
+    Domain::new(DomainConfig::default())
+}
+
+/// All descriptors are at home: they can be had at once, without another slab.
+fn assert_complete(domain: &Domain, pool: &mut Pool) {
+    assert_eq!(domain.balance(), 0);
+    let slabs = pool.stats().slab_refill;
+    let held: Vec<_> = (0..DESCRIPTORS).filter_map(|_| pool.alloc()).collect();
+    assert_eq!((held.len(), pool.stats().slab_refill), (DESCRIPTORS, slabs));
+    held.into_iter().for_each(|packet| pool.free(packet));
+}
+
+fn read(packet: &Packet) -> usize {
+    packet.slices().map(|part| usize::from(part[0])).sum()
+}
+
+#[test]
+fn dropped_elsewhere_and_reused_at_home() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let mut packets: Vec<_> = (0..DESCRIPTORS).filter_map(|_| pool.alloc()).collect();
+        let (first, second) = (packets.pop(), packets.pop());
+        let other = thread::spawn(move || {
+            first.expect("memory").push(20).fill(1);
+            second.expect("memory").push(20).fill(2);
+        });
+        // Dry: takes from the return list what is there, else a slab.
+        let mut reused = pool.alloc().expect("memory");
+        reused.push(20).fill(3);
+        pool.free(reused);
+        other.join().expect("no panic");
+        packets.into_iter().for_each(|packet| pool.free(packet));
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+#[test]
+fn freed_through_a_foreign_pool() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut there) = (domain.pool(), domain.pool());
+        let packet = here.alloc().expect("memory");
+        let mine = there.alloc().expect("memory");
+        let other = thread::spawn(move || {
+            there.free(packet);
+            there
+        });
+        here.free(mine);
+        here.drain_returns();
+        let mut there = other.join().expect("no panic");
+        here.drain_returns();
+        there.drain_returns();
+        assert_complete(&domain, &mut here);
+        assert_complete(&domain, &mut there);
+    });
+}
+
+#[test]
+fn both_halves_of_a_pair_die_at_once() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_fclone().expect("memory");
+        let clone = packet.clone_in(&mut pool).expect("memory");
+        assert!(packet.clone_busy());
+        let other = thread::spawn(move || drop(clone));
+        pool.free(packet);
+        other.join().expect("no panic");
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+#[test]
+fn a_pair_is_used_again_once_the_clone_is_gone() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_fclone().expect("memory");
+        let clone = packet.clone_in(&mut pool).expect("memory");
+        let other = thread::spawn(move || drop(clone));
+        let busy = packet.clone_busy();
+        let again = packet.clone_in(&mut pool).expect("memory");
+        assert!(busy || packet.clone_busy(), "not busy, so the next clone is the companion");
+        other.join().expect("no panic");
+        pool.free(packet);
+        drop(again);
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+#[test]
+fn a_pair_dies_away_from_home() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let mut packets: Vec<_> = (2..DESCRIPTORS).filter_map(|_| pool.alloc()).collect();
+        let mut packet = pool.alloc_fclone().expect("memory");
+        let clone = packet.clone_in(&mut pool).expect("memory");
+        let first = thread::spawn(move || {
+            packet.push(20).fill(1);
+            drop(packet);
+        });
+        let second = thread::spawn(move || drop(clone));
+        let mut reused = pool.alloc().expect("memory");
+        reused.push(20).fill(2);
+        packets.push(reused);
+        first.join().expect("no panic");
+        second.join().expect("no panic");
+        packets.into_iter().for_each(|packet| pool.free(packet));
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+#[test]
+fn a_full_page_is_retired_after_its_last_reader() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_from(&[1; PAGE_BYTES]).expect("memory");
+        let clone = packet.clone_in(&mut pool).expect("memory");
+        pool.free(packet);
+        let other = thread::spawn(move || {
+            assert_eq!(read(&clone), 1);
+            drop(clone);
+        });
+        // Retires the page, and opens it again when it comes free by that.
+        let packet = pool.alloc_from(&[2; 200]).expect("memory");
+        pool.free(packet);
+        other.join().expect("no panic");
+        drop(pool);
+        assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+    });
+}
+
+/// A slot may be finished with a pool that is not its home: then the cursor is abroad.
+#[test]
+fn a_page_is_carved_and_retired_abroad() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut there) = (domain.pool(), domain.pool());
+        let slot = here.rx_slot(3000).expect("memory");
+        let queue = Arc::new(Llist::new());
+        let to_here = Arc::<Llist<Packet>>::clone(&queue);
+        let other = thread::spawn(move || {
+            to_here.push(slot.finish(&mut there, 300));
+            // The rest of the same page.
+            let mut slot = there.rx_slot(100).expect("memory");
+            slot.io_slices(&mut ArrayVec::<_, 4>::new());
+            drop(slot);
+        });
+        for packet in queue.take_all() {
+            assert_eq!(read(&packet), 0);
+            here.free(packet);
+        }
+        for _ in 0..2 {
+            let packet = here.alloc_from(&[1; PAGE_BYTES - 512]).expect("memory");
+            here.free(packet);
+        }
+        other.join().expect("no panic");
+        drop((queue, here));
+        assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+    });
+}
+
+#[test]
+fn a_page_is_reused_after_its_last_reader() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_from(&[1; 3000]).expect("memory");
+        let clone = packet.clone_in(&mut pool).expect("memory");
+        let other = thread::spawn(move || {
+            assert_eq!(read(&clone), 1);
+            drop(clone);
+        });
+        assert_eq!(read(&packet), 1);
+        pool.free(packet);
+        // Uses up the page and the slab's other one, so that the first is wanted again.
+        for _ in 0..3 {
+            let packet = pool.alloc_from(&[2; 3000]).expect("memory");
+            pool.free(packet);
+        }
+        other.join().expect("no panic");
+        drop(pool);
+        assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+    });
+}
+
+#[test]
+fn the_last_slice_of_a_retired_page() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_from(&[1; 3000]).expect("memory");
+        let clone = packet.clone_in(&mut pool).expect("memory");
+        // Retires the cursors: the slices alone keep the page.
+        drop(pool);
+        let other = thread::spawn(move || {
+            assert_eq!(read(&clone), 1);
+            drop(clone);
+        });
+        assert_eq!(read(&packet), 1);
+        drop(packet);
+        other.join().expect("no panic");
+        assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+        let mut pool = domain.pool();
+        let packet = pool.alloc_from(&[2; 9000]).expect("memory");
+        pool.free(packet);
+        assert_eq!(pool.stats().slab_refill, 3, "both pages of the first slab were found again");
+    });
+}
+
+#[test]
+fn a_pool_is_adopted_while_its_packets_come_home() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let mut packets: Vec<_> = (0..DESCRIPTORS).filter_map(|_| pool.alloc()).collect();
+        let packet = packets.pop();
+        let in_other = domain.clone();
+        drop(pool);
+        let other = thread::spawn(move || {
+            let mut pool = in_other.pool();
+            let packet = pool.alloc().expect("memory");
+            pool.free(packet);
+        });
+        drop(packet);
+        drop(packets);
+        other.join().expect("no panic");
+        assert_eq!((domain.balance(), domain.stats().pools), (0, 1));
+    });
+}
+
+#[derive(Default)]
+struct Owner(AtomicU32);
+
+impl PacketOwner for Owner {
+    fn on_complete(&self, _truesize: u32) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn domain_dies_while_a_packet_does() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let owner = Arc::new(Owner::default());
+        let mut packet = pool.alloc_from(&[1; 200]).expect("memory");
+        packet.set_owner(Arc::<Owner>::clone(&owner));
+        // Either all memory is home when the domain looks, and is freed, or it is leaked; in both cases the
+        // packet's way home leads through memory that exists.
+        let other = thread::spawn(move || drop(packet));
+        drop((pool, domain));
+        other.join().expect("no panic");
+        assert_eq!(owner.0.load(Ordering::Relaxed), 1);
+    });
+}
