@@ -1,4 +1,5 @@
-//! A minimal linked item for the tests of this crate: a number in a box, with a live count.
+//! What the tests of this crate protect: a linked item with a live count, and for the models a number that
+//! loom watches.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -41,5 +42,34 @@ unsafe impl Linked for Item {
     unsafe fn from_link(link: NonNull<Link>) -> Self {
         // SAFETY: `link` came from `into_link`, so it is a boxed `Node`.
         Self(unsafe { Box::from_raw(link.as_ptr().cast()) })
+    }
+}
+
+/// A number whose reads and whose drop loom watches: a reader that overlaps the drop, or that got here without
+/// synchronising with the maker, is reported as a racing access.
+#[cfg(loom)]
+pub(crate) struct Watched(crate::shim::UnsafeCell<u32>);
+
+#[cfg(loom)]
+impl Watched {
+    pub(crate) fn new(value: u32) -> Self {
+        Self(crate::shim::UnsafeCell::new(value))
+    }
+
+    pub(crate) fn read(&self) -> u32 {
+        // SAFETY: no drop overlaps; that this is true is what the models check.
+        self.0.with(|value| unsafe { *value })
+    }
+}
+
+// SAFETY: read through shared references, written only by the drop.
+#[cfg(loom)]
+unsafe impl Sync for Watched {}
+
+#[cfg(loom)]
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`; that it is true is what the models check.
+        self.0.with_mut(|value| unsafe { *value = 0 });
     }
 }

@@ -157,45 +157,29 @@ mod models {
     use loom::thread;
 
     use super::*;
-
-    /// Loom reports a reader that overlaps the drop as a racing access to the cell.
-    struct Object(shim::UnsafeCell<u32>);
-
-    impl Object {
-        fn leak() -> *mut Self {
-            Box::into_raw(Box::new(Self(shim::UnsafeCell::new(1))))
-        }
-    }
-
-    // SAFETY: read through shared references, written only by the drop.
-    unsafe impl Sync for Object {}
-
-    impl Drop for Object {
-        fn drop(&mut self) {
-            // SAFETY: `&mut self`; that it is true is what the models check.
-            self.0.with_mut(|value| unsafe { *value = 0 });
-        }
-    }
+    use crate::test_item::Watched;
 
     struct World {
         domain: Domain,
-        shared: AtomicPtr<Object>,
+        shared: AtomicPtr<Watched>,
     }
 
     impl World {
         fn new() -> Arc<Self> {
-            Arc::new(Self { domain: Domain::new(), shared: AtomicPtr::new(Object::leak()) })
+            Arc::new(Self { domain: Domain::new(), shared: AtomicPtr::new(Self::leak()) })
+        }
+
+        fn leak() -> *mut Watched {
+            Box::into_raw(Box::new(Watched::new(1)))
         }
 
         fn read(&self, _: &Section<'_>) -> u32 {
             // SAFETY: unlinked before it is retired, and the caller has a section.
-            let object = unsafe { &*self.shared.load(Ordering::Acquire) };
-            // SAFETY: as above.
-            object.0.with(|value| unsafe { *value })
+            unsafe { &*self.shared.load(Ordering::Acquire) }.read()
         }
 
         fn replace(&self) {
-            let old = self.shared.swap(Object::leak(), Ordering::AcqRel);
+            let old = self.shared.swap(Self::leak(), Ordering::AcqRel);
             // SAFETY: the only pointer to it was just taken away.
             unsafe { self.domain.retire_raw(NonNull::new(old).unwrap()) };
         }

@@ -190,37 +190,14 @@ mod models {
     use loom::thread;
 
     use super::*;
-    use crate::shim::{self, Arc, UnsafeCell};
+    use crate::shim::{self, Arc};
+    use crate::test_item::Watched;
 
-    /// Loom reports a reader that overlaps the drop as a racing access to the cell.
-    struct Value(UnsafeCell<u32>);
-
-    // SAFETY: read through shared references, written only by the drop.
-    unsafe impl Sync for Value {}
-
-    impl Value {
-        fn new(value: u32) -> Self {
-            Self(UnsafeCell::new(value))
-        }
-
-        fn read(&self) -> u32 {
-            // SAFETY: no drop overlaps; that this is true is what the models check.
-            self.0.with(|value| unsafe { *value })
-        }
-    }
-
-    impl Drop for Value {
-        fn drop(&mut self) {
-            // SAFETY: `&mut self`.
-            self.0.with_mut(|value| unsafe { *value = 0 });
-        }
-    }
-
-    fn world(keys: &[u32]) -> (Domain, Arc<RcuMap<u32, Value>>) {
+    fn world(keys: &[u32]) -> (Domain, Arc<RcuMap<u32, Watched>>) {
         let domain = Domain::new();
         let map = RcuMap::new(&domain, 1);
         for &key in keys {
-            assert!(map.insert(key, key, Value::new(key)).is_ok());
+            assert!(map.insert(key, key, Watched::new(key)).is_ok());
         }
         (domain, Arc::new(map))
     }
@@ -233,12 +210,12 @@ mod models {
                 let (map, reader) = (map.clone(), domain.reader());
                 thread::spawn(move || {
                     let section = reader.pin();
-                    let found = map.lookup(1, &1, &section).map(Value::read);
+                    let found = map.lookup(1, &1, &section).map(Watched::read);
                     assert!(found.is_none_or(|value| value == 1));
                 })
             };
             assert!(map.remove(1, &1));
-            assert!(map.insert(1, 1, Value::new(1)).is_ok());
+            assert!(map.insert(1, 1, Watched::new(1)).is_ok());
             domain.reclaim();
             reader.join().unwrap();
         });
@@ -253,11 +230,11 @@ mod models {
                 let (map, reader) = (map.clone(), domain.reader());
                 thread::spawn(move || {
                     let section = reader.pin();
-                    let found = map.lookup(1, &1, &section).map(Value::read);
+                    let found = map.lookup(1, &1, &section).map(Watched::read);
                     assert!(matches!(found, Some(1 | 2)));
                 })
             };
-            assert!(map.replace_if(1, 1, Value::new(2), |_| true).is_ok());
+            assert!(map.replace_if(1, 1, Watched::new(2), |_| true).is_ok());
             domain.reclaim();
             reader.join().unwrap();
         });
@@ -274,19 +251,19 @@ mod models {
                 thread::spawn(move || {
                     for _ in 0..2 {
                         let section = reader.pin();
-                        assert_eq!(map.lookup(1, &1, &section).map(Value::read), Some(1));
+                        assert_eq!(map.lookup(1, &1, &section).map(Watched::read), Some(1));
                     }
                 })
             };
             for key in 2..4 {
-                assert!(map.insert(key, key, Value::new(key)).is_ok());
+                assert!(map.insert(key, key, Watched::new(key)).is_ok());
                 domain.reclaim();
             }
             reader.join().unwrap();
             let reader = domain.reader();
             let section = reader.pin();
             for key in 1..4 {
-                assert_eq!(map.lookup(key, &key, &section).map(Value::read), Some(key));
+                assert_eq!(map.lookup(key, &key, &section).map(Watched::read), Some(key));
             }
         });
     }
@@ -298,9 +275,9 @@ mod models {
             let (domain, map) = world(&[]);
             let other = {
                 let map = map.clone();
-                thread::spawn(move || map.insert(1, 1, Value::new(1)).is_ok())
+                thread::spawn(move || map.insert(1, 1, Watched::new(1)).is_ok())
             };
-            let won = map.insert(1, 1, Value::new(1)).is_ok();
+            let won = map.insert(1, 1, Watched::new(1)).is_ok();
             assert!(won != other.join().unwrap());
             assert_eq!(map.len(), 1);
             let reader = domain.reader();

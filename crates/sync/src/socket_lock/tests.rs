@@ -296,11 +296,12 @@ mod models {
     fn loom_dropped_owner_against_softirq() {
         shim::model(|| {
             let lock = Arc::new(Lock::default());
-            let owned = lock.own();
+            let mut owned = lock.own();
             let core = {
                 let lock = lock.clone();
                 thread::spawn(move || bring(&lock, 1, 2))
             };
+            owned.items.push((9, 0));
             drop(owned);
             core.join().unwrap();
             lock.own().release(run);
