@@ -319,7 +319,7 @@ impl Drop for Shared {
                 socket.core(),
                 socket.waiters(Readiness::READ),
                 deadline,
-                || socket.readiness().contains(Readiness::HUP),
+                || !socket.is_finishing(),
             );
         }
     }

@@ -1,8 +1,7 @@
 //! How an application thread waits: it runs the stack itself for a little while, then sleeps.
 //!
 //! A thread that waits for a packet has nothing better to do than to look for it: it polls its connection's core, as
-//! Linux does with `net.core.busy_read`. The budget is about what a wake costs both sides, so spinning first never
-//! loses more than twice that.
+//! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once.
 
 use std::time::Duration;
 
@@ -11,10 +10,6 @@ use stack::core::CoreId;
 use sync::{EventCount, WaitResult};
 
 use crate::{clock, running::Stack};
-
-/// How long a thread polls its core before it sleeps. A cross-core wake costs its sender about 2 µs and arrives
-/// about 5 µs later; half the round trip each way.
-const SPIN: Duration = Duration::from_micros(10);
 
 /// Waits on `events` until `ready`, at most until `deadline`. False when time ran out.
 pub(crate) fn wait_until(
@@ -59,25 +54,25 @@ pub(crate) fn wait_until(
     }
 }
 
-/// Runs the core of the awaited connection for [`SPIN`], as long as nobody else does.
+/// Runs the core of the awaited connection for `net.core.busy_read` µs, unless somebody else does.
 fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
+    let host = stack.host();
+    let budget = Duration::from_micros(u64::from(host.sysctls().busy_read));
+    if budget.is_zero() {
+        return ready();
+    }
     clock::with_cx(|cx| {
-        let host = stack.host();
-        let core = &host.cores()[usize::from(core.0)];
-        let end = cx.now + SPIN;
-        loop {
-            let _ = core.poll_if_idle(host, cx);
-            cx.do_softirq();
+        let end = cx.now + budget;
+        host.cores()[usize::from(core.0)].busy_poll(host, cx, |cx| {
             if ready() {
                 return true;
             }
+            std::hint::spin_loop();
             cx.now = clock::now();
-            if cx.now >= end {
-                return false;
-            }
-            core::hint::spin_loop();
-        }
-    })
+            cx.now >= end
+        });
+    });
+    ready()
 }
 
 /// A stack without workers: the waiting thread is the one that runs it, sleeping until its next timer.

@@ -170,15 +170,28 @@ impl Core {
         }
     }
 
-    /// One turn, if nobody else runs the core: for a caller that waits for something else and looks in between.
-    pub fn poll_if_idle(&self, host: &Host, cx: &mut Cx) -> Option<PollReport> {
-        let mut guard = self.lock.own_if_idle()?;
-        let report = turn(host, self, &mut guard, cx);
+    /// Runs turn after turn until `done`, if nobody else runs the core: for a caller that waits for something. It keeps
+    /// the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they are awaited and
+    /// not by their senders. False when somebody else runs it: that thread will do the work.
+    pub fn busy_poll(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        mut done: impl FnMut(&mut Cx) -> bool,
+    ) -> bool {
+        let Some(mut guard) = self.lock.own_if_idle() else { return false };
+        loop {
+            let _ = turn(host, self, &mut guard, cx);
+            cx.do_softirq();
+            if done(cx) {
+                break;
+            }
+        }
         match guard.release() {
             Ok(()) => self.resume_worker(),
             Err(guard) => self.run_to_idle(host, guard, cx),
         }
-        Some(report)
+        true
     }
 
     fn run_to_idle(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
@@ -336,6 +349,7 @@ fn receive_batch(host: &Host, device: u32, state: &mut CoreState, cx: &mut Cx) {
     let rcu = reader.pin();
     let CoreState { batch, flow, .. } = state;
     for packet in batch.drain() {
+        cx.not_before(packet.meta().timestamp);
         link::input(host, cx, &rcu, flow, device, packet);
     }
     flow.flush(host, cx);

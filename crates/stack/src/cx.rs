@@ -153,6 +153,13 @@ impl Cx {
         }
     }
 
+    /// Time does not run backwards between contexts: what this one receives was sent before now. `now` is read once
+    /// per call, so a context that entered the stack earlier may learn here that it is later than it read.
+    #[inline]
+    pub(crate) fn not_before(&mut self, then: Instant) {
+        self.now = self.now.max(then);
+    }
+
     /// The first of `count` consecutive IPv4 identifications.
     pub(crate) fn next_ip_id(&mut self, count: u16) -> u16 {
         let id = self.ip_id;

@@ -76,6 +76,7 @@ impl Device for Loopback {
                     continue;
                 }
                 receive_as_sent(&mut packet);
+                packet.meta_mut().timestamp = cx.now;
                 packets.push_back(packet);
             }
         }

@@ -44,7 +44,8 @@ pub struct Impairment {
     pub duplicate: f64,
     /// Fraction of packets in which one bit is flipped. Needs `WireConfig::checksums`.
     pub corrupt: f64,
-    /// Packets that may wait in this direction; more are dropped. Default 1,000, Linux's `txqueuelen`.
+    /// Packets that may wait in this direction; more are dropped. Default 5,000: what the largest default receive window
+    /// (6 MB) holds at MTU 1,500. Linux's `txqueuelen` is 1,000.
     pub queue_packets: usize,
     /// How long after a packet has left the sender keeps paying for it. Zero completes at once.
     pub completion_delay: Duration,
@@ -60,7 +61,7 @@ impl Default for Impairment {
             reorder_delay: Duration::ZERO,
             duplicate: 0.0,
             corrupt: 0.0,
-            queue_packets: 1000,
+            queue_packets: 5000,
             completion_delay: Duration::ZERO,
         }
     }
@@ -280,6 +281,7 @@ impl Device for Wire {
             let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some(mut packet) = list.pop_front() {
                 prepare(&mut packet, self.checksums);
+                packet.meta_mut().timestamp = cx.now;
                 if direction.direct && in_flight.ready.len() < direction.impairment.queue_packets {
                     packet.orphan();
                     in_flight.ready.push_back(packet);

@@ -149,6 +149,7 @@ impl TcpSocket {
     ) -> Result<R, Errno> {
         let entered = cx.enter(host);
         let mut state = self.lock.own();
+        state.synchronise(cx);
         let result = work(self, &mut state, host, cx);
         state.settle(self, host, cx);
         cx.do_softirq();

@@ -58,6 +58,8 @@ pub struct TcpSocket {
     ready: AtomicU8,
     /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
+    /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
+    finishing: AtomicBool,
     /// When the earliest entry of this socket in its core's wheel fires, in nanoseconds; `u64::MAX`: no entry.
     armed_ns: AtomicU64,
     /// The last ICMP error that nobody has told the `Tcb` yet, with the sequence number it quotes.
@@ -80,6 +82,9 @@ pub(crate) struct StreamState {
     pub(super) orphan: bool,
     /// The four-tuple leads to this socket.
     hashed: bool,
+    /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
+    /// timestamps above all) must not run backwards when it passes from one to another.
+    latest: Instant,
 }
 
 impl TcpSocket {
@@ -90,6 +95,7 @@ impl TcpSocket {
         tcb: Box<Tcb>,
         dst: Option<Arc<Dst>>,
     ) -> Arc<Self> {
+        let latest = Instant::ZERO;
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
@@ -97,9 +103,10 @@ impl TcpSocket {
             this: this.clone(),
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
+            finishing: AtomicBool::new(false),
             armed_ns: AtomicU64::new(u64::MAX),
             icmp: Mutex::new(None),
-            lock: SocketLock::new(StreamState { tcb, dst, orphan: false, hashed: true }),
+            lock: SocketLock::new(StreamState { tcb, dst, orphan: false, hashed: true, latest }),
             wmem: Arc::default(),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -190,8 +197,17 @@ impl TcpSocket {
         }
     }
 
+    /// Whether the end of our stream has still to be acknowledged: what a lingering close waits for
+    /// (`sk_stream_wait_close`). HUP comes earlier, as soon as both directions are shut.
+    #[must_use]
+    pub fn is_finishing(&self) -> bool {
+        self.finishing.load(Ordering::Acquire)
+    }
+
     fn publish(&self, tcb: &Tcb) {
         self.ready.store(tcb.readiness().bits(), Ordering::Release);
+        let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
+        self.finishing.store(finishing, Ordering::Release);
         self.backlog_limit.store(
             tcb.rcvbuf().saturating_mul(2).saturating_add(tcb.sndbuf() / 2).saturating_add(BACKLOG_EXTRA_BYTES),
             Ordering::Relaxed,
@@ -232,8 +248,15 @@ fn charge(list: &mut PacketList, wmem: &Arc<Wmem>) {
 }
 
 impl StreamState {
+    /// The holder's clock and the socket's agree from here on.
+    pub(super) fn synchronise(&mut self, cx: &mut Cx) {
+        cx.not_before(self.latest);
+        self.latest = cx.now;
+    }
+
     /// Works off one item that softirq context brought, at once or from the backlog.
     pub(super) fn work(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx, work: Work<Packet>) {
+        self.synchronise(cx);
         match work {
             Work::Item(packet) => self.segment(host, cx, packet),
             Work::Deferred(bits) => {
