@@ -24,14 +24,17 @@ use crate::page::Slice;
 use crate::pool::Elsewhere;
 
 mod descriptor;
+mod pair;
 mod payload;
 mod share;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 use descriptor::Body;
-pub(crate) use descriptor::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor, Kind, end};
+pub(crate) use descriptor::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor, end};
 pub use descriptor::{FRAGS_MAX, HEAD_BYTES};
+pub(crate) use pair::Kind;
 pub use payload::Slices;
 
 /// Bytes in front of the payload of a packet to be sent. The longest headers: TCP with all options (60),

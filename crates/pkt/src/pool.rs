@@ -40,7 +40,8 @@ use crate::shim::Arc;
 mod domain;
 mod home;
 mod rx_slot;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 pub use domain::{Domain, DomainConfig, DomainStats};

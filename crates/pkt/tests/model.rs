@@ -1,6 +1,7 @@
 //! Packets against byte vectors: any sequence of operations on any number of packets and pools gives the
 //! bytes a naive model gives, changes no other packet, and leaves no memory behind.
 #![cfg(not(loom))]
+#![expect(clippy::tests_outside_test_module, reason = "the lint does not see through `proptest!`")]
 
 use arrayvec::ArrayVec;
 use pkt::{Domain, DomainConfig, FRAGS_MAX, HEAD_BYTES, Packet, Pool, Sum};
@@ -40,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (pool.clone(), any::<bool>()).prop_map(|(pool, fclone)| Step::Alloc { pool, fclone }),
         2 => (pool.clone(), pool.clone(), large.clone(), large.clone())
             .prop_map(|(pool, finish, max, len)| Step::Receive { pool, finish, max, len }),
-        6 => (at.clone(), pool.clone(), large.clone(), any::<bool>())
+        6 => (at.clone(), pool.clone(), large, any::<bool>())
             .prop_map(|(at, pool, len, sum)| Step::Append { at, pool, len, sum }),
         1 => (at.clone(), small.clone()).prop_map(|(at, len)| Step::Put { at, len }),
         2 => (at.clone(), small.clone()).prop_map(|(at, len)| Step::Push { at, len }),

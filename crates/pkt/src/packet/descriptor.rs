@@ -1,19 +1,11 @@
-//! The memory behind a `Packet`: layout by cache line, birth, death and the fclone pair.
+//! The memory behind a `Packet`: layout by cache line, birth and death.
 //!
-//! Above: packet.rs. Below: pool.rs. Linux: `struct sk_buff`, `SKB_ALLOC_FCLONE`.
+//! Above: packet.rs. Below: pool.rs. Linux: `struct sk_buff`.
 //!
 //! A descriptor is never without an owner: a `FreeDescriptor` (in a pool or on its way home), a `Packet`,
 //! or, in limbo, the packet that was cloned from it and has outlived it.
 //!
-//! fclone pair: `pair` counts the original and at most one companion. Only the original's holder raises it
-//! (1 → 2, no read-modify-write needed: at 1 nobody else knows of it); both lower it, and whoever comes to
-//! zero sends the original's descriptor home. So the original can ask at any time whether its last sent
-//! copy is still alive somewhere below.
-//!
-//! Differs from Linux: the companion's memory is not reserved beside the original but comes from the
-//! cloning core's own pool, where a recently used descriptor is warm; a queued packet costs one descriptor.
-//!
-//! Not here: what the bytes mean (packet.rs, payload.rs).
+//! Not here: what the bytes mean (packet.rs, payload.rs), who outlives whom (pair.rs).
 
 use core::cell::Cell;
 use core::mem::MaybeUninit;
@@ -24,6 +16,7 @@ use std::sync::Arc;
 use sync::{Link, Linked};
 
 use crate::meta::PacketMeta;
+use crate::packet::pair::{Kind, release_pair};
 use crate::packet::{Packet, PacketOwner};
 use crate::page::Slice;
 use crate::pool::{HomeRef, Recycle};
@@ -46,7 +39,7 @@ pub(crate) struct Descriptor {
     home: HomeRef,
     /// Live halves of the fclone pair, for `Kind::Original` only. Lowered with AcqRel: the half that stays
     /// sees all the other did.
-    pair: AtomicU32,
+    pub(super) pair: AtomicU32,
     /// Everything only the owner touches. A separate place, because the companion reaches `pair` of a
     /// descriptor whose body somebody else holds by `&mut`.
     pub(crate) body: Body,
@@ -58,7 +51,7 @@ pub(crate) struct Descriptor {
 pub(crate) struct Body {
     // First cache line, with `link`, `home` and `pair`: all that alloc and free of a small packet touch.
     /// The descriptor this packet is the companion of. Only read for `Kind::Companion`.
-    origin: Option<NonNull<Descriptor>>,
+    pub(super) origin: Option<NonNull<Descriptor>>,
     /// Where the linear bytes start in `head`.
     pub(crate) data: u16,
     /// How many linear bytes there are. `data + linear_len <= HEAD_BYTES`.
@@ -114,20 +107,8 @@ mod layout {
     const _: () = assert!(size_of::<Descriptor>() == 704);
 }
 
-/// Role of a descriptor in an fclone pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    /// None: dies alone.
-    Alone,
-    /// Its next clone becomes its companion.
-    Original,
-    /// Was cloned from `origin`, which it tells when it dies.
-    Companion,
-}
-
 /// A descriptor without a packet in it.
-pub(crate) struct FreeDescriptor(NonNull<Descriptor>);
+pub(crate) struct FreeDescriptor(pub(super) NonNull<Descriptor>);
 
 // SAFETY: exclusive ownership of a descriptor whose body is dead; which thread holds it does not matter.
 unsafe impl Send for FreeDescriptor {}
@@ -282,20 +263,6 @@ fn end_slow(descriptor: NonNull<Descriptor>, recycle: &mut impl Recycle) {
     }
 }
 
-/// Gives one half of a pair back; the last half sends the original's descriptor home.
-///
-/// # Safety
-///
-/// The caller holds one half of the pair of `origin` and does not use it afterwards.
-unsafe fn release_pair(origin: NonNull<Descriptor>, recycle: &mut impl Recycle) {
-    // SAFETY: the half keeps the descriptor away from its home, hence initialised; only `pair` is touched.
-    let pair = unsafe { &(*origin.as_ptr()).pair };
-    // At 1 the other half is gone for good, and Acquire made what it did visible: no need to write.
-    if pair.load(Ordering::Acquire) == 1 || pair.fetch_sub(1, Ordering::AcqRel) == 1 {
-        recycle.put_descriptor(FreeDescriptor(origin));
-    }
-}
-
 impl Body {
     #[inline]
     pub(crate) fn frags(&self) -> &[Slice] {
@@ -380,38 +347,6 @@ impl Body {
         if let Some(owner) = self.owner.take() {
             owner.on_complete(self.charged);
         }
-    }
-}
-
-impl Packet {
-    /// Makes `companion`, a fresh clone in a descriptor of its own, the other half of this packet's pair.
-    /// False when this packet has no pair or its companion still lives.
-    pub(super) fn adopt_companion(&self, companion: &mut Self) -> bool {
-        if self.body().kind != Kind::Original || companion.body().kind != Kind::Alone {
-            return false;
-        }
-        let pair = self.pair();
-        if pair.load(Ordering::Acquire) != 1 {
-            return false;
-        }
-        // Relaxed: the companion is still ours; whoever hands it to another thread orders this store.
-        pair.store(2, Ordering::Relaxed);
-        let origin = self.raw();
-        let body = companion.body_mut();
-        body.kind = Kind::Companion;
-        body.origin = Some(origin);
-        true
-    }
-
-    /// True while the companion lives.
-    pub(super) fn has_companion(&self) -> bool {
-        self.body().kind == Kind::Original && self.pair().load(Ordering::Acquire) > 1
-    }
-
-    #[inline]
-    fn pair(&self) -> &AtomicU32 {
-        // SAFETY: the packet keeps its descriptor initialised; `pair` is only accessed atomically.
-        unsafe { &(*self.raw().as_ptr()).pair }
     }
 }
 
