@@ -18,7 +18,7 @@ use crate::{
     cx::Cx,
     header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
     option::Options,
-    receive_window::select_window,
+    receive_window::{hold_window, select_window},
     retransmit,
     send_queue::EntryFlags,
     seq::SeqNum,
@@ -225,6 +225,7 @@ fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32) -> bool {
         tcb.snd_sml = entry.end_seq();
     }
     tcb.snd_nxt = entry.end_seq();
+    tcb.persist_backoff = 0;
     tcb.totals.bytes_sent += u64::from(entry.len);
     if entry.len > 0 {
         cx.counters.add(Counter::TcpExtTCPOrigDataSent, u64::from(segments));
@@ -260,8 +261,10 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let mut flags = Flags::ACK;
     flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
     flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH) && entry.len > 0);
-    let (seq, len) = (entry.seq, entry.len);
-    emit(tcb, cx, packet, seq, flags, len);
+    let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
+    let len = entry.len;
+    let window = select_window(tcb, cx);
+    emit(tcb, cx, packet, SegmentHeader { window, ..header }, len);
     tcb.send_queue.on_transmit(index, cx.now);
     tcb.ack.on_data_sent(cx.now);
     tcb.last_sent_at = cx.now;
@@ -270,42 +273,51 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
 
 /// A segment without data: `<SEQ=SND.NXT><ACK=RCV.NXT>`. `false` when there is no memory.
 pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
-    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK)
+    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK, select_window)
+}
+
+/// The answer to a segment out of order. `false` when there is no memory.
+pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
+    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK, hold_window)
 }
 
 /// A segment the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA (keepalive and window probe).
 pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    send_bare(tcb, cx, tcb.snd_una - 1, Flags::ACK);
+    send_bare(tcb, cx, tcb.snd_una - 1, Flags::ACK, select_window);
 }
 
 /// Aborts: `<SEQ=SND.NXT><CTL=RST,ACK>` (RFC 9293 §3.10.5).
 pub(crate) fn send_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if send_bare(tcb, cx, tcb.snd_nxt, Flags::RST | Flags::ACK) {
+    if send_bare(tcb, cx, tcb.snd_nxt, Flags::RST | Flags::ACK, select_window) {
         cx.count(Counter::TcpOutRsts);
     } else {
         cx.count(Counter::TcpExtTCPAbortFailed);
     }
 }
 
-fn send_bare(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, flags: Flags) -> bool {
+fn send_bare(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    seq: SeqNum,
+    flags: Flags,
+    window: fn(&mut Tcb, &Cx<'_>) -> u16,
+) -> bool {
     let Some(packet) = cx.pool.alloc() else { return false };
-    emit(tcb, cx, packet, seq, flags, 0);
+    let window = window(tcb, cx);
+    emit(tcb, cx, packet, SegmentHeader { seq, flags, window, ..SegmentHeader::default() }, 0);
     cx.count(Counter::TcpOutSegs);
     true
 }
 
-/// Puts the header of a synchronized connection in front of `packet` and the packet on `cx.out`.
-fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, seq: SeqNum, flags: Flags, len: u32) {
-    let window = select_window(tcb, cx);
-    let mut options = Options::new();
+/// Completes the header of a synchronized connection, puts it in front of `packet` and the packet on `cx.out`.
+fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, mut header: SegmentHeader, len: u32) {
     if tcb.flags.contains(TcbFlags::TIMESTAMPS) {
-        options.timestamps = Some((tcb.ts_now(cx.now), tcb.ts_recent));
+        header.options.timestamps = Some((tcb.ts_now(cx.now), tcb.ts_recent));
     }
-    let header =
-        SegmentHeader { seq, ack: tcb.rcv_nxt, flags, window, options, ..port_header(tcb) };
+    header.ack = tcb.rcv_nxt;
     tcb.ack.on_ack_sent();
     tcb.timers.stop_delack();
-    send_packet(tcb, cx, packet, &header, len);
+    send_packet(tcb, cx, packet, header, len);
 }
 
 /// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
@@ -326,28 +338,21 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let flags = if crossed { Flags::SYN | Flags::ACK } else { Flags::SYN };
     let window = u16::try_from(tcb.rcv_wnd).unwrap_or(u16::MAX);
     let ack = if crossed { tcb.rcv_nxt } else { SeqNum(0) };
-    let header = SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..port_header(tcb) };
+    let header =
+        SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..SegmentHeader::default() };
     tcb.last_sent_at = cx.now;
     tcb.ack.on_ack_sent();
     if tcb.recovery.timeouts() == 0 {
         cx.count(Counter::TcpOutSegs);
     }
-    send_packet(tcb, cx, packet, &header, 0);
-}
-
-fn port_header(tcb: &Tcb) -> SegmentHeader {
-    SegmentHeader {
-        src_port: tcb.tuple.local.port(),
-        dst_port: tcb.tuple.remote.port(),
-        ..SegmentHeader::default()
-    }
+    send_packet(tcb, cx, packet, header, 0);
 }
 
 fn send_packet(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
     mut packet: Packet,
-    header: &SegmentHeader,
+    mut header: SegmentHeader,
     len: u32,
 ) {
     let mss = tcb.mss.effective();
@@ -362,7 +367,9 @@ fn send_packet(
             segs: u16::try_from(len.div_ceil(mss)).unwrap_or(u16::MAX),
         };
     }
-    push_header(&mut packet, header, &tcb.tuple);
+    header.src_port = tcb.tuple.local.port();
+    header.dst_port = tcb.tuple.remote.port();
+    push_header(&mut packet, &header, &tcb.tuple);
     tcb.totals.segs_out += len.div_ceil(mss).max(1);
     cx.out.push_back(packet);
 }

@@ -262,6 +262,15 @@ pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     u16::try_from(field).unwrap_or(u16::MAX)
 }
 
+/// The window of a duplicate ACK: the same as in the one before it, although there may be more room by now. The peer
+/// takes an ACK that changes the window for news (RFC 5681 §2), and would not count it.
+pub(crate) fn hold_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
+    if tcb.rcv_nxt != tcb.rcv_wup {
+        return select_window(tcb, cx);
+    }
+    u16::try_from(tcb.rcv_wnd >> tcb.rcv_wscale).unwrap_or(u16::MAX)
+}
+
 fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }

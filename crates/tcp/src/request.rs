@@ -23,7 +23,7 @@ use crate::{
     option::Options,
     output,
     receive_window::ReceiveBuffer,
-    reset,
+    reset, retransmit,
     seq::SeqNum,
     state::State,
     tcb::{OpenParams, Tcb, TcbFlags},
@@ -235,6 +235,7 @@ impl Request {
         tcb.mss.on_handshake(self.peer_mss, self.timestamps);
         tcb.last_sent_at = self.sent_at;
         tcb.recovery.on_request_retransmits(self.retransmits);
+        retransmit::arm_rto(&mut tcb, cx);
         tcb
     }
 

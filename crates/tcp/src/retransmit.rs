@@ -125,6 +125,11 @@ impl Recovery {
         }
     }
 
+    /// Segments of the hole at SND.UNA that may leave whatever the window says.
+    fn head_segments(&self) -> u32 {
+        if self.state == CaState::Recovery { u32::from(self.hole_segments).max(1) } else { 1 }
+    }
+
     /// Counts a timeout of whatever is outstanding.
     pub(crate) fn count_timeout(&mut self, now: Instant) {
         if self.timeouts == 0 {
@@ -311,8 +316,8 @@ fn enter_loss(tcb: &mut Tcb) {
     tcb.send_queue.mark_all_lost();
 }
 
-/// Sends what is marked lost, oldest first, as the windows allow. The head may always leave: its loss paid for it
-/// (RFC 5681 §3.2 step 3).
+/// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
+/// paid for it (RFC 5681 §3.2 step 3).
 pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
@@ -321,7 +326,7 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         let window = (tcb.snd_una + tcb.snd_wnd) - seq;
         let mut room = tcb.congestion.available(tcb.pipe());
         if index == 0 {
-            room = room.max(mss);
+            room = room.max(tcb.recovery.head_segments() * mss);
         } else if window <= 0 {
             break;
         }

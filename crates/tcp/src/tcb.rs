@@ -173,6 +173,8 @@ pub struct Tcb {
     pub(crate) probe_since: Instant,
     /// Probes without an answer: zero-window or keepalive.
     pub(crate) probes_out: u8,
+    /// Probes since the window last let something out: the exponent of the persist timer.
+    pub(crate) persist_backoff: u8,
     /// What ended the connection, until the application takes it (Linux `sk_err`).
     pub(crate) error: Option<TcpError>,
     /// What the network reported meanwhile: the reason given when a timer gives up (Linux `sk_err_soft`).
@@ -267,6 +269,7 @@ impl Tcb {
             last_challenge_at: None,
             probe_since: cx.now,
             probes_out: 0,
+            persist_backoff: 0,
             error: None,
             soft_error: None,
             not_sent_lowat: config.tcp_notsent_lowat,

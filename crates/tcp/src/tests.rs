@@ -1,5 +1,14 @@
 //! The engine under test: two control blocks joined by a network in virtual time.
 
+mod close;
+mod fast_path;
+mod handshake;
+mod loss;
+mod memory;
 mod net;
+mod segments;
+mod small;
 mod states;
 mod stress;
+mod timers;
+mod window;

@@ -136,7 +136,6 @@ fn on_delack(tcb: &mut Tcb, cx: &Cx<'_>) {
 
 /// An orphan's peer never sent its FIN. Linux: tcp_keepalive_timer in TCP_FIN_WAIT2.
 fn on_fin_wait_2(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    cx.count(Counter::TcpExtTCPTimeouts);
     tcb.finish(cx, None);
 }
 
@@ -161,6 +160,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         tcb.probe_since = cx.now;
     }
     tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.persist_backoff = tcb.persist_backoff.saturating_add(1);
     cx.count(Counter::TcpExtTCPWinProbe);
     arm_persist(tcb, cx);
 }
@@ -173,15 +173,17 @@ fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     {
         return true;
     }
-    let orphan = tcb.flags.contains(TcbFlags::ORPHAN);
-    let limit = if orphan { retransmit::orphan_retries(cx.config) } else { cx.config.tcp_retries2 };
-    tcb.probes_out >= limit
+    if tcb.flags.contains(TcbFlags::ORPHAN) {
+        // Nobody waits for this data: a peer that keeps its window closed may not hold it for ever.
+        return tcb.persist_backoff >= retransmit::orphan_retries(cx.config);
+    }
+    tcb.probes_out >= cx.config.tcp_retries2
 }
 
-/// Arms the persist slot: RTO, doubled per unanswered probe up to `tcp_rto_max`.
+/// Arms the persist slot: RTO, doubled per probe while the window stays closed, up to `tcp_rto_max`.
 pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
     let base = tcb.rtt.base_rto();
-    let wait = base.saturating_mul(1 << tcb.probes_out.min(16)).min(cx.config.tcp_rto_max);
+    let wait = base.saturating_mul(1 << tcb.persist_backoff.min(16)).min(cx.config.tcp_rto_max);
     tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + wait);
 }
 

@@ -48,6 +48,9 @@ pub(super) fn check(
         note_alive(tcb, cx.now);
         return Ok(());
     }
+    if segment.seq_len() == 0 {
+        cx.count(Counter::TcpExtTCPPureAcks);
+    }
     process(tcb, segment, cx);
     after_fin_acked(tcb, cx)
 }
@@ -97,7 +100,6 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     retransmit::on_ack(tcb, cx, &acked, rtt, duplicate);
     update_timer(tcb, cx, &acked);
     if acked.bytes > 0 {
-        cx.count(Counter::TcpExtTCPPureAcks);
         tcb.grow_sndbuf(cx);
     }
 }
@@ -108,7 +110,7 @@ fn update_window(tcb: &mut Tcb, segment: &Segment<'_>) -> bool {
     let window = scaled_window(tcb, segment);
     let newer = header.ack.gt(tcb.snd_una)
         || header.seq.gt(tcb.snd_wl1)
-        || (header.seq == tcb.snd_wl1 && window > tcb.snd_wnd);
+        || (header.seq == tcb.snd_wl1 && (window > tcb.snd_wnd || window == 0));
     if !newer {
         return false;
     }

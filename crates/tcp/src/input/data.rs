@@ -128,7 +128,7 @@ fn queue_out_of_order(
 
 /// A duplicate ACK for every segment out of order (RFC 5681 §4.2): they must not be merged, the peer counts them.
 fn answer_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if !output::send_ack(tcb, cx) {
+    if !output::send_duplicate_ack(tcb, cx) {
         tcb.ack.schedule_now();
     }
 }

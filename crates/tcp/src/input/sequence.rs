@@ -30,6 +30,11 @@ pub(super) fn check(
 ) -> Result<(), DropReason> {
     let rst = segment.header.has(Flags::RST);
     if !rst && is_paws_reject(tcb, segment, cx.now) {
+        if segment.seq_len() == 0 && segment.header.ack.lt(tcb.snd_una) {
+            // An ACK that was overtaken: it needs no answer.
+            cx.count(Counter::TcpExtPAWSOldAck);
+            return Err(DropReason::TcpPaws);
+        }
         cx.count(Counter::TcpExtPAWSEstab);
         answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedPAWS);
         return Err(DropReason::TcpPaws);

@@ -207,7 +207,7 @@ impl Host {
 
     fn run_timers(&mut self, now: Instant) {
         if self.tcb.as_ref().and_then(Tcb::next_deadline).is_some_and(|at| at <= now) {
-            self.enter(now, |tcb, cx| on_timer(tcb, cx));
+            self.enter(now, on_timer);
         }
         if let Some(mut request) = self.request.take() {
             let Self { pool, counters, out, config, rng, .. } = self;
@@ -438,7 +438,7 @@ impl Net {
     }
 
     /// When something happens next.
-    pub(crate) fn next_event(&mut self) -> Option<Instant> {
+    pub(crate) fn next_event(&self) -> Option<Instant> {
         let delivery = self.in_flight.keys().next().map(|&(at, _)| at);
         [delivery, self.a.deadline(), self.b.deadline()].into_iter().flatten().min()
     }

@@ -1,0 +1,145 @@
+//! Passive opens as requests, and the options of the handshake.
+
+use core::time::Duration;
+
+use pkt::DropReason;
+
+use super::net::{Net, Side};
+use crate::{Counter, Flags, Request, State, Tcb, TimeWait};
+
+#[test]
+fn small_objects_are_small() {
+    assert!(size_of::<Request>() <= 256, "{}", size_of::<Request>());
+    assert!(size_of::<TimeWait>() <= 128, "{}", size_of::<TimeWait>());
+    assert!(size_of::<Tcb>() <= 1024, "{}", size_of::<Tcb>());
+}
+
+#[test]
+fn a_full_accept_queue_drops_the_ack_and_takes_the_next() {
+    let mut net = Net::new(1);
+    net.host(Side::B).listening = true;
+    net.host(Side::B).accept_room = false;
+    net.connect(Side::A);
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::A), State::Established);
+    assert_eq!(net.state(Side::B), State::SynRecv);
+    assert_eq!(net.host(Side::B).drops, [DropReason::ListenOverflow]);
+    assert_eq!(net.count(Side::B, Counter::TcpExtListenOverflows), 1);
+    net.send(Side::A, b"early");
+    net.host(Side::B).accept_room = true;
+    net.run_for(Duration::from_secs(3));
+    assert_eq!(net.state(Side::B), State::Established);
+    assert_eq!(net.recv(Side::B), b"early");
+    net.finish_clean();
+}
+
+#[test]
+fn a_lost_ack_is_replaced_by_the_first_data() {
+    let mut net = Net::new(2);
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.run_until(|net| net.state(Side::A) == State::Established);
+    net.lose_in_flight();
+    net.send(Side::A, b"hello");
+    net.step();
+    assert_eq!(net.state(Side::B), State::Established);
+    assert_eq!(net.recv(Side::B), b"hello");
+    net.finish_clean();
+}
+
+#[test]
+fn a_repeated_syn_is_answered_again() {
+    let mut net = Net::new(3);
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.step();
+    net.lose_in_flight();
+    net.run_until(|net| net.state(Side::B) == State::Established);
+    assert_eq!(net.state(Side::A), State::Established);
+    assert!(net.count(Side::A, Counter::TcpExtTCPSynRetrans) <= 1);
+    net.finish_clean();
+}
+
+#[test]
+fn a_wrong_ack_of_the_syn_ack_is_reset() {
+    let mut net = Net::new(4);
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.step();
+    net.run_until(|net| net.state(Side::A) == State::Established);
+    let mut wrong = net.log[0].header.clone();
+    wrong.flags = Flags::ACK;
+    wrong.seq += 1;
+    wrong.ack = net.log[1].header.seq + 99;
+    wrong.options = crate::Options::new();
+    net.inject(Side::B, &wrong, b"");
+    let rst = net.log.last().unwrap();
+    assert_eq!((rst.header.flags, rst.header.seq), (Flags::RST, wrong.ack));
+    assert_eq!(net.state(Side::B), State::SynRecv);
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::B), State::Established);
+    net.finish_clean();
+}
+
+#[test]
+fn a_reset_removes_a_request() {
+    let mut net = Net::new(5);
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.step();
+    let mut rst = net.log[0].header.clone();
+    rst.flags = Flags::RST;
+    rst.seq += 1;
+    net.inject(Side::B, &rst, b"");
+    assert_eq!(net.state(Side::B), State::Listen);
+    assert_eq!(net.count(Side::B, Counter::TcpExtEmbryonicRsts), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn options_are_used_only_when_both_sides_offer_them() {
+    for (a, b) in [(true, false), (false, true), (false, false)] {
+        let mut net = Net::new(6);
+        net.host(Side::A).config.tcp_timestamps = a;
+        net.host(Side::A).config.tcp_window_scaling = a;
+        net.host(Side::B).config.tcp_timestamps = b;
+        net.host(Side::B).config.tcp_window_scaling = b;
+        net.open();
+        for side in [Side::A, Side::B] {
+            let info = net.tcb(side).info();
+            assert!(!info.timestamps);
+            assert_eq!(info.window_scales, (0, 0));
+            assert_eq!(info.snd_mss, 1460);
+        }
+        let syn_ack = &net.log[1].header.options;
+        assert_eq!((syn_ack.window_scale, syn_ack.timestamps), (None, None));
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn the_smaller_mss_counts() {
+    let mut net = Net::new(7);
+    net.host(Side::B).path.mtu = 600;
+    net.host(Side::A).options.maxseg = Some(1000);
+    net.open();
+    assert_eq!(net.log[0].header.options.mss, Some(1000));
+    assert_eq!(net.log[1].header.options.mss, Some(560));
+    assert_eq!(net.tcb(Side::A).mss(), 548);
+    assert_eq!(net.tcb(Side::B).mss(), 548);
+    net.finish_clean();
+}
+
+#[test]
+fn a_lossy_handshake_starts_with_one_segment() {
+    let mut net = Net::new(8);
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.lose_in_flight();
+    net.run_until(|net| net.state(Side::B) == State::Established);
+    let info = net.tcb(Side::A).info();
+    assert_eq!(info.cwnd, info.snd_mss);
+    // The timestamp told which SYN was answered.
+    assert_eq!(info.rtt, Some(Duration::from_millis(20)));
+    net.finish_clean();
+}

@@ -1,0 +1,1 @@
+//! Packet memory runs out: everything waits and nothing is lost.

@@ -1,0 +1,136 @@
+//! Small writes: Nagle, cork, no delay, push, and what ends the waiting.
+
+use core::time::Duration;
+use std::vec::Vec;
+
+use super::net::{Net, Side};
+use crate::Flags;
+
+fn data_lens(net: &Net, from: usize) -> Vec<u32> {
+    net.sent_by(Side::A, from).iter().map(|sent| sent.len).filter(|&len| len > 0).collect()
+}
+
+fn quiet(seed: u64) -> (Net, usize) {
+    let mut net = Net::established(seed);
+    net.run_for(Duration::from_millis(100));
+    let before = net.log.len();
+    (net, before)
+}
+
+#[test]
+fn nagle_gathers_small_writes_while_one_is_unacknowledged() {
+    let (mut net, before) = quiet(1);
+    for _ in 0..10 {
+        net.send(Side::A, b"0123456789");
+    }
+    assert_eq!(data_lens(&net, before), [10]);
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(data_lens(&net, before), [10, 90]);
+    assert_eq!(net.recv(Side::B).len(), 100);
+    net.finish_clean();
+}
+
+#[test]
+fn nagle_lets_full_segments_go() {
+    let (mut net, before) = quiet(2);
+    net.send(Side::A, b"small");
+    net.send(Side::A, &[1; 1448 * 2 + 10]);
+    assert_eq!(data_lens(&net, before), [5, 1448, 1448]);
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(data_lens(&net, before), [5, 1448, 1448, 10]);
+    net.finish_clean();
+}
+
+#[test]
+fn minshall_lets_a_small_tail_follow_full_segments() {
+    let (mut net, before) = quiet(3);
+    net.send(Side::A, &[1; 1448 + 10]);
+    assert_eq!(data_lens(&net, before), [1448, 10]);
+    net.finish_clean();
+}
+
+#[test]
+fn nodelay_sends_each_write_at_once() {
+    let (mut net, before) = quiet(4);
+    net.tcb(Side::A).set_nodelay(true);
+    for _ in 0..5 {
+        net.send(Side::A, b"abc");
+    }
+    assert_eq!(data_lens(&net, before), [3; 5]);
+    assert!(net.sent_by(Side::A, before).iter().all(|sent| sent.header.has(Flags::PSH)));
+    net.finish_clean();
+}
+
+#[test]
+fn turning_nodelay_on_releases_what_nagle_holds() {
+    let (mut net, before) = quiet(5);
+    net.send(Side::A, b"one");
+    net.send(Side::A, b"two");
+    assert_eq!(data_lens(&net, before), [3]);
+    net.call(Side::A, |tcb, _| tcb.set_nodelay(true));
+    assert_eq!(data_lens(&net, before), [3, 3]);
+    net.finish_clean();
+}
+
+#[test]
+fn cork_holds_a_small_tail_until_it_is_pulled() {
+    let (mut net, before) = quiet(6);
+    net.call(Side::A, |tcb, _| tcb.set_cork(true));
+    net.send(Side::A, &[1; 100]);
+    net.send(Side::A, &[2; 1448]);
+    assert_eq!(data_lens(&net, before), [1448]);
+    net.call(Side::A, |tcb, _| tcb.set_cork(false));
+    assert_eq!(data_lens(&net, before), [1448, 100]);
+    net.finish_clean();
+}
+
+#[test]
+fn cork_holds_no_longer_than_a_timeout() {
+    let (mut net, before) = quiet(7);
+    net.call(Side::A, |tcb, _| tcb.set_cork(true));
+    net.send(Side::A, &[1; 100]);
+    net.run_for(Duration::from_millis(200));
+    assert!(data_lens(&net, before).is_empty());
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(data_lens(&net, before), [100]);
+    net.finish_clean();
+}
+
+#[test]
+fn close_sends_what_was_held_with_its_fin() {
+    let (mut net, before) = quiet(8);
+    net.send(Side::A, b"one");
+    net.send(Side::A, b"two");
+    net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
+    let sent = net.sent_by(Side::A, before);
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[1].header.flags, Flags::ACK | Flags::PSH | Flags::FIN);
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.recv(Side::B), b"onetwo");
+    net.finish_clean();
+}
+
+#[test]
+fn push_ends_a_write_and_not_its_segments() {
+    let (mut net, before) = quiet(9);
+    net.send(Side::A, &[1; 3 * 1448]);
+    let pushed: Vec<bool> =
+        net.sent_by(Side::A, before).iter().map(|sent| sent.header.has(Flags::PSH)).collect();
+    assert_eq!(pushed, [false, false, true]);
+    net.finish_clean();
+}
+
+#[test]
+fn more_to_come_leaves_push_to_the_last_write() {
+    let (mut net, before) = quiet(10);
+    net.tcb(Side::A).set_nodelay(true);
+    let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&b"head"[..]], true));
+    assert_eq!(sent, Ok(4));
+    net.send(Side::A, b"tail");
+    let sent = net.sent_by(Side::A, before);
+    let last = sent.last().expect("something was sent");
+    assert!(last.header.has(Flags::PSH));
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.recv(Side::B), b"headtail");
+    net.finish_clean();
+}

@@ -1,0 +1,228 @@
+//! Delayed ACKs, retransmission time-outs, keepalive, and how each of them gives up.
+
+use core::time::Duration;
+use std::vec::Vec;
+
+use super::net::{Impairment, Net, Side};
+use crate::{Counter, Flags, Keepalive, SendError, State, TcpError};
+
+const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
+
+/// Milliseconds between the segments A sent since `from`.
+fn gaps(net: &Net, from: usize) -> Vec<u128> {
+    let sent = net.sent_by(Side::A, from);
+    sent.windows(2).map(|pair| (pair[1].at - pair[0].at).as_millis()).collect()
+}
+
+#[test]
+fn syn_is_repeated_six_times_with_doubling_waits_and_then_times_out() {
+    let mut net = Net::new(1);
+    net.impairment = BLACK_HOLE;
+    net.connect(Side::A);
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == State::Close);
+    assert_eq!(net.now - start, Duration::from_secs(127));
+    assert_eq!(gaps(&net, 0), [1000, 2000, 4000, 8000, 16000, 32000]);
+    assert!(net.log.iter().all(|sent| sent.header.flags == Flags::SYN));
+    assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSynRetrans), 6);
+    net.finish_clean();
+}
+
+#[test]
+fn syn_ack_is_repeated_five_times_and_the_request_forgotten() {
+    let mut net = Net::new(2);
+    net.host(Side::B).listening = true;
+    net.connect(Side::A);
+    net.step();
+    net.impairment = BLACK_HOLE;
+    net.lose_in_flight();
+    net.run_until(|net| net.state(Side::B) == State::Listen);
+    let syn_ack = Flags::SYN | Flags::ACK;
+    let sent = net.sent_by(Side::B, 0);
+    assert_eq!(sent.iter().filter(|sent| sent.header.flags == syn_ack).count(), 6);
+    assert_eq!(net.count(Side::B, Counter::TcpAttemptFails), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
+    let mut net = Net::established(3);
+    // Past the quick ACKs of the start: this side answers what it receives.
+    net.tcb(Side::B).set_quickack(false);
+    net.send(Side::A, b"one");
+    let before = net.log.len();
+    net.step();
+    let arrived = net.now;
+    assert!(net.sent_by(Side::B, before).is_empty());
+    net.run_for(Duration::from_millis(200));
+    let ack_at = net.sent_by(Side::B, before)[0].at;
+    assert_eq!(ack_at - arrived, Duration::from_millis(40));
+    assert_eq!(net.count(Side::B, Counter::TcpExtDelayedACKs), 1);
+
+    net.tcb(Side::B).set_quickack(false);
+    net.send(Side::A, &[1; 3 * 1448]);
+    let before = net.log.len();
+    net.run_for(Duration::from_millis(10));
+    let acks = net.sent_by(Side::B, before);
+    assert_eq!(acks.len(), 1, "segments two and three are answered together or by the second");
+    assert_eq!(acks[0].at, net.now);
+    net.finish_clean();
+}
+
+#[test]
+fn an_answer_carries_the_ack() {
+    let mut net = Net::established(4);
+    net.run_for(Duration::from_millis(100));
+    for _ in 0..20 {
+        net.send(Side::A, b"request");
+        net.run_for(Duration::from_millis(10));
+        assert_eq!(net.recv(Side::B), b"request");
+        net.send(Side::B, b"answer");
+        net.run_for(Duration::from_millis(10));
+        assert_eq!(net.recv(Side::A), b"answer");
+    }
+    let before = net.log.len();
+    net.send(Side::A, b"request");
+    net.run_for(Duration::from_millis(10));
+    net.recv(Side::B);
+    net.send(Side::B, b"answer");
+    net.run_for(Duration::from_millis(10));
+    assert_eq!(net.log.len() - before, 2, "one segment each way");
+    net.finish_clean();
+}
+
+#[test]
+fn first_segments_of_a_connection_are_acknowledged_at_once() {
+    let mut net = Net::established(5);
+    net.tcb(Side::A).set_nodelay(true);
+    let before = net.log.len();
+    for _ in 0..5 {
+        net.send(Side::A, b"x");
+        net.run_for(Duration::from_millis(10));
+    }
+    assert_eq!(net.sent_by(Side::B, before).len(), 5);
+    net.finish_clean();
+}
+
+#[test]
+fn retransmission_doubles_its_wait_and_gives_up_after_r2() {
+    let mut net = Net::established(6);
+    net.run_for(Duration::from_millis(100));
+    net.impairment = BLACK_HOLE;
+    let before = net.log.len();
+    net.send(Side::A, b"lost");
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == State::Close);
+    let gaps = gaps(&net, before);
+    assert_eq!(&gaps[..5], [220, 440, 880, 1760, 3520]);
+    assert_eq!(gaps.iter().max(), Some(&120_000));
+    assert_eq!(gaps.len(), 15);
+    let took = (net.now - start).as_secs();
+    assert!((924..1100).contains(&took), "gave up after {took} s");
+    assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPAbortOnTimeout), 1);
+    let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&b"x"[..]], false));
+    assert_eq!(sent, Err(SendError::BrokenPipe));
+    net.finish_clean();
+}
+
+#[test]
+fn user_timeout_replaces_r2() {
+    let mut net = Net::established(7);
+    net.run_for(Duration::from_millis(100));
+    net.tcb(Side::A).set_user_timeout(Some(Duration::from_secs(5)));
+    net.impairment = BLACK_HOLE;
+    net.send(Side::A, b"lost");
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == State::Close);
+    let took = net.now - start;
+    assert!((5000..5500).contains(&took.as_millis()), "{took:?}");
+    assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
+    net.finish_clean();
+}
+
+#[test]
+fn an_orphan_gives_up_earlier() {
+    let mut net = Net::established(8);
+    net.run_for(Duration::from_millis(100));
+    net.impairment = BLACK_HOLE;
+    net.send(Side::A, b"lost");
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == State::Close);
+    let took = (net.now - start).as_secs();
+    assert!((100..250).contains(&took), "gave up after {took} s");
+    net.finish_clean();
+}
+
+#[test]
+fn keepalive_finds_a_dead_peer() {
+    let mut net = Net::established(9);
+    net.run_for(Duration::from_millis(100));
+    let keepalive =
+        Keepalive { time: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 };
+    net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(keepalive)));
+    net.impairment = BLACK_HOLE;
+    let before = net.log.len();
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == State::Close);
+    assert_eq!((net.now - start).as_secs(), 7200 + 9 * 75);
+    let sent = net.sent_by(Side::A, before);
+    assert_eq!(sent.len(), 10, "nine probes and a reset");
+    assert!(sent[9].header.flags.contains(Flags::RST));
+    assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), 9);
+    net.finish_clean();
+}
+
+#[test]
+fn keepalive_leaves_a_living_peer_alone() {
+    let mut net = Net::established(10);
+    net.run_for(Duration::from_millis(100));
+    let keepalive =
+        Keepalive { time: Duration::from_secs(10), interval: Duration::from_secs(1), probes: 3 };
+    net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(keepalive)));
+    let before = net.log.len();
+    net.run_for(Duration::from_secs(100));
+    assert_eq!(net.state(Side::A), State::Established);
+    let probes = net.sent_by(Side::A, before).len();
+    let answers = net.sent_by(Side::B, before).len();
+    assert_eq!(probes, answers);
+    assert!((8..=10).contains(&probes), "{probes}");
+    net.finish_clean();
+}
+
+#[test]
+fn fin_wait_2_of_an_orphan_ends_by_itself() {
+    let mut net = Net::established(11);
+    net.run_for(Duration::from_millis(100));
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.state(Side::A), State::FinWait2);
+    net.run_for(Duration::from_secs(59));
+    assert_eq!(net.state(Side::A), State::FinWait2);
+    net.run_for(Duration::from_secs(2));
+    assert_eq!(net.state(Side::A), State::Close);
+    net.finish_clean();
+}
+
+#[test]
+fn fin_wait_2_of_an_open_socket_waits() {
+    let mut net = Net::established(12);
+    net.run_for(Duration::from_millis(100));
+    net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
+    net.run_for(Duration::from_secs(3600));
+    assert_eq!(net.state(Side::A), State::FinWait2);
+    net.finish_clean();
+}
+
+#[test]
+fn deadline_of_an_idle_connection_is_none() {
+    let mut net = Net::established(13);
+    net.send(Side::A, b"x");
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.tcb(Side::A).next_deadline(), None);
+    assert_eq!(net.tcb(Side::B).next_deadline(), None);
+    net.finish_clean();
+}
