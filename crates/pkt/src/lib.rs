@@ -30,6 +30,27 @@
 //! frees the original. Received: `Pool::rx_slot` → the device reads → `RxSlot::finish` → `require_linear` and
 //! `pull` per layer → `copy_to` the application → `Pool::free`.
 //!
+//! ```
+//! use pkt::{Domain, DomainConfig, Sum};
+//!
+//! let domain = Domain::new(DomainConfig::default());
+//! let mut pool = domain.pool();
+//!
+//! let mut queued = pool.alloc_fclone().expect("memory");
+//! assert_eq!(queued.append(&mut pool, &[7; 4000]), 4000);
+//!
+//! let mut sent = queued.clone_in(&mut pool).expect("memory");
+//! sent.push(20).fill(0);
+//! assert_eq!((queued.len(), sent.len()), (4000, 4020));
+//! assert_eq!(sent.checksum(20, 4000), Sum::of(&[7; 4000]));
+//! assert!(queued.clone_busy());
+//!
+//! pool.free(sent);
+//! assert!(!queued.clone_busy());
+//! pool.free(queued);
+//! assert_eq!(domain.balance(), 0);
+//! ```
+//!
 //! Unsafe code for memory lives in this crate and nowhere above it. What two threads share (page counts,
 //! return lists, the fclone pair) is checked by the loom models in tests/loom.rs.
 //!

@@ -174,8 +174,6 @@ pub(crate) struct Slice {
 
 // SAFETY: the bytes are read-only while any slice over them lives, and the count is atomic.
 unsafe impl Send for Slice {}
-// SAFETY: as above.
-unsafe impl Sync for Slice {}
 
 impl Slice {
     /// Never zero.

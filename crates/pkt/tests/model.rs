@@ -165,16 +165,7 @@ impl World {
         let (mut packet, mut bytes) = self.packets.swap_remove(index);
         match *step {
             Step::Append { pool, sum, .. } => {
-                let pool = &mut self.pools[pool];
-                let taken = if sum {
-                    let (taken, sum) = packet.append_and_sum(pool, &fresh);
-                    assert_eq!(sum.fold(), naive(&fresh[..taken]));
-                    taken
-                } else {
-                    packet.append(pool, &fresh)
-                };
-                assert!(taken == fresh.len() || packet.frag_count() == FRAGS_MAX);
-                bytes.extend(&fresh[..taken]);
+                bytes.extend(append(&mut packet, &mut self.pools[pool], &fresh, sum));
             }
             Step::Put { len, .. } => match packet.put(len) {
                 Some(tail) => {
@@ -309,6 +300,19 @@ impl World {
         }
         assert_eq!(usize::try_from(self.domain.balance()), Ok(self.packets.len()));
     }
+}
+
+/// Appends `fresh` and returns what was taken of it.
+fn append<'a>(packet: &mut Packet, pool: &mut Pool, fresh: &'a [u8], sum: bool) -> &'a [u8] {
+    let taken = if sum {
+        let (taken, sum) = packet.append_and_sum(pool, fresh);
+        assert_eq!(sum.fold(), naive(&fresh[..taken]));
+        taken
+    } else {
+        packet.append(pool, fresh)
+    };
+    assert!(taken == fresh.len() || packet.frag_count() == FRAGS_MAX);
+    &fresh[..taken]
 }
 
 /// RFC 1071 as it is written.
