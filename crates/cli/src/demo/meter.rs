@@ -19,6 +19,7 @@ pub(super) struct Slice {
 /// sees the work complete.
 #[derive(Debug)]
 pub(super) struct Meter {
+    start: Mark,
     begin: Instant,
     end: Instant,
     /// Work counted so far, measured or not.
@@ -49,8 +50,9 @@ pub(super) struct Measured {
 impl Meter {
     /// Starts the slice now.
     pub(super) fn start(slice: Slice) -> Self {
-        let begin = Instant::now() + slice.warmup;
-        Self { begin, end: begin + slice.measure, work: 0, first: None, last: None }
+        let start = Mark::new(Instant::now(), 0);
+        let begin = start.time + slice.warmup;
+        Self { start, begin, end: begin + slice.measure, work: 0, first: None, last: None }
     }
 
     /// When work need not start any more.
@@ -65,16 +67,17 @@ impl Meter {
 
     /// Counts completed work; `false` once the slice is over.
     pub(super) fn add(&mut self, work: u64) -> bool {
+        let before = self.work;
         self.work += work;
         if self.last.is_some() {
             return false;
         }
         let now = Instant::now();
-        if self.first.is_none() {
-            if now >= self.begin {
-                self.first = Some(Mark::new(now, self.work));
-            }
-        } else if now >= self.end {
+        if self.first.is_none() && now >= self.begin {
+            // From `begin`, not from now: a stall over that moment is part of what is measured.
+            self.first = Some(Mark { time: self.begin, ..Mark::new(now, before) });
+        }
+        if now >= self.end {
             self.last = Some(Mark::new(now, self.work));
             return false;
         }
@@ -85,12 +88,12 @@ impl Meter {
     pub(super) fn finish(self) -> Measured {
         let last = self.last.unwrap_or_else(|| Mark::new(Instant::now(), self.work));
         let first = self.first.unwrap_or(Mark { time: self.begin, work: 0, ..last });
-        let seconds = last.time.saturating_duration_since(first.time).as_secs_f64().max(1e-9);
-        Measured {
-            work: last.work - first.work,
-            seconds,
-            cores: (last.cpu_seconds - first.cpu_seconds) / seconds,
-        }
+        Measured::between(first, last)
+    }
+
+    /// The result from the start to this moment, warm-up and all.
+    pub(super) fn finish_whole(self) -> Measured {
+        Measured::between(self.start, Mark::new(Instant::now(), self.work))
     }
 }
 
@@ -107,6 +110,17 @@ impl Mark {
 }
 
 impl Measured {
+    fn between(first: Mark, last: Mark) -> Self {
+        let seconds = last.time.saturating_duration_since(first.time).as_secs_f64().max(1e-9);
+        let cores = (last.cpu_seconds - first.cpu_seconds) / seconds;
+        Self { work: last.work - first.work, seconds, cores }
+    }
+
+    /// Work in bytes as bits per second.
+    pub(super) fn bits_per_second(&self) -> f64 {
+        self.per_second() * 8.0
+    }
+
     /// Work per second.
     pub(super) fn per_second(&self) -> f64 {
         #[expect(
@@ -132,8 +146,21 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let result = meter.finish();
-        assert_eq!(result.work, measured);
-        assert!(result.seconds >= 0.015 && result.cores >= 0.0, "{result:?}");
-        assert!(result.work <= 25 && result.per_second() <= 1000.0, "{result:?}");
+        // The loop does not see the last one.
+        assert_eq!(result.work, measured + 1);
+        assert!(result.seconds >= 0.020 && result.cores >= 0.0, "{result:?}");
+        assert!(result.work <= 22 && result.per_second() <= 1100.0, "{result:?}");
+    }
+
+    #[test]
+    fn a_stall_counts_even_over_the_whole_slice() {
+        let (warmup, measure) = (Duration::from_millis(1), Duration::from_millis(2));
+        let mut meter = Meter::start(Slice { warmup, measure, seed: 0 });
+        assert!(meter.add(100));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!meter.add(7));
+        let result = meter.finish();
+        assert_eq!(result.work, 7);
+        assert!(result.seconds >= 0.048, "{result:?}");
     }
 }

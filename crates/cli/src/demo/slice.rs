@@ -57,8 +57,8 @@ pub(super) struct Sample {
 /// Runs one slice.
 pub(super) fn run<H: Host>(pair: &Pair<H>, workload: Workload, slice: Slice) -> Result<Sample> {
     match workload {
-        Workload::BulkMtu1500 | Workload::BulkSuperframes => stream(pair, slice, false),
-        Workload::Lossy => stream(pair, slice, true),
+        Workload::BulkMtu1500 | Workload::BulkSuperframes => bulk(pair, slice),
+        Workload::Lossy => transfer(pair, slice),
         Workload::RequestResponse1 => request_response(pair, slice, 1),
         Workload::RequestResponse100 => request_response(pair, slice, 100),
         Workload::ConnectRate => connect_rate(pair, slice),
@@ -66,12 +66,46 @@ pub(super) fn run<H: Host>(pair: &Pair<H>, workload: Workload, slice: Slice) -> 
 }
 
 /// A one-way stream, measured where it arrives.
-fn stream<H: Host>(pair: &Pair<H>, slice: Slice, checked: bool) -> Result<Sample> {
+fn bulk<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
+    let mut meter = Meter::start(slice);
+    stream(pair, slice, &mut meter, false)?;
+    let measured = meter.finish();
+    Ok(Sample {
+        rate: measured.bits_per_second() / 1e9,
+        cores: measured.cores,
+        latency: None,
+        content: None,
+    })
+}
+
+/// A one-way stream whose content is checked. Counts from the first byte to the last: on a lossy wire a
+/// window inside the transfer would miss the stalls at its edges.
+fn transfer<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
+    let mut meter = Meter::start(slice);
+    let (sent, received) = stream(pair, slice, &mut meter, true)?;
+    if sent.length() != received.length() {
+        bail!("{} bytes were sent and {} received", sent.length(), received.length());
+    }
+    let measured = meter.finish_whole();
+    Ok(Sample {
+        rate: measured.bits_per_second() / 1e6,
+        cores: measured.cores,
+        latency: None,
+        content: Some((sent, received)),
+    })
+}
+
+/// Sends until the slice is over and receives until the end; the sums of both.
+fn stream<H: Host>(
+    pair: &Pair<H>,
+    slice: Slice,
+    meter: &mut Meter,
+    checked: bool,
+) -> Result<(ContentSum, ContentSum)> {
     let (_, mut connections) = connections(pair, 1)?;
     let (mut client, mut server) = connections.pop().context("no connection")?;
-    let mut meter = Meter::start(slice);
     let end = meter.end();
-    let (sent, received) = thread::scope(|scope| {
+    thread::scope(|scope| {
         let sender =
             thread::Builder::new().name("sender".to_owned()).spawn_scoped(scope, || {
                 send_stream(&mut client, end, slice.seed, checked).inspect_err(|_| {
@@ -79,26 +113,14 @@ fn stream<H: Host>(pair: &Pair<H>, slice: Slice, checked: bool) -> Result<Sample
                     let _ = client.shutdown(Shutdown::Both);
                 })
             })?;
-        let received = receive_stream(&mut server, &mut meter, checked);
+        let received = receive_stream(&mut server, meter, checked);
         if received.is_err() {
             // The sender may sit in a write nobody will read.
             let _ = server.shutdown(Shutdown::Both);
         }
         let sent = join(sender);
         let received = received.context("receiving")?;
-        anyhow::Ok((sent.context("sending")?, received))
-    })?;
-    if sent.length() != received.length() && checked {
-        bail!("{} bytes were sent and {} received", sent.length(), received.length());
-    }
-    let measured = meter.finish();
-    #[expect(clippy::cast_precision_loss, reason = "a slice moves far less than 2^52 bytes")]
-    let gigabits = measured.work as f64 * 8.0 / 1e9;
-    Ok(Sample {
-        rate: gigabits / measured.seconds,
-        cores: measured.cores,
-        latency: None,
-        content: checked.then_some((sent, received)),
+        Ok((sent.context("sending")?, received))
     })
 }
 

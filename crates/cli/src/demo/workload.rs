@@ -97,8 +97,9 @@ const TABLE: [Row; 6] = [
         workload: Workload::Lossy,
         name: "lossy",
         title: "lossy wire, checked content",
-        description: "one connection over a wire with 1 % loss and 1 % reordering, seeded; content summed at both ends",
-        unit: "Gbit/s",
+        description: "whole transfers over a wire with 1 % loss and 1 % reordering each way, seeded, from the \
+                      first byte to the last; content summed at both ends",
+        unit: "Mbit/s",
         wire: WireKind::Lossy,
     },
 ];
