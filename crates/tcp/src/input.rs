@@ -135,7 +135,7 @@ fn synchronized(
 /// - SEG.ACK is neither old nor beyond SND.NXT;
 /// - the window field is what it was, and not zero;
 /// - the timestamp is not older than TS.Recent;
-/// - nothing waits out of order.
+/// - nothing waits out of order, not even a FIN.
 ///
 /// Under these `synchronized` would pass steps one to four and six unchanged, so [`established_fast`] starts at the
 /// fifth. `tests::fast_path` runs the same traffic both ways and compares the results.
@@ -156,6 +156,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && tcb.snd_wnd != 0
         && u32::from(header.window) << tcb.snd_wscale == tcb.snd_wnd
         && tcb.reassembly.is_empty()
+        && tcb.reassembly.fin().is_none()
         && !tcb.no_fast_path()
 }
 

@@ -3,6 +3,7 @@
 mod close;
 mod fast_path;
 mod handshake;
+mod hostile;
 mod loss;
 mod memory;
 mod net;

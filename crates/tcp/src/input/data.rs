@@ -35,12 +35,24 @@ pub(super) fn process(
     {
         return abort_on_data(tcb, cx);
     }
+    cut_behind_fin(tcb, segment);
     if segment.seq != tcb.rcv_nxt {
         queue_out_of_order(tcb, segment, cx)
     } else if segment.len > 0 {
         queue_in_order(tcb, segment, cx)
     } else {
         Ok(())
+    }
+}
+
+/// Data behind a FIN that came early is none of the stream's: such a peer contradicts itself.
+fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
+    let Some(fin) = tcb.reassembly.fin() else { return };
+    if segment.seq.lt(fin) && (segment.seq + segment.len).gt(fin) {
+        segment.len = fin.since(segment.seq);
+        if let Some(packet) = segment.packet.as_mut() {
+            packet.truncate(segment.len as usize);
+        }
     }
 }
 

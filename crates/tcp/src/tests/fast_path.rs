@@ -5,7 +5,7 @@ use std::format;
 use std::string::String;
 
 use super::net::{Impairment, Net, Side};
-use crate::Counter;
+use crate::{Counter, Flags, State};
 
 /// A conversation with everything in it that a conversation has; what was sent and what became of both blocks.
 fn conversation(seed: u64, prediction: bool) -> (String, u64) {
@@ -32,6 +32,22 @@ fn conversation(seed: u64, prediction: bool) -> (String, u64) {
         net.count(Side::B, Counter::TcpExtTCPHPHits) + net.count(Side::A, Counter::TcpExtTCPHPAcks);
     net.finish_clean();
     (trace, hits)
+}
+
+#[test]
+fn a_fin_that_overtook_its_data_is_taken_with_it() {
+    let mut net = Net::established(1);
+    net.run_for(Duration::from_millis(100));
+    let data = net.forge(Side::A);
+    let mut fin = data.clone();
+    fin.seq += 4;
+    fin.flags |= Flags::FIN;
+    net.inject(Side::A, &fin, b"");
+    assert_eq!(net.state(Side::A), State::Established);
+    net.inject(Side::A, &data, b"data");
+    assert_eq!(net.state(Side::A), State::CloseWait);
+    assert_eq!(net.recv(Side::A), b"data");
+    net.finish_clean();
 }
 
 #[test]

@@ -241,7 +241,12 @@ impl Host {
 
 impl Net {
     pub(crate) fn new(seed: u64) -> Self {
-        let domain = Domain::new(DomainConfig::default());
+        Self::with_memory(seed, DomainConfig::default())
+    }
+
+    /// A network with little packet memory for both ends together.
+    pub(crate) fn with_memory(seed: u64, config: DomainConfig) -> Self {
+        let domain = Domain::new(config);
         let a = "10.0.0.1:1000".parse().unwrap();
         let b = "10.0.0.2:2000".parse().unwrap();
         Self {
@@ -365,10 +370,6 @@ impl Net {
         self.in_flight.clear();
     }
 
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
     /// Segments `side` sent since `from` in the log.
     pub(crate) fn sent_by(&self, side: Side, from: usize) -> Vec<&Sent> {
         self.log[from..].iter().filter(|sent| sent.from == side).collect()
@@ -424,8 +425,9 @@ impl Net {
             return;
         }
         if self.rng.below(1000) < duplicate {
-            let copy = packet.clone_in(&mut self.host(from).pool);
-            self.schedule(from, copy.unwrap(), self.delay * 3 / 2);
+            if let Some(copy) = packet.clone_in(&mut self.host(from).pool) {
+                self.schedule(from, copy, self.delay * 3 / 2);
+            }
         }
         let late = self.rng.below(1000) < reorder;
         let extra = if late { self.delay * self.rng.below(4) } else { Duration::ZERO };

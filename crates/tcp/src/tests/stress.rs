@@ -36,7 +36,7 @@ impl Flow {
             }
             match net.call(self.from, |tcb, cx| tcb.send(cx, &[&buf[..len]], false)) {
                 Ok(n) => self.written += n as u64,
-                Err(SendError::WouldBlock) => return,
+                Err(SendError::WouldBlock | SendError::NoMemory) => return,
                 Err(error) => panic!("send: {error:?}"),
             }
             if self.written == self.total {
@@ -74,7 +74,7 @@ impl Flow {
 }
 
 /// Runs a transfer both ways and answers the virtual time it took.
-fn transfer(net: &mut Net, seed: u64, a_to_b: u64, b_to_a: u64) -> Duration {
+pub(super) fn transfer(net: &mut Net, seed: u64, a_to_b: u64, b_to_a: u64) -> Duration {
     let start = net.now;
     let mut rng = Rng::new(seed ^ 0xabcd);
     let mut flows = [Flow::new(Side::A, a_to_b), Flow::new(Side::B, b_to_a)];
