@@ -12,7 +12,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -52,6 +52,8 @@ pub struct TcpSocket {
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
+    /// Both ends are this host.
+    over_loopback: bool,
     this: Weak<Self>,
     // Written by the holder, read by anybody.
     /// `Readiness` bits as of the last change. Written under the lock, read by waiters without it.
@@ -89,6 +91,7 @@ pub(crate) struct StreamState {
 
 impl TcpSocket {
     pub(super) fn new(
+        host: &Host,
         tuple: FourTuple,
         hash: u32,
         core: CoreId,
@@ -100,6 +103,7 @@ impl TcpSocket {
             tuple,
             hash,
             core,
+            over_loopback: host.is_local(tuple.remote.ip()),
             this: this.clone(),
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
@@ -111,6 +115,14 @@ impl TcpSocket {
             readers: EventCount::new(),
             writers: EventCount::new(),
         })
+    }
+
+    pub(crate) const fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+
+    pub(crate) const fn is_over_loopback(&self) -> bool {
+        self.over_loopback
     }
 
     /// Address and port of our end.
