@@ -42,7 +42,7 @@ pub fn run(args: &MemoryArgs) -> Result<()> {
 
 /// One workload: every arm in turn, as often as asked.
 fn one(args: &MemoryArgs, time: Duration, idle_sockets: usize) -> Result<Workload> {
-    let mut arms = vec![
+    let mut arms = [
         ("smoltcp, checksums", smoltcp(true, idle_sockets)?),
         ("quietline, checksums", quietline(true, false, idle_sockets)?),
         ("smoltcp", smoltcp(false, idle_sockets)?),
