@@ -4,6 +4,7 @@
 //!
 //! Not here: fragmentation and reassembly (fragments are dropped with a counted reason), IPv6 input.
 
+mod early_demux;
 pub mod header;
 mod icmp;
 mod input;

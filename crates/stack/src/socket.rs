@@ -13,6 +13,9 @@ mod time_wait;
 
 use std::sync::Arc;
 
+use pkt::{DropReason, Packet};
+use tcp::FourTuple;
+
 pub use calls::ShutdownHow;
 pub use listener::Listener;
 pub(crate) use request::RequestSocket;
@@ -28,6 +31,23 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// Is `tuple` the flow of the packet before?
+    #[inline]
+    pub(crate) fn is(&self, tuple: &FourTuple, over_loopback: bool) -> bool {
+        self.socket.as_ref().is_some_and(|socket| {
+            socket.tuple() == tuple && socket.is_over_loopback() == over_loopback
+        })
+    }
+
+    /// One more segment for the current connection.
+    #[inline]
+    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+        match &self.socket {
+            Some(socket) => socket.segment(host, cx, packet),
+            None => cx.drop_packet(DropReason::TcpNoSocket, packet),
+        }
+    }
+
     /// The next packet of the batch goes to `socket`; the socket before it, if another, has had its packets.
     pub(crate) fn follow(&mut self, host: &Host, cx: &mut Cx, socket: &Arc<TcpSocket>) {
         if self.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {

@@ -11,7 +11,10 @@ use std::{
     collections::VecDeque,
     format,
     string::{String, ToString},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
     vec::Vec,
 };
@@ -177,6 +180,9 @@ struct InFlight {
 struct Direction {
     impairment: Impairment,
     direct: bool,
+    /// Packets ready or on their way, to find an empty direction without the lock. Written under it; whoever is rung
+    /// after a push sees it, because the doorbell orders.
+    len: AtomicUsize,
     in_flight: Mutex<InFlight>,
     doorbell: OnceLock<Doorbell>,
 }
@@ -186,6 +192,7 @@ impl Direction {
         Self {
             impairment,
             direct: impairment.is_none(),
+            len: AtomicUsize::new(0),
             in_flight: Mutex::new(InFlight {
                 ready: VecDeque::new(),
                 timed: VecDeque::new(),
@@ -265,12 +272,17 @@ impl Device for Wire {
 
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let direction = &self.incoming[usize::from(queue.0)];
+        if direction.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
         let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         let InFlight { ready, timed, .. } = &mut *in_flight;
         while timed.front().is_some_and(|first| first.due <= cx.now) {
             ready.extend(timed.pop_front().map(|first| first.packet));
         }
-        take_up_to(ready, budget, out)
+        let taken = take_up_to(ready, budget, out);
+        direction.len.store(ready.len() + timed.len(), Ordering::Release);
+        taken
     }
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
@@ -289,6 +301,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, packet, &mut refused);
                 }
             }
+            let len = in_flight.ready.len() + in_flight.timed.len();
+            direction.len.store(len, Ordering::Release);
             if !direction.direct {
                 first_due = in_flight.timed.front().map(|first| first.due);
             }
@@ -322,8 +336,8 @@ impl Device for Wire {
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
         let queue = usize::from(queue.0);
         let arrival = {
-            let incoming = &self.incoming[queue].in_flight;
-            let in_flight = incoming.lock().unwrap_or_else(PoisonError::into_inner);
+            let incoming = &self.incoming[queue];
+            let in_flight = incoming.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             if in_flight.ready.is_empty() {
                 in_flight.timed.front().map(|first| first.due)
             } else {

@@ -7,6 +7,7 @@ use pkt::{DropReason, Packet, PacketType, Verdict};
 use sync::epoch::Section;
 
 use super::{
+    early_demux::early_demux,
     header::{self, IpHeader, protocol},
     icmp, tcp_input,
 };
@@ -30,6 +31,10 @@ pub(crate) fn input<const V4: bool>(
         }
     };
     packet.truncate(header.total_len());
+    if early_demux(host, cx, rcu, flow, &header, &mut packet) {
+        cx.count(Counter::IpInDelivers, 1);
+        return tcp_input::established(host, cx, flow, &header, packet);
+    }
     if let Err(reason) = check_destination(host, cx, &packet, &header) {
         return Verdict::Drop(reason, packet);
     }

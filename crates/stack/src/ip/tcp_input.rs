@@ -1,7 +1,7 @@
 //! TCP receive: checksum, then the four-tuple to its socket.
 //!
-//! Linux: `tcp_v4_rcv` up to the socket lock. The lookup borrows the table entry under the RCU section: no reference
-//! is taken and no shared line is written.
+//! Linux: `tcp_v4_rcv` up to the socket lock. Segments of connections come by [`established`]; `input` takes the rest: new
+//! connections, half-open ones, remnants, and what belongs nowhere.
 
 use std::net::SocketAddr;
 
@@ -11,6 +11,24 @@ use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
 use crate::{cx::Cx, demux::Entry, host::Host, link::strip, socket::Flow};
+
+/// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.
+#[inline]
+pub(super) fn established(
+    host: &Host,
+    cx: &mut Cx,
+    flow: &Flow,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    match admit(cx, header, &mut packet) {
+        Ok(()) => {
+            flow.segment(host, cx, packet);
+            Verdict::Consumed
+        }
+        Err(reason) => Verdict::Drop(reason, packet),
+    }
+}
 
 /// One TCP segment with its IP header in front.
 pub(super) fn input(
@@ -25,10 +43,7 @@ pub(super) fn input(
     if packet.meta().pkt_type != PacketType::Host || header.dst.is_multicast() {
         return Verdict::Drop(DropReason::TcpNoSocket, packet);
     }
-    cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
-    strip(&mut packet, usize::from(header.header_len));
-    if let Err(reason) = check_segment(cx, header, &mut packet) {
-        cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+    if let Err(reason) = admit(cx, header, &mut packet) {
         return Verdict::Drop(reason, packet);
     }
     let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
@@ -41,10 +56,8 @@ pub(super) fn input(
     let hash = host.demux().hash(&tuple);
     packet.meta_mut().flow_hash = hash;
     match host.demux().established(hash, &tuple, rcu) {
-        Some(Entry::Stream(socket)) => {
-            flow.follow(host, cx, socket);
-            socket.segment(host, cx, packet);
-        }
+        // Early demux has refused what pretends to be of a connection that it cannot be of.
+        Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
         found => {
             // Rarer from here on: the values of the header are wanted by every case.
             let segment = match SegmentHeader::parse(packet.linear()) {
@@ -79,6 +92,15 @@ fn new_connection(
         Some(listener) => listener.segment(host, cx, (tuple, hash), None, segment, packet),
         None => host.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
     }
+}
+
+/// Removes the IP header, counts the segment and checks what can be checked without a connection.
+#[inline]
+fn admit(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+    cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
+    strip(packet, usize::from(header.header_len));
+    check_segment(cx, header, packet)
+        .inspect_err(|_| cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1))
 }
 
 /// The whole TCP header linear, and the checksum right.

@@ -85,7 +85,7 @@ fn start(
     }
     let params = host.open_params(tuple, hash, dst, cx.now);
     let tcb = Tcb::connect(&mut cx.tcp(host.tcp_config()), &params);
-    let socket = TcpSocket::new(tuple, hash, core, Box::new(tcb), Some(Arc::clone(dst)));
+    let socket = TcpSocket::new(host, tuple, hash, core, Box::new(tcb), Some(Arc::clone(dst)));
     // Registered before the SYN leaves: the answer may come on another core at once.
     let registered = host.demux().insert(hash, tuple, Entry::Stream(Arc::clone(&socket)));
     if let Err(errno) = registered {

@@ -134,7 +134,7 @@ impl RequestSocket {
     ) {
         self.listener.request_gone();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp(host.tcp_config()));
-        let socket = TcpSocket::new(self.tuple, self.hash, self.core, Box::new(tcb), None);
+        let socket = TcpSocket::new(host, self.tuple, self.hash, self.core, Box::new(tcb), None);
         host.demux().replace(self.hash, self.tuple, Entry::Stream(Arc::clone(&socket)));
         socket.flush(host, cx);
         self.listener.offer(host, cx, socket);
