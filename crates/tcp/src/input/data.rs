@@ -69,7 +69,10 @@ fn queue_in_order(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    if !has_room(tcb, cx) && !tcb.receive_queue.is_empty() {
+    // The window promised room for these bytes, so small packets may overdraw the buffer by their descriptors.
+    // Differs from Linux: twice the buffer instead of once, because a drop here costs the peer a recovery.
+    let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
+    if !has_room(tcb, cx, limit) && !tcb.receive_queue.is_empty() {
         cx.count(Counter::TcpExtTCPRcvQDrop);
         tcb.ack.schedule_now();
         return Err(DropReason::TcpRcvQueueFull);
@@ -105,7 +108,8 @@ fn queue_out_of_order(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    if !has_room(tcb, cx) {
+    let rcvbuf = tcb.receive_buffer.rcvbuf();
+    if !has_room(tcb, cx, rcvbuf) {
         cx.count(Counter::TcpExtTCPOFODrop);
         answer_out_of_order(tcb, cx);
         return Err(DropReason::TcpOfoQueueFull);
@@ -115,8 +119,8 @@ fn queue_out_of_order(
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
     let Some(packet) = segment.packet.take() else { return Ok(()) };
-    let rcvbuf = tcb.receive_buffer.rcvbuf().saturating_mul(2);
-    let inserted = tcb.reassembly.insert(segment.seq, packet, segment.fin, rcvbuf as usize);
+    let limit = rcvbuf as usize * 2;
+    let inserted = tcb.reassembly.insert(segment.seq, packet, segment.fin, limit);
     answer_out_of_order(tcb, cx);
     match inserted {
         Insert::Queued(mut queued) => {
@@ -164,10 +168,9 @@ fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     tcb.last_received_at = cx.now;
 }
 
-/// The buffer is not overdrawn. Out-of-order data is given up first: it can be sent again (Linux tcp_prune_queue).
-fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
-    let rcvbuf = tcb.receive_buffer.rcvbuf();
-    if receive_window::rmem_alloc(tcb) <= rcvbuf {
+/// No more than `limit` is held. Out-of-order data is given up first: it can be sent again (Linux tcp_prune_queue).
+fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, limit: u32) -> bool {
+    if receive_window::rmem_alloc(tcb) <= limit {
         return true;
     }
     if !tcb.reassembly.is_empty() {
@@ -175,7 +178,7 @@ fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
         cx.count(Counter::TcpExtOfoPruned);
         tcb.reassembly.prune(0).free_all(cx.pool);
     }
-    receive_window::rmem_alloc(tcb) <= rcvbuf
+    receive_window::rmem_alloc(tcb) <= limit
 }
 
 /// The FIN, once everything before it is there.

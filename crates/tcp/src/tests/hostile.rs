@@ -47,11 +47,12 @@ fn segment(rng: &mut Rng, net: &mut Net, to: Side) -> SegmentHeader {
 fn act(rng: &mut Rng, net: &mut Net, side: Side) {
     let mut buf = [0; 3000];
     let len = rng.below(3000) as usize;
+    let even = rng.below(2) == 0;
     match rng.below(12) {
-        0..=3 => drop(net.call(side, |tcb, cx| tcb.send(cx, &[&buf[..len]], len % 2 == 0))),
-        4..=7 => drop(net.call(side, |tcb, cx| tcb.recv(cx, &mut buf[..len], len % 5 == 0))),
-        8 => net.call(side, |tcb, _| tcb.set_nodelay(len % 2 == 0)),
-        9 => net.call(side, |tcb, _| tcb.set_cork(len % 2 == 0)),
+        0..=3 => drop(net.call(side, |tcb, cx| tcb.send(cx, &[&buf[..len]], even))),
+        4..=7 => drop(net.call(side, |tcb, cx| tcb.recv(cx, &mut buf[..len], even))),
+        8 => net.call(side, |tcb, _| tcb.set_nodelay(even)),
+        9 => net.call(side, |tcb, _| tcb.set_cork(even)),
         10 if len < 200 => net.call(side, |tcb, cx| tcb.shutdown_write(cx)),
         11 if len < 60 => net.call(side, |tcb, cx| tcb.close(cx)),
         _ => {}

@@ -424,10 +424,10 @@ impl Net {
         if self.rng.below(1000) < loss {
             return;
         }
-        if self.rng.below(1000) < duplicate {
-            if let Some(copy) = packet.clone_in(&mut self.host(from).pool) {
-                self.schedule(from, copy, self.delay * 3 / 2);
-            }
+        if self.rng.below(1000) < duplicate
+            && let Some(copy) = packet.clone_in(&mut self.host(from).pool)
+        {
+            self.schedule(from, copy, self.delay * 3 / 2);
         }
         let late = self.rng.below(1000) < reorder;
         let extra = if late { self.delay * self.rng.below(4) } else { Duration::ZERO };
