@@ -25,6 +25,7 @@ use crate::pool::Elsewhere;
 
 mod descriptor;
 mod pair;
+mod parcel;
 mod payload;
 mod share;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use descriptor::Body;
 pub(crate) use descriptor::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor, end};
 pub use descriptor::{FRAGS_MAX, HEAD_BYTES};
 pub(crate) use pair::Kind;
+pub(crate) use parcel::Parcel;
 pub use payload::Slices;
 
 /// Bytes in front of the payload of a packet to be sent. The longest headers: TCP with all options (60),

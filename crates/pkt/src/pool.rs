@@ -9,8 +9,8 @@
 //!   │ Pool         │ ──────────────────────► │ Pool         │
 //!   │  free: Vec   │                         │  free: Vec   │
 //!   │  pages: Vec  │        freed on B       │  pages: Vec  │
-//!   │  cursors     │   ┌─────────────────────┼──────┘       │
-//!   └──────▲───────┘   │ one CAS             └──────────────┘
+//!   │  cursors     │   ┌─────────────────────┼─ parcels     │
+//!   └──────▲───────┘   │ one CAS a parcel    └──────────────┘
 //!          │ one swap  ▼
 //!   ┌──────┴─────────────────┐
 //!   │ Home of A: return lists│
@@ -33,7 +33,7 @@ use core::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
 
-use crate::packet::{FreeDescriptor, HEADROOM, Kind, Packet, end};
+use crate::packet::{FreeDescriptor, HEADROOM, Kind, Packet, Parcel, end};
 use crate::page::{Cursor, FreePage, Slice};
 use crate::shim::Arc;
 
@@ -51,6 +51,9 @@ pub use rx_slot::{RX_HEADROOM, RX_LEN_MAX, RxSlot};
 /// Partly carved receive pages a pool keeps: as many receive queues can fill packets in turn without
 /// wasting the rest of a page.
 const RX_CURSORS: usize = 4;
+
+/// Parcels a pool fills at once: a core usually frees for the few threads whose sockets it serves.
+const PARCELS: usize = 4;
 
 /// The packet memory of one core or thread.
 ///
@@ -125,9 +128,11 @@ impl Pool {
         end(packet, &mut *self.local);
     }
 
-    /// Takes back what died elsewhere. Allocation does this when it runs dry; a core that is about to sleep
-    /// may do it earlier. Returns the number of descriptors.
+    /// Takes back what died elsewhere, and sends home what died here and is kept until a parcel is full.
+    /// Allocation does this when it runs dry; a core that is about to sleep should do it, or others go
+    /// without the few descriptors it still holds of theirs. Returns the number of descriptors taken back.
     pub fn drain_returns(&mut self) -> usize {
+        self.local.send_parcels();
         self.local.drain_returns()
     }
 
@@ -184,7 +189,7 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Option<FreeDescriptor> {
-        if self.local.drain_returns() == 0 && !self.local.grow_descriptors(&self.core) {
+        if self.drain_returns() == 0 && !self.local.grow_descriptors(&self.core) {
             self.local.home.stats.alloc_failed.add(1);
         }
         self.local.free.pop()
@@ -218,6 +223,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: `local` is not used again: this is the drop of its only holder.
         let mut local = unsafe { ManuallyDrop::take(&mut self.local) };
+        local.send_parcels();
         local.retire_cursors();
         self.core.abandon(local);
     }
@@ -245,6 +251,8 @@ pub(crate) struct Local {
     cursor: Option<Cursor>,
     /// Pages that receive slots have left partly used.
     rx_cursors: ArrayVec<Cursor, RX_CURSORS>,
+    /// Descriptors of other homes on their way there.
+    parcels: ArrayVec<Parcel, PARCELS>,
     /// Descriptors ever made for this home.
     descriptors: usize,
     /// Pages ever made for this home.
@@ -259,6 +267,7 @@ impl Local {
             pages: Vec::new(),
             cursor: None,
             rx_cursors: ArrayVec::new(),
+            parcels: ArrayVec::new(),
             descriptors: 0,
             pages_made: 0,
         }
@@ -282,8 +291,8 @@ impl Local {
 
     fn drain_returns(&mut self) -> usize {
         let before = self.free.len();
-        for descriptor in self.home.returns.packets.take_all() {
-            self.free.push(descriptor);
+        for parcel in self.home.returns.packets.take_all() {
+            parcel.unpack(|descriptor| self.free.push(descriptor));
         }
         let drained = self.free.len() - before;
         self.home.stats.returns_drained.add(drained as u64);
@@ -312,6 +321,28 @@ impl Local {
         self.pages.extend(fresh);
         self.home.stats.slab_refill.add(1);
         true
+    }
+
+    /// Adds a descriptor to the parcel for its home.
+    fn put_foreign(&mut self, descriptor: FreeDescriptor) {
+        let home = descriptor.home();
+        if let Some(index) = self.parcels.iter().position(|parcel| parcel.home() == home) {
+            if self.parcels[index].push(descriptor) {
+                home.return_parcel(self.parcels.swap_remove(index));
+            }
+            return;
+        }
+        if self.parcels.is_full() {
+            self.send_parcels();
+        }
+        self.parcels.push(Parcel::new(descriptor));
+    }
+
+    /// Sends all parcels home, full or not.
+    fn send_parcels(&mut self) {
+        for parcel in self.parcels.drain(..) {
+            parcel.home().return_parcel(parcel);
+        }
     }
 
     fn put_page(&mut self, page: FreePage) {
@@ -364,7 +395,7 @@ impl Recycle for Local {
             debug_assert!(self.free.len() < self.descriptors);
             self.free.push(descriptor);
         } else {
-            Elsewhere.put_descriptor(descriptor);
+            self.put_foreign(descriptor);
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Descriptor {
     /// Holds the descriptor in lists; first, so that its address is the descriptor's.
     link: Link,
     /// Where the descriptor was born and returns to. Never changes.
-    home: HomeRef,
+    pub(super) home: HomeRef,
     /// Live halves of the fclone pair, for `Kind::Original` only. Lowered with AcqRel: the half that stays
     /// sees all the other did.
     pub(super) pair: AtomicU32,
@@ -113,21 +113,8 @@ pub(crate) struct FreeDescriptor(pub(super) NonNull<Descriptor>);
 // SAFETY: exclusive ownership of a descriptor whose body is dead; which thread holds it does not matter.
 unsafe impl Send for FreeDescriptor {}
 
-// SAFETY: a free descriptor has exactly one `FreeDescriptor` and a fixed address in its slab; the pointer is
-// the one to the whole descriptor, of which `link` is the first field.
-unsafe impl Linked for FreeDescriptor {
-    #[inline]
-    fn into_link(self) -> NonNull<Link> {
-        self.0.cast()
-    }
-
-    #[inline]
-    unsafe fn from_link(link: NonNull<Link>) -> Self {
-        Self(link.cast())
-    }
-}
-
-// SAFETY: as for `FreeDescriptor`: a packet is the only owner of its descriptor.
+// SAFETY: a packet is the only owner of its descriptor, which has a fixed address in its slab; the pointer
+// is the one to the whole descriptor, of which `link` is the first field.
 unsafe impl Linked for Packet {
     #[inline]
     fn into_link(self) -> NonNull<Link> {

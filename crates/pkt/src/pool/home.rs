@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use sync::{Llist, Padded};
 
-use crate::packet::FreeDescriptor;
+use crate::packet::{FreeDescriptor, Parcel};
 use crate::page::{FreePage, Slice};
 
 /// The shared half of a pool.
@@ -27,7 +27,7 @@ pub(crate) struct Home {
 /// Memory on its way home.
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
-    pub(crate) packets: Llist<FreeDescriptor>,
+    pub(crate) packets: Llist<Parcel>,
     pub(crate) pages: Llist<FreePage>,
     /// Packets of this home that died elsewhere. Relaxed, as all counters here: they order nothing.
     pub(crate) packets_count: AtomicU64,
@@ -99,11 +99,11 @@ impl HomeRef {
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
-    /// Sends a descriptor home from any thread. The push is the last touch: once home, the descriptor and
+    /// Sends descriptors home from any thread. The push is the last touch: once home, the descriptors and
     /// this very list may be freed.
     #[inline]
-    pub(crate) fn return_descriptor(self, descriptor: FreeDescriptor) {
-        self.returns.packets.push(descriptor);
+    pub(crate) fn return_parcel(self, parcel: Parcel) {
+        self.returns.packets.push(parcel);
     }
 
     /// Sends a page home from any thread; as above.
@@ -145,7 +145,7 @@ impl Recycle for Elsewhere {
 
     #[inline]
     fn put_descriptor(&mut self, descriptor: FreeDescriptor) {
-        descriptor.home().return_descriptor(descriptor);
+        descriptor.home().return_parcel(Parcel::new(descriptor));
     }
 
     #[inline]
