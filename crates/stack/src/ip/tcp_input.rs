@@ -68,7 +68,7 @@ pub(super) fn input(
                 }
             };
             flow.flush(host, cx);
-            strip(&mut packet, segment.header_bytes());
+            strip(&mut packet, usize::from(segment.header_len));
             match found {
                 Some(Entry::Request(request)) => request.segment(host, cx, &segment, packet),
                 Some(Entry::TimeWait(remnant)) => remnant.segment(host, cx, &segment, packet),

@@ -294,7 +294,7 @@ impl StreamState {
                 return cx.drop_packet(reason, packet);
             }
         };
-        strip(&mut packet, header.header_bytes());
+        strip(&mut packet, usize::from(header.header_len));
         let verdict = tcp::input(&mut self.tcb, &header, packet, &mut cx.tcp(host.tcp_config()));
         if let pkt::Verdict::Drop(reason, packet) = verdict {
             cx.drop_packet(reason, packet);
