@@ -85,7 +85,7 @@ const SEGMENT_OVERHEAD_BYTES: u32 = 1024;
 
 impl Tcb {
     /// Copies bytes from `bufs` to the send queue and answers how many: at least one, or an error. `more` promises
-    /// another write soon (`MSG_MORE`): the last small segment waits for it.
+    /// another write soon (`MSG_MORE`): the last small segment waits for it, as under a cork.
     ///
     /// # Errors
     ///
@@ -122,6 +122,8 @@ impl Tcb {
                 }
             }
         }
+        // A write that found no room cannot be followed up at once: nothing waits for it.
+        self.flags.set(TcbFlags::MORE, more && sent == wanted);
         if sent == 0 && wanted > 0 {
             return Err(failed);
         }

@@ -170,7 +170,7 @@ fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
 }
 
 /// Nagle's rule with Minshall's reading (RFC 9293 §3.7.4): a small segment waits while an earlier small one is not
-/// acknowledged; with `TCP_CORK` it waits anyway. Only the tail can be small, and a FIN ends all waiting.
+/// acknowledged; with `TCP_CORK` or `MSG_MORE` it waits anyway. Only the tail can be small, and a FIN ends all waiting.
 fn hold_small(
     tcb: &Tcb,
     cx: &Cx<'_>,
@@ -185,7 +185,7 @@ fn hold_small(
         return Ok((index, len));
     }
     let unacked_small = tcb.snd_sml.gt(tcb.snd_una) && tcb.snd_sml.le(tcb.snd_nxt);
-    let cork = tcb.flags.contains(TcbFlags::CORK);
+    let cork = tcb.flags.intersects(TcbFlags::CORK | TcbFlags::MORE);
     let nagle =
         !tcb.flags.contains(TcbFlags::NODELAY) && tcb.send_queue.sent_count() > 0 && unacked_small;
     if !cork && !nagle {

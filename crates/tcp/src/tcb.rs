@@ -65,6 +65,8 @@ bitflags! {
         const CWND_LIMITED = 1 << 10;
         /// The peer's FIN was taken.
         const FIN_RECEIVED = 1 << 11;
+        /// The last write promised another one (`MSG_MORE`).
+        const MORE = 1 << 12;
     }
 }
 
