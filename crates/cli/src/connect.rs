@@ -42,6 +42,9 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
     if args.host.is_unspecified() || args.host.is_multicast() {
         return Err(Failure::option("HOST", args.host, "no host has this address"));
     }
+    if link.as_ref().is_some_and(|link| link.address.addr().is_ipv4() != args.host.is_ipv4()) {
+        return Err(Failure::option("HOST", args.host, "not of the same family as --address"));
+    }
     let signals = Signals::install().context("cannot install signal handlers")?;
     let moved = Arc::new(Moved::default());
     let Some(config) = link else {

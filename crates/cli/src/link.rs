@@ -7,7 +7,7 @@ use std::{io, net::IpAddr, path::Path, str::FromStr, sync::Arc};
 use anyhow::Context as _;
 use ipnet::IpNet;
 use quietline::{
-    Snapshot, Stack,
+    ConfigError, Snapshot, Stack,
     device::{Capture, CaptureConfig, SetupError, Tun, TunConfig},
 };
 
@@ -147,10 +147,7 @@ impl LinkArgs {
         if let Some(recording) = &capture {
             builder = builder.capture(recording.handle());
         }
-        let stack = builder.build().map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
-            _ => Failure::Run(anyhow::Error::new(error).context("cannot start the stack")),
-        })?;
+        let stack = builder.build().map_err(refused)?;
         Ok(OpenLink { stack, address: config.address.addr(), capture })
     }
 
@@ -217,12 +214,25 @@ fn check_same_family(option: &str, other: IpAddr, address: IpNet) -> Result<(), 
     Err(Failure::option(option, other, format!("not of the same family as --address {address}")))
 }
 
+/// What the stack says about a configuration is about the command line.
+fn refused(error: io::Error) -> Failure {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<ConfigError>()) {
+        Some(error) if error.field == "sysctl" => {
+            Failure::Usage(format!("invalid value for '--sysctl': {}", error.allowed))
+        }
+        Some(error) => Failure::Usage(error.to_string()),
+        None => Failure::Run(anyhow::Error::new(error).context("cannot start the stack")),
+    }
+}
+
 /// Refuses addresses no interface can have.
 fn check_host_address(option: &str, network: IpNet) -> Result<(), Failure> {
     let address = network.addr();
     // RFC 3021: a /31 has no network and no broadcast address; a /32 is a host route.
     let has_broadcast = address.is_ipv4() && network.prefix_len() < 31;
-    let reason = if address.is_unspecified() {
+    let reason = if address.is_ipv6() {
+        "only IPv4 is supported"
+    } else if address.is_unspecified() {
         "the unspecified address belongs to no host"
     } else if address.is_multicast() {
         "a multicast address belongs to no host"
@@ -263,7 +273,7 @@ impl FromStr for Sysctl {
             Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
                 Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
             }
-            _ => Err("expected NAME=VALUE, such as net.ipv4.tcp_sack=0".to_owned()),
+            _ => Err("expected NAME=VALUE, such as net.ipv4.tcp_timestamps=0".to_owned()),
         }
     }
 }
@@ -343,6 +353,7 @@ mod tests {
         assert!(args("tap:q", "10.0.0.0/31").check(&QUIET).is_ok());
         assert!(args("tap:q", "10.0.0.9/32").check(&QUIET).is_ok());
         for address in [
+            "fd00::2/64",
             "0.0.0.0/0",
             "10.0.0.0/24",
             "10.0.0.255/24",

@@ -84,10 +84,10 @@ impl Meter {
         true
     }
 
-    /// The result. A slice so starved that it never passed a mark counts from its begin to this moment.
+    /// The result. A slice so starved that nothing came after its begin did no work until this moment.
     pub(super) fn finish(self) -> Measured {
         let last = self.last.unwrap_or_else(|| Mark::new(Instant::now(), self.work));
-        let first = self.first.unwrap_or(Mark { time: self.begin, work: 0, ..last });
+        let first = self.first.unwrap_or(Mark { time: self.begin, ..last });
         Measured::between(first, last)
     }
 
