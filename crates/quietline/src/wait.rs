@@ -22,6 +22,9 @@ pub(crate) fn wait_until(
     if poll_core(stack, core, &ready) {
         return true;
     }
+    if !stack.is_manual() {
+        stack.host().cores()[usize::from(core.0)].stop_polling();
+    }
     loop {
         let token = events.prepare();
         if ready() {
@@ -54,6 +57,10 @@ pub(crate) fn wait_until(
     }
 }
 
+/// Looks at an idle core before the thread offers its CPU to others: about 2 µs. The thread it waits for may be
+/// waiting for this very CPU.
+const LOOKS_PER_YIELD: u32 = 16;
+
 /// Runs the core of the awaited connection for `net.core.busy_read` µs, unless somebody else does.
 fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
     let host = stack.host();
@@ -63,11 +70,15 @@ fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
     }
     clock::with_cx(|cx| {
         let end = cx.now + budget;
+        let mut looks = 0u32;
         host.cores()[usize::from(core.0)].busy_poll(host, cx, |cx| {
             if ready() {
                 return true;
             }
-            std::hint::spin_loop();
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_PER_YIELD) {
+                std::thread::yield_now();
+            }
             cx.now = clock::now();
             cx.now >= end
         });

@@ -111,14 +111,19 @@ impl Worker {
             let ran = self.core.try_run(&self.host, &mut cx);
             cx.do_softirq();
             cx.go_offline();
-            self.sleep(&cx, ran);
+            // Without queues of the operating system only timers are the worker's, and they can wait a little.
+            self.sleep(&cx, ran || self.queues.is_empty(), ran);
         }
     }
 
-    /// Sleeps until a frame, a kick or a timer. When the core is in other hands, until it is let go.
-    fn sleep(&self, cx: &Cx, watch_queues: bool) {
+    /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false), until that thread
+    /// stops, and never less than a moment: it also runs the timers that are due.
+    fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool) {
+        /// Shortest sleep of a worker whose core is run by another thread.
+        const BUSY_SLEEP_MIN: Duration = Duration::from_millis(1);
         let deadline = self.core.prepare_sleep(cx.now, !watch_queues);
         let timeout = deadline.map(|deadline| until(clock::now(), deadline));
+        let timeout = if ran { timeout } else { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) };
         if timeout != Some(Duration::ZERO) {
             self.wait(watch_queues, timeout);
         }

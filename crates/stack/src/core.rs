@@ -187,11 +187,19 @@ impl Core {
                 break;
             }
         }
-        match guard.release() {
-            Ok(()) => self.resume_worker(),
-            Err(guard) => self.run_to_idle(host, guard, cx),
+        // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
+        // with `stop_polling` when it is not.
+        if let Err(guard) = guard.release() {
+            self.run_to_idle(host, guard, cx);
         }
         true
+    }
+
+    /// The thread that has polled goes to sleep: from here on the worker must look at the queues.
+    pub fn stop_polling(&self) {
+        // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
+        fence(Ordering::SeqCst);
+        self.resume_worker();
     }
 
     fn run_to_idle(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
@@ -204,8 +212,8 @@ impl Core {
         }
     }
 
-    /// A worker that waits for the core to be let go looks at its queues again. Without a fence: if the worker's flag
-    /// is missed here, its sleep ends after [`YIELD_MAX`].
+    /// A worker that has yielded looks at its queues again. If its flag is missed here, its sleep ends after
+    /// [`YIELD_MAX`].
     fn resume_worker(&self) {
         if self.worker_yields.load(Ordering::Relaxed)
             && self.worker_yields.swap(false, Ordering::AcqRel)
