@@ -143,7 +143,8 @@ pub fn connect(world: &mut World, listener: &Listener) -> (Arc<TcpSocket>, Arc<T
                 accepted = listener.accept().ok();
             }
             let ready = client.readiness();
-            ready.contains(Readiness::ERROR) || (accepted.is_some() && ready.contains(Readiness::WRITE))
+            ready.contains(Readiness::ERROR)
+                || (accepted.is_some() && ready.contains(Readiness::WRITE))
         });
         match (done, accepted) {
             (Ok(()), Some(accepted)) => return (client, accepted),

@@ -3,11 +3,21 @@
 //! The stack is the product's own, with every context; only the clock is ours. A [`World`] steps from event to event;
 //! nothing in it depends on anything but the seed, so a failing run is replayed by its number.
 //!
+//! Two ways to look at a host: joined to other hosts by wires ([`World::pair`]), or alone, opposite a peer that says
+//! byte for byte what a test wants ([`Rig`]).
+//!
 //! Below: `stack`. Not here: real devices, packet scripts.
 
 #![forbid(unsafe_code)]
 
 pub mod apps;
+pub mod byte_link;
+pub mod frame;
+pub mod peer;
+pub mod rig;
 pub mod world;
 
+pub use byte_link::ByteLink;
+pub use peer::Peer;
+pub use rig::{Rig, RigConfig};
 pub use world::{Stalled, World};

@@ -38,7 +38,13 @@ impl World {
     /// An empty world.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let memory = Memory::new(MEMORY_BYTES_MAX);
+        Self::with_memory(seed, MEMORY_BYTES_MAX)
+    }
+
+    /// An empty world with this much packet memory.
+    #[must_use]
+    pub fn with_memory(seed: u64, bytes_max: usize) -> Self {
+        let memory = Memory::new(bytes_max);
         let mut cx = Cx::new(&memory, seed);
         cx.now = START;
         Self { memory, cx, hosts: Vec::new(), seed }

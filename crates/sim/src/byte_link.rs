@@ -1,0 +1,144 @@
+//! A device whose frames a test writes and reads as bytes.
+//!
+//! Above: the host under test. What the test delivers is received as from a ring of a network card: short frames in the
+//! head, longer ones in pages. What the host transmits is kept until the test takes it.
+//!
+//! Not here: what the bytes mean (`frame`), time. Nothing is ever late, lost or refused.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use arrayvec::ArrayVec;
+use pkt::{Batch, Packet, PacketList, PacketMeta};
+use stack::{
+    Capabilities, Cx, Device,
+    device::{Doorbell, QueueId},
+};
+
+/// Frames of this length are received into pages by every device.
+const PAGED_BYTES_MIN: usize = 256;
+
+/// A frame that the host has sent, with what its device was told about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The whole frame.
+    pub bytes: Vec<u8>,
+    /// Checksum duty and segmentation.
+    pub meta: PacketMeta,
+}
+
+/// See the module head. One queue.
+pub struct ByteLink {
+    caps: Capabilities,
+    arrived: Mutex<VecDeque<Packet>>,
+    sent: Mutex<VecDeque<Sent>>,
+    /// Frames are put into pages whatever their length.
+    paged: AtomicBool,
+    doorbell: OnceLock<Doorbell>,
+}
+
+impl ByteLink {
+    /// A link with these capabilities, but one queue.
+    #[must_use]
+    pub fn new(caps: Capabilities) -> Self {
+        Self {
+            caps: Capabilities { queues: 1, async_completion: false, ..caps },
+            arrived: Mutex::default(),
+            sent: Mutex::default(),
+            paged: AtomicBool::new(false),
+            doorbell: OnceLock::new(),
+        }
+    }
+
+    /// Frames delivered from here on have no linear byte, or short ones are linear again.
+    pub fn set_paged(&self, paged: bool) {
+        self.paged.store(paged, Ordering::Relaxed);
+    }
+
+    /// A frame arrives. The host learns of it by its doorbell; false when there was no memory to receive it into.
+    pub fn deliver(&self, cx: &mut Cx, frame: &[u8]) -> bool {
+        let paged = self.paged.load(Ordering::Relaxed);
+        let Some(mut packet) = receive(cx, frame, paged) else { return false };
+        packet.meta_mut().timestamp = cx.now;
+        lock(&self.arrived).push_back(packet);
+        if let Some(doorbell) = self.doorbell.get() {
+            doorbell.ring(cx);
+        }
+        true
+    }
+
+    /// The oldest frame that the host has sent.
+    pub fn take(&self) -> Option<Sent> {
+        lock(&self.sent).pop_front()
+    }
+}
+
+/// As a device with a ring of receive slots. With `paged` the device writes padding behind a short frame and cuts it off,
+/// so that the frame stays in its page: headers must be asked for before they are read.
+fn receive(cx: &mut Cx, frame: &[u8], paged: bool) -> Option<Packet> {
+    let written = if paged { frame.len().max(PAGED_BYTES_MIN) } else { frame.len() };
+    let mut slot = cx.pool.rx_slot(written)?;
+    let mut pieces = ArrayVec::<_, 4>::new();
+    slot.io_slices(&mut pieces);
+    let mut rest = frame;
+    for piece in &mut pieces {
+        let (now, later) = rest.split_at(piece.len().min(rest.len()));
+        piece[..now.len()].copy_from_slice(now);
+        rest = later;
+    }
+    drop(pieces);
+    let mut packet = slot.finish(&mut cx.pool, written);
+    packet.truncate(frame.len());
+    Some(packet)
+}
+
+impl Device for ByteLink {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _queue: QueueId, _cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let mut arrived = lock(&self.arrived);
+        let mut taken = 0;
+        while taken < budget {
+            let Some(packet) = arrived.pop_front() else { break };
+            if let Err(packet) = out.push(packet) {
+                arrived.push_front(packet);
+                break;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        while let Some(packet) = list.pop_front() {
+            lock(&self.sent).push_back(Sent { bytes: packet.to_vec(), meta: *packet.meta() });
+            cx.pool.free(packet);
+        }
+    }
+
+    fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+        let _ = self.doorbell.set(doorbell);
+    }
+}
+
+impl fmt::Debug for ByteLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByteLink")
+            .field("caps", &self.caps)
+            .field("arrived", &lock(&self.arrived).len())
+            .field("sent", &lock(&self.sent).len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,266 @@
+//! Frames as bytes: built to be sent to a host, and judged when a host has sent them.
+//!
+//! The checksum here is RFC 1071 the plain way, so that the stack's own is not judged by itself.
+//!
+//! Not here: IPv6, who speaks (`rig`).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use pkt::EtherType;
+use stack::{
+    icmp::header::IcmpMessage,
+    ip::header::{self, Fragment, IpHeader, protocol},
+    link::{
+        arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
+        ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
+    },
+};
+use tcp::{Flags, SegmentHeader, header::HEADER_BYTES_MAX};
+
+/// An IPv4 packet to be built; `Default` is a plain TCP packet without options.
+#[derive(Clone, Debug)]
+pub struct Ipv4 {
+    /// Source address.
+    pub src: Ipv4Addr,
+    /// Destination address.
+    pub dst: Ipv4Addr,
+    /// Protocol.
+    pub protocol: u8,
+    /// Time to live.
+    pub ttl: u8,
+    /// Fragmentation fields.
+    pub fragment: Fragment,
+    /// Options, a multiple of four bytes, at most forty.
+    pub options: Vec<u8>,
+}
+
+impl Ipv4 {
+    /// A plain packet.
+    #[must_use]
+    pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8) -> Self {
+        let options = Vec::new();
+        Self { src, dst, protocol, ttl: 64, fragment: Fragment::DONT, options }
+    }
+
+    /// The packet with this payload.
+    ///
+    /// # Panics
+    /// When it would be longer than 65,535 bytes.
+    #[must_use]
+    pub fn with(&self, payload: &[u8]) -> Vec<u8> {
+        let header_len = header::IPV4_HEADER_LEN + self.options.len();
+        let fixed = IpHeader {
+            src: IpAddr::V4(self.src),
+            dst: IpAddr::V4(self.dst),
+            protocol: self.protocol,
+            hop_limit: self.ttl,
+            traffic_class: 0,
+            flow_label: 0,
+            id: 1,
+            fragment: self.fragment,
+            header_len: 0,
+            payload_len: 0,
+        };
+        let mut bytes = vec![0; header::IPV4_HEADER_LEN];
+        fixed.emit::<true>(&mut bytes);
+        bytes.extend_from_slice(&self.options);
+        bytes.extend_from_slice(payload);
+        bytes[0] = 0x40 | u8::try_from(header_len / 4).expect("at most 15");
+        let total_len = u16::try_from(bytes.len()).expect("at most 65,535 bytes");
+        bytes[2..4].copy_from_slice(&total_len.to_be_bytes());
+        fix_ipv4_checksum(&mut bytes);
+        bytes
+    }
+}
+
+/// Makes the header checksum of an IPv4 packet right, if there is a whole header.
+pub fn fix_ipv4_checksum(packet: &mut [u8]) {
+    let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    if header_len < header::IPV4_HEADER_LEN {
+        return;
+    }
+    let Some(header) = packet.get_mut(..header_len) else { return };
+    header[10..12].fill(0);
+    let sum = checksum(&[header]);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// An IP packet in an Ethernet frame.
+#[must_use]
+pub fn ethernet(dst: MacAddr, src: MacAddr, ether_type: EtherType, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_LEN];
+    EthernetHeader::new(dst, src, ether_type).emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// A TCP segment with its checksum, to be put into an [`Ipv4`] packet with the same addresses.
+#[must_use]
+pub fn tcp(src: Ipv4Addr, dst: Ipv4Addr, header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_BYTES_MAX];
+    let len = header.emit(&mut bytes);
+    bytes.truncate(len);
+    bytes.extend_from_slice(payload);
+    fix_tcp_checksum(src, dst, &mut bytes);
+    bytes
+}
+
+/// Makes the checksum of a TCP segment right, if there is a place for it.
+pub fn fix_tcp_checksum(src: Ipv4Addr, dst: Ipv4Addr, segment: &mut [u8]) {
+    if segment.len() < tcp::header::HEADER_BYTES_MIN {
+        return;
+    }
+    tcp::header::write_checksum(segment, 0);
+    let sum = tcp_checksum(src, dst, segment);
+    tcp::header::write_checksum(segment, sum);
+}
+
+/// An ICMP message with its checksum.
+#[must_use]
+pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = message.header_bytes::<true>().to_vec();
+    bytes.extend_from_slice(payload);
+    let sum = checksum(&[&bytes]);
+    bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// RFC 1071 over the concatenation of `parts`, each but the last of even length: 0 over what holds its checksum.
+#[must_use]
+pub fn checksum(parts: &[&[u8]]) -> u16 {
+    let mut sum = 0_u64;
+    for part in parts {
+        for pair in part.chunks(2) {
+            sum += u64::from(pair[0]) << 8 | u64::from(pair.get(1).copied().unwrap_or(0));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    !u16::try_from(sum).expect("folded")
+}
+
+fn tcp_checksum(src: Ipv4Addr, dst: Ipv4Addr, segment: &[u8]) -> u16 {
+    let len = u16::try_from(segment.len()).expect("in an IP packet");
+    let [high, low] = len.to_be_bytes();
+    checksum(&[&src.octets(), &dst.octets(), &[0, protocol::TCP, high, low], segment])
+}
+
+/// What a host has sent, checked byte by byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// An ARP packet and the station it was sent to.
+    Arp(MacAddr, ArpPacket),
+    /// A TCP segment.
+    Tcp(IpHeader, SegmentHeader, Vec<u8>),
+    /// An ICMP message with what follows its header.
+    Icmp(IpHeader, IcmpMessage, Vec<u8>),
+}
+
+impl Seen {
+    /// The segment, if it is one.
+    #[must_use]
+    pub fn segment(&self) -> Option<(&SegmentHeader, &[u8])> {
+        match self {
+            Self::Tcp(_, header, payload) => Some((header, payload)),
+            _ => None,
+        }
+    }
+}
+
+/// Reads an Ethernet frame sent by the station `own`, and finds fault with it if there is one.
+///
+/// # Errors
+/// What is wrong with the frame.
+pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, String> {
+    let header = EthernetHeader::parse(bytes).map_err(|reason| reason.to_string())?;
+    if header.src != own {
+        return Err(format!("sent as {:?}", header.src));
+    }
+    let payload = &bytes[HEADER_LEN..];
+    match header.ether_type() {
+        EtherType::IPV4 if header.dst.is_unicast() => judge_ipv4(payload, mtu),
+        ETHER_TYPE_ARP if payload.len() == ARP_LEN => {
+            let arp = ArpPacket::parse(payload).map_err(|reason| reason.to_string())?;
+            Ok(Seen::Arp(header.dst, arp))
+        }
+        other => Err(format!("type {other:?} to {:?}, {} bytes", header.dst, bytes.len())),
+    }
+}
+
+/// Reads an IPv4 packet, and finds fault with it if there is one.
+///
+/// # Errors
+/// What is wrong with the packet.
+pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
+    let ip = header::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
+    if ip.total_len() != packet.len() || packet.len() > mtu as usize {
+        return Err(format!("{} bytes, MTU {mtu}: {ip:?}", packet.len()));
+    }
+    let (header, payload) = packet.split_at(usize::from(ip.header_len));
+    if checksum(&[header]) != 0 {
+        return Err(format!("IP checksum: {ip:?}"));
+    }
+    match ip.protocol {
+        protocol::TCP => judge_tcp(ip, payload),
+        protocol::ICMP => judge_icmp(ip, payload),
+        other => Err(format!("protocol {other}")),
+    }
+}
+
+fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip.src, ip.dst) else {
+        return Err(String::from("addresses of two families"));
+    };
+    let header = SegmentHeader::parse(bytes).map_err(|reason| reason.to_string())?;
+    if tcp_checksum(src, dst, bytes) != 0 {
+        return Err(format!("TCP checksum: {header}"));
+    }
+    let payload = bytes[usize::from(header.header_len)..].to_vec();
+    let flags = header.flags;
+    let contradicts = flags.contains(Flags::SYN) && flags.intersects(Flags::FIN | Flags::RST)
+        || flags.contains(Flags::RST) && !payload.is_empty()
+        || !flags.intersects(Flags::SYN | Flags::ACK | Flags::RST)
+        || flags.contains(Flags::URG);
+    if contradicts || !ip.fragment.dont || ip.fragment.is_piece() {
+        return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
+    }
+    Ok(Seen::Tcp(ip, header, payload))
+}
+
+fn judge_icmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    if checksum(&[bytes]) != 0 {
+        return Err(String::from("ICMP checksum"));
+    }
+    let message = IcmpMessage::parse::<true>(bytes).map_err(|reason| reason.to_string())?;
+    Ok(Seen::Icmp(ip, message, bytes[stack::icmp::header::ICMP_HEADER_LEN..].to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    #[test]
+    fn the_example_of_rfc_1071() {
+        let data = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(checksum(&[&data]), !0xddf2);
+        assert_eq!(checksum(&[&data[..4], &data[4..]]), !0xddf2);
+    }
+
+    #[test]
+    fn what_is_built_is_found_good() {
+        let header = SegmentHeader { flags: Flags::ACK, ..SegmentHeader::default() };
+        let segment = tcp(PEER, US, &header, b"data");
+        let mut packet = Ipv4::new(PEER, US, protocol::TCP).with(&segment);
+        let seen = judge_ipv4(&packet, 1500).expect("a good packet");
+        assert_eq!(seen.segment().map(|(_, payload)| payload), Some(&b"data"[..]));
+        for byte in 0..packet.len() {
+            packet[byte] ^= 0x10;
+            assert!(judge_ipv4(&packet, 1500).is_err(), "byte {byte}");
+            packet[byte] ^= 0x10;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The peer of a [`Rig`] as a TCP that does only what it is told.
+//!
+//! It keeps count of both streams from what the host sends, so that a test can say "the next segment" without numbers,
+//! and bend any number on purpose.
+//!
+//! Not here: retransmission, windows, any rule of TCP.
+
+use std::net::{IpAddr, SocketAddr};
+
+use stack::ip::header::protocol;
+use tcp::{Flags, FourTuple, Options, SegmentHeader, SeqNum};
+
+use crate::{
+    frame::{self, Ipv4, Seen},
+    rig::{HOST_IP, PEER_IP, Rig},
+};
+
+/// One connection, seen from the peer.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The connection as the host names it.
+    pub tuple: FourTuple,
+    /// Number of our next byte.
+    pub snd_nxt: SeqNum,
+    /// Number of the host's next byte.
+    pub rcv_nxt: SeqNum,
+    /// What the host has acknowledged last.
+    pub snd_una: SeqNum,
+    /// The host's last timestamp, when it sends any.
+    pub ts_recent: Option<u32>,
+    /// Our timestamp clock.
+    pub ts_value: u32,
+    /// The window we announce, as in the header.
+    pub window: u16,
+}
+
+impl Peer {
+    /// Port `peer_port` of the peer, towards `host_port`; it has not spoken yet.
+    #[must_use]
+    pub const fn new(host_port: u16, peer_port: u16) -> Self {
+        let iss = SeqNum(1_000_000);
+        Self {
+            tuple: FourTuple::new(
+                SocketAddr::new(IpAddr::V4(HOST_IP), host_port),
+                SocketAddr::new(IpAddr::V4(PEER_IP), peer_port),
+            ),
+            snd_nxt: iss,
+            rcv_nxt: SeqNum(0),
+            snd_una: iss,
+            ts_recent: None,
+            ts_value: 1,
+            window: 65_535,
+        }
+    }
+
+    /// A connection to a listener of the host, established by a handshake with these SYN options.
+    ///
+    /// # Panics
+    /// When the host does not answer with SYN and ACK.
+    pub fn open(rig: &mut Rig, host_port: u16, peer_port: u16, options: Options) -> Self {
+        let mut peer = Self::new(host_port, peer_port);
+        rig.take();
+        let syn = SegmentHeader { options, ..peer.header(Flags::SYN) };
+        peer.send(rig, &syn, b"");
+        let flags = peer.hear(&rig.take());
+        assert_eq!(flags, [Flags::SYN | Flags::ACK], "the answer to a SYN");
+        peer.send_next(rig, Flags::ACK, b"");
+        peer
+    }
+
+    /// The header of the next segment.
+    #[must_use]
+    pub fn header(&self, flags: Flags) -> SegmentHeader {
+        let timestamps = self.ts_recent.map(|echo| (self.ts_value, echo));
+        SegmentHeader {
+            src_port: self.tuple.remote.port(),
+            dst_port: self.tuple.local.port(),
+            seq: self.snd_nxt,
+            ack: if flags.contains(Flags::ACK) { self.rcv_nxt } else { SeqNum(0) },
+            flags,
+            window: self.window,
+            options: Options { timestamps, ..Options::default() },
+            ..SegmentHeader::default()
+        }
+    }
+
+    /// The IP packet of a segment.
+    #[must_use]
+    pub fn packet(&self, header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
+        let segment = frame::tcp(PEER_IP, HOST_IP, header, payload);
+        Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment)
+    }
+
+    /// Sends a segment, and counts it if it is the next one.
+    pub fn send(&mut self, rig: &mut Rig, header: &SegmentHeader, payload: &[u8]) {
+        rig.give(&self.packet(header, payload));
+        if header.seq == self.snd_nxt && !header.has(Flags::RST) {
+            let len = u32::try_from(payload.len()).expect("a segment");
+            self.snd_nxt = self.snd_nxt + header.segment_len(len);
+        }
+    }
+
+    /// Sends the next segment.
+    pub fn send_next(&mut self, rig: &mut Rig, flags: Flags, payload: &[u8]) {
+        let header = self.header(flags);
+        self.send(rig, &header, payload);
+    }
+
+    /// Reads what the host has sent on this connection, and returns the flags of each segment.
+    pub fn hear(&mut self, seen: &[Seen]) -> Vec<Flags> {
+        let mut flags = Vec::new();
+        for seen in seen {
+            let Seen::Tcp(_, header, payload) = seen else { continue };
+            if self.note(header, payload.len()) {
+                flags.push(header.flags);
+            }
+        }
+        flags
+    }
+
+    /// Reads one segment of the host; false when it is of another connection.
+    pub fn note(&mut self, header: &SegmentHeader, payload_len: usize) -> bool {
+        let ports = (self.tuple.local.port(), self.tuple.remote.port());
+        if (header.src_port, header.dst_port) != ports {
+            return false;
+        }
+        let end = header.seq + header.segment_len(u32::try_from(payload_len).expect("a segment"));
+        if header.has(Flags::SYN) || end.gt(self.rcv_nxt) {
+            self.rcv_nxt = end;
+        }
+        if header.has(Flags::ACK) {
+            self.snd_una = header.ack;
+        }
+        if let Some((value, _)) = header.options.timestamps {
+            self.ts_recent = Some(value);
+        }
+        true
+    }
+}

@@ -1,0 +1,287 @@
+//! One host on a [`ByteLink`], with a peer made of bytes on the other end.
+//!
+//! The peer answers ARP unless told not to, and nothing else: what it says is the test's. Every frame that the host
+//! sends is judged before the test sees it, so that a malformed one fails any test.
+//!
+//! Not here: TCP as the peer speaks it (`peer`).
+
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use pkt::{DropReason, EtherType, Instant};
+use stack::{
+    Capabilities,
+    config::{DeviceConfig, HostConfig},
+    counters::Counter,
+    device::LinkType,
+    host::Host,
+    link::{
+        arp::{ArpOperation, ArpPacket, ETHER_TYPE_ARP},
+        ethernet::MacAddr,
+    },
+    route::fib::RouteSpec,
+    socket::Listener,
+    sysctl::Sysctls,
+};
+
+use crate::{
+    World,
+    byte_link::ByteLink,
+    frame::{self, Ipv4, Seen},
+};
+
+/// Link address of the host.
+pub const HOST_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 1]);
+/// Link address of the peer.
+pub const PEER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 2]);
+/// Address of the host, in 10.0.0.0/24.
+pub const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Address of the peer, which is also the host's default gateway.
+pub const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// What a rig is made of.
+#[derive(Clone, Debug)]
+pub struct RigConfig {
+    /// Ethernet, or frames that start with the IP header.
+    pub ethernet: bool,
+    /// MTU of the link.
+    pub mtu: u32,
+    /// Settings of the host.
+    pub sysctls: Sysctls,
+    /// Packet memory of the world.
+    pub memory_bytes: usize,
+    /// Seed of the host's secrets.
+    pub seed: u64,
+}
+
+impl Default for RigConfig {
+    fn default() -> Self {
+        Self {
+            ethernet: true,
+            mtu: 1500,
+            sysctls: Sysctls::default(),
+            memory_bytes: 64 << 20,
+            seed: 1,
+        }
+    }
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub struct Rig {
+    /// Time, memory and the one host.
+    pub world: World,
+    /// The host's device.
+    pub link: Arc<ByteLink>,
+    /// The peer answers ARP requests for its address.
+    pub answers_arp: bool,
+    seen: VecDeque<Seen>,
+    ethernet: bool,
+    mtu: u32,
+    delivered: u64,
+}
+
+impl Rig {
+    /// A host of its own, idle.
+    ///
+    /// # Panics
+    /// When the configuration is refused.
+    #[must_use]
+    pub fn new(config: RigConfig) -> Self {
+        let RigConfig { ethernet, mtu, sysctls, memory_bytes, seed } = config;
+        let link = Arc::new(ByteLink::new(Capabilities {
+            name: String::from("bytes"),
+            mtu,
+            link: if ethernet { LinkType::Ethernet { mac: HOST_MAC } } else { LinkType::Ip },
+            tx_checksum: false,
+            tso4: false,
+            tso6: false,
+            gso_max_bytes: 65_535,
+            queues: 1,
+            async_completion: false,
+        }));
+        let mut world = World::with_memory(seed, memory_bytes);
+        let everywhere = "0.0.0.0/0".parse().expect("a prefix");
+        let added = world.add_host(HostConfig {
+            name: String::from("host"),
+            devices: vec![DeviceConfig {
+                device: Arc::clone(&link) as _,
+                addresses: vec![format!("{HOST_IP}/24").parse().expect("a prefix")],
+            }],
+            routes: vec![RouteSpec::via(everywhere, IpAddr::V4(PEER_IP))],
+            cores: 1,
+            sysctls,
+            ..HostConfig::default()
+        });
+        added.expect("a valid configuration");
+        let seen = VecDeque::new();
+        Self { world, link, answers_arp: true, seen, ethernet, mtu, delivered: 0 }
+    }
+
+    /// The host.
+    #[must_use]
+    pub fn host(&self) -> Arc<Host> {
+        Arc::clone(&self.world.hosts[0])
+    }
+
+    /// A listener of the host on its own address.
+    ///
+    /// # Panics
+    /// When the port is taken.
+    pub fn listen(&mut self, port: u16, backlog: u32) -> Arc<Listener> {
+        let host = self.host();
+        let local = SocketAddr::new(IpAddr::V4(HOST_IP), port);
+        Listener::listen(&host, &mut self.world.cx, local, backlog).expect("a free port")
+    }
+
+    /// A whole frame arrives; it is processed when the rig settles. Without memory it is lost.
+    pub fn queue(&mut self, bytes: &[u8]) {
+        self.delivered += u64::from(self.link.deliver(&mut self.world.cx, bytes));
+    }
+
+    /// A whole frame arrives and is processed.
+    pub fn give_frame(&mut self, bytes: &[u8]) {
+        self.queue(bytes);
+        self.settle();
+    }
+
+    /// An IP packet from the peer to the host arrives and is processed.
+    pub fn give(&mut self, packet: &[u8]) {
+        let bytes = self.framed(packet);
+        self.give_frame(&bytes);
+    }
+
+    /// An IP packet from the peer arrives and is processed: `protocol` from `src` to the host.
+    pub fn give_from(&mut self, src: Ipv4Addr, protocol: u8, payload: &[u8]) {
+        self.give(&Ipv4::new(src, HOST_IP, protocol).with(payload));
+    }
+
+    /// An ARP packet arrives and is processed.
+    pub fn give_arp(&mut self, dst: MacAddr, arp: &ArpPacket) {
+        let bytes = arp_frame(dst, arp);
+        self.give_frame(&bytes);
+    }
+
+    /// The frame that carries an IP packet from the peer to the host.
+    #[must_use]
+    pub fn framed(&self, packet: &[u8]) -> Vec<u8> {
+        if self.ethernet {
+            frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, packet)
+        } else {
+            packet.to_vec()
+        }
+    }
+
+    /// Runs the host until it has no work at this moment; returns when the next will come.
+    ///
+    /// # Panics
+    /// When the host has sent a frame that no host may send.
+    pub fn settle(&mut self) -> Option<Instant> {
+        loop {
+            let next = self.world.settle();
+            let mut answered = false;
+            while let Some(sent) = self.link.take() {
+                let judged = if self.ethernet {
+                    frame::judge_ethernet(&sent.bytes, HOST_MAC, self.mtu)
+                } else {
+                    frame::judge_ipv4(&sent.bytes, self.mtu)
+                };
+                let seen = judged.unwrap_or_else(|fault| panic!("sent: {fault}: {sent:02x?}"));
+                answered |= self.answer_arp(&seen);
+                self.seen.push_back(seen);
+            }
+            if !answered {
+                return next;
+            }
+        }
+    }
+
+    fn answer_arp(&mut self, seen: &Seen) -> bool {
+        let Seen::Arp(_, request) = seen else { return false };
+        let asked = request.operation == ArpOperation::Request && request.target_ip == PEER_IP;
+        if self.answers_arp && asked {
+            self.queue(&arp_frame(HOST_MAC, &request.reply(PEER_MAC)));
+            return true;
+        }
+        false
+    }
+
+    /// Lets virtual time pass, running what is due.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.world.cx.now + time;
+        while let Some(next) = self.settle() {
+            if next > end {
+                break;
+            }
+            self.world.cx.now = self.world.cx.now.max(next);
+        }
+        self.world.cx.now = end;
+        self.settle();
+    }
+
+    /// What the host has sent since the last call.
+    pub fn take(&mut self) -> Vec<Seen> {
+        self.seen.drain(..).collect()
+    }
+
+    /// What the host has sent since the last call, ARP left out.
+    pub fn take_ip(&mut self) -> Vec<Seen> {
+        self.seen.drain(..).filter(|seen| !matches!(seen, Seen::Arp(..))).collect()
+    }
+
+    /// Packets that the host has dropped for `reason`.
+    #[must_use]
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.world.hosts[0].counters().drops(reason)
+    }
+
+    /// A counter of the host.
+    #[must_use]
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.world.hosts[0].counters().stack(counter)
+    }
+
+    /// A counter of the host's TCP.
+    #[must_use]
+    pub fn count_tcp(&self, counter: tcp::Counter) -> u64 {
+        self.world.hosts[0].counters().tcp(counter)
+    }
+
+    /// Frames that have reached the host's device.
+    #[must_use]
+    pub const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Bytes of IP packet that a frame may hold.
+    #[must_use]
+    pub const fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Stops the host and lets every timer run out. The test has dropped its sockets by then.
+    ///
+    /// # Panics
+    /// When a connection or a packet is left.
+    pub fn finish(mut self) {
+        let host = self.host();
+        host.shut_down(&mut self.world.cx);
+        self.pass(Duration::from_secs(1200));
+        assert_eq!(host.established_len(), 0, "connections are left");
+        drop(host);
+        self.world.hosts.clear();
+        assert_eq!(self.world.packets_alive(), 0, "packets leaked");
+    }
+}
+
+/// An ARP packet in its frame.
+#[must_use]
+pub fn arp_frame(dst: MacAddr, arp: &ArpPacket) -> Vec<u8> {
+    let mut bytes = [0; stack::link::arp::ARP_LEN];
+    arp.emit(&mut bytes);
+    frame::ethernet(dst, arp.sender_mac, ETHER_TYPE_ARP, &bytes)
+}
