@@ -120,8 +120,9 @@ pub(crate) fn run_tests(command: &mut Command) -> Result<Outcome> {
 fn announce(command: &Command) -> String {
     let mut shown = String::new();
     for (name, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
-        shown.push_str(&format!("{}={value:?} ", name.to_string_lossy()));
+        if let Some(value) = value {
+            shown.push_str(&format!("{}={value:?} ", name.to_string_lossy()));
+        }
     }
     let program = command.get_program().to_string_lossy();
     shown.push_str(program.rsplit('/').next().unwrap_or_default());
