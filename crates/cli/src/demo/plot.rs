@@ -41,6 +41,8 @@ pub(super) fn ratios(result: &DemoResult) -> Result<Option<String>> {
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .light_line_style(WHITE)
+            .y_labels(6)
             .y_desc("quietline / kernel")
             .x_label_formatter(&|name| match name {
                 SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => (*name).to_string(),
@@ -76,6 +78,7 @@ pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
     svg((370, 240), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
+            .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(64)
             .build_cartesian_2d(-0.5..end, 0.0..(highest * 1.08).max(1e-9))?;
@@ -117,6 +120,7 @@ pub(super) fn latency(outcome: &Outcome) -> Result<Option<String>> {
     svg((370, 240), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
+            .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(64)
             .build_cartesian_2d(0.0..4.0, (low / 1.3..high * 1.3).log_scale())?;

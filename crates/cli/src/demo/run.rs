@@ -325,7 +325,7 @@ impl Progress {
     /// A bar over the plan's time.
     pub(super) fn new(plan: &Plan) -> Self {
         let bar = ProgressBar::new(nonnegative_millis(plan.seconds));
-        if let Ok(style) = ProgressStyle::with_template("{bar:40} {elapsed:>4} {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {elapsed:>4} {wide_msg}") {
             bar.set_style(style);
         }
         Self { bar, start: Instant::now(), current: Mutex::new("the start") }
