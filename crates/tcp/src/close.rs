@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::{
     counters::Counter,
     cx::Cx,
-    output,
+    segment,
     state::State,
     tcb::{Tcb, TcbFlags},
     time_wait::TIME_WAIT_LEN,
@@ -52,7 +52,7 @@ impl Tcb {
             _ if unread => {
                 // RFC 1122 §4.2.2.13: the peer must learn that data was lost.
                 cx.count(Counter::TcpExtTCPAbortOnClose);
-                output::send_reset(self, cx);
+                segment::send_reset(self, cx);
                 self.finish(cx, None);
             }
             _ if self.linger == Some(Duration::ZERO) => self.abort(cx),
@@ -75,7 +75,7 @@ impl Tcb {
         };
         if owes_reset {
             cx.count(Counter::TcpExtTCPAbortOnData);
-            output::send_reset(self, cx);
+            segment::send_reset(self, cx);
         }
         self.flags |= TcbFlags::ORPHAN;
         self.finish(cx, None);

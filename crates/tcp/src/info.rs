@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use crate::{
     receive_window::receive_window,
-    retransmit::CaState,
+    recovery::CaState,
     state::State,
     tcb::{Tcb, TcbFlags},
 };

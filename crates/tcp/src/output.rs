@@ -1,34 +1,25 @@
-//! Transmit: what may be sent, and the segment that carries it.
+//! Transmit: what may leave, and when.
 //!
-//! Above: `stack::socket`, once per batch. Below: `stack::ip::output` takes `cx.out`. RFC 9293 §3.8; Linux:
-//! tcp_write_xmit, tcp_transmit_skb, __tcp_send_ack.
+//! Above: `stack::socket`, once per batch. Below: `segment` puts it on `cx.out`. RFC 9293 §3.8, RFC 5681 §3.1; Linux:
+//! tcp_write_xmit, tcp_push_pending_frames.
 //!
-//! Order of one run: what is lost, what is new, then the ACK that is owed if no data carried it.
+//! Order of one run: what is lost, what is new, then the ACK that is owed if no data carried it. New data leaves in
+//! whole queue entries: one that holds more than the windows allow is cut first.
 //!
-//! A segment leaves as a clone of its queue entry: own header space, shared payload. The header's checksum field
-//! holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header; the IP layer adds its header).
-//!
-//! Not here: what is lost (`retransmit`), the window we announce (`receive_window`), IP.
-
-use pkt::{Gso, GsoKind, Instant, Packet, TxChecksum, checksum};
+//! Not here: what is lost (`recovery`), headers (`segment`), the window we announce (`receive_window`).
 
 use crate::{
     congestion::SendSample,
     counters::Counter,
     cx::Cx,
-    header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
-    option::Options,
-    receive_window::{hold_window, select_window},
-    retransmit,
+    recovery::CaState,
+    retransmit, segment,
     send_queue::EntryFlags,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::{self, RtxPurpose},
 };
-
-/// Protocol number of TCP in a pseudo-header.
-const PROTOCOL_TCP: u8 = 6;
 
 /// Sends everything that may leave: retransmissions, new data, and the ACK that is owed.
 ///
@@ -52,7 +43,7 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     if tcb.ack.is_now() {
-        if !send_ack(tcb, cx) {
+        if !segment::send_ack(tcb, cx) {
             // No memory: the timer tries again.
             tcb.timers.arm_delack(cx.now + cx.config.tcp_delack_min);
         }
@@ -109,8 +100,7 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     };
     let cwnd_limited = blocked == Blocked::Congestion;
     tcb.flags.set(TcbFlags::CWND_LIMITED, cwnd_limited);
-    let open =
-        matches!(tcb.recovery.state(), retransmit::CaState::Open | retransmit::CaState::Disorder);
+    let open = matches!(tcb.recovery.state(), CaState::Open | CaState::Disorder);
     if (tcb.snd_nxt != before || cwnd_limited) && open {
         tcb.congestion.on_sent(&SendSample {
             now: cx.now,
@@ -198,7 +188,7 @@ fn hold_small(
 /// rest of the transfer into small packets. Linux: tcp_tso_should_defer.
 fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let divisor = u32::from(cx.config.tcp_tso_win_divisor);
-    let open = matches!(tcb.recovery.state(), retransmit::CaState::Open);
+    let open = matches!(tcb.recovery.state(), CaState::Open);
     if divisor == 0 || !open || tcb.send_queue.sent_count() == 0 {
         return false;
     }
@@ -216,7 +206,7 @@ fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32) -> bool {
     if cut && !tcb.send_queue.split(cx.pool, index, len) {
         return false;
     }
-    if !transmit(tcb, cx, index) {
+    if !segment::transmit(tcb, cx, index) {
         return false;
     }
     let entry = tcb.send_queue.entry(index);
@@ -247,149 +237,4 @@ pub(crate) fn send_held(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
         return false;
     }
     send_first(tcb, cx, index, len)
-}
-
-/// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
-/// there is no memory.
-pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
-    let entry = tcb.send_queue.entry(index);
-    let clone = match &entry.packet {
-        Some(packet) => packet.clone_in(cx.pool),
-        None => cx.pool.alloc(),
-    };
-    let Some(packet) = clone else { return false };
-    let mut flags = Flags::ACK;
-    flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
-    flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH) && entry.len > 0);
-    let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
-    let len = entry.len;
-    let window = select_window(tcb, cx);
-    emit(tcb, cx, packet, SegmentHeader { window, ..header }, len);
-    tcb.send_queue.on_transmit(index, cx.now);
-    tcb.ack.on_data_sent(cx.now);
-    tcb.last_sent_at = cx.now;
-    true
-}
-
-/// A segment without data: `<SEQ=SND.NXT><ACK=RCV.NXT>`. `false` when there is no memory.
-pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
-    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK, select_window)
-}
-
-/// The answer to a segment out of order. `false` when there is no memory.
-pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
-    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK, hold_window)
-}
-
-/// A segment the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA (keepalive and window probe).
-pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    send_bare(tcb, cx, tcb.snd_una - 1, Flags::ACK, select_window);
-}
-
-/// Aborts: `<SEQ=SND.NXT><CTL=RST,ACK>` (RFC 9293 §3.10.5).
-pub(crate) fn send_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if send_bare(tcb, cx, tcb.snd_nxt, Flags::RST | Flags::ACK, select_window) {
-        cx.count(Counter::TcpOutRsts);
-    } else {
-        cx.count(Counter::TcpExtTCPAbortFailed);
-    }
-}
-
-fn send_bare(
-    tcb: &mut Tcb,
-    cx: &mut Cx<'_>,
-    seq: SeqNum,
-    flags: Flags,
-    window: fn(&mut Tcb, &Cx<'_>) -> u16,
-) -> bool {
-    let Some(packet) = cx.pool.alloc() else { return false };
-    let window = window(tcb, cx);
-    emit(tcb, cx, packet, SegmentHeader { seq, flags, window, ..SegmentHeader::default() }, 0);
-    cx.count(Counter::TcpOutSegs);
-    true
-}
-
-/// Completes the header of a synchronized connection, puts it in front of `packet` and the packet on `cx.out`.
-fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, mut header: SegmentHeader, len: u32) {
-    if tcb.flags.contains(TcbFlags::TIMESTAMPS) {
-        header.options.timestamps = Some((tcb.ts_now(cx.now), tcb.ts_recent));
-    }
-    header.ack = tcb.rcv_nxt;
-    tcb.ack.on_ack_sent();
-    tcb.timers.stop_delack();
-    send_packet(tcb, cx, packet, header, len);
-}
-
-/// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
-pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    retransmit::arm_rto(tcb, cx);
-    let Some(packet) = cx.pool.alloc() else { return };
-    let crossed = tcb.state == State::SynRecv;
-    let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
-    // The first SYN offers, the crossed one agrees to what the peer offered.
-    let (timestamps, scaling) = if crossed {
-        let flags = tcb.flags;
-        (flags.contains(TcbFlags::TIMESTAMPS), flags.contains(TcbFlags::WINDOW_SCALING))
-    } else {
-        (cx.config.tcp_timestamps, cx.config.tcp_window_scaling)
-    };
-    options.timestamps = timestamps.then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
-    options.window_scale = scaling.then_some(tcb.rcv_wscale);
-    let flags = if crossed { Flags::SYN | Flags::ACK } else { Flags::SYN };
-    let window = u16::try_from(tcb.rcv_wnd).unwrap_or(u16::MAX);
-    let ack = if crossed { tcb.rcv_nxt } else { SeqNum(0) };
-    let header =
-        SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..SegmentHeader::default() };
-    tcb.last_sent_at = cx.now;
-    tcb.ack.on_ack_sent();
-    if tcb.recovery.timeouts() == 0 {
-        cx.count(Counter::TcpOutSegs);
-    }
-    send_packet(tcb, cx, packet, header, 0);
-}
-
-fn send_packet(
-    tcb: &mut Tcb,
-    cx: &mut Cx<'_>,
-    mut packet: Packet,
-    mut header: SegmentHeader,
-    len: u32,
-) {
-    let mss = tcb.mss.effective();
-    let meta = packet.meta_mut();
-    meta.flow_hash = tcb.flow_hash;
-    meta.gso = Gso::default();
-    if len > mss {
-        meta.gso = Gso {
-            kind: if tcb.tuple.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
-            ecn: false,
-            size: u16::try_from(mss).unwrap_or(u16::MAX),
-            segs: u16::try_from(len.div_ceil(mss)).unwrap_or(u16::MAX),
-        };
-    }
-    header.src_port = tcb.tuple.local.port();
-    header.dst_port = tcb.tuple.remote.port();
-    push_header(&mut packet, &header, &tcb.tuple);
-    tcb.totals.segs_out += len.div_ceil(mss).max(1);
-    cx.out.push_back(packet);
-}
-
-/// The millisecond clock of TSval, shifted by a connection's `offset` (RFC 7323 §5.4, §7.1).
-#[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
-pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
-    (now.as_millis() as u32).wrapping_add(offset)
-}
-
-/// Writes `header` in front of `packet` with the pseudo-header sum where the checksum belongs.
-pub(crate) fn push_header(packet: &mut Packet, header: &SegmentHeader, tuple: &crate::FourTuple) {
-    let header_bytes = header.header_bytes();
-    let bytes = packet.push(header_bytes);
-    header.emit(bytes);
-    let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-    let sum =
-        checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), PROTOCOL_TCP, len).fold();
-    let linear = packet.linear_mut();
-    header::write_checksum(&mut linear[..header_bytes], sum);
-    let offset = u16::try_from(CHECKSUM_OFFSET).unwrap_or(u16::MAX);
-    packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 0, offset };
 }

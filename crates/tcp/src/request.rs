@@ -21,9 +21,8 @@ use crate::{
     input::is_older,
     mss::PathMss,
     option::Options,
-    output,
     receive_window::ReceiveBuffer,
-    reset, retransmit,
+    reset, retransmit, segment,
     seq::SeqNum,
     state::State,
     tcb::{OpenParams, Tcb, TcbFlags},
@@ -289,7 +288,7 @@ impl Request {
     }
 
     fn options(&self, cx: &Cx<'_>) -> Options {
-        let value = output::ts_clock(cx.now, self.ts_offset);
+        let value = segment::ts_clock(cx.now, self.ts_offset);
         Options { timestamps: self.timestamps.then_some((value, self.ts_recent)), ..Options::new() }
     }
 
@@ -313,7 +312,7 @@ impl Request {
             ..SegmentHeader::default()
         };
         packet.meta_mut().flow_hash = self.path.flow_hash;
-        output::push_header(&mut packet, &header, &self.tuple);
+        segment::push_header(&mut packet, &header, &self.tuple);
         cx.out.push_back(packet);
         true
     }

@@ -4,14 +4,14 @@
 //!
 //! A reset is never answered by a reset, so two stacks cannot reset each other for ever.
 //!
-//! Not here: resets that abort a connection (`output::send_reset`), resets received (`input::reset`).
+//! Not here: resets that abort a connection (`segment::send_reset`), resets received (`input::reset`).
 
 use crate::{
     counters::Counter,
     cx::Cx,
     four_tuple::FourTuple,
     header::{Flags, SegmentHeader},
-    output,
+    segment,
     seq::SeqNum,
 };
 
@@ -39,7 +39,7 @@ pub fn reply(cx: &mut Cx<'_>, tuple: &FourTuple, received: &SegmentHeader, paylo
         flags,
         ..SegmentHeader::default()
     };
-    output::push_header(&mut packet, &header, tuple);
+    segment::push_header(&mut packet, &header, tuple);
     cx.count(Counter::TcpOutSegs);
     cx.count(Counter::TcpOutRsts);
     cx.out.push_back(packet);

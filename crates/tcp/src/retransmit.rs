@@ -1,33 +1,19 @@
-//! Loss: when a segment counts as lost, and sending it again.
+//! Sending again: the retransmission timer, its limits, and what is marked lost.
 //!
-//! Above: `input::ack` and `timer`. Below: `output::transmit`. RFC 6298 §5, RFC 5681 §3.2, RFC 6582 (NewReno), RFC
-//! 3042 (limited transmit); Linux: tcp_fastretrans_alert, tcp_enter_loss, tcp_retransmit_timer.
+//! Above: `timer` and `output`. Below: `segment::transmit`. RFC 6298 §5, RFC 9293 §3.8.1 and §3.8.3 (R1, R2), RFC 5482
+//! (user timeout); Linux: tcp_retransmit_timer, tcp_xmit_retransmit_queue, tcp_write_timeout.
 //!
-//! ```text
-//!            dup ACK             third dup ACK               ACK of `recover`
-//!    Open ------------> Disorder --------------> Recovery -------------------> Open
-//!      |                    |                        |
-//!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
-//! ```
-//!
-//! Declaring a loss marks entries of the send queue; `transmit_lost` sends what is marked as the window allows. A
-//! later scoreboard (SACK, RACK) marks by other evidence and leaves the sending alone.
-//!
-//! Not here: how far the window falls (`congestion`), R2 of zero-window probes (`timer`).
+//! Not here: what counts as lost (`recovery`), probes of a closed window (`timer`).
 
 use core::time::Duration;
-
-use pkt::Instant;
 
 use crate::{
     api::TcpError,
     config::TcpConfig,
-    congestion::AckSample,
     counters::Counter,
     cx::Cx,
-    output,
-    send_queue::Acked,
-    seq::SeqNum,
+    recovery::{self, CaState},
+    segment,
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
@@ -36,216 +22,8 @@ use crate::{
 /// R2 of an orphan when `tcp_orphan_retries` is 0.
 const ORPHAN_RETRIES_DEFAULT: u8 = 8;
 
-/// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
-const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
-
 /// How long to wait before trying again when packet memory ran out (Linux `TCP_RESOURCE_PROBE_INTERVAL`).
 pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(500);
-
-/// Where the connection stands in recovering from loss (Linux `TCP_CA_*`; CWR is for ECN).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CaState {
-    /// Nothing unusual.
-    Open,
-    /// Duplicate ACKs, too few to mean a loss.
-    Disorder,
-    /// Fast recovery.
-    Recovery,
-    /// Slow start after a retransmission timeout.
-    Loss,
-}
-
-/// See the module head.
-#[derive(Clone, Debug)]
-pub(crate) struct Recovery {
-    /// When the first retransmission without progress happened (Linux `retrans_stamp`): R2 counts from here.
-    since: Instant,
-    /// RFC 6582's `recover`: SND.NXT when the last recovery began.
-    recover: SeqNum,
-    /// Where the last retransmission of a hole ended.
-    hole_end: SeqNum,
-    /// Duplicate ACKs since SND.UNA moved.
-    dup_acks: u32,
-    /// Segments of that retransmission.
-    hole_segments: u16,
-    state: CaState,
-    /// Timeouts since SND.UNA moved.
-    timeouts: u8,
-    /// The SYN or SYN-ACK was sent more than once.
-    handshake_lossy: bool,
-}
-
-impl Recovery {
-    pub(crate) fn new(iss: SeqNum) -> Self {
-        Self {
-            since: Instant::ZERO,
-            recover: iss,
-            hole_end: iss,
-            dup_acks: 0,
-            hole_segments: 0,
-            state: CaState::Open,
-            timeouts: 0,
-            handshake_lossy: false,
-        }
-    }
-
-    /// The handshake needed `retransmits` repetitions while it was a request.
-    pub(crate) fn on_request_retransmits(&mut self, retransmits: u8) {
-        self.handshake_lossy = retransmits > 0;
-    }
-
-    pub(crate) fn handshake_was_lossy(&self) -> bool {
-        self.handshake_lossy
-    }
-
-    pub(crate) fn on_established(&mut self) {
-        self.timeouts = 0;
-    }
-
-    /// Nothing is outstanding any more.
-    pub(crate) fn forget(&mut self, snd_una: SeqNum) {
-        *self = Self::new(snd_una);
-    }
-
-    pub(crate) fn state(&self) -> CaState {
-        self.state
-    }
-
-    /// Timeouts since SND.UNA moved (Linux `icsk_retransmits`).
-    pub(crate) fn timeouts(&self) -> u8 {
-        self.timeouts
-    }
-
-    /// Segments that may leave beyond the window because others arrived (RFC 3042).
-    pub(crate) fn limited_transmit_segments(&self) -> u32 {
-        if self.state == CaState::Disorder {
-            self.dup_acks.min(LIMITED_TRANSMIT_SEGMENTS)
-        } else {
-            0
-        }
-    }
-
-    /// Segments of the hole at SND.UNA that may leave whatever the window says.
-    fn head_segments(&self) -> u32 {
-        if self.state == CaState::Recovery { u32::from(self.hole_segments).max(1) } else { 1 }
-    }
-
-    /// Counts a timeout of whatever is outstanding.
-    pub(crate) fn count_timeout(&mut self, now: Instant) {
-        if self.timeouts == 0 {
-            self.since = now;
-        }
-        self.timeouts = self.timeouts.saturating_add(1);
-    }
-}
-
-/// An ACK was processed: `acked` is what it removed, `duplicate` says that it fits RFC 5681's definition of one.
-pub(crate) fn on_ack(
-    tcb: &mut Tcb,
-    cx: &mut Cx<'_>,
-    acked: &Acked,
-    rtt: Option<Duration>,
-    duplicate: bool,
-) {
-    let progress = acked.bytes > 0;
-    if progress {
-        tcb.recovery.timeouts = 0;
-    }
-    match tcb.recovery.state {
-        CaState::Open | CaState::Disorder if progress => {
-            tcb.recovery.dup_acks = 0;
-            tcb.recovery.state = CaState::Open;
-            grow(tcb, cx, acked.bytes, rtt);
-        }
-        CaState::Open | CaState::Disorder if duplicate => on_dup_ack(tcb, cx),
-        CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => {
-            let flight = tcb.snd_nxt.since(tcb.snd_una);
-            tcb.congestion.on_exit_recovery(flight);
-            open(tcb);
-        }
-        CaState::Recovery if progress => {
-            // RFC 6582 §3.2 step 3, partial ACK: the next hole begins at SND.UNA.
-            let flight = tcb.snd_nxt.since(tcb.snd_una);
-            tcb.congestion.on_partial_ack(acked.bytes, flight);
-            mark_head_lost(tcb, cx);
-        }
-        CaState::Recovery if duplicate => {
-            tcb.recovery.dup_acks += 1;
-            tcb.congestion.on_dup_ack();
-        }
-        CaState::Loss if progress => {
-            grow(tcb, cx, acked.bytes, rtt);
-            if tcb.snd_una.ge(tcb.recovery.recover) {
-                open(tcb);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
-    let (snd_una, snd_nxt) = (tcb.snd_una, tcb.snd_nxt);
-    tcb.congestion.on_ack(&AckSample { now: cx.now, acked_bytes, rtt, snd_una, snd_nxt });
-}
-
-fn open(tcb: &mut Tcb) {
-    tcb.recovery.state = CaState::Open;
-    tcb.recovery.dup_acks = 0;
-    tcb.send_queue.clear_marks();
-}
-
-/// RFC 5681 §3.2 and RFC 6582 §3.2 steps 1–2.
-fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    tcb.recovery.dup_acks += 1;
-    tcb.recovery.state = CaState::Disorder;
-    if tcb.recovery.dup_acks < dup_ack_threshold(tcb, cx.config) {
-        return;
-    }
-    if tcb.snd_una.le(tcb.recovery.recover) {
-        // Duplicates of an episode that is over: its retransmissions caused them (RFC 6582 §4.1).
-        return;
-    }
-    let mss = tcb.mss.effective();
-    let flight = tcb.snd_nxt.since(tcb.snd_una);
-    let limited = tcb.recovery.limited_transmit_segments() * mss;
-    tcb.recovery.recover = tcb.snd_nxt;
-    tcb.recovery.since = cx.now;
-    tcb.recovery.state = CaState::Recovery;
-    tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
-    cx.count(Counter::TcpExtTCPRenoRecovery);
-    mark_head_lost(tcb, cx);
-}
-
-/// Duplicate ACKs that mean a loss: `tcp_reordering`, or one per packet after the first when fewer are in flight
-/// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK).
-fn dup_ack_threshold(tcb: &Tcb, config: &TcpConfig) -> u32 {
-    let reordering = u32::from(config.tcp_reordering);
-    let in_flight = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
-    if in_flight > reordering || tcb.send_queue.first_unsent().is_some() {
-        return reordering;
-    }
-    in_flight.saturating_sub(1).max(1)
-}
-
-/// The hole at SND.UNA is lost: one segment of it, or more when the last retransmission filled just a part.
-///
-/// Differs from RFC 6582: a superframe that a virtual device lost whole is a hole of dozens of segments, which one
-/// segment per round trip would take seconds to fill. So a partial ACK that ends exactly where the last
-/// retransmission did doubles the next one.
-fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    let Some(head) = tcb.send_queue.head() else { return };
-    let len = head.len;
-    let mss = tcb.mss.effective();
-    let segments = &mut tcb.recovery.hole_segments;
-    *segments =
-        if tcb.snd_una == tcb.recovery.hole_end { segments.saturating_mul(2).max(1) } else { 1 };
-    let hole = mss.saturating_mul(u32::from(*segments));
-    if len > hole && !tcb.send_queue.split(cx.pool, 0, hole) {
-        return;
-    }
-    tcb.recovery.hole_end = tcb.snd_una + hole.min(len);
-    tcb.send_queue.mark_lost(0);
-}
 
 /// The retransmission timer ran out.
 pub(crate) fn on_rto(tcb: &mut Tcb, cx: &mut Cx<'_>) {
@@ -264,20 +42,20 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     } else {
         cx.config.tcp_synack_retries
     };
-    let waited = tcb.recovery.timeouts > 0 && cx.now - tcb.recovery.since >= MEMORY_RETRY;
-    let user = tcb.user_timeout.is_some_and(|t| waited && cx.now - tcb.recovery.since >= t);
-    if tcb.recovery.timeouts >= limit || user {
+    let waited = tcb.recovery.timeouts() > 0 && cx.now - tcb.recovery.since() >= MEMORY_RETRY;
+    let user = tcb.user_timeout.is_some_and(|t| waited && cx.now - tcb.recovery.since() >= t);
+    if tcb.recovery.timeouts() >= limit || user {
         give_up(tcb, cx);
         return;
     }
     tcb.recovery.count_timeout(cx.now);
-    tcb.recovery.handshake_lossy = true;
+    tcb.recovery.on_handshake_timeout();
     tcb.rtt.on_rto();
     cx.count(Counter::TcpExtTCPTimeouts);
     cx.count(Counter::TcpExtTCPSynRetrans);
     cx.count(Counter::TcpRetransSegs);
     tcb.totals.total_retrans += 1;
-    output::send_syn(tcb, cx);
+    segment::send_syn(tcb, cx);
 }
 
 /// RFC 6298 §5.4–5.6 for data and FIN.
@@ -287,12 +65,12 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     cx.count(Counter::TcpExtTCPTimeouts);
-    match tcb.recovery.state {
+    match tcb.recovery.state() {
         CaState::Recovery => cx.count(Counter::TcpExtTCPRenoFailures),
         CaState::Loss => cx.count(Counter::TcpExtTCPLossFailures),
         CaState::Open | CaState::Disorder => {}
     }
-    enter_loss(tcb);
+    recovery::enter_loss(tcb);
     tcb.recovery.count_timeout(cx.now);
     tcb.rtt.on_rto();
     transmit_lost(tcb, cx);
@@ -300,20 +78,6 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         // Memory ran out: nothing left, so nothing to wait an RTO for.
         tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + MEMORY_RETRY.min(tcb.rtt.rto()));
     }
-}
-
-/// RFC 5681 §3.1 after a timeout: everything is lost, the window is one segment.
-fn enter_loss(tcb: &mut Tcb) {
-    let repeated = match tcb.recovery.state {
-        CaState::Open | CaState::Disorder => false,
-        CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
-    };
-    let flight = tcb.snd_nxt.since(tcb.snd_una);
-    tcb.congestion.on_rto(flight, repeated);
-    tcb.recovery.state = CaState::Loss;
-    tcb.recovery.dup_acks = 0;
-    tcb.recovery.recover = tcb.snd_nxt;
-    tcb.send_queue.mark_all_lost();
 }
 
 /// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
@@ -338,7 +102,7 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             cx.count(Counter::TcpExtTCPRetransFail);
             break;
         }
-        if !output::transmit(tcb, cx, index) {
+        if !segment::transmit(tcb, cx, index) {
             cx.count(Counter::TcpExtTCPRetransFail);
             break;
         }
@@ -355,11 +119,11 @@ fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
     tcb.totals.total_retrans += segments;
     tcb.totals.bytes_retrans += u64::from(len);
     cx.counters.add(Counter::TcpRetransSegs, u64::from(segments));
-    let kind = match tcb.recovery.state {
+    let kind = match tcb.recovery.state() {
         CaState::Loss => Counter::TcpExtTCPSlowStartRetrans,
         _ => Counter::TcpExtTCPFastRetrans,
     };
-    if tcb.recovery.timeouts == 0 || index > 0 {
+    if tcb.recovery.timeouts() == 0 || index > 0 {
         cx.counters.add(kind, u64::from(segments));
     }
 }
@@ -368,9 +132,9 @@ fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
 pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
     let mut wait = tcb.rtt.rto();
     if let Some(limit) = tcb.user_timeout
-        && tcb.recovery.timeouts > 0
+        && tcb.recovery.timeouts() > 0
     {
-        let left = limit.saturating_sub(cx.now - tcb.recovery.since);
+        let left = limit.saturating_sub(cx.now - tcb.recovery.since());
         wait = wait.min(left.max(Duration::from_millis(1)));
     }
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + wait);
@@ -378,10 +142,10 @@ pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
 
 /// R2 of RFC 9293 §3.8.3: too long without progress.
 fn r2_exceeded(tcb: &Tcb, cx: &Cx<'_>) -> bool {
-    if tcb.recovery.timeouts == 0 {
+    if tcb.recovery.timeouts() == 0 {
         return false;
     }
-    let elapsed = cx.now - tcb.recovery.since;
+    let elapsed = cx.now - tcb.recovery.since();
     if let Some(limit) = tcb.user_timeout {
         return elapsed >= limit;
     }

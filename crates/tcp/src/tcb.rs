@@ -11,7 +11,7 @@
 //!
 //! Not here: steps of the state machine (`input`, `output`, `retransmit`, `timer`), the application's calls (`api`).
 
-use core::time::Duration;
+use core::{mem::offset_of, time::Duration};
 
 use bitflags::bitflags;
 use pkt::Instant;
@@ -25,12 +25,12 @@ use crate::{
     delayed_ack::DelayedAck,
     four_tuple::FourTuple,
     mss::PathMss,
-    output,
     reassembly::Reassembly,
     receive_queue::ReceiveQueue,
     receive_window::ReceiveBuffer,
-    retransmit::Recovery,
+    recovery::Recovery,
     rtt::{RttConfig, RttEstimator},
+    segment,
     send_queue::SendQueue,
     seq::SeqNum,
     state::State,
@@ -87,15 +87,16 @@ pub(crate) struct Totals {
 /// # Layout
 ///
 /// ```text
-///   line 0-1  read by every segment, in and out; written by the handshake and by settings
-///   line 2    written by received segments: RCV.*, SND.UNA, SND.WND
-///   line 3-5  written by transmission: SND.NXT, queue, timers
+///   line 0    the four-tuple
+///   line 1    read by every segment, in and out; written by the handshake and by settings
+///   line 1-2  written by received segments: SND.UNA, SND.WND, RCV.*, TS.Recent, the ACK that is owed
+///   line 3-4  written by transmission: SND.NXT, the send queue, timers
 ///   rest      recovery, buffers, totals, errors: touched per round trip, per loss or never
 /// ```
 ///
 /// The groups are asserted below the type.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Tcb {
     // ---- read-mostly ----
     /// The connection's name.
@@ -189,6 +190,13 @@ pub struct Tcb {
 const TCB_BYTES_MAX: usize = 1024;
 const _: () = assert!(size_of::<Tcb>() <= TCB_BYTES_MAX);
 
+// The groups of "Layout": what arrives and what leaves share no line.
+const LINE: usize = 64;
+const _: () = assert!(offset_of!(Tcb, state) < 2 * LINE && offset_of!(Tcb, snd_una) < 2 * LINE);
+const _: () = assert!(offset_of!(Tcb, ack) + size_of::<DelayedAck>() == 3 * LINE);
+const _: () = assert!(offset_of!(Tcb, snd_nxt) == 3 * LINE);
+const _: () = assert!(offset_of!(Tcb, timers) + size_of::<Timers>() <= 5 * LINE);
+
 /// What an active or passive open needs.
 #[derive(Clone, Debug)]
 pub struct OpenParams {
@@ -213,7 +221,7 @@ impl Tcb {
         let mut tcb = Self::new(cx, params);
         cx.count(Counter::TcpActiveOpens);
         tcb.set_state(cx, State::SynSent);
-        output::send_syn(&mut tcb, cx);
+        segment::send_syn(&mut tcb, cx);
         tcb
     }
 
@@ -353,7 +361,7 @@ impl Tcb {
 
     /// Our millisecond timestamp clock at `now`, as sent in TSval.
     pub(crate) fn ts_now(&self, now: Instant) -> u32 {
-        output::ts_clock(now, self.ts_offset)
+        segment::ts_clock(now, self.ts_offset)
     }
 
     /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux `tcp_oow_rate_limited`).

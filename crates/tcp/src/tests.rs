@@ -3,6 +3,7 @@
 mod close;
 mod fast_path;
 mod handshake;
+mod host;
 mod hostile;
 mod loss;
 mod memory;

@@ -19,7 +19,7 @@ use crate::{
     header::{Flags, SegmentHeader},
     input::is_older,
     option::Options,
-    output,
+    segment,
     seq::SeqNum,
     tcb::{Tcb, TcbFlags},
 };
@@ -132,7 +132,7 @@ impl TimeWait {
         self.ack_sent_at = Some(cx.now);
         let mut options = Options::new();
         if self.timestamps {
-            options.timestamps = Some((output::ts_clock(cx.now, self.ts_offset), self.ts_recent));
+            options.timestamps = Some((segment::ts_clock(cx.now, self.ts_offset), self.ts_recent));
         }
         let header = SegmentHeader {
             src_port: self.tuple.local.port(),
@@ -145,7 +145,7 @@ impl TimeWait {
             ..SegmentHeader::default()
         };
         packet.meta_mut().flow_hash = self.flow_hash;
-        output::push_header(&mut packet, &header, &self.tuple);
+        segment::push_header(&mut packet, &header, &self.tuple);
         cx.count(Counter::TcpOutSegs);
         cx.out.push_back(packet);
     }

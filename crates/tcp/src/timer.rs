@@ -17,7 +17,7 @@ use crate::{
     api::TcpError,
     counters::Counter,
     cx::Cx,
-    output, retransmit,
+    output, retransmit, segment,
     state::State,
     tcb::{Tcb, TcbFlags},
 };
@@ -155,7 +155,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         // The window had room and a cork, Nagle or missing memory held the data: it is out, RTO watches it.
         return;
     }
-    output::send_probe(tcb, cx);
+    segment::send_probe(tcb, cx);
     if tcb.probes_out == 0 {
         tcb.probe_since = cx.now;
     }
@@ -202,12 +202,12 @@ fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     if keepalive_exhausted(tcb, idle) {
-        output::send_reset(tcb, cx);
+        segment::send_reset(tcb, cx);
         cx.count(Counter::TcpExtTCPAbortOnTimeout);
         tcb.finish(cx, Some(tcb.soft_error.unwrap_or(TcpError::TimedOut)));
         return;
     }
-    output::send_probe(tcb, cx);
+    segment::send_probe(tcb, cx);
     cx.count(Counter::TcpExtTCPKeepAlive);
     tcb.probes_out = tcb.probes_out.saturating_add(1);
     tcb.timers.arm_keep(cx.now + tcb.keepalive.interval);

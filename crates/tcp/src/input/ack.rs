@@ -13,7 +13,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     header::Flags,
-    reset as reset_segment, retransmit,
+    recovery, reset as reset_segment, retransmit,
     send_queue::Acked,
     seq::SeqNum,
     state::State,
@@ -97,7 +97,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     note_alive(tcb, cx.now);
     // RFC 5681 §2: data outstanding, no payload, no SYN or FIN, nothing acknowledged, the window as it was.
     let duplicate = in_flight && acked.bytes == 0 && segment.seq_len() == 0 && !window_changed;
-    retransmit::on_ack(tcb, cx, &acked, rtt, duplicate);
+    recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
     update_timer(tcb, cx, &acked);
     if acked.bytes > 0 {
         tcb.grow_sndbuf(cx);

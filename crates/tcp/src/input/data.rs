@@ -12,9 +12,8 @@ use super::Segment;
 use crate::{
     counters::Counter,
     cx::Cx,
-    output,
     reassembly::Insert,
-    receive_window,
+    receive_window, segment,
     state::State,
     tcb::{Tcb, TcbFlags},
 };
@@ -59,7 +58,7 @@ fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
 /// Nobody will ever read this: the peer must not believe otherwise (RFC 1122 §4.2.2.13).
 fn abort_on_data(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     cx.count(Counter::TcpExtTCPAbortOnData);
-    output::send_reset(tcb, cx);
+    segment::send_reset(tcb, cx);
     tcb.finish(cx, None);
     Err(DropReason::TcpAbortOnData)
 }
@@ -144,7 +143,7 @@ fn queue_out_of_order(
 
 /// A duplicate ACK for every segment out of order (RFC 5681 §4.2): they must not be merged, the peer counts them.
 fn answer_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if !output::send_duplicate_ack(tcb, cx) {
+    if !segment::send_duplicate_ack(tcb, cx) {
         tcb.ack.schedule_now();
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     header::Flags,
-    output, reset as reset_segment,
+    reset as reset_segment, segment,
     state::State,
     tcb::{Tcb, TcbFlags},
 };
@@ -52,7 +52,7 @@ pub(super) fn process(
     } else {
         // Simultaneous open: the SYNs crossed.
         tcb.set_state(cx, State::SynRecv);
-        output::send_syn(tcb, cx);
+        segment::send_syn(tcb, cx);
     }
     Ok(())
 }

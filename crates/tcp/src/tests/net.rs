@@ -1,22 +1,16 @@
 //! A tiny network in virtual time: two hosts, two directions, seeded impairment.
 //!
-//! A host is what the stack would be around one connection: a listener or none, a request, a control block, a
-//! TIME-WAIT. After every event the blocks' invariants are checked; at the end no packet may be left over.
+//! After every event the blocks' invariants are checked; at the end no packet may be left over.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
 use core::time::Duration;
 
-use pkt::{
-    Domain, DomainConfig, DropReason, Gso, GsoKind, Instant, Packet, PacketList, Pool, Verdict,
-};
+use pkt::{Domain, DomainConfig, Gso, GsoKind, Instant, Packet};
 
-use crate::{
-    Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request, RequestTimer,
-    RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait,
-    TimeWaitVerdict, input, on_timer, output, reset,
-};
+use super::host::Host;
+use crate::{Counter, Cx, Flags, FourTuple, Rng, SegmentHeader, State, Tcb};
 
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +45,6 @@ pub(crate) struct Sent {
     pub(crate) gso: Gso,
 }
 
-/// One end of the network.
-pub(crate) struct Host {
-    pub(crate) tcb: Option<Tcb>,
-    pub(crate) request: Option<Request>,
-    pub(crate) time_wait: Option<TimeWait>,
-    pub(crate) listening: bool,
-    pub(crate) accept_room: bool,
-    pub(crate) config: TcpConfig,
-    pub(crate) options: SocketOptions,
-    pub(crate) path: PathParams,
-    pub(crate) counters: Counters,
-    pub(crate) drops: Vec<DropReason>,
-    pub(crate) iss: SeqNum,
-    tuple: FourTuple,
-    pool: Pool,
-    out: PacketList,
-    rng: Rng,
-}
-
 /// See the module head.
 pub(crate) struct Net {
     pub(crate) now: Instant,
@@ -82,161 +57,6 @@ pub(crate) struct Net {
     in_flight: BTreeMap<(Instant, u64), (Side, Packet)>,
     order: u64,
     domain: Domain,
-}
-
-impl Host {
-    fn new(domain: &Domain, tuple: FourTuple, seed: u64) -> Self {
-        Self {
-            tcb: None,
-            request: None,
-            time_wait: None,
-            listening: false,
-            accept_room: true,
-            config: TcpConfig::default(),
-            options: SocketOptions::default(),
-            path: PathParams { mtu: 1500, gso_bytes_max: 0, flow_hash: 7 },
-            counters: Counters::new(),
-            drops: Vec::new(),
-            iss: SeqNum(Rng::new(seed).next_u32()),
-            tuple,
-            pool: domain.pool(),
-            out: PacketList::new(),
-            rng: Rng::new(seed),
-        }
-    }
-
-    fn params(&self) -> OpenParams {
-        OpenParams {
-            tuple: self.tuple,
-            iss: self.iss,
-            ts_offset: self.iss.0.rotate_left(9),
-            path: self.path,
-            options: self.options.clone(),
-        }
-    }
-
-    pub(crate) fn count(&self, counter: Counter) -> u64 {
-        self.counters.value(counter)
-    }
-
-    /// Runs `f` with the connection and everything it needs.
-    fn enter<R>(&mut self, now: Instant, f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R) -> R {
-        let Self { tcb, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
-        f(tcb.as_mut().expect("the host has a connection"), &mut cx)
-    }
-
-    fn receive(&mut self, now: Instant, mut packet: Packet) {
-        let header = SegmentHeader::parse(packet.linear()).expect("we sent a sound header");
-        assert!(packet.pull(usize::from(header.header_len)));
-        if self.time_wait.is_some() {
-            return self.receive_in_time_wait(now, &header, packet);
-        }
-        if self.tcb.as_ref().is_some_and(|tcb| tcb.state() != State::Close) {
-            let verdict = self.enter(now, |tcb, cx| input(tcb, &header, packet, cx));
-            return self.note(verdict);
-        }
-        if self.request.is_some() {
-            return self.receive_in_request(now, &header, packet);
-        }
-        let params = self.params();
-        let Self { pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
-        let len = u32::try_from(packet.len()).unwrap();
-        let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
-        if self.listening && is_syn {
-            self.request = Request::on_syn(&mut cx, &params, &header).ok();
-        } else {
-            reset::reply(&mut cx, &params.tuple, &header, len);
-            self.drops.push(DropReason::TcpNoSocket);
-        }
-    }
-
-    fn receive_in_time_wait(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
-        let len = u32::try_from(packet.len()).unwrap();
-        let Self { time_wait, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
-        let small = time_wait.as_mut().expect("checked by the caller");
-        match small.on_segment(&mut cx, header, len) {
-            TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
-            TimeWaitVerdict::Closed => self.time_wait = None,
-            TimeWaitVerdict::Reopen { iss } => {
-                self.time_wait = None;
-                self.tcb = None;
-                self.iss = iss;
-                let params = self.params();
-                let Self { pool, counters, out, config, rng, .. } = self;
-                let mut cx = Cx { now, pool, counters, out, config, rng };
-                self.request = Request::on_syn(&mut cx, &params, header).ok();
-            }
-        }
-    }
-
-    fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
-        let Self { request, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
-        let pending = request.as_mut().expect("checked by the caller");
-        match pending.on_segment(&mut cx, header, packet, self.accept_room) {
-            RequestVerdict::Drop(reason, _) => self.drops.push(reason),
-            RequestVerdict::Closed(reason, _) => {
-                self.drops.push(reason);
-                self.request = None;
-            }
-            RequestVerdict::Establish(packet) => {
-                self.tcb = Some(pending.to_tcb(&cx, &self.options));
-                self.request = None;
-                let verdict = self.enter(now, |tcb, cx| input(tcb, header, packet, cx));
-                self.note(verdict);
-            }
-        }
-    }
-
-    fn note(&mut self, verdict: crate::SegmentVerdict) {
-        if let Verdict::Drop(reason, packet) = verdict {
-            self.drops.push(reason);
-            self.pool.free(packet);
-        }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let tcb = self.tcb.as_ref().and_then(Tcb::next_deadline);
-        let request = self.request.as_ref().map(Request::deadline);
-        let time_wait = self.time_wait.as_ref().map(TimeWait::deadline);
-        [tcb, request, time_wait].into_iter().flatten().min()
-    }
-
-    fn run_timers(&mut self, now: Instant) {
-        if self.tcb.as_ref().and_then(Tcb::next_deadline).is_some_and(|at| at <= now) {
-            self.enter(now, on_timer);
-        }
-        if let Some(mut request) = self.request.take() {
-            let Self { pool, counters, out, config, rng, .. } = self;
-            let mut cx = Cx { now, pool, counters, out, config, rng };
-            if request.on_timer(&mut cx) == RequestTimer::Keep {
-                self.request = Some(request);
-            }
-        }
-        if self.time_wait.as_ref().is_some_and(|small| small.deadline() <= now) {
-            self.counters.inc(Counter::TcpExtTW);
-            self.time_wait = None;
-        }
-    }
-
-    /// What the stack does after a batch.
-    fn finish_batch(&mut self, now: Instant) {
-        if self.tcb.is_none() {
-            return;
-        }
-        self.enter(now, |tcb, cx| {
-            output(tcb, cx);
-            tcb.check();
-        });
-        let tcb = self.tcb.as_ref().expect("checked above");
-        if tcb.state() == State::TimeWait {
-            self.time_wait = Some(TimeWait::from_tcb(tcb, now));
-            self.enter(now, |tcb, cx| tcb.release_time_wait(cx));
-        }
-    }
 }
 
 impl Net {
