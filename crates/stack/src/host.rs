@@ -360,6 +360,9 @@ fn build_fib(config: &HostConfig, devices: usize) -> Result<Fib, ConfigError> {
     fib.loopback(LOOPBACK);
     for (index, device) in (LOOPBACK + 1..).zip(&config.devices) {
         for address in &device.addresses {
+            if address.addr().is_ipv6() {
+                return Err(ConfigError::new("address", address, "an IPv4 address: IPv6 is not spoken yet"));
+            }
             fib.address(index, *address)?;
         }
     }
