@@ -7,6 +7,43 @@
 //! segments at the same instants give the same answer, which is what the simulator and the packet
 //! scripts rely on.
 //!
+//! # Theory of operation
+//!
+//! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost per
+//! packet, not per segment: a packet may be a superframe of 64 KB in both directions, so everything
+//! that counts segments counts bytes.
+//!
+//! *Who owns what.* A connection is one [`Tcb`] and whoever holds its socket lock calls into it with a
+//! [`Cx`]. A passive open is a [`Request`] until its handshake is done, and what remains after both FINs
+//! is a [`TimeWait`]: small objects, because a peer makes them for free. Payload lives in packets:
+//! written once by `send`, read once by `recv`, never copied between.
+//!
+//! ```text
+//!                   Request ── Establish ──► Tcb ── state TIME_WAIT ──► TimeWait
+//!                      ▲                      ▲
+//!          SYN to a listener            Tcb::connect
+//! ```
+//!
+//! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`api`]; then [`output()`]
+//! once for the batch; then `cx.out` goes to IP, and `state`, `readiness` and `next_deadline` are looked
+//! at. Each of the first kind only notes what is owed; `output` pays it, so that a batch of sixty-four
+//! segments is answered by one ACK.
+//!
+//! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence number
+//! and timestamp, RST, SYN, ACK (which frees the front of the send queue, samples the round trip, tells
+//! `recovery` and moves the window), payload (receive queue, or [`reassembly`] and a duplicate ACK), FIN.
+//! Header prediction skips the steps that cannot matter.
+//!
+//! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends what is
+//! marked lost, then what the two windows and Nagle let go, as clones that share the payload; `segment`
+//! writes the header. The ACK frees the original.
+//!
+//! *Time.* Deadlines are fields. `next_deadline` may be asked at any time; a timer that fires too early
+//! does nothing.
+//!
+//! *Limits.* No SACK, ECN, Fast Open or pacing yet: the queue entries carry the times and flags, the
+//! options their fields, `recovery` the place where a scoreboard marks losses.
+//!
 //! # Leaf modules
 //!
 //! Each knows one thing and none knows the control block:

@@ -206,6 +206,8 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
+    // No hole of an earlier episode goes on here.
+    tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
     cx.count(Counter::TcpExtTCPRenoRecovery);
     mark_head_lost(tcb, cx);

@@ -125,7 +125,6 @@ impl Request {
             return Err(DropReason::NoMemory);
         }
         cx.count(Counter::TcpOutSegs);
-        cx.count(Counter::TcpPassiveOpens);
         Ok(request)
     }
 
@@ -220,6 +219,8 @@ impl Request {
             path: self.path,
             options: options.clone(),
         };
+        // Counted here as in Linux: a flood of SYNs opens nothing.
+        cx.count(Counter::TcpPassiveOpens);
         let mut tcb = Tcb::new(cx, &params);
         tcb.state = State::SynRecv;
         tcb.irs = self.irs;

@@ -140,7 +140,7 @@ fn clean_network_delivers() {
 
 #[test]
 fn loss_reordering_and_duplication_deliver() {
-    for seed in 0..400 {
+    for seed in 0..800 {
         let mut rng = Rng::new(seed ^ 0x1234);
         let impairment = Impairment {
             loss: rng.below(100),
