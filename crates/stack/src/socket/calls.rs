@@ -8,7 +8,7 @@
 use std::{io::IoSlice, time::Duration};
 
 use sync::Owned;
-use tcp::{RecvError, SendError, State};
+use tcp::{Readiness, RecvError, SendError, State};
 
 use super::stream::{StreamState, TcpSocket};
 use crate::{cx::Cx, errno::Errno, host::Host};
@@ -41,7 +41,8 @@ impl TcpSocket {
                     match send_step(socket, state, host, cx, step, more) {
                         Ok(taken) => {
                             sent += taken;
-                            if taken < step.len() {
+                            // An error that came meanwhile is the next call's: reporting takes it.
+                            if taken < step.len() || has_error(state) {
                                 return Ok(sent);
                             }
                         }
@@ -186,10 +187,14 @@ fn send_step(
         state.settle(socket, host, cx);
         cx.do_softirq();
         let worked = work_off_backlog(socket, state, host, cx);
-        if taken == step.len() || !worked {
+        if taken == step.len() || !worked || has_error(state) {
             return Ok(taken);
         }
     }
+}
+
+fn has_error(state: &Holder<'_>) -> bool {
+    state.tcb.readiness().contains(Readiness::ERROR)
 }
 
 /// Processes what softirq context has left meanwhile; true if there was anything.

@@ -100,8 +100,11 @@ impl Listener {
 
     /// Stops listening; connections nobody accepted are reset, as Linux does.
     pub fn close(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            // The port may be another listener's by now.
+            return;
+        }
         host.demux().unlisten(&cx.reader(), self);
-        self.closed.store(true, Ordering::Release);
         let abandoned = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             self.waiting.store(0, Ordering::Release);
