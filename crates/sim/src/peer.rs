@@ -96,7 +96,7 @@ impl Peer {
         rig.give(&self.packet(header, payload));
         if header.seq == self.snd_nxt && !header.has(Flags::RST) {
             let len = u32::try_from(payload.len()).expect("a segment");
-            self.snd_nxt = self.snd_nxt + header.segment_len(len);
+            self.snd_nxt += header.segment_len(len);
         }
     }
 

@@ -125,7 +125,11 @@ fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -
         bytes[0] = 0;
         let new = u16::from_be_bytes([bytes[0], bytes[1]]);
         let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
-        let updated = pkt::checksum::update(checksum, old, new);
+        // Zero is right unless everything else is zero too; its other form is right for all.
+        let updated = match pkt::checksum::update(checksum, old, new) {
+            0 => 0xffff,
+            updated => updated,
+        };
         bytes[2..4].copy_from_slice(&updated.to_be_bytes());
     }
     if packet.headroom() < IPV4_HEADER_LEN + 14 {

@@ -1,0 +1,264 @@
+//! Hostile input: a string of bytes as frames, time and socket calls, played to one host.
+//!
+//! Below: the fuzz target `receive`, and the tests that replay its corpus. Any string is a valid play; most steps are
+//! bent from what a real peer would say next, so that few bytes lead deep into an established connection.
+//!
+//! What is asked of the host: no panic; every frame it sends is one that a host may send; received data is what the
+//! peer sent and sent data what the application wrote; frames and packets are accounted for (`books`); in the end
+//! nothing is left, no connection and no packet.
+//!
+//! Not here: more than one host, threads, offloads.
+
+mod books;
+mod calls;
+mod frames;
+mod input;
+mod segments;
+
+use std::{sync::Arc, time::Duration};
+
+use stack::socket::{Listener, TcpSocket};
+use tcp::{Flags, SegmentHeader, SeqNum};
+
+use self::input::Input;
+use crate::{Peer, Rig, RigConfig, apps::Pattern, frame::Seen};
+
+/// Steps of one play: enough to reach everything, few enough that a run stays short.
+const STEPS_MAX: usize = 400;
+
+/// The port that the host listens on.
+const PORT: u16 = 80;
+
+/// What the peer sends, by offset in its stream.
+const PEER_PATTERN: Pattern = Pattern(0x0e0f);
+
+/// What the applications of the host write, by offset in their streams.
+const HOST_PATTERN: Pattern = Pattern(0xf0e0);
+
+/// What a play leaves to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Connections that got established.
+    pub established: u64,
+    /// Bytes that applications have read.
+    pub received: u64,
+    /// Bytes of stream that the host has sent, repetitions included.
+    pub sent: u64,
+    /// Packets that the host has dropped.
+    pub dropped: u64,
+}
+
+/// One connection, or what may become one.
+#[derive(Debug)]
+struct Connection {
+    peer: Peer,
+    /// The number before the first byte of the peer's stream, as the host has confirmed it.
+    irs: Option<SeqNum>,
+    /// The same of the host's stream.
+    iss: Option<SeqNum>,
+    /// A frame of this connection was altered by hand: its data proves nothing.
+    tainted: bool,
+}
+
+/// A socket that an application holds.
+#[derive(Debug)]
+struct Application {
+    socket: Arc<TcpSocket>,
+    sent: u64,
+    received: u64,
+}
+
+/// The state of one play.
+#[derive(Debug)]
+struct Play<'a> {
+    rig: Rig,
+    input: Input<'a>,
+    listener: Option<Arc<Listener>>,
+    connections: Vec<Connection>,
+    applications: Vec<Application>,
+    /// The last frame that was given, to be given again.
+    last: Vec<u8>,
+    /// Frames that wait for each other before the host may look at them.
+    hold: u8,
+    /// Frames too short for a link header.
+    stumps: u64,
+    outcome: Outcome,
+}
+
+/// Plays `input`.
+///
+/// # Panics
+/// When the host fails in what the module head asks of it.
+pub fn run(input: &[u8]) -> Outcome {
+    let mut input = Input::new(input);
+    let Some(setting) = input.byte() else { return Outcome::default() };
+    let mut play = Play::new(input, setting);
+    for _ in 0..STEPS_MAX {
+        let Some(step) = play.input.byte() else { break };
+        play.step(step);
+        play.look();
+    }
+    play.end()
+}
+
+impl<'a> Play<'a> {
+    fn new(input: Input<'a>, setting: u8) -> Self {
+        let mut rig = Rig::new(RigConfig {
+            ethernet: setting & 1 == 0,
+            mtu: [1500, 576, 9000, 1280][usize::from(setting >> 1 & 3)],
+            // The smaller one lasts for a handful of sockets only.
+            memory_bytes: if setting & 8 == 0 { 16 << 20 } else { 300 << 10 },
+            ..RigConfig::default()
+        });
+        rig.link.set_paged(setting & 16 != 0);
+        let listener = Some(rig.listen(PORT, 2));
+        Self {
+            rig,
+            input,
+            listener,
+            connections: Vec::new(),
+            applications: Vec::new(),
+            last: Vec::new(),
+            hold: 0,
+            stumps: 0,
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn step(&mut self, step: u8) {
+        match step & 15 {
+            0 => self.raw_frame(),
+            1 => self.packet(),
+            2 | 3 => self.segment(),
+            4 => self.icmp_error(),
+            5 => self.echo_request(),
+            6 => self.arp(),
+            7 => self.time(),
+            8 => self.accept(),
+            9 => self.send(),
+            10 => self.receive(),
+            11 => self.control(),
+            12 => self.open(),
+            13 => self.connect(),
+            14 => self.again(),
+            _ => self.mode(),
+        }
+    }
+
+    /// A frame arrives. The host looks at it unless it is to wait for the next.
+    fn give(&mut self, frame: Vec<u8>) {
+        self.stumps += u64::from(frame.len() < self.link_header_bytes());
+        self.last = frame;
+        self.rig.queue(&self.last);
+        if self.hold > 0 {
+            self.hold -= 1;
+        } else {
+            self.rig.settle();
+        }
+    }
+
+    fn give_packet(&mut self, packet: &[u8]) {
+        let framed = self.rig.framed(packet);
+        self.give(framed);
+    }
+
+    fn link_header_bytes(&self) -> usize {
+        if self.is_ethernet() { 14 } else { 1 }
+    }
+
+    fn is_ethernet(&self) -> bool {
+        self.rig.framed(b"").len() == 14
+    }
+
+    fn time(&mut self) {
+        let exponent = self.input.next() % 40;
+        // Up to nine minutes in one step.
+        self.rig.pass(Duration::from_nanos(1 << exponent));
+    }
+
+    fn mode(&mut self) {
+        match self.input.next() {
+            value @ 0..64 => self.hold = value,
+            64..128 => self.rig.link.set_paged(true),
+            128..192 => self.rig.link.set_paged(false),
+            192..224 => self.rig.answers_arp = false,
+            _ => self.rig.answers_arp = true,
+        }
+    }
+
+    /// Learns from what the host has sent, and checks the data in it.
+    fn look(&mut self) {
+        for seen in self.rig.take() {
+            let Seen::Tcp(_, header, payload) = seen else { continue };
+            self.outcome.sent += payload.len() as u64;
+            let known = self
+                .connections
+                .iter_mut()
+                .position(|connection| connection.peer.note(&header, payload.len()));
+            match known {
+                Some(at) => self.connections[at].look(&header, &payload),
+                // A connection of the host's own making.
+                None if header.flags == Flags::SYN => {
+                    let mut peer = Peer::new(header.src_port, header.dst_port);
+                    peer.note(&header, 0);
+                    self.connections.push(Connection::new(peer));
+                    if let Some(connection) = self.connections.last_mut() {
+                        connection.look(&header, b"");
+                    }
+                }
+                None => {}
+            }
+        }
+        self.check_sockets();
+    }
+
+    fn check_sockets(&mut self) {
+        let host = self.rig.host();
+        for application in &self.applications {
+            application.socket.with_tcb(&host, &mut self.rig.world.cx, |tcb, _| tcb.check());
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        self.rig.settle();
+        self.look();
+        let counters = self.rig.host().counters();
+        self.outcome.established = counters.tcp(tcp::Counter::TcpPassiveOpens)
+            + counters.tcp(tcp::Counter::TcpActiveOpens);
+        self.outcome.dropped = counters.dropped();
+        let host = self.rig.host();
+        for application in self.applications.drain(..) {
+            application.socket.close(&host, &mut self.rig.world.cx);
+        }
+        if let Some(listener) = self.listener.take() {
+            listener.close(&host, &mut self.rig.world.cx);
+        }
+        drop(host);
+        books::check(&self);
+        self.rig.finish();
+        self.outcome
+    }
+}
+
+impl Connection {
+    const fn new(peer: Peer) -> Self {
+        Self { peer, irs: None, iss: None, tainted: false }
+    }
+
+    fn look(&mut self, header: &SegmentHeader, payload: &[u8]) {
+        if header.has(Flags::SYN) {
+            self.iss = Some(header.seq);
+            self.irs = None;
+        }
+        if header.has(Flags::ACK) && self.irs.is_none() {
+            // What is acknowledged first is a SYN: `segment` sends nothing with it.
+            self.irs = Some(header.ack - 1);
+        }
+        let Some(iss) = self.iss else { return };
+        let start = header.seq - (iss + 1);
+        for (at, &byte) in payload.iter().enumerate() {
+            let offset = u64::try_from(start).expect("no byte before the first") + at as u64;
+            assert_eq!(byte, HOST_PATTERN.byte(offset), "byte {offset} of what was written");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! TCP segments of the peer, each bent from the one that would come next.
+
+use arrayvec::ArrayVec;
+use stack::ip::header::protocol;
+use tcp::{Flags, Options, SegmentHeader, SeqNum};
+
+use super::{Connection, PEER_PATTERN, PORT, Play};
+use crate::{
+    Peer,
+    frame::{self, Ipv4},
+    rig::{HOST_IP, PEER_IP},
+};
+
+impl Play<'_> {
+    /// A connection, or a new one to the listener when there is none yet.
+    pub(super) fn connection(&mut self, at: u8) -> Option<&mut Connection> {
+        let count = self.connections.len();
+        self.connections.get_mut(usize::from(at) % count.max(1))
+    }
+
+    /// The peer connects to the listener, and finishes the handshake if it is answered.
+    pub(super) fn open(&mut self) {
+        let (port, options) = (2000 + u16::from(self.input.next() & 7), self.input.next());
+        let mut peer = Peer::new(PORT, port);
+        self.connections.retain(|connection| connection.peer.tuple != peer.tuple);
+        // A later incarnation of the same port comes with later numbers.
+        peer.snd_nxt += u32::try_from(self.rig.delivered()).unwrap_or(0) << 17;
+        let options = Options {
+            mss: (options & 1 != 0).then(|| u16::from(options) << 3),
+            window_scale: (options & 2 != 0).then_some(options >> 4),
+            sack_permitted: options & 4 != 0,
+            timestamps: (options & 8 != 0).then_some((peer.ts_value, 0)),
+            ..Options::default()
+        };
+        let syn = SegmentHeader { options, ..peer.header(Flags::SYN) };
+        let packet = peer.packet(&syn, b"");
+        peer.snd_nxt += 1;
+        self.connections.push(Connection::new(peer));
+        self.hold = 0;
+        self.give_packet(&packet);
+        self.look();
+        let Some(connection) = self.connections.last() else { return };
+        if connection.irs.is_some() {
+            let ack = connection.peer.header(Flags::ACK);
+            let packet = connection.peer.packet(&ack, b"");
+            self.give_packet(&packet);
+        }
+    }
+
+    pub(super) fn segment(&mut self) {
+        let at = self.input.next();
+        let flags = Flags::from_bits_retain(self.input.next());
+        let (seq, ack) = (self.input.next(), self.input.next());
+        let (len, window, options) = (self.input.next(), self.input.next(), self.input.next());
+        let (seq, ack) = (distance(&mut self.input, seq), distance(&mut self.input, ack));
+        let options_bytes = if options & 7 == 5 { self.input.counted() } else { &[] };
+        let Some(connection) = self.connection(at) else { return };
+        let base = if len & 0x80 == 0 { connection.peer.snd_nxt } else { connection.peer.snd_una };
+        let synchronizing = flags.contains(Flags::SYN) && connection.irs.is_none();
+        let mut header = SegmentHeader {
+            seq: if synchronizing { connection.peer.snd_nxt } else { base + seq },
+            ack: connection.peer.rcv_nxt + ack,
+            flags: if synchronizing { flags - Flags::FIN } else { flags },
+            window: u16::from(window) << 8 | u16::from(window),
+            urgent: u16::from(ack.to_be_bytes()[3]),
+            ..connection.peer.header(flags)
+        };
+        bend_options(&mut header, options, &connection.peer);
+        let len = if synchronizing { 0 } else { payload_len(len) };
+        let payload = connection.payload(header.seq, len);
+        let mut segment = frame::tcp(PEER_IP, HOST_IP, &header, &payload);
+        insert_options(&mut segment, options_bytes);
+        frame::fix_tcp_checksum(PEER_IP, HOST_IP, &mut segment);
+        if header.seq == connection.peer.snd_nxt && !header.has(Flags::RST) {
+            let len = header.segment_len(u32::try_from(len).expect("a segment"));
+            connection.peer.snd_nxt += len;
+        }
+        self.give_packet(&Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment));
+    }
+}
+
+impl Connection {
+    /// What the peer's stream holds from `seq` on.
+    fn payload(&self, seq: SeqNum, len: usize) -> Vec<u8> {
+        let first = self.irs.unwrap_or(seq) + 1;
+        let offset = u64::from((seq - first).cast_unsigned());
+        (offset..).take(len).map(|at| PEER_PATTERN.byte(at)).collect()
+    }
+}
+
+/// From a code to a distance in sequence numbers: most codes stay close.
+fn distance(input: &mut super::Input<'_>, code: u8) -> u32 {
+    let small = u32::from(code & 31);
+    match code >> 5 {
+        0 => 0,
+        1 => small + 1,
+        2 => (small + 1).wrapping_neg(),
+        3 => small * 536,
+        4 => (small * 536).wrapping_neg(),
+        5 => 65_535 - 16 + small,
+        6 => (1 << 31) - 16 + small,
+        _ => input.next_u32(),
+    }
+}
+
+fn payload_len(code: u8) -> usize {
+    match code & 0x7f {
+        0..64 => 0,
+        code @ 64..96 => usize::from(code - 63),
+        code => usize::from(code - 95) * 45,
+    }
+}
+
+fn bend_options(header: &mut SegmentHeader, code: u8, peer: &Peer) {
+    let amount = u32::from(code >> 3);
+    let options = &mut header.options;
+    match code & 7 {
+        1 => options.timestamps = Some((peer.ts_value.wrapping_sub(amount), amount)),
+        2 => options.timestamps = Some((peer.ts_value + amount, peer.ts_recent.unwrap_or(0))),
+        3 => options.mss = Some(u16::from(code)),
+        4 => {
+            let left = peer.rcv_nxt - amount;
+            options.sack_blocks = ArrayVec::new();
+            options.sack_blocks.push((left, left + amount / 2));
+        }
+        6 => options.timestamps = None,
+        7 => {
+            options.mss = Some(1460);
+            options.window_scale = u8::try_from(amount).ok();
+            options.timestamps = Some((peer.ts_value, 0));
+        }
+        _ => {}
+    }
+}
+
+/// Puts raw option bytes behind those of the header, as many as fit.
+fn insert_options(segment: &mut Vec<u8>, bytes: &[u8]) {
+    let header_len = usize::from(segment[12] >> 4) * 4;
+    let mut added = bytes[..bytes.len().min(60 - header_len)].to_vec();
+    added.resize(added.len().next_multiple_of(4), 1);
+    let longer = header_len + added.len();
+    segment.splice(header_len..header_len, added);
+    segment[12] = u8::try_from(longer / 4).expect("at most 15") << 4;
+}
