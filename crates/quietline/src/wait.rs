@@ -57,9 +57,9 @@ pub(crate) fn wait_until(
     }
 }
 
-/// Looks at an idle core before the thread offers its CPU to others: about 2 µs. The thread it waits for may be
-/// waiting for this very CPU.
-const LOOKS_PER_YIELD: u32 = 16;
+/// How long a thread polls before it offers its CPU to others, again and again: the thread it waits for may be waiting
+/// for this very CPU. Longer than a request and its answer take between two CPUs, so that those never pay for it.
+const YIELD_EVERY: Duration = Duration::from_micros(2);
 
 /// Runs the core of the awaited connection for `net.core.busy_read` µs, unless somebody else does.
 fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
@@ -70,16 +70,16 @@ fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
     }
     clock::with_cx(|cx| {
         let end = cx.now + budget;
-        let mut looks = 0u32;
+        let mut next_yield = cx.now + YIELD_EVERY;
         host.cores()[usize::from(core.0)].busy_poll(host, cx, |cx| {
             if ready() {
                 return true;
             }
-            looks += 1;
-            if looks.is_multiple_of(LOOKS_PER_YIELD) {
+            cx.now = clock::now();
+            if cx.now >= next_yield {
+                next_yield = cx.now + YIELD_EVERY;
                 std::thread::yield_now();
             }
-            cx.now = clock::now();
             cx.now >= end
         });
     });
