@@ -58,8 +58,9 @@ pub(crate) fn wait_until(
 }
 
 /// How long a thread polls before it offers its CPU to others, again and again: the thread it waits for may be waiting
-/// for this very CPU. Longer than a request and its answer take between two CPUs, so that those never pay for it.
-const YIELD_EVERY: Duration = Duration::from_micros(2);
+/// for this very CPU. Well above the 1.3 µs of a request and its answer between two CPUs: at 2 µs one late answer
+/// makes both ends yield, and then every answer is late.
+const YIELD_EVERY: Duration = Duration::from_micros(5);
 
 /// Runs the core of the awaited connection for `net.core.busy_read` µs, unless somebody else does.
 fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
