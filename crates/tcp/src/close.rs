@@ -8,6 +8,7 @@
 use core::time::Duration;
 
 use crate::{
+    api::TcpError,
     counters::Counter,
     cx::Cx,
     segment,
@@ -62,7 +63,8 @@ impl Tcb {
         self.error = None;
     }
 
-    /// Resets the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero). Nothing queued is sent.
+    /// Resets the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero). Nothing queued is sent. Whoever still
+    /// uses it learns that it was aborted, as with Linux's `tcp_abort`.
     pub fn abort(&mut self, cx: &mut Cx<'_>) {
         let owes_reset = match self.state {
             State::SynRecv
@@ -77,8 +79,9 @@ impl Tcb {
             cx.count(Counter::TcpExtTCPAbortOnData);
             segment::send_reset(self, cx);
         }
+        let error = (self.state != State::Close).then_some(TcpError::Aborted);
         self.flags |= TcbFlags::ORPHAN;
-        self.finish(cx, None);
+        self.finish(cx, error);
         self.receive_queue.purge(cx.pool);
     }
 

@@ -73,8 +73,13 @@ impl Flow {
     }
 }
 
-/// Runs a transfer both ways and answers the virtual time it took.
-pub(super) fn transfer(net: &mut Net, seed: u64, a_to_b: u64, b_to_a: u64) -> Duration {
+/// Runs a transfer both ways, each side writing so many bytes. `disturb` acts between the steps.
+pub(super) fn transfer(
+    net: &mut Net,
+    seed: u64,
+    (a_to_b, b_to_a): (u64, u64),
+    mut disturb: impl FnMut(&mut Net),
+) {
     let start = net.now;
     let mut rng = Rng::new(seed ^ 0xabcd);
     let mut flows = [Flow::new(Side::A, a_to_b), Flow::new(Side::B, b_to_a)];
@@ -91,6 +96,7 @@ pub(super) fn transfer(net: &mut Net, seed: u64, a_to_b: u64, b_to_a: u64) -> Du
         for flow in &mut flows {
             flow.read(net, &mut rng);
         }
+        disturb(net);
         // An idle network still has an application that comes back to read.
         let soon = net.now + Duration::from_millis(5);
         if net.next_event().is_some_and(|at| at <= soon) {
@@ -103,7 +109,6 @@ pub(super) fn transfer(net: &mut Net, seed: u64, a_to_b: u64, b_to_a: u64) -> Du
         assert!(net.now - start < Duration::from_secs(3600), "seed {seed}: too slow");
     }
     net.run_until(|net| net.state(Side::A) == State::Close && net.state(Side::B) == State::Close);
-    net.now - start
 }
 
 fn run(seed: u64, impairment: Impairment, gso_bytes_max: u32) {
@@ -126,7 +131,7 @@ fn run(seed: u64, impairment: Impairment, gso_bytes_max: u32) {
         net.state(Side::A) == State::Established && net.state(Side::B) == State::Established
     });
     let (a, b) = (u64::from(rng.below(300_000)), u64::from(rng.below(100_000)));
-    transfer(&mut net, seed, a, b);
+    transfer(&mut net, seed, (a, b), |_| {});
     net.finish_clean();
 }
 
