@@ -137,6 +137,18 @@ impl Core {
         let _ = guard.release();
     }
 
+    /// Forgets the device queues: the host is gone. Whoever may still own the core for a moment has found that out and
+    /// lets go.
+    pub(crate) fn remove_queues(&self) {
+        let mut guard = loop {
+            match self.lock.try_own() {
+                Some(guard) => break guard,
+                None => core::hint::spin_loop(),
+            }
+        };
+        guard.rx_queues.clear();
+    }
+
     /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
         let _ = self.kick.set(kick);

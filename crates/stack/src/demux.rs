@@ -141,6 +141,14 @@ impl Demux {
         self.established.for_each(rcu, |tuple, entry| visit(tuple, entry));
     }
 
+    pub(crate) fn for_each_listener(
+        &self,
+        rcu: &Section<'_>,
+        mut visit: impl FnMut(&Arc<Listener>),
+    ) {
+        self.listeners.for_each(rcu, |_, on_port| on_port.iter().for_each(&mut visit));
+    }
+
     /// Registers a listener; `EADDRINUSE` when another holds the address and port.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let local = listener.local();

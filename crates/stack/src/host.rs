@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
     vec::Vec,
 };
@@ -130,19 +130,24 @@ impl Host {
         self.cores.iter().filter_map(|core| core.next_deadline()).min()
     }
 
-    /// Stops all sockets: connections are aborted, listeners closed.
+    /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.
     pub fn shut_down(&self, cx: &mut Cx) {
-        if self.down.swap(true, Ordering::AcqRel) {
+        if self.down.swap(true, Ordering::SeqCst) {
             return;
         }
-        let mut streams = Vec::new();
+        let (mut listeners, mut streams) = (Vec::new(), Vec::new());
         {
             let reader = cx.reader();
-            self.demux.for_each_established(&reader.pin(), |_, entry| {
+            let rcu = reader.pin();
+            self.demux.for_each_listener(&rcu, |listener| listeners.push(Arc::clone(listener)));
+            self.demux.for_each_established(&rcu, |_, entry| {
                 if let Entry::Stream(socket) = entry {
                     streams.push(Arc::clone(socket));
                 }
             });
+        }
+        for listener in listeners {
+            listener.close(self, cx);
         }
         for socket in streams {
             socket.abort(self, cx);
@@ -154,6 +159,14 @@ impl Host {
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Acquire)
+    }
+
+    /// `ENETDOWN` once the host is shut down. Whoever opens something asks after it has registered it: then either
+    /// `shut_down` finds it in the tables, or it finds out here.
+    pub(crate) fn check_up(&self) -> Result<(), Errno> {
+        // The registration before the look at `down`; `shut_down` sets it before it looks at the tables.
+        fence(Ordering::SeqCst);
+        if self.is_down() { Err(Errno::ENETDOWN) } else { Ok(()) }
     }
 
     /// Number of this host in the process.
@@ -350,6 +363,15 @@ impl Host {
 
     pub(crate) fn time_wait_release(&self) {
         self.time_waits.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Devices hold their doorbells, a doorbell its core, and a core the devices it polls.
+        for core in &self.cores {
+            core.remove_queues();
+        }
     }
 }
 

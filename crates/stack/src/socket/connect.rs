@@ -35,6 +35,7 @@ fn open(
     local: Option<SocketAddr>,
     remote: SocketAddr,
 ) -> Result<Arc<TcpSocket>, Errno> {
+    host.check_up()?;
     // Linux connects to itself when asked for the unspecified address.
     let remote = match remote.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => {
@@ -95,5 +96,6 @@ fn start(
         return Err(errno);
     }
     socket.flush(host, cx);
+    host.check_up().inspect_err(|_| socket.abort(host, cx))?;
     Ok(socket)
 }

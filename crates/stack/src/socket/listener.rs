@@ -45,6 +45,7 @@ impl Listener {
         mut local: SocketAddr,
         backlog: u32,
     ) -> Result<Arc<Self>, Errno> {
+        host.check_up()?;
         if !local.ip().is_unspecified() && !host.is_local(local.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
@@ -66,6 +67,7 @@ impl Listener {
             acceptors: EventCount::new(),
         });
         host.demux().listen(&cx.reader(), &listener)?;
+        host.check_up().inspect_err(|_| listener.close(host, cx))?;
         Ok(listener)
     }
 

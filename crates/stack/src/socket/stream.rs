@@ -353,6 +353,7 @@ impl StreamState {
             let time_wait = TimeWaitSocket::new(socket.tuple, socket.hash, socket.core, remnant);
             host.demux().replace(socket.hash, socket.tuple, Entry::TimeWait(Arc::clone(&time_wait)));
             self.hashed = false;
+            self.dst = None;
             time_wait.arm(host);
         } else {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPTimeWaitOverflow, 1);
@@ -361,6 +362,8 @@ impl StreamState {
     }
 
     fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
+        // A table may keep the socket for a while: not its device, too.
+        self.dst = None;
         if core::mem::replace(&mut self.hashed, false) {
             host.demux().remove(socket.hash, &socket.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))

@@ -1,0 +1,151 @@
+//! The ends of things: listeners closed twice, stacks shut down under those who wait, and what is left afterwards.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, Read, Write},
+        net::SocketAddr,
+        sync::{Arc, Weak, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use quietline::{Readiness, Stack, TcpListener, TcpStream, Wire, WireConfig};
+
+    /// Far more than anything here takes, and less than a test runner's patience.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn pair() -> (Stack, Stack) {
+        let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
+        (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"))
+    }
+
+    fn host(device: Arc<Wire>, address: &str) -> Stack {
+        Stack::builder().device(device).address(address.parse().unwrap()).build().unwrap()
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::new([10, 0, 0, 2].into(), port)
+    }
+
+    fn connected(client: &Stack, server: &Stack) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(server, at(0)).unwrap();
+        let stream = TcpStream::connect(client, listener.local_addr().unwrap()).unwrap();
+        (stream, listener.accept().unwrap().0)
+    }
+
+    /// What `work` answers, on a thread of its own: a call that never returns fails the test instead of hanging it.
+    fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        started(work).recv_timeout(PATIENCE).expect("the call returns")
+    }
+
+    fn started<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(work()));
+        receiver
+    }
+
+    #[test]
+    fn shutdown_wakes_a_thread_in_accept() {
+        let (_client, server) = pair();
+        let listener = TcpListener::bind(&server, at(80)).unwrap();
+        let waiting = started(move || listener.accept().map(|_| ()));
+        thread::sleep(Duration::from_millis(20));
+        server.shutdown();
+        let result = waiting.recv_timeout(PATIENCE).expect("accept returns");
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn shutdown_wakes_a_thread_in_read_with_an_error() {
+        let (client, server) = pair();
+        let (_a, mut b) = connected(&client, &server);
+        let waiting = started(move || b.read(&mut [0; 8]));
+        thread::sleep(Duration::from_millis(20));
+        server.shutdown();
+        // Not the end of the stream: its reader must not take what came for everything that was sent.
+        let result = waiting.recv_timeout(PATIENCE).expect("read returns");
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+    }
+
+    #[test]
+    fn shutdown_fails_a_connect_under_way() {
+        let (client, _server) = pair();
+        let stack = client.clone();
+        // Nobody has this address, so the SYN waits for ARP.
+        let nobody = SocketAddr::new([10, 0, 0, 77].into(), 80);
+        let waiting = started(move || TcpStream::connect(&stack, nobody).map(|_| ()));
+        thread::sleep(Duration::from_millis(20));
+        client.shutdown();
+        let result = waiting.recv_timeout(PATIENCE).expect("connect returns");
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+    }
+
+    #[test]
+    fn a_stack_that_is_shut_down_opens_nothing() {
+        let (client, _server) = pair();
+        client.shutdown();
+        let stack = client.clone();
+        let result = within_patience(move || TcpStream::connect(&stack, at(80)).map(|_| ()));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown);
+        let local = SocketAddr::new([10, 0, 0, 1].into(), 80);
+        let result = TcpListener::bind(&client, local);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown);
+        assert_eq!(client.connections(), 0);
+    }
+
+    #[test]
+    fn closing_a_listener_twice_leaves_its_successor_alone() {
+        let (_client, server) = pair();
+        let first = TcpListener::bind(&server, at(80)).unwrap();
+        first.close();
+        let _second = TcpListener::bind(&server, at(80)).unwrap();
+        drop(first);
+        let error = TcpListener::bind(&server, at(80)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn an_error_in_the_middle_of_a_write_is_kept() {
+        let (client, server) = pair();
+        let (mut a, b) = connected(&client, &server);
+        drop(b);
+        while !a.readiness().contains(Readiness::RDHUP) {
+            thread::yield_now();
+        }
+        // The peer's socket is gone: the first superframe is answered with a reset while the rest is being written.
+        match a.write(&[1; 1 << 20]) {
+            Ok(taken) => {
+                assert!(taken < 1 << 20, "half of it can only have been refused");
+                while !a.readiness().contains(Readiness::HUP) {
+                    thread::yield_now();
+                }
+                let error = a.take_error().unwrap().expect("the reset was not reported yet");
+                assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::BrokenPipe),
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_stack_that_is_gone() {
+        fn one_round() -> Weak<Wire> {
+            let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
+            let left_behind = Arc::downgrade(&left);
+            let client = host(left, "10.0.0.1/24");
+            let server = host(right, "10.0.0.2/24");
+            let (mut a, mut b) = connected(&client, &server);
+            a.write_all(b"something").unwrap();
+            b.read_exact(&mut [0; 9]).unwrap();
+            left_behind
+        }
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = descriptors();
+        for _ in 0..40 {
+            let device = one_round();
+            assert!(device.upgrade().is_none(), "something still holds the device");
+        }
+        // Other tests of this binary have a few stacks at the same time.
+        assert!(descriptors() < before + 30, "{before} descriptors became {}", descriptors());
+    }
+}
