@@ -106,8 +106,8 @@ impl<'a> Play<'a> {
         let mut rig = Rig::new(RigConfig {
             ethernet: setting & 1 == 0,
             mtu: [1500, 576, 9000, 1280][usize::from(setting >> 1 & 3)],
-            // The smaller one lasts for a handful of sockets only.
-            memory_bytes: if setting & 8 == 0 { 16 << 20 } else { 300 << 10 },
+            // The smaller one is eight pages and some ninety descriptors.
+            memory_bytes: if setting & 8 == 0 { 16 << 20 } else { 340 << 10 },
             ..RigConfig::default()
         });
         rig.link.set_paged(setting & 16 != 0);
@@ -147,9 +147,12 @@ impl<'a> Play<'a> {
 
     /// A frame arrives. The host looks at it unless it is to wait for the next.
     fn give(&mut self, frame: Vec<u8>) {
-        self.stumps += u64::from(frame.len() < self.link_header_bytes());
         self.last = frame;
+        let before = self.rig.delivered();
         self.rig.queue(&self.last);
+        if self.last.len() < self.link_header_bytes() {
+            self.stumps += self.rig.delivered() - before;
+        }
         if self.hold > 0 {
             self.hold -= 1;
         } else {

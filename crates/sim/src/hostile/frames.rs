@@ -106,7 +106,7 @@ impl Play<'_> {
         };
         let segment = frame::tcp(HOST_IP, PEER_IP, &header, b"");
         let quoted = Ipv4::new(HOST_IP, PEER_IP, protocol::TCP).with(&segment);
-        let length = 28 + usize::from(kind >> 4);
+        let length = quoted.len().min(26 + usize::from(kind >> 4));
         let mut message = frame::icmp(&IcmpMessage::Other { kind: kind & 15 }, &quoted[..length]);
         message[1] = code;
         message[6..8].copy_from_slice(&word.to_be_bytes());
