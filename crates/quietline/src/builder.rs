@@ -135,7 +135,7 @@ impl StackBuilder {
     /// Sets a sysctl by its Linux name, as in `sysctl -w`.
     pub fn sysctl(mut self, name: &str, value: &str) -> Self {
         if let Err(error) = self.config.sysctls.set(name, value) {
-            self.error.get_or_insert(ConfigError::new("sysctl", name, error));
+            self.error.get_or_insert_with(|| ConfigError::new("sysctl", name, error));
         }
         self
     }
@@ -166,7 +166,7 @@ impl StackBuilder {
     /// that starts a worker.
     pub fn build(mut self) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
-            return Err(invalid(error));
+            return Err(error.into());
         }
         self.config.devices = self
             .attachments
@@ -185,8 +185,4 @@ impl StackBuilder {
         let mode = if self.manual { RunMode::Manual } else { RunMode::Workers };
         Stack::start(self.config, self.attachments, mode)
     }
-}
-
-pub(crate) fn invalid(error: ConfigError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
 }

@@ -28,6 +28,7 @@ mod clock;
 pub mod device;
 mod listener;
 mod running;
+pub mod sans_io;
 mod stream;
 mod wait;
 mod worker;

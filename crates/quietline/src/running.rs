@@ -11,7 +11,7 @@ use pkt::Instant;
 use stack::{config::HostConfig, counters::Snapshot, host::Host};
 
 use crate::{
-    builder::{Attachment, StackBuilder, invalid},
+    builder::{Attachment, StackBuilder},
     clock,
     worker::{self, Stop},
 };
@@ -53,7 +53,7 @@ impl Stack {
         attachments: Vec<Attachment>,
         mode: RunMode,
     ) -> io::Result<Self> {
-        let host = Host::new(clock::memory(), config).map_err(invalid)?;
+        let host = Host::new(clock::memory(), config)?;
         let stop = Arc::new(Stop::default());
         let workers = match mode {
             RunMode::Workers => worker::start(&host, &attachments, &stop)?,

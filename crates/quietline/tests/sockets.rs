@@ -78,7 +78,8 @@ mod tests {
         let (client, server) =
             pair(&WireConfig { forward: bad, backward: bad, seed: 5, ..WireConfig::default() });
         let (mut a, mut b) = connected(&client, &server);
-        let sent: Vec<u8> = (0..1_000_000u32).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect();
+        let sent: Vec<u8> =
+            (0..1_000_000u32).map(|i| (i.wrapping_mul(31) >> 3).to_le_bytes()[0]).collect();
         let expected = sent.clone();
         let writer = thread::spawn(move || {
             a.write_all(&sent).unwrap();
@@ -106,16 +107,16 @@ mod tests {
         });
         let mut writer = a.try_clone().unwrap();
         let sender = thread::spawn(move || {
-            for round in 0..200u32 {
-                writer.write_all(&[round as u8; 10_000]).unwrap();
+            for round in 0..200u8 {
+                writer.write_all(&[round; 10_000]).unwrap();
             }
             writer.shutdown(Shutdown::Write).unwrap();
         });
         let mut received = Vec::new();
         (&a).read_to_end(&mut received).unwrap();
         assert_eq!(received.len(), 2_000_000);
-        for (round, chunk) in received.chunks(10_000).enumerate() {
-            assert!(chunk.iter().all(|byte| *byte == round as u8), "round {round}");
+        for (round, chunk) in (0u8..).zip(received.chunks(10_000)) {
+            assert!(chunk.iter().all(|byte| *byte == round), "round {round}");
         }
         sender.join().unwrap();
         echo.join().unwrap();

@@ -1,6 +1,6 @@
 //! What a host is built from. Validated here; the data path takes valid types only.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use ipnet::IpNet;
 
@@ -22,6 +22,12 @@ impl ConfigError {
     /// An error about `field`.
     pub fn new(field: &'static str, value: impl ToString, allowed: impl ToString) -> Self {
         Self { field, value: value.to_string(), allowed: allowed.to_string() }
+    }
+}
+
+impl From<ConfigError> for io::Error {
+    fn from(error: ConfigError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
     }
 }
 

@@ -281,8 +281,7 @@ impl Core {
             let limit = now + YIELD_MAX;
             deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
         }
-        self.sleep_until_ns
-            .store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
+        self.sleep_until_ns.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
         deadline
     }
 

@@ -164,7 +164,10 @@ impl Cx {
     pub(crate) fn next_ip_id(&mut self, count: u16) -> u16 {
         let id = self.ip_id;
         self.ip_id = id.wrapping_add(u32::from(count));
-        #[expect(clippy::cast_possible_truncation, reason = "the sequence wraps at 16 bits on the wire")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the sequence wraps at 16 bits on the wire"
+        )]
         let id = id as u16;
         id
     }

@@ -124,7 +124,12 @@ impl Demux {
     }
 
     /// Takes `gone` out, unless something else has come in its place.
-    pub(crate) fn remove(&self, hash: u32, tuple: &FourTuple, is_gone: impl FnOnce(&Entry) -> bool) {
+    pub(crate) fn remove(
+        &self,
+        hash: u32,
+        tuple: &FourTuple,
+        is_gone: impl FnOnce(&Entry) -> bool,
+    ) {
         self.established.remove_if(hash, tuple, is_gone);
     }
 
@@ -175,7 +180,9 @@ impl Demux {
                 bound.remove(&local.port());
             }
         }
-        self.edit_listeners(rcu, local.port(), |list| list.retain(|other| !Arc::ptr_eq(other, listener)));
+        self.edit_listeners(rcu, local.port(), |list| {
+            list.retain(|other| !Arc::ptr_eq(other, listener))
+        });
     }
 
     /// Copy-on-write change of the listeners of one port. `bound` is held by the callers: it serialises writers.

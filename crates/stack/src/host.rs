@@ -13,7 +13,9 @@ use std::{
 };
 
 use pkt::Instant;
-use tcp::{FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, TcpConfig};
+use tcp::{
+    FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, TcpConfig,
+};
 
 use crate::{
     config::{ConfigError, HostConfig},
@@ -383,7 +385,11 @@ fn build_fib(config: &HostConfig, devices: usize) -> Result<Fib, ConfigError> {
     for (index, device) in (LOOPBACK + 1..).zip(&config.devices) {
         for address in &device.addresses {
             if address.addr().is_ipv6() {
-                return Err(ConfigError::new("address", address, "an IPv4 address: IPv6 is not spoken yet"));
+                return Err(ConfigError::new(
+                    "address",
+                    address,
+                    "an IPv4 address: IPv6 is not spoken yet",
+                ));
             }
             fib.address(index, *address)?;
         }

@@ -26,11 +26,7 @@ use crate::{
     host::Host,
     icmp::header::Quote,
     ip::header::protocol,
-    link::{
-        self,
-        arp::ArpPacket,
-        ethernet::MacAddr,
-    },
+    link::{self, arp::ArpPacket, ethernet::MacAddr},
     neighbour::{Advertisement, Neighbor, NeighborAction, NeighborActions, NeighborConfig},
 };
 
@@ -70,8 +66,7 @@ impl NeighborTable {
     /// grows beyond `gc_thresh3` rather than cut a connection off.
     pub(crate) fn entry(&self, device: u32, ip: IpAddr, source: IpAddr) -> Arc<NeighborEntry> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= self.config.gc_thresh3 as usize
-            && !entries.contains_key(&(device, ip))
+        if entries.len() >= self.config.gc_thresh3 as usize && !entries.contains_key(&(device, ip))
         {
             entries.retain(|_, entry| Arc::strong_count(entry) > 1 || !entry.may_collect());
         }
@@ -211,7 +206,8 @@ fn entropy(ip: IpAddr) -> u64 {
     let bits = match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
         IpAddr::V6(ip) => {
-            let [high, low] = [ip.to_bits() >> 64, ip.to_bits()].map(|half| half & u128::from(u64::MAX));
+            let [high, low] =
+                [ip.to_bits() >> 64, ip.to_bits()].map(|half| half & u128::from(u64::MAX));
             u64::try_from(high ^ low).unwrap_or(0)
         }
     };

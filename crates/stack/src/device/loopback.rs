@@ -106,11 +106,7 @@ impl Device for Loopback {
 }
 
 /// Moves up to `budget` packets to `out`.
-pub(super) fn take_up_to(
-    packets: &mut VecDeque<Packet>,
-    budget: usize,
-    out: &mut Batch,
-) -> usize {
+pub(super) fn take_up_to(packets: &mut VecDeque<Packet>, budget: usize, out: &mut Batch) -> usize {
     let mut taken = 0;
     while taken < budget {
         let Some(packet) = packets.pop_front() else { break };

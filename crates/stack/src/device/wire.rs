@@ -22,8 +22,7 @@ use std::{
 use pkt::{Batch, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum};
 
 use super::{
-    Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId,
-    loopback::take_up_to,
+    Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, loopback::take_up_to,
 };
 use crate::{config::ConfigError, cx::Cx, gso, link::ethernet::MacAddr};
 
@@ -73,7 +72,8 @@ impl Default for Impairment {
 impl Impairment {
     /// Packets may be delivered without looking at the clock or at chance.
     fn is_none(&self) -> bool {
-        let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } = self;
+        let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } =
+            self;
         let chance = loss + reorder + duplicate + corrupt;
         rate_bps.is_none() && delay.is_zero() && completion_delay.is_zero() && chance == 0.0
     }
@@ -223,7 +223,11 @@ impl Wire {
             return Err(ConfigError::new("mtu", config.mtu, "68 to 65535 bytes"));
         }
         if config.gso_max_bytes < config.mtu || config.gso_max_bytes > GSO_BYTES_MAX {
-            return Err(ConfigError::new("gso_max_bytes", config.gso_max_bytes, "the MTU to 65535 bytes"));
+            return Err(ConfigError::new(
+                "gso_max_bytes",
+                config.gso_max_bytes,
+                "the MTU to 65535 bytes",
+            ));
         }
         if config.queues == 0 || config.queues > 64 {
             return Err(ConfigError::new("queues", config.queues, "1 to 64"));
@@ -232,7 +236,9 @@ impl Wire {
         config.backward.validate(config.checksums)?;
         let mut rng = tcp::Rng::new(config.seed);
         let mut direction = |impairment| -> Vec<Arc<Direction>> {
-            (0..config.queues).map(|_| Arc::new(Direction::new(impairment, rng.next_u64()))).collect()
+            (0..config.queues)
+                .map(|_| Arc::new(Direction::new(impairment, rng.next_u64())))
+                .collect()
         };
         let forward = direction(config.forward);
         let backward = direction(config.backward);
@@ -410,7 +416,7 @@ fn impair(
     }
     let mut due = sent + impairment.delay;
     if chance(&mut in_flight.rng, impairment.reorder) {
-        due = due + impairment.reorder_delay;
+        due += impairment.reorder_delay;
     }
     if chance(&mut in_flight.rng, impairment.duplicate)
         && let Some(copy) = packet.deep_copy(&mut cx.pool)
@@ -431,7 +437,8 @@ fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
     let frames = u64::from(packet.meta().gso.segs.max(1));
     let header = 14 + gso::header_bytes(packet, 14) as u64;
     let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
-    Duration::from_nanos((u128::from(bytes * 8) * 1_000_000_000 / u128::from(rate_bps)) as u64)
+    // A packet has at most 64 KB: the product stays below 2^50.
+    Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)
 }
 
 /// Payload is shared and immutable, so corruption works on a copy; the original goes back to its owner.

@@ -13,9 +13,7 @@ use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use super::{
-    header::{
-        ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol,
-    },
+    header::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
     output,
 };
 use crate::{
@@ -23,10 +21,11 @@ use crate::{
     cx::Cx,
     demux::Entry,
     host::Host,
-    link::strip,
     icmp::header::{
-        ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter, may_answer_with_error, out_counter,
+        ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter, may_answer_with_error,
+        out_counter,
     },
+    link::strip,
 };
 
 /// Errors sent per second: `net.ipv4.icmp_msgs_per_sec` of Linux.

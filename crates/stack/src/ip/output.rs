@@ -7,7 +7,8 @@ use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
 
 use super::header::{
-    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader, protocol,
+    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader,
+    protocol,
 };
 use crate::{
     core::CoreId, counters::Counter, cx::Cx, device::QueueId, gso, host::Host, link, route::Dst,

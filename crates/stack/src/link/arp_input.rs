@@ -11,9 +11,7 @@ use super::{
     arp::{ARP_LEN, ArpOperation, ArpPacket},
     output::send_arp,
 };
-use crate::{
-    counters::Counter, cx::Cx, device::LinkType, host::Host, neighbour::Advertisement,
-};
+use crate::{counters::Counter, cx::Cx, device::LinkType, host::Host, neighbour::Advertisement};
 
 pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
     cx.count(Counter::ArpInPackets, 1);

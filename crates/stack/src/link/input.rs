@@ -46,10 +46,7 @@ pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
     debug_assert!(stripped, "the header was linear");
 }
 
-fn strip_ethernet(
-    mac: super::ethernet::MacAddr,
-    packet: &mut Packet,
-) -> Result<(), DropReason> {
+fn strip_ethernet(mac: super::ethernet::MacAddr, packet: &mut Packet) -> Result<(), DropReason> {
     if !packet.require_linear(super::ethernet::HEADER_LEN) {
         return Err(DropReason::PacketTooShort);
     }

@@ -198,12 +198,7 @@ fn has_error(state: &Holder<'_>) -> bool {
 }
 
 /// Processes what softirq context has left meanwhile; true if there was anything.
-fn work_off_backlog(
-    socket: &TcpSocket,
-    state: &mut Holder<'_>,
-    host: &Host,
-    cx: &mut Cx,
-) -> bool {
+fn work_off_backlog(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) -> bool {
     let mut worked = false;
     state.run_backlog(|state, work| {
         worked = true;

@@ -50,7 +50,9 @@ impl Listener {
             return Err(Errno::EADDRNOTAVAIL);
         }
         if local.port() == 0 {
-            let remote = SocketAddr::new(local.ip(), cx.rng.next_u32() as u16);
+            // Any remote end will do: it only chooses where the search begins.
+            let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
+            let remote = SocketAddr::new(local.ip(), port);
             let range = &host.sysctls().ip_local_port_range;
             let candidates = host.ports().candidates(local.ip(), remote, range);
             let port = host.demux().unused_port(candidates).ok_or(Errno::EADDRINUSE)?;

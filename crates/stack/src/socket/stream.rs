@@ -201,7 +201,8 @@ impl TcpSocket {
     pub(super) fn wake(&self, cx: &Cx) {
         let ready = self.readiness();
         let ended = Readiness::HUP | Readiness::ERROR;
-        if ready.intersects(Readiness::READ | Readiness::RDHUP | ended) && self.readers.notify_all() {
+        if ready.intersects(Readiness::READ | Readiness::RDHUP | ended) && self.readers.notify_all()
+        {
             cx.count(Counter::SocketWakes, 1);
         }
         if ready.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {
@@ -221,7 +222,10 @@ impl TcpSocket {
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         self.finishing.store(finishing, Ordering::Release);
         self.backlog_limit.store(
-            tcb.rcvbuf().saturating_mul(2).saturating_add(tcb.sndbuf() / 2).saturating_add(BACKLOG_EXTRA_BYTES),
+            tcb.rcvbuf()
+                .saturating_mul(2)
+                .saturating_add(tcb.sndbuf() / 2)
+                .saturating_add(BACKLOG_EXTRA_BYTES),
             Ordering::Relaxed,
         );
     }
@@ -267,7 +271,13 @@ impl StreamState {
     }
 
     /// Works off one item that softirq context brought, at once or from the backlog.
-    pub(super) fn work(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx, work: Work<Packet>) {
+    pub(super) fn work(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        work: Work<Packet>,
+    ) {
         self.synchronise(cx);
         match work {
             Work::Item(packet) => self.segment(host, cx, packet),
@@ -351,7 +361,11 @@ impl StreamState {
         self.tcb.release_time_wait(&mut cx.tcp(host.tcp_config()));
         if host.time_wait_admit() {
             let time_wait = TimeWaitSocket::new(socket.tuple, socket.hash, socket.core, remnant);
-            host.demux().replace(socket.hash, socket.tuple, Entry::TimeWait(Arc::clone(&time_wait)));
+            host.demux().replace(
+                socket.hash,
+                socket.tuple,
+                Entry::TimeWait(Arc::clone(&time_wait)),
+            );
             self.hashed = false;
             self.dst = None;
             time_wait.arm(host);

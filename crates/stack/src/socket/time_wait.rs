@@ -44,19 +44,12 @@ impl TimeWaitSocket {
 
     /// Starts its timer.
     pub(super) fn arm(&self, host: &Host) {
-        let deadline =
-            self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+        let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
     }
 
     /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener.
-    pub(crate) fn segment(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        header: &SegmentHeader,
-        packet: Packet,
-    ) {
+    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
             let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
@@ -97,8 +90,7 @@ impl TimeWaitSocket {
 
     /// Softirq: two maximum segment lifetimes have passed, or a segment has restarted them.
     pub(crate) fn on_timer(&self, host: &Host, cx: &Cx) {
-        let deadline =
-            self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+        let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
             host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         } else {
