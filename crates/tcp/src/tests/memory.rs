@@ -19,7 +19,7 @@ fn transfers_survive_exhaustion() {
         let mut net = Net::with_memory(seed, LITTLE);
         for side in [Side::A, Side::B] {
             net.host(side).path.gso_bytes_max = [0, 65_536][rng.below(2) as usize];
-            net.host(side).options.sndbuf = Some(100_000);
+            net.host(side).options.sndbuf = Some(40_000);
         }
         net.host(Side::B).listening = true;
         net.connect(Side::A);
