@@ -275,6 +275,7 @@ impl Rig {
         drop(host);
         self.world.hosts.clear();
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");
+        assert_eq!(Arc::strong_count(&self.link), 1, "a host that is gone holds its device");
     }
 }
 

@@ -72,19 +72,18 @@ impl Play<'_> {
         insert_options(&mut segment, options_bytes);
         frame::fix_tcp_checksum(PEER_IP, HOST_IP, &mut segment);
         if header.seq == connection.peer.snd_nxt && !header.has(Flags::RST) {
-            let len = header.segment_len(u32::try_from(len).expect("a segment"));
-            connection.peer.snd_nxt += len;
+            connection.peer.snd_nxt += header.segment_len(len);
         }
         self.give_packet(&Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment));
     }
 }
 
 impl Connection {
-    /// What the peer's stream holds from `seq` on.
-    fn payload(&self, seq: SeqNum, len: usize) -> Vec<u8> {
+    /// What the peer's stream holds from `seq` on; what lies before its first byte never gets read.
+    fn payload(&self, seq: SeqNum, len: u32) -> Vec<u8> {
         let first = self.irs.unwrap_or(seq) + 1;
-        let offset = u64::from((seq - first).cast_unsigned());
-        (offset..).take(len).map(|at| PEER_PATTERN.byte(at)).collect()
+        let offsets = (0..len).map(|at| (seq + at - first).cast_unsigned());
+        offsets.map(|offset| PEER_PATTERN.byte(u64::from(offset))).collect()
     }
 }
 
@@ -103,11 +102,11 @@ fn distance(input: &mut super::Input<'_>, code: u8) -> u32 {
     }
 }
 
-fn payload_len(code: u8) -> usize {
+fn payload_len(code: u8) -> u32 {
     match code & 0x7f {
         0..64 => 0,
-        code @ 64..96 => usize::from(code - 63),
-        code => usize::from(code - 95) * 45,
+        code @ 64..96 => u32::from(code - 63),
+        code => u32::from(code - 95) * 45,
     }
 }
 
