@@ -80,8 +80,6 @@ pub struct TcpSocket {
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Arc<Dst>>,
-    /// The application has closed its handle: nobody will read, and the socket goes when TCP is done.
-    pub(super) orphan: bool,
     /// The four-tuple leads to this socket.
     hashed: bool,
     /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
@@ -110,7 +108,7 @@ impl TcpSocket {
             finishing: AtomicBool::new(false),
             armed_ns: AtomicU64::new(u64::MAX),
             icmp: Mutex::new(None),
-            lock: SocketLock::new(StreamState { tcb, dst, orphan: false, hashed: true, latest }),
+            lock: SocketLock::new(StreamState { tcb, dst, hashed: true, latest }),
             wmem: Arc::default(),
             readers: EventCount::new(),
             writers: EventCount::new(),
