@@ -112,24 +112,36 @@ fn exchange<S: Stream>(stream: S, moved: &Arc<Moved>) -> Result<(), Failure> {
     {
         let moved = Arc::clone(moved);
         thread::Builder::new().name("sender".to_owned()).spawn(move || {
-            // What breaks here shows on the receiving side too: the connection is one.
-            let _ = send(sender, &moved);
-            let _ = done.send(());
+            // Nobody listens when the receiving side has ended the command already.
+            let _ = done.send(send(sender, &moved));
         })?;
     }
     receive(stream, moved)?;
-    if !io::stdin().is_terminal() {
-        wait_while_sending(&sending, moved);
+    // A reset is told once, to whichever side asks first: the receiving side may have seen a mere end.
+    match wait_while_sending(&sending, moved) {
+        Some(Err(error)) => Err(anyhow::Error::new(error).context("the connection broke").into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-fn wait_while_sending(sending: &mpsc::Receiver<()>, moved: &Moved) {
+/// How sending ended, as far as it has.
+fn wait_while_sending(
+    sending: &mpsc::Receiver<io::Result<()>>,
+    moved: &Moved,
+) -> Option<io::Result<()>> {
+    if io::stdin().is_terminal() {
+        return sending.try_recv().ok();
+    }
     let mut before = moved.sent.load(Ordering::Relaxed);
-    while sending.recv_timeout(STDIN_QUIET) == Err(RecvTimeoutError::Timeout) {
+    loop {
+        match sending.recv_timeout(STDIN_QUIET) {
+            Ok(outcome) => return Some(outcome),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
         let sent = moved.sent.load(Ordering::Relaxed);
         if sent == before {
-            return;
+            return None;
         }
         before = sent;
     }
