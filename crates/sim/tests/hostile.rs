@@ -291,7 +291,7 @@ mod tests {
                 failed.push(path);
             }
         }
-        assert_eq!(failed, [PathBuf::new(); 0]);
+        assert_eq!(failed, Vec::<PathBuf>::new());
     }
 
     fn play(name: &str) -> Outcome {
