@@ -41,6 +41,7 @@ drop_reasons! {
     EthernetType "UNHANDLED_PROTO" "No protocol is registered for the Ethernet type."
     OtherHost "OTHERHOST" "The frame was addressed to another host."
     ArpMalformed "ARP_MALFORMED" "An ARP message with lengths or types that are not Ethernet and IPv4."
+    ArpSourceInvalid "ARP_INVALID_SOURCE" "The sender of an ARP message claims an address that is ours or nobody's."
     NeighborFailed "NEIGH_FAILED" "The neighbour did not answer: its link address is unknown."
     NeighborQueueFull "NEIGH_QUEUEFULL" "Too many packets already wait for this neighbour's link address."
     IpVersion "IP_VERSION" "The version nibble does not match the Ethernet type."

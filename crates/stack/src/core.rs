@@ -24,7 +24,7 @@ use pkt::{Batch, Instant};
 use sync::{CoreGuard, CoreLock};
 
 use crate::{
-    counters::Counter,
+    counters::{Counter, Snapshot},
     cx::Cx,
     device::{Device, QueueId},
     host::Host,
@@ -102,6 +102,9 @@ pub struct Core {
     /// The worker found the core in other hands and sleeps until it is let go.
     worker_yields: AtomicBool,
     kick: OnceLock<Arc<dyn Kick>>,
+    /// Counted here, not on a page: whoever kicks or parks has no context at hand. Relaxed: counters order nothing.
+    kicks: AtomicU64,
+    sleeps: AtomicU64,
 }
 
 impl core::fmt::Debug for Core {
@@ -121,6 +124,8 @@ impl Core {
             sleep_until_ns: AtomicU64::new(0),
             worker_yields: AtomicBool::new(false),
             kick: OnceLock::new(),
+            kicks: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
         }
     }
 
@@ -165,7 +170,12 @@ impl Core {
     pub(crate) fn run_scheduled(&self, cx: &mut Cx) {
         let Some(guard) = self.lock.claim() else { return };
         match self.host.upgrade() {
-            Some(host) => self.run_to_idle(&host, guard, cx),
+            Some(host) => {
+                let entered = cx.enter(&host);
+                cx.count(Counter::CoreDoorbells, 1);
+                self.run_to_idle(&host, guard, cx);
+                cx.leave(entered);
+            }
             None => drop(guard.release()),
         }
     }
@@ -221,6 +231,9 @@ impl Core {
                 Ok(()) => return self.resume_worker(),
                 Err(still_owned) => guard = still_owned,
             }
+            let entered = cx.enter(host);
+            cx.count(Counter::CoreMissed, 1);
+            cx.leave(entered);
         }
     }
 
@@ -229,19 +242,29 @@ impl Core {
     fn resume_worker(&self) {
         if self.worker_yields.load(Ordering::Relaxed)
             && self.worker_yields.swap(false, Ordering::AcqRel)
-            && let Some(kick) = self.kick.get()
         {
-            kick.kick();
+            let _ = self.kick_worker();
         }
     }
 
+    /// Wakes the worker. False if the core has none.
+    fn kick_worker(&self) -> bool {
+        let Some(kick) = self.kick.get() else { return false };
+        self.kicks.fetch_add(1, Ordering::Relaxed);
+        kick.kick();
+        true
+    }
+
     /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
-    pub(crate) fn hand_to_worker(&self) -> bool {
+    pub(crate) fn hand_to_worker(&self, cx: &mut Cx) -> bool {
         // The run stays owed (SCHED), and the worker's `try_own` takes it.
-        self.kick.get().is_some_and(|kick| {
-            kick.kick();
-            true
-        })
+        let handed = self.kick_worker();
+        if handed && let Some(host) = self.host.upgrade() {
+            let entered = cx.enter(&host);
+            cx.count(Counter::CoreHandoffs, 1);
+            cx.leave(entered);
+        }
+        handed
     }
 
     /// Arms a timer. Any context may call it.
@@ -258,10 +281,8 @@ impl Core {
     pub(crate) fn wake_before(&self, deadline: Instant) {
         // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
         fence(Ordering::SeqCst);
-        if self.sleep_until_ns.load(Ordering::Relaxed) > deadline.as_nanos()
-            && let Some(kick) = self.kick.get()
-        {
-            kick.kick();
+        if self.sleep_until_ns.load(Ordering::Relaxed) > deadline.as_nanos() {
+            let _ = self.kick_worker();
         }
     }
 
@@ -272,6 +293,7 @@ impl Core {
     /// caller. So nothing is looked for again.
     #[must_use]
     pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
         self.worker_yields.store(yielding, Ordering::Relaxed);
         self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
         // Pairs with the fence in `wake_before`.
@@ -304,6 +326,12 @@ impl Core {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+
+    /// Adds what is counted here to a sum over pages.
+    pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
+        sums.add_stack(Counter::CoreKicks, self.kicks.load(Ordering::Relaxed));
+        sums.add_stack(Counter::CoreSleeps, self.sleeps.load(Ordering::Relaxed));
     }
 
     fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) {
@@ -367,10 +395,14 @@ fn receive_batch(host: &Host, device: u32, state: &mut CoreState, cx: &mut Cx) {
     let reader = cx.reader();
     let rcu = reader.pin();
     let CoreState { batch, flow, .. } = state;
+    cx.count(Counter::DeviceRxPackets, batch.len() as u64);
+    let mut bytes = 0;
     for packet in batch.drain() {
+        bytes += packet.len() as u64;
         cx.not_before(packet.meta().timestamp);
         link::input(host, cx, &rcu, flow, device, packet);
     }
+    cx.count(Counter::DeviceRxBytes, bytes);
     flow.flush(host, cx);
 }
 
@@ -385,6 +417,7 @@ fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
         timers.expire(cx.now, |entry| due.push(entry));
         core.publish_next_timer(&timers);
     }
+    cx.count(Counter::TimerExpired, due.len() as u64);
     for entry in due.drain(..) {
         match entry {
             TimerEntry::Stream(socket) => {

@@ -119,11 +119,11 @@ counters! {
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
     CoreTurns: "Turns of a core.",
-    CoreDoorbells: "Doorbells that found the core idle and scheduled it.",
-    CoreMissed: "Doorbells that found the core being run and made its owner look again.",
+    CoreDoorbells: "Runs of a core by the context whose frame rang its doorbell.",
+    CoreMissed: "Times the owner of a core looked again because a doorbell had rung meanwhile.",
     CoreHandoffs: "Scheduled cores handed to their worker because the caller had run long enough.",
     CoreSleeps: "Times a worker parked.",
-    CoreKicks: "Times a parked worker was kicked awake.",
+    CoreKicks: "Times a parked worker was kicked.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
     SocketBacklogQueued: "Packets queued on the backlog of a socket that was owned.",
     TimerExpired: "Timer entries that came due, stale ones included.",
@@ -144,7 +144,7 @@ counters! {
     NeighResFailed: "Resolutions that failed: every probe was unanswered.",
     NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbour.",
     NeighForcedGcRuns: "Collections forced because the table was nearly full.",
-    NeighTableFulls: "Neighbours refused because the table was full.",
+    NeighTableFulls: "Neighbours entered beyond the limit of the table, because all others were in use.",
 }
 
 impl Counter {

@@ -194,7 +194,7 @@ impl Cx {
         let mut rounds = 0;
         while let Some(core) = self.softirq.pop_front() {
             rounds += 1;
-            if rounds > SOFTIRQ_RESTART_MAX && core.hand_to_worker() {
+            if rounds > SOFTIRQ_RESTART_MAX && core.hand_to_worker(self) {
                 continue;
             }
             core.run_scheduled(self);

@@ -7,6 +7,7 @@
 use pkt::{DropReason, Gso, Packet, PacketList};
 
 use crate::{
+    counters::Counter,
     cx::Cx,
     ip::header::{self, ETHER_TYPE_IPV4},
 };
@@ -56,6 +57,7 @@ pub(crate) fn segment(cx: &mut Cx, packet: Packet, list: &mut PacketList) {
         offset += len;
         index += 1;
     }
+    cx.count(Counter::GsoSegments, u64::from(index));
     cx.pool.free(packet);
 }
 

@@ -205,7 +205,10 @@ impl Host {
     #[must_use]
     pub fn counters(&self) -> Snapshot {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        Snapshot::sum(pages.iter().map(|page| &**page))
+        let mut sums = Snapshot::sum(pages.iter().map(|page| &**page));
+        self.cores.iter().for_each(|core| core.add_counts(&mut sums));
+        self.neighbours.add_counts(&mut sums);
+        sums
     }
 
     /// A page for a context that enters this host for the first time. A page whose context is gone is taken over with

@@ -14,12 +14,12 @@ use std::{
     },
 };
 
-use pkt::{DropReason, Packet, PacketList};
+use pkt::{DropReason, Instant, Packet, PacketList};
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use crate::{
     core::{CoreId, TimerEntry},
-    counters::Counter,
+    counters::{Counter, Snapshot},
     cx::Cx,
     demux::Entry,
     device::{LinkType, QueueId},
@@ -27,7 +27,9 @@ use crate::{
     icmp::header::Quote,
     ip::header::protocol,
     link::{self, arp::ArpPacket, ethernet::MacAddr},
-    neighbour::{Advertisement, Neighbor, NeighborAction, NeighborActions, NeighborConfig},
+    neighbour::{
+        Advertisement, Neighbor, NeighborAction, NeighborActions, NeighborConfig, NudState,
+    },
 };
 
 /// In `NeighborEntry::published`, above the 48 bits of the address: there is one.
@@ -48,41 +50,85 @@ pub(crate) struct NeighborEntry {
     published: AtomicU64,
     /// Held for one event; what it asks for is done after it is released.
     state: Mutex<Neighbor>,
+    /// When the earliest entry in the timer wheel fires, `u64::MAX` without one. Every event may want a timer, and a
+    /// station can cause events as fast as it likes: an entry for each would be memory for the asking.
+    armed_ns: AtomicU64,
 }
 
 /// Every neighbour of a host.
 #[derive(Debug)]
 pub(crate) struct NeighborTable {
     config: NeighborConfig,
-    entries: Mutex<BTreeMap<(u32, IpAddr), Arc<NeighborEntry>>>,
+    entries: Mutex<Entries>,
+}
+
+/// The table itself, with what is counted under its lock.
+#[derive(Debug, Default)]
+struct Entries {
+    map: BTreeMap<(u32, IpAddr), Arc<NeighborEntry>>,
+    allocs: u64,
+    destroys: u64,
+    forced_gc_runs: u64,
+    table_fulls: u64,
+}
+
+impl Entries {
+    /// Forgets what nobody uses.
+    fn collect(&mut self) {
+        let before = self.map.len();
+        self.map.retain(|_, entry| Arc::strong_count(entry) > 1 || !entry.may_collect());
+        self.forced_gc_runs += 1;
+        self.destroys += (before - self.map.len()) as u64;
+    }
 }
 
 impl NeighborTable {
     pub(crate) const fn new(config: NeighborConfig) -> Self {
-        Self { config, entries: Mutex::new(BTreeMap::new()) }
+        let entries = Entries {
+            map: BTreeMap::new(),
+            allocs: 0,
+            destroys: 0,
+            forced_gc_runs: 0,
+            table_fulls: 0,
+        };
+        Self { config, entries: Mutex::new(entries) }
     }
 
     /// The entry of `ip`, made if there is none. A full table forgets what nobody uses; if everything is in use it
     /// grows beyond `gc_thresh3` rather than cut a connection off.
     pub(crate) fn entry(&self, device: u32, ip: IpAddr, source: IpAddr) -> Arc<NeighborEntry> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= self.config.gc_thresh3 as usize && !entries.contains_key(&(device, ip))
-        {
-            entries.retain(|_, entry| Arc::strong_count(entry) > 1 || !entry.may_collect());
+        if let Some(entry) = entries.map.get(&(device, ip)) {
+            return Arc::clone(entry);
         }
-        let make = || {
-            let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
-            let reachable_time = self.config.reachable_time(random);
-            Arc::new_cyclic(|this| NeighborEntry {
-                device,
-                ip,
-                source,
-                this: this.clone(),
-                published: AtomicU64::new(0),
-                state: Mutex::new(Neighbor::new(pkt::Instant::ZERO, reachable_time)),
-            })
-        };
-        Arc::clone(entries.entry((device, ip)).or_insert_with(make))
+        let limit = self.config.gc_thresh3 as usize;
+        if entries.map.len() >= limit {
+            entries.collect();
+            entries.table_fulls += u64::from(entries.map.len() >= limit);
+        }
+        let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
+        let reachable_time = self.config.reachable_time(random);
+        let entry = Arc::new_cyclic(|this| NeighborEntry {
+            device,
+            ip,
+            source,
+            this: this.clone(),
+            published: AtomicU64::new(0),
+            state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
+            armed_ns: AtomicU64::new(u64::MAX),
+        });
+        entries.map.insert((device, ip), Arc::clone(&entry));
+        entries.allocs += 1;
+        entry
+    }
+
+    /// Adds what is counted here to a sum over pages.
+    pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.add_stack(Counter::NeighAllocs, entries.allocs);
+        sums.add_stack(Counter::NeighDestroys, entries.destroys);
+        sums.add_stack(Counter::NeighForcedGcRuns, entries.forced_gc_runs);
+        sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
     /// A neighbour has told its link address. Without an entry one is made only if `may_create`.
@@ -96,7 +142,7 @@ impl NeighborTable {
     ) {
         let known = {
             let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            entries.get(&(device, ip)).map(Arc::clone)
+            entries.map.get(&(device, ip)).map(Arc::clone)
         };
         let entry = match (known, may_create) {
             (Some(entry), _) => entry,
@@ -126,6 +172,7 @@ impl NeighborEntry {
     }
 
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        self.armed_ns.store(u64::MAX, Ordering::Relaxed);
         self.event(host, cx, |state, cx, config| state.on_timer(cx.now, config));
     }
 
@@ -138,10 +185,14 @@ impl NeighborEntry {
     ) {
         let (actions, deadline) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = state.state();
             let actions = apply(&mut state, cx, &host.neighbours().config);
+            if state.state() == NudState::Failed && before != NudState::Failed {
+                cx.count(Counter::NeighResFailed, 1);
+            }
             let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
             self.published.store(published, Ordering::Relaxed);
-            (actions, state.next_deadline())
+            (actions, state.next_deadline().and_then(|deadline| self.must_arm(deadline)))
         };
         if let Some(deadline) = deadline {
             host.core(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
@@ -153,6 +204,16 @@ impl NeighborEntry {
                 NeighborAction::Fail { reason, packets } => fail(host, cx, reason, packets),
             }
         }
+    }
+
+    /// Called with the state locked. A later deadline needs nothing: the entry that is armed fires, finds nothing due,
+    /// and arms anew.
+    fn must_arm(&self, deadline: Instant) -> Option<Instant> {
+        let earlier = deadline.as_nanos() < self.armed_ns.load(Ordering::Relaxed);
+        earlier.then(|| {
+            self.armed_ns.store(deadline.as_nanos(), Ordering::Relaxed);
+            deadline
+        })
     }
 
     fn probe(&self, host: &Host, cx: &mut Cx, unicast: Option<MacAddr>) {
@@ -167,15 +228,17 @@ impl NeighborEntry {
         let device = host.device(self.device);
         let LinkType::Ethernet { mac } = device.caps().link else { return };
         link::frame(&mut packets, next_hop, mac);
-        device.transmit(QueueId(0), cx, &mut packets);
+        link::transmit(&**device, QueueId(0), cx, &mut packets);
     }
 }
 
 /// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
 fn fail(host: &Host, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+    if reason == DropReason::NeighborQueueFull {
+        cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
+    }
     while let Some(packet) = packets.pop_front() {
         if reason == DropReason::NeighborFailed {
-            cx.count(Counter::NeighResFailed, 1);
             report_unreachable(host, cx, &packet);
         }
         cx.drop_packet(reason, packet);

@@ -34,6 +34,12 @@ impl Snapshot {
         page.drops.0.add_to(&mut self.drops);
     }
 
+    /// Adds what is counted elsewhere than on a page.
+    pub(crate) fn add_stack(&mut self, counter: Counter, n: u64) {
+        let sum = &mut self.stack[counter as usize];
+        *sum = sum.wrapping_add(n);
+    }
+
     /// What was counted after `earlier` was taken. A gauge becomes its change, modulo 2^64.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

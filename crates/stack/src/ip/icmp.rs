@@ -116,6 +116,7 @@ fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -
     let source = to_us_alone.then_some(header.dst);
     let Ok(dst) = host.route(header.src, source) else {
         cx.count(Counter::IpOutNoRoutes, 1);
+        cx.count(Counter::IcmpOutErrors, 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
     };
     {
@@ -248,7 +249,9 @@ pub(super) fn send_protocol_unreachable(
         cx.count(Counter::IcmpOutRateLimitGlobal, 1);
         return;
     }
-    let Ok(dst) = host.route(header.src, Some(header.dst)) else { return };
+    let Ok(dst) = host.route(header.src, Some(header.dst)) else {
+        return cx.count(Counter::IcmpOutErrors, 1);
+    };
     let message = IcmpMessage::Unreachable(Unreachable::Protocol);
     let mut bytes = [0; ICMP_HEADER_LEN + QUOTE_BYTES_MAX];
     bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<true>());
@@ -259,7 +262,7 @@ pub(super) fn send_protocol_unreachable(
     bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     let Some(error) = cx.pool.alloc_from(bytes) else {
         cx.count(Counter::IpOutDiscards, 1);
-        return;
+        return cx.count(Counter::IcmpOutErrors, 1);
     };
     count_sent(cx, bytes[0]);
     send(host, cx, &dst, header.dst, header.src, error);

@@ -31,11 +31,12 @@ pub(crate) fn input<const V4: bool>(
         }
     };
     packet.truncate(header.total_len());
+    cx.count(ecn_counter(header.traffic_class), 1);
     if early_demux(host, cx, rcu, flow, &header, &mut packet) {
         cx.count(Counter::IpInDelivers, 1);
         return tcp_input::established(host, cx, flow, &header, packet);
     }
-    if let Err(reason) = check_destination(host, cx, &packet, &header) {
+    if let Err(reason) = check_destination(host, cx, &mut packet, &header) {
         return Verdict::Drop(reason, packet);
     }
     if header.fragment.is_piece() {
@@ -66,23 +67,27 @@ fn count_header_error(cx: &Cx, reason: DropReason) {
     cx.count(Counter::IpInHdrErrors, 1);
 }
 
+/// The ECN field (RFC 3168 §5).
+const fn ecn_counter(traffic_class: u8) -> Counter {
+    match traffic_class & 3 {
+        0 => Counter::IpExtInNoECTPkts,
+        1 => Counter::IpExtInECT1Pkts,
+        2 => Counter::IpExtInECT0Pkts,
+        _ => Counter::IpExtInCEPkts,
+    }
+}
+
 /// Ours, by address and by the way it came?
 fn check_destination(
     host: &Host,
     cx: &Cx,
-    packet: &Packet,
+    packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<(), DropReason> {
-    let loopback_device = host.is_loopback_device(packet.meta().rx_device);
-    // RFC 1122 §3.2.1.3 (g): 127/8 never appears on a wire. Our own address as the source does not either.
-    if !loopback_device && (header.src.is_loopback() || header.dst.is_loopback()) {
-        cx.count(Counter::IpInAddrErrors, 1);
-        return Err(DropReason::IpSourceInvalid);
+    if !host.is_loopback_device(packet.meta().rx_device) {
+        check_martian(host, header).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
     }
-    if !loopback_device && host.is_local(header.src) {
-        cx.count(Counter::IpInAddrErrors, 1);
-        return Err(DropReason::IpSourceInvalid);
-    }
+    let bytes = packet.len() as u64;
     match host.fib().lookup(header.dst).map(|route| route.kind) {
         Some(RouteKind::Local) => {
             // RFC 1122 §3.3.6: a unicast address in a link broadcast is not for us.
@@ -93,12 +98,17 @@ fn check_destination(
                 Err(DropReason::IpDestinationInvalid)
             }
         }
+        // In whatever frame it came, and on links without frames: nobody is answered as if he had asked us alone.
         Some(RouteKind::Broadcast) => {
+            packet.meta_mut().pkt_type = PacketType::Broadcast;
             cx.count(Counter::IpExtInBcastPkts, 1);
+            cx.count(Counter::IpExtInBcastOctets, bytes);
             Ok(())
         }
         Some(RouteKind::Multicast) => {
+            packet.meta_mut().pkt_type = PacketType::Multicast;
             cx.count(Counter::IpExtInMcastPkts, 1);
+            cx.count(Counter::IpExtInMcastOctets, bytes);
             Ok(())
         }
         Some(_) => {
@@ -109,6 +119,18 @@ fn check_destination(
             cx.count(Counter::IpExtInNoRoutes, 1);
             Err(DropReason::IpNoRoute)
         }
+    }
+}
+
+/// Addresses that no honest packet brings in from a wire: 127/8 (RFC 1122 §3.2.1.3 (g)), and as its source an address of
+/// ours, a broadcast or a multicast address.
+fn check_martian(host: &Host, header: &IpHeader) -> Result<(), DropReason> {
+    if host.fib().local_kind(header.src).is_some() {
+        Err(DropReason::IpSourceInvalid)
+    } else if header.dst.is_loopback() {
+        Err(DropReason::IpDestinationInvalid)
+    } else {
+        Ok(())
     }
 }
 

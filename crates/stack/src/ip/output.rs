@@ -27,13 +27,19 @@ pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, cor
         cx.count(Counter::IpExtOutOctets, segment.len() as u64);
         fit_to_device(cx, dst, segment, &mut list);
     }
+    cx.count(Counter::IpOutTransmits, list.len() as u64);
     link::output(host, cx, dst, queue_of(dst, core), &mut list);
 }
 
-/// Sends one finished IP packet along `dst`: ICMP messages.
+/// Sends one finished IP packet along `dst`: ICMP messages. Nothing is cut into fragments here.
 pub(super) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutRequests, 1);
+    if packet.len() > dst.mtu as usize {
+        cx.count(Counter::IpFragFails, 1);
+        return cx.drop_packet(DropReason::PacketTooBig, packet);
+    }
     cx.count(Counter::IpExtOutOctets, packet.len() as u64);
+    cx.count(Counter::IpOutTransmits, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
     link::output(host, cx, dst, QueueId(0), &mut list);
@@ -74,39 +80,39 @@ fn len16(bytes: usize) -> u16 {
 }
 
 /// Does in software what the device does not: splits superframes, completes checksums.
-fn fit_to_device(cx: &mut Cx, dst: &Dst, mut segment: Packet, list: &mut PacketList) {
+fn fit_to_device(cx: &mut Cx, dst: &Dst, segment: Packet, list: &mut PacketList) {
     let oversized = segment.meta().gso.segs > 1
         && (segment.len() > dst.gso_max_bytes as usize || dst.gso_max_bytes == 0);
     if oversized {
-        gso::segment(cx, segment, list);
-        if !dst.tx_checksum {
-            complete_all(list);
+        let mut segments = PacketList::new();
+        gso::segment(cx, segment, &mut segments);
+        while let Some(segment) = segments.pop_front() {
+            push_finished(cx, dst, segment, list);
         }
         return;
     }
-    if !dst.tx_checksum {
-        complete_checksum(&mut segment);
+    if segment.meta().gso.segs > 1 {
+        cx.count(Counter::DeviceTxSuperframes, 1);
     }
-    list.push_back(segment);
+    push_finished(cx, dst, segment, list);
 }
 
-fn complete_all(list: &mut PacketList) {
-    let mut done = PacketList::new();
-    while let Some(mut segment) = list.pop_front() {
-        complete_checksum(&mut segment);
-        done.push_back(segment);
+fn push_finished(cx: &Cx, dst: &Dst, mut packet: Packet, list: &mut PacketList) {
+    if !dst.tx_checksum {
+        complete_checksum(cx, &mut packet);
     }
-    *list = done;
+    list.push_back(packet);
 }
 
 /// Fills in a partial checksum: `skb_checksum_help`.
-pub(crate) fn complete_checksum(packet: &mut Packet) {
+fn complete_checksum(cx: &Cx, packet: &mut Packet) {
     let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
     let start = usize::from(start);
     let field = start + usize::from(offset);
     let sum = packet.checksum(start, packet.len() - start).finish();
     packet.linear_mut()[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     packet.meta_mut().tx_checksum = TxChecksum::Done;
+    cx.count(Counter::TxChecksumSoftware, 1);
 }
 
 /// What TCP wanted to send has no route any more.

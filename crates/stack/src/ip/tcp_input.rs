@@ -10,7 +10,7 @@ use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
-use crate::{cx::Cx, demux::Entry, host::Host, link::strip, socket::Flow};
+use crate::{counters::Counter, cx::Cx, demux::Entry, host::Host, link::strip, socket::Flow};
 
 /// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.
 #[inline]
@@ -40,7 +40,7 @@ pub(super) fn input(
     mut packet: Packet,
 ) -> Verdict {
     // A broadcast or multicast segment cannot belong to a connection (RFC 9293 §3.9.2.3).
-    if packet.meta().pkt_type != PacketType::Host || header.dst.is_multicast() {
+    if packet.meta().pkt_type != PacketType::Host {
         return Verdict::Drop(DropReason::TcpNoSocket, packet);
     }
     if let Err(reason) = admit(cx, header, &mut packet) {
@@ -118,6 +118,7 @@ fn check_segment(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), 
     let good = match packet.meta().rx_checksum {
         RxChecksum::Unnecessary | RxChecksum::Partial { .. } => true,
         RxChecksum::None | RxChecksum::Complete(_) => {
+            cx.count(Counter::RxChecksumSoftware, 1);
             let mut sum = pseudo_header(header, packet);
             sum.combine(packet.checksum(0, packet.len()), 0);
             sum.is_valid()

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     counters::Counter,
     cx::Cx,
-    device::{LinkType, QueueId},
+    device::{Device, LinkType, QueueId},
     host::Host,
     route::Dst,
 };
@@ -20,15 +20,22 @@ use crate::{
 /// Sends a list of IP packets to the next hop of `dst`.
 pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketList) {
     let (LinkType::Ethernet { mac }, Some(neighbor)) = (dst.link, &dst.neighbor) else {
-        return dst.device.transmit(queue, cx, list);
+        return transmit(&*dst.device, queue, cx, list);
     };
     match neighbor.resolved() {
         Some(next_hop) => {
             frame(list, next_hop, mac);
-            dst.device.transmit(queue, cx, list);
+            transmit(&*dst.device, queue, cx, list);
         }
         None => neighbor.send(host, cx, list),
     }
+}
+
+/// Hands finished frames to their device.
+pub(crate) fn transmit(device: &dyn Device, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+    cx.count(Counter::DeviceTxPackets, list.len() as u64);
+    cx.count(Counter::DeviceTxBytes, list.bytes() as u64);
+    device.transmit(queue, cx, list);
 }
 
 /// Puts the Ethernet header in front of every IP packet of `list`.
@@ -61,5 +68,5 @@ pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: 
     cx.count(Counter::ArpOutPackets, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    device.transmit(QueueId(0), cx, &mut list);
+    transmit(&**device, QueueId(0), cx, &mut list);
 }

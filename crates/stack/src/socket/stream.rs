@@ -166,9 +166,13 @@ impl TcpSocket {
         let entry = self.lock.softirq(packet, bytes, limit, |state, work| {
             state.work(self, host, cx, work);
         });
-        if let LockEntry::Full(packet) = entry {
-            cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
-            cx.drop_packet(DropReason::SocketBacklog, packet);
+        match entry {
+            LockEntry::Ran => {}
+            LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
+            LockEntry::Full(packet) => {
+                cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+                cx.drop_packet(DropReason::SocketBacklog, packet);
+            }
         }
     }
 
@@ -327,7 +331,8 @@ impl StreamState {
         if cx.out.is_empty() {
             return;
         }
-        self.check_path(socket, host);
+        let cached = self.check_path(socket, host);
+        cx.count(if cached { Counter::DstHit } else { Counter::DstMiss }, 1);
         match &self.dst {
             Some(dst) => {
                 if dst.async_completion {
@@ -339,16 +344,17 @@ impl StreamState {
         }
     }
 
-    /// Resolves the path of the socket if it has none, or if the routes have changed since.
-    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host) {
+    /// Resolves the path of the socket if it has none, or if the routes have changed since. True if that was not needed.
+    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host) -> bool {
         if self.dst.as_ref().is_some_and(|dst| dst.generation == host.route_generation()) {
-            return;
+            return true;
         }
         let local = Some(socket.tuple.local.ip());
         self.dst = host.route(socket.tuple.remote.ip(), local).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_gso_bytes_max(dst.gso_max_bytes);
         }
+        false
     }
 
     fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
