@@ -1,7 +1,7 @@
 //! The core: what Linux keeps per CPU for its softirqs, as an object that somebody owns while running it.
 //!
 //! Whoever owns a core runs it: a worker thread, an application thread that waits, the caller of `Host::poll`, the
-//! simulator. [`turn`] is the one code path for all of them. Linux: `net_rx_action`, `net_tx_action`, `softnet_data`.
+//! simulator. `turn` is the one code path for all of them. Linux: `net_rx_action`, `net_tx_action`, `softnet_data`.
 //!
 //! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`): a doorbell that finds the core owned
 //! leaves MISSED behind, and the owner runs once more before it lets go. So no frame waits for a second doorbell.
