@@ -46,6 +46,7 @@ pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     let mut cx = own.as_mut().ok().and_then(Option::take).unwrap_or_else(new_cx);
     cx.now = now();
     let result = work(&mut cx);
+    debug_assert!(!cx.softirq_pending(), "a core that this thread owes a run");
     let _ = CX.try_with(|cell| {
         if let Ok(mut slot) = cell.try_borrow_mut() {
             slot.get_or_insert(cx);

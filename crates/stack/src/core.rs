@@ -213,6 +213,8 @@ impl Core {
         // with `stop_polling` when it is not.
         if let Err(guard) = guard.release() {
             self.run_to_idle(host, guard, cx);
+            // What it has sent may have raised other cores, and nobody else will run them.
+            cx.do_softirq();
         }
         true
     }
