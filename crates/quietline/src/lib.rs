@@ -35,6 +35,7 @@ mod worker;
 
 pub use builder::{Attachment, PollFd, StackBuilder};
 pub use listener::{Incoming, TcpListener};
+pub use pkt::DomainStats as MemoryStats;
 pub use running::Stack;
 pub use stack::{
     Errno, Readiness,
@@ -43,3 +44,8 @@ pub use stack::{
     device::{Capabilities, Device, Impairment, Wire, WireConfig},
 };
 pub use stream::TcpStream;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

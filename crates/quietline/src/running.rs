@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use pkt::Instant;
+use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{config::HostConfig, counters::Snapshot, host::Host};
 
 use crate::{
@@ -96,6 +96,12 @@ impl Stack {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.host().established_len()
+    }
+
+    /// Packet memory in use. All stacks of a process share it: the numbers are the same for each of them.
+    #[must_use]
+    pub fn memory_stats(&self) -> MemoryStats {
+        clock::memory().packets.stats()
     }
 
     /// Aborts every connection and ends the workers. Sockets that still exist fail from here on.
