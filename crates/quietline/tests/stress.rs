@@ -10,7 +10,11 @@ mod tests {
         fmt::Write as _,
         io::{self, ErrorKind, Read, Write},
         net::{Shutdown, SocketAddr},
-        sync::{Arc, Mutex, PoisonError, atomic::{AtomicU64, Ordering}, mpsc},
+        sync::{
+            Arc, Mutex, PoisonError,
+            atomic::{AtomicU64, Ordering},
+            mpsc,
+        },
         thread,
         time::{Duration, Instant},
     };
