@@ -101,6 +101,11 @@ mod tests {
         fn below(&mut self, bound: u64) -> u64 {
             self.next() % bound
         }
+
+        /// For lengths and indices, which are small.
+        fn below_usize(&mut self, bound: u64) -> usize {
+            usize::try_from(self.below(bound)).expect("a small number")
+        }
     }
 
     /// How a conversation ends.
@@ -150,8 +155,8 @@ mod tests {
                 _ => End::Silent,
             };
             let mut length = || {
-                let most = [1, 100, 2_000, 60_000, 300_000][chance.below(5) as usize];
-                chance.below(most) as usize + 1
+                let most = [1, 100, 2_000, 60_000, 300_000][chance.below_usize(5)];
+                chance.below_usize(most) + 1
             };
             Self { seed, end, up: length(), down: length() }
         }
@@ -174,7 +179,7 @@ mod tests {
         let mut chance = Chance(seed ^ 1);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            let piece = rest.len().min(1 + chance.below(70_000) as usize);
+            let piece = rest.len().min(1 + chance.below_usize(70_000));
             let written = stream.write(&rest[..piece])?;
             assert!(written > 0 && written <= piece);
             rest = &rest[written..];
@@ -188,7 +193,7 @@ mod tests {
         let mut buf = vec![0; 70_000];
         let mut got = 0;
         while got < length {
-            let piece = (length - got).min(1 + chance.below(70_000) as usize);
+            let piece = (length - got).min(1 + chance.below_usize(70_000));
             let read = stream.read(&mut buf[..piece])?;
             if read == 0 {
                 break;
@@ -355,7 +360,7 @@ mod tests {
     impl Log {
         fn begin(&self, thread: u64, what: String) {
             let mut doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
-            let place = thread as usize;
+            let place = usize::try_from(thread).expect("a handful of threads");
             if doing.len() <= place {
                 doing.resize(place + 1, String::new());
             }
@@ -371,7 +376,11 @@ mod tests {
         thread::spawn({
             let (client_stack, server_stack) = (client_stack.clone(), server_stack.clone());
             let log = Arc::clone(&log);
-            move || sender.send(converse(&client_stack, &server_stack, &log))
+            move || {
+                converse(&client_stack, &server_stack, &log);
+                // Nobody listens any more when the scenario was given up.
+                let _ = sender.send(());
+            }
         });
         let duration = Duration::from_secs_f64(from_environment("STRESS_SECONDS", SECONDS));
         let stacks = [&client_stack, &server_stack];
