@@ -336,6 +336,12 @@ impl Core {
         sums.add_stack(Counter::CoreSleeps, self.sleeps.load(Ordering::Relaxed));
     }
 
+    /// Entries in the timer wheel, those included that nobody waits for any more.
+    #[must_use]
+    pub fn timers_armed(&self) -> usize {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) {
         let next = timers.next_deadline().map_or(u64::MAX, Instant::as_nanos);
         self.next_timer_ns.store(next, Ordering::Relaxed);

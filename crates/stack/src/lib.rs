@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod armed;
 pub mod config;
 pub mod core;
 pub mod counters;

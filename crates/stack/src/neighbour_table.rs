@@ -18,6 +18,7 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use crate::{
+    armed::Armed,
     core::{CoreId, TimerEntry},
     counters::{Counter, Snapshot},
     cx::Cx,
@@ -50,9 +51,9 @@ pub(crate) struct NeighborEntry {
     published: AtomicU64,
     /// Held for one event; what it asks for is done after it is released.
     state: Mutex<Neighbor>,
-    /// When the earliest entry in the timer wheel fires, `u64::MAX` without one. Every event may want a timer, and a
-    /// station can cause events as fast as it likes: an entry for each would be memory for the asking.
-    armed_ns: AtomicU64,
+    /// Entries in the timer wheel. Every event may want a timer, and a station can cause events as fast as it likes: an
+    /// entry for each would be memory for the asking.
+    armed: Armed,
 }
 
 /// Every neighbour of a host.
@@ -115,7 +116,7 @@ impl NeighborTable {
             this: this.clone(),
             published: AtomicU64::new(0),
             state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
-            armed_ns: AtomicU64::new(u64::MAX),
+            armed: Armed::new(),
         });
         entries.map.insert((device, ip), Arc::clone(&entry));
         entries.allocs += 1;
@@ -172,7 +173,7 @@ impl NeighborEntry {
     }
 
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
-        self.armed_ns.store(u64::MAX, Ordering::Relaxed);
+        self.armed.fired(cx.now);
         self.event(host, cx, |state, cx, config| state.on_timer(cx.now, config));
     }
 
@@ -192,7 +193,7 @@ impl NeighborEntry {
             }
             let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
             self.published.store(published, Ordering::Relaxed);
-            (actions, state.next_deadline().and_then(|deadline| self.must_arm(deadline)))
+            (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
         if let Some(deadline) = deadline {
             host.core(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
@@ -204,16 +205,6 @@ impl NeighborEntry {
                 NeighborAction::Fail { reason, packets } => fail(host, cx, reason, packets),
             }
         }
-    }
-
-    /// Called with the state locked. A later deadline needs nothing: the entry that is armed fires, finds nothing due,
-    /// and arms anew.
-    fn must_arm(&self, deadline: Instant) -> Option<Instant> {
-        let earlier = deadline.as_nanos() < self.armed_ns.load(Ordering::Relaxed);
-        earlier.then(|| {
-            self.armed_ns.store(deadline.as_nanos(), Ordering::Relaxed);
-            deadline
-        })
     }
 
     fn probe(&self, host: &Host, cx: &mut Cx, unicast: Option<MacAddr>) {

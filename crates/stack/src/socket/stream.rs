@@ -12,7 +12,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
 };
 
@@ -21,6 +21,7 @@ use sync::{Entry as LockEntry, EventCount, SocketLock, Work};
 use tcp::{FourTuple, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb, TimeWait};
 
 use crate::{
+    armed::Armed,
     core::{CoreId, TimerEntry},
     counters::Counter,
     cx::Cx,
@@ -62,8 +63,8 @@ pub struct TcpSocket {
     backlog_limit: AtomicU32,
     /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
     finishing: AtomicBool,
-    /// When the earliest entry of this socket in its core's wheel fires, in nanoseconds; `u64::MAX`: no entry.
-    armed_ns: AtomicU64,
+    /// Entries of this socket in its core's timer wheel.
+    armed: Armed,
     /// The last ICMP error that nobody has told the `Tcb` yet, with the sequence number it quotes.
     icmp: Mutex<Option<(IcmpError, SeqNum)>>,
     pub(super) lock: SocketLock<StreamState, Packet>,
@@ -106,7 +107,7 @@ impl TcpSocket {
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
             finishing: AtomicBool::new(false),
-            armed_ns: AtomicU64::new(u64::MAX),
+            armed: Armed::new(),
             icmp: Mutex::new(None),
             lock: SocketLock::new(StreamState { tcb, dst, hashed: true, latest }),
             wmem: Arc::default(),
@@ -183,7 +184,7 @@ impl TcpSocket {
 
     /// Softirq: an entry of this socket in the timer wheel has fired.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
-        self.armed_ns.store(u64::MAX, Ordering::Relaxed);
+        self.armed.fired(cx.now);
         self.deferred(host, cx, DEFERRED_TIMER);
     }
 
@@ -234,9 +235,7 @@ impl TcpSocket {
 
     fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
-        // A later deadline needs nothing: the earlier entry fires, finds nothing due and arms anew.
-        if deadline.as_nanos() < self.armed_ns.load(Ordering::Relaxed) {
-            self.armed_ns.store(deadline.as_nanos(), Ordering::Relaxed);
+        if self.armed.must_arm(deadline) {
             host.core(self.core).arm(deadline, TimerEntry::Stream(self.this.clone()));
         }
     }
