@@ -46,7 +46,13 @@ pub(crate) fn run(steps: &[Step]) -> Result<bool> {
 }
 
 fn workspace() -> Result<Outcome> {
-    steps::run_tests(cargo().args(["test", "--workspace", "--exclude", "netns-tests"]))
+    steps::run_tests(cargo().args([
+        "test",
+        "--workspace",
+        "--exclude",
+        "netns-tests",
+        "--no-fail-fast",
+    ]))
 }
 
 fn loom() -> Result<Outcome> {
@@ -73,8 +79,9 @@ fn netns() -> Result<Outcome> {
         return Ok(failed);
     }
     // One test at a time: each wants both cores. Uncaptured: a test that skips itself says why.
-    let tests = ["test", "-p", "netns-tests", "--", "--test-threads=1", "--nocapture"];
-    steps::run_tests(cargo().args(tests).env("QUIETLINE_BIN", binary()))
+    let tests = ["test", "-p", "netns-tests", "--no-fail-fast"];
+    let one_by_one = ["--", "--test-threads=1", "--nocapture"];
+    steps::run_tests(cargo().args(tests).args(one_by_one).env("QUIETLINE_BIN", binary()))
 }
 
 fn binary() -> std::path::PathBuf {
