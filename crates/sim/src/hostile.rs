@@ -191,7 +191,7 @@ impl<'a> Play<'a> {
 
     /// Learns from what the host has sent, and checks the data in it.
     fn look(&mut self) {
-        for seen in self.rig.take() {
+        for seen in self.rig.take_sent() {
             let Seen::Tcp(_, header, payload) = seen else { continue };
             self.outcome.sent += payload.len() as u64;
             let known = self

@@ -183,21 +183,26 @@ impl Rig {
     pub fn settle(&mut self) -> Option<Instant> {
         loop {
             let next = self.world.settle();
-            let mut answered = false;
-            while let Some(sent) = self.link.take() {
-                let judged = if self.ethernet {
-                    frame::judge_ethernet(&sent.bytes, HOST_MAC, self.mtu)
-                } else {
-                    frame::judge_ipv4(&sent.bytes, self.mtu)
-                };
-                let seen = judged.unwrap_or_else(|fault| panic!("sent: {fault}: {sent:02x?}"));
-                answered |= self.answer_arp(&seen);
-                self.seen.push_back(seen);
-            }
-            if !answered {
+            if !self.collect() {
                 return next;
             }
         }
+    }
+
+    /// Judges what the host has sent. True if the peer has answered some of it.
+    fn collect(&mut self) -> bool {
+        let mut answered = false;
+        while let Some(sent) = self.link.take() {
+            let judged = if self.ethernet {
+                frame::judge_ethernet(&sent.bytes, HOST_MAC, self.mtu)
+            } else {
+                frame::judge_ipv4(&sent.bytes, self.mtu)
+            };
+            let seen = judged.unwrap_or_else(|fault| panic!("sent: {fault}: {sent:02x?}"));
+            answered |= self.answer_arp(&seen);
+            self.seen.push_back(seen);
+        }
+        answered
     }
 
     fn answer_arp(&mut self, seen: &Seen) -> bool {
@@ -223,13 +228,21 @@ impl Rig {
         self.settle();
     }
 
-    /// What the host has sent since the last call.
+    /// What the host has sent since the last call, once it has no work left at this moment.
     pub fn take(&mut self) -> Vec<Seen> {
+        self.settle();
+        self.seen.drain(..).collect()
+    }
+
+    /// As [`take`](Self::take), but frames that wait to be processed go on waiting.
+    pub(crate) fn take_sent(&mut self) -> Vec<Seen> {
+        self.collect();
         self.seen.drain(..).collect()
     }
 
     /// What the host has sent since the last call, ARP left out.
     pub fn take_ip(&mut self) -> Vec<Seen> {
+        self.settle();
         self.seen.drain(..).filter(|seen| !matches!(seen, Seen::Arp(..))).collect()
     }
 

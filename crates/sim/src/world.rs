@@ -82,6 +82,12 @@ impl World {
         Ok(world)
     }
 
+    /// What contexts of other threads must share with this world.
+    #[must_use]
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Virtual time since the start of the world.
     #[must_use]
     pub fn elapsed(&self) -> Duration {

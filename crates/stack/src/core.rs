@@ -271,19 +271,24 @@ impl Core {
 
     /// Arms a timer. Any context may call it.
     pub(crate) fn arm(&self, deadline: Instant, entry: TimerEntry) {
-        {
+        let next = {
             let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
             timers.insert(deadline, entry);
-            self.publish_next_timer(&timers);
-        }
-        self.wake_before(deadline);
+            self.publish_next_timer(&timers)
+        };
+        // What a sleeper compares with: the wheel's moment, not the exact one, or it would be woken for nothing.
+        self.wake_before(next);
     }
 
     /// Kicks the worker if it sleeps past `deadline`.
     pub(crate) fn wake_before(&self, deadline: Instant) {
         // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
         fence(Ordering::SeqCst);
-        if self.sleep_until_ns.load(Ordering::Relaxed) > deadline.as_nanos() {
+        let ns = deadline.as_nanos();
+        // Kicked once for each earlier deadline: from then on it counts as awake at that moment.
+        if self.sleep_until_ns.load(Ordering::Relaxed) > ns
+            && self.sleep_until_ns.fetch_min(ns, Ordering::Relaxed) > ns
+        {
             let _ = self.kick_worker();
         }
     }
@@ -342,9 +347,10 @@ impl Core {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) {
-        let next = timers.next_deadline().map_or(u64::MAX, Instant::as_nanos);
-        self.next_timer_ns.store(next, Ordering::Relaxed);
+    fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) -> Instant {
+        let next = timers.next_deadline().unwrap_or(Instant::FAR_FUTURE);
+        self.next_timer_ns.store(next.as_nanos(), Ordering::Relaxed);
+        next
     }
 }
 
@@ -423,7 +429,7 @@ fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     {
         let mut timers = core.timers.lock().unwrap_or_else(PoisonError::into_inner);
         timers.expire(cx.now, |entry| due.push(entry));
-        core.publish_next_timer(&timers);
+        let _ = core.publish_next_timer(&timers);
     }
     cx.count(Counter::TimerExpired, due.len() as u64);
     for entry in due.drain(..) {

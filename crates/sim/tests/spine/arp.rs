@@ -1,0 +1,213 @@
+//! ARP: what is answered, what is learnt, and what becomes of packets that wait for an answer.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use pkt::DropReason;
+use sim::{
+    Rig, RigConfig,
+    frame::{self, Ipv4, Seen},
+    rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
+};
+use stack::{
+    Errno,
+    counters::Counter,
+    icmp::header::IcmpMessage,
+    ip::header::protocol,
+    link::{
+        arp::{ArpOperation, ArpPacket},
+        ethernet::MacAddr,
+    },
+    socket::TcpSocket,
+    sysctl::Sysctls,
+};
+
+const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
+const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+
+/// The peer leaves questions open; the test answers them.
+fn silent_rig(settings: &[(&str, &str)]) -> Rig {
+    let mut sysctls = Sysctls::default();
+    for (name, value) in settings {
+        sysctls.set(name, value).expect("a setting");
+    }
+    let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+    rig.answers_arp = false;
+    rig
+}
+
+/// The peer pings, so the host wants to answer.
+fn ping(rig: &mut Rig, seq: u16) {
+    let message = frame::icmp(&IcmpMessage::EchoRequest { id: 7, seq }, b"ping");
+    rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&message));
+}
+
+fn answered_pings(seen: &[Seen]) -> Vec<u16> {
+    let seq = |seen: &Seen| match seen {
+        Seen::Icmp(_, IcmpMessage::EchoReply { seq, .. }, _) => Some(*seq),
+        _ => None,
+    };
+    seen.iter().filter_map(seq).collect()
+}
+
+fn questions(seen: &[Seen]) -> Vec<(MacAddr, Ipv4Addr)> {
+    let asked = |seen: &Seen| match seen {
+        Seen::Arp(to, arp) if arp.operation == ArpOperation::Request => Some((*to, arp.target_ip)),
+        _ => None,
+    };
+    seen.iter().filter_map(asked).collect()
+}
+
+#[test]
+fn a_question_about_us_is_answered_and_teaches_who_asks() {
+    let mut rig = silent_rig(&[]);
+    let request = ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP);
+    rig.give_arp(MacAddr::BROADCAST, &request);
+    assert_eq!(rig.take(), [Seen::Arp(PEER_MAC, request.reply(HOST_MAC))]);
+    ping(&mut rig, 1);
+    assert_eq!(answered_pings(&rig.take()), [1], "nothing had to be asked");
+    assert_eq!(rig.count(Counter::ArpInPackets), 1);
+    assert_eq!(rig.count(Counter::ArpOutPackets), 1);
+    rig.finish();
+}
+
+#[test]
+fn a_question_about_others_is_left_to_them() {
+    let mut rig = silent_rig(&[]);
+    let request = ArpPacket::request(PEER_MAC, PEER_IP, OTHER_IP);
+    rig.give_arp(MacAddr::BROADCAST, &request);
+    // Loopback addresses are ours, but not on this wire.
+    let mut frame = sim::rig::arp_frame(MacAddr::BROADCAST, &request);
+    frame[14 + 24..14 + 28].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
+    rig.give_frame(&frame);
+    assert_eq!(rig.take(), []);
+    rig.finish();
+}
+
+#[test]
+fn a_probe_is_answered_and_teaches_nothing() {
+    let mut rig = silent_rig(&[]);
+    let probe = ArpPacket::request(PEER_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
+    rig.give_arp(MacAddr::BROADCAST, &probe);
+    assert_eq!(rig.take(), [Seen::Arp(PEER_MAC, probe.reply(HOST_MAC))]);
+    assert_eq!(rig.count(Counter::NeighAllocs), 0);
+    rig.finish();
+}
+
+#[test]
+fn a_sender_with_our_address_or_nobodys_is_not_believed() {
+    let mut rig = silent_rig(&[]);
+    let claims = [HOST_IP, Ipv4Addr::new(10, 0, 0, 255)];
+    for claim in claims {
+        rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(OTHER_MAC, claim, HOST_IP));
+        rig.give_arp(MacAddr::BROADCAST, &ArpPacket::announcement(OTHER_MAC, claim));
+    }
+    assert_eq!(rig.drops(DropReason::ArpSourceInvalid), 4);
+    for claim in [Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+        rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(OTHER_MAC, claim, HOST_IP));
+    }
+    assert_eq!(rig.drops(DropReason::ArpMalformed), 3);
+    assert_eq!(rig.take(), []);
+    assert_eq!(rig.count(Counter::NeighAllocs), 0);
+    rig.finish();
+}
+
+#[test]
+fn an_announcement_moves_whom_we_know_and_makes_nobody_known() {
+    let mut rig = silent_rig(&[]);
+    rig.give_arp(MacAddr::BROADCAST, &ArpPacket::announcement(PEER_MAC, PEER_IP));
+    assert_eq!(rig.count(Counter::NeighAllocs), 0);
+    rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(OTHER_MAC, PEER_IP, HOST_IP));
+    rig.take();
+    rig.give_arp(MacAddr::BROADCAST, &ArpPacket::announcement(PEER_MAC, PEER_IP));
+    ping(&mut rig, 1);
+    let sent = rig.take();
+    assert_eq!(answered_pings(&sent), [1]);
+    // Five seconds later the host doubts the hearsay, and asks the station that announced itself.
+    rig.pass(Duration::from_secs(6));
+    assert_eq!(questions(&rig.take())[0], (PEER_MAC, PEER_IP));
+    rig.finish();
+}
+
+#[test]
+fn packets_wait_for_an_answer_and_leave_in_order() {
+    let mut rig = silent_rig(&[]);
+    for seq in 1..=5 {
+        ping(&mut rig, seq);
+    }
+    let sent = rig.take();
+    assert_eq!(questions(&sent), [(MacAddr::BROADCAST, PEER_IP)], "asked once");
+    assert_eq!(answered_pings(&sent), []);
+    let question = ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP);
+    rig.give_arp(HOST_MAC, &question.reply(PEER_MAC));
+    assert_eq!(answered_pings(&rig.take()), [1, 2, 3, 4, 5]);
+    ping(&mut rig, 6);
+    assert_eq!(answered_pings(&rig.take()), [6]);
+    rig.finish();
+}
+
+#[test]
+fn when_too_many_wait_the_oldest_are_dropped() {
+    let mut rig = silent_rig(&[("net.ipv4.neigh.default.unres_qlen", "3")]);
+    for seq in 1..=5 {
+        ping(&mut rig, seq);
+    }
+    assert_eq!(rig.drops(DropReason::NeighborQueueFull), 2);
+    assert_eq!(rig.count(Counter::NeighUnresolvedDiscards), 2);
+    rig.take();
+    let question = ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP);
+    rig.give_arp(HOST_MAC, &question.reply(PEER_MAC));
+    assert_eq!(answered_pings(&rig.take()), [3, 4, 5]);
+    rig.finish();
+}
+
+#[test]
+fn nobody_answers_and_a_connection_learns_of_it() {
+    let mut rig = silent_rig(&[]);
+    let host = rig.host();
+    let remote = SocketAddr::new(PEER_IP.into(), 80);
+    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    ping(&mut rig, 1);
+    rig.pass(Duration::from_millis(2900));
+    assert_eq!(questions(&rig.take()).len(), 3, "at once, after one second and after two");
+    rig.pass(Duration::from_millis(200));
+    assert_eq!(rig.count(Counter::NeighResFailed), 1, "one resolution, however many packets");
+    assert!(rig.drops(DropReason::NeighborFailed) >= 2);
+    let error = socket.take_error(&host, &mut rig.world.cx);
+    assert_eq!(error, Some(Errno::EHOSTUNREACH));
+    socket.close(&host, &mut rig.world.cx);
+    drop(socket);
+    drop(host);
+    rig.finish();
+}
+
+#[test]
+fn many_answers_cost_one_timer() {
+    let mut rig = silent_rig(&[]);
+    let question = ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP);
+    rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP));
+    for _ in 0..1000 {
+        rig.give_arp(HOST_MAC, &question.reply(PEER_MAC));
+    }
+    rig.pass(Duration::from_secs(300));
+    assert!(rig.count(Counter::TimerExpired) < 10, "{}", rig.count(Counter::TimerExpired));
+    rig.finish();
+}
+
+#[test]
+fn strangers_do_not_fill_the_table() {
+    let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "16")]);
+    rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP));
+    for tail in 3..250 {
+        let stranger = Ipv4Addr::new(10, 0, 0, tail);
+        rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(OTHER_MAC, stranger, HOST_IP));
+    }
+    let (allocs, destroys) = (rig.count(Counter::NeighAllocs), rig.count(Counter::NeighDestroys));
+    assert_eq!(allocs, 248);
+    assert!(allocs - destroys <= 16, "{allocs} entered, {destroys} removed");
+    assert!(rig.count(Counter::NeighForcedGcRuns) > 0);
+    assert_eq!(rig.count(Counter::NeighTableFulls), 0);
+    rig.finish();
+}

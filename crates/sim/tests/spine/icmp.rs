@@ -1,0 +1,244 @@
+//! ICMP: echo, errors that we send, errors that we receive.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use pkt::DropReason;
+use sim::{
+    Peer, Rig, RigConfig,
+    frame::{self, Ipv4, Seen},
+    rig::{HOST_IP, PEER_IP},
+};
+use stack::{
+    Errno, Readiness,
+    counters::Counter,
+    icmp::header::{IcmpMessage, Unreachable},
+    ip::header::{Fragment, protocol},
+    socket::TcpSocket,
+    sysctl::Sysctls,
+};
+use tcp::{Flags, Options};
+
+const REQUEST: IcmpMessage = IcmpMessage::EchoRequest { id: 0x1234, seq: 9 };
+const REPLY: IcmpMessage = IcmpMessage::EchoReply { id: 0x1234, seq: 9 };
+const SUBNET_BROADCAST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 255);
+
+fn rig_with(name: &str, value: &str) -> Rig {
+    let mut sysctls = Sysctls::default();
+    sysctls.set(name, value).expect("a setting");
+    Rig::new(RigConfig { sysctls, ..RigConfig::default() })
+}
+
+fn ping(src: Ipv4Addr, dst: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    Ipv4::new(src, dst, protocol::ICMP).with(&frame::icmp(&REQUEST, payload))
+}
+
+/// An error of a router about a segment of the host on `peer`'s connection, `behind` bytes before the newest.
+pub(crate) fn error(peer: &Peer, message: &IcmpMessage, behind: u32) -> Vec<u8> {
+    let header = tcp::SegmentHeader {
+        src_port: peer.tuple.local.port(),
+        dst_port: peer.tuple.remote.port(),
+        seq: peer.rcv_nxt - behind,
+        ..tcp::SegmentHeader::default()
+    };
+    let segment = frame::tcp(HOST_IP, PEER_IP, &header, b"");
+    let quoted = Ipv4::new(HOST_IP, PEER_IP, protocol::TCP).with(&segment);
+    let message = frame::icmp(message, &quoted[..28]);
+    Ipv4::new(Ipv4Addr::new(192, 0, 2, 1), HOST_IP, protocol::ICMP).with(&message)
+}
+
+#[test]
+fn echo_returns_every_byte() {
+    for paged in [false, true] {
+        let mut rig = Rig::new(RigConfig::default());
+        rig.link.set_paged(paged);
+        for len in [0, 1, 7, 56, 182, 183, 1000, 1471, 1472] {
+            let payload: Vec<u8> = (0..=255).cycle().skip(len).take(len).collect();
+            rig.give(&ping(PEER_IP, HOST_IP, &payload));
+            let seen = rig.take_ip();
+            let [Seen::Icmp(ip, message, echoed)] = &seen[..] else { panic!("{len}: {seen:?}") };
+            assert_eq!((ip.src, ip.dst), (IpAddr::V4(HOST_IP), IpAddr::V4(PEER_IP)));
+            assert_eq!((*message, echoed), (REPLY, &payload));
+            assert_eq!(ip.hop_limit, 64);
+        }
+        assert_eq!(rig.count(Counter::IcmpInEchos), 9);
+        assert_eq!(rig.count(Counter::IcmpOutEchoReps), 9);
+        assert_eq!(rig.count(Counter::IcmpOutMsgs), 9);
+        rig.finish();
+    }
+}
+
+#[test]
+fn an_echo_of_zeros_has_a_checksum() {
+    let mut rig = Rig::new(RigConfig::default());
+    let request = frame::icmp(&IcmpMessage::EchoRequest { id: 0, seq: 0 }, &[0; 8]);
+    rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&request));
+    assert_eq!(rig.take_ip().len(), 1, "the rig has judged it");
+    rig.finish();
+}
+
+#[test]
+fn echo_with_a_bad_checksum_is_dropped() {
+    let mut rig = Rig::new(RigConfig::default());
+    let mut packet = ping(PEER_IP, HOST_IP, b"data");
+    packet[30] ^= 1;
+    rig.give(&packet);
+    assert_eq!(rig.take(), []);
+    assert_eq!(rig.drops(DropReason::IcmpCsum), 1);
+    assert_eq!(rig.count(Counter::IcmpInCsumErrors), 1);
+    assert_eq!(rig.count(Counter::IcmpInErrors), 1);
+    rig.finish();
+}
+
+#[test]
+fn echo_to_everybody_is_ignored_by_default() {
+    for ethernet in [true, false] {
+        for dst in [SUBNET_BROADCAST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+            let mut rig = Rig::new(RigConfig { ethernet, ..RigConfig::default() });
+            rig.give(&ping(PEER_IP, dst, b""));
+            assert_eq!(rig.take(), [], "{dst}");
+            assert_eq!(rig.drops(DropReason::IcmpEchoIgnored), 1, "{dst}");
+            rig.finish();
+        }
+    }
+}
+
+#[test]
+fn echo_to_everybody_is_answered_from_our_address_if_wanted() {
+    let mut rig = rig_with("net.ipv4.icmp_echo_ignore_broadcasts", "0");
+    rig.give(&ping(PEER_IP, SUBNET_BROADCAST, b"all"));
+    let seen = rig.take_ip();
+    let [Seen::Icmp(ip, REPLY, _)] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!(ip.src, IpAddr::V4(HOST_IP));
+    rig.finish();
+}
+
+#[test]
+fn echo_can_be_turned_off() {
+    let mut rig = rig_with("net.ipv4.icmp_echo_ignore_all", "1");
+    rig.give(&ping(PEER_IP, HOST_IP, b""));
+    assert_eq!(rig.take(), []);
+    assert_eq!(rig.drops(DropReason::IcmpEchoIgnored), 1);
+    rig.finish();
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_is_dropped() {
+    let mut rig = Rig::new(RigConfig::default());
+    rig.give_from(PEER_IP, protocol::ICMP, &frame::icmp(&REPLY, b""));
+    assert_eq!(rig.drops(DropReason::IcmpNoSocket), 1);
+    rig.give_from(PEER_IP, protocol::ICMP, &frame::icmp(&IcmpMessage::Other { kind: 13 }, b""));
+    assert_eq!(rig.drops(DropReason::IcmpUnknownType), 1);
+    rig.give_from(PEER_IP, protocol::ICMP, &[8, 0, 0xf7, 0xff]);
+    assert_eq!(rig.drops(DropReason::IcmpMalformed), 1);
+    assert_eq!(rig.take(), []);
+    rig.finish();
+}
+
+#[test]
+fn an_unknown_protocol_is_reported_with_a_quote() {
+    let mut rig = Rig::new(RigConfig::default());
+    for len in [0, 8, 300, 1400] {
+        let packet = Ipv4::new(PEER_IP, HOST_IP, 132).with(&vec![0xa5; len]);
+        rig.give(&packet);
+        let seen = rig.take_ip();
+        let [Seen::Icmp(ip, message, quoted)] = &seen[..] else { panic!("{len}: {seen:?}") };
+        assert_eq!(ip.dst, IpAddr::V4(PEER_IP));
+        assert_eq!(*message, IcmpMessage::Unreachable(Unreachable::Protocol));
+        assert_eq!(quoted[..], packet[..packet.len().min(548)]);
+        assert!(ip.total_len() <= 576, "RFC 1812 §4.3.2.3");
+    }
+    assert_eq!(rig.drops(DropReason::IpNoProtocol), 4);
+    assert_eq!(rig.count(Counter::IcmpOutDestUnreachs), 4);
+    rig.finish();
+}
+
+#[test]
+fn no_error_about_what_was_not_sent_to_us_alone() {
+    let mut rig = Rig::new(RigConfig { ethernet: false, ..RigConfig::default() });
+    for dst in [SUBNET_BROADCAST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+        rig.give(&Ipv4::new(PEER_IP, dst, 132).with(b"12345678"));
+    }
+    assert_eq!(rig.drops(DropReason::IpNoProtocol), 3);
+    // A later piece has no header that its sender could recognise.
+    let mut piece = Ipv4::new(PEER_IP, HOST_IP, 132);
+    piece.fragment = Fragment { dont: false, more: false, offset: 64 };
+    rig.give(&piece.with(b"12345678"));
+    assert_eq!(rig.take(), []);
+    rig.finish();
+}
+
+#[test]
+fn errors_are_limited_to_a_burst_and_a_rate() {
+    let mut rig = Rig::new(RigConfig::default());
+    let errors_for = |rig: &mut Rig, count: usize| {
+        for _ in 0..count {
+            rig.give_from(PEER_IP, 132, b"12345678");
+        }
+        rig.take_ip().len()
+    };
+    assert_eq!(errors_for(&mut rig, 200), 50, "icmp_msgs_burst");
+    assert_eq!(rig.count(Counter::IcmpOutRateLimitGlobal), 150);
+    rig.pass(Duration::from_millis(10));
+    assert_eq!(errors_for(&mut rig, 200), 10, "icmp_msgs_per_sec");
+    rig.pass(Duration::from_secs(60));
+    assert_eq!(errors_for(&mut rig, 200), 50);
+    rig.finish();
+}
+
+#[test]
+fn a_port_unreachable_refuses_a_connection_that_is_being_opened() {
+    let mut rig = Rig::new(RigConfig::default());
+    let host = rig.host();
+    let remote = SocketAddr::new(PEER_IP.into(), 80);
+    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    rig.settle();
+    let mut peer = Peer::new(socket.local().port(), 80);
+    assert_eq!(peer.hear(&rig.take()), [Flags::SYN]);
+    let port = IcmpMessage::Unreachable(Unreachable::Port);
+    // A guess at the sequence number is no report.
+    rig.give(&error(&peer, &port, 1 << 20));
+    assert_eq!(rig.count_tcp(tcp::Counter::TcpExtOutOfWindowIcmps), 1);
+    assert!(!socket.readiness().contains(Readiness::ERROR));
+    rig.give(&error(&peer, &port, 1));
+    assert!(socket.readiness().contains(Readiness::ERROR));
+    assert_eq!(socket.take_error(&host, &mut rig.world.cx), Some(Errno::ECONNREFUSED));
+    assert_eq!(host.established_len(), 0);
+    drop((socket, host));
+    rig.finish();
+}
+
+#[test]
+fn an_unreachable_does_not_end_an_established_connection() {
+    let mut rig = Rig::new(RigConfig::default());
+    let listener = rig.listen(80, 8);
+    let mut peer = Peer::open(&mut rig, 80, 2000, Options::default());
+    let socket = listener.accept().expect("a connection");
+    let host = rig.host();
+    let bytes = [std::io::IoSlice::new(b"answer")];
+    socket.send(&host, &mut rig.world.cx, &bytes).expect("room");
+    peer.hear(&rig.take());
+    rig.give(&error(&peer, &IcmpMessage::Unreachable(Unreachable::Host), 6));
+    rig.give(&error(&peer, &IcmpMessage::TimeExceeded { reassembly: false }, 6));
+    assert!(!socket.readiness().contains(Readiness::ERROR));
+    peer.send_next(&mut rig, Flags::ACK, b"more");
+    let mut buf = [0; 8];
+    assert_eq!(socket.recv(&host, &mut rig.world.cx, &mut buf, false), Ok(4));
+    listener.close(&host, &mut rig.world.cx);
+    drop((socket, listener, host));
+    rig.finish();
+}
+
+#[test]
+fn a_quote_of_nothing_of_ours_is_dropped() {
+    let mut rig = Rig::new(RigConfig::default());
+    let peer = Peer::new(80, 2000);
+    rig.give(&error(&peer, &IcmpMessage::Unreachable(Unreachable::Port), 0));
+    assert_eq!(rig.drops(DropReason::IcmpNoSocket), 1);
+    let short = frame::icmp(&IcmpMessage::Unreachable(Unreachable::Port), &[0x45; 27]);
+    rig.give_from(PEER_IP, protocol::ICMP, &short);
+    assert_eq!(rig.drops(DropReason::IcmpMalformed), 1);
+    rig.finish();
+}

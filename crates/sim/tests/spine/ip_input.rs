@@ -1,0 +1,228 @@
+//! IP receive: each reason for which a packet goes no further, and the counters that tell of it.
+
+use std::net::Ipv4Addr;
+
+use pkt::{DropReason, EtherType};
+use sim::{
+    Rig, RigConfig,
+    frame::{self, Ipv4},
+    rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
+};
+use stack::{
+    counters::Counter,
+    ip::header::{Fragment, protocol},
+    link::ethernet::MacAddr,
+};
+use tcp::{Flags, SegmentHeader};
+
+const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
+const GROUP_MAC: MacAddr = MacAddr([1, 0, 0x5e, 0, 0, 1]);
+const SUBNET_BROADCAST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 255);
+
+/// Gives one frame to a fresh host and returns it: the frame must die of `reason`, unanswered.
+fn drop_frame(ethernet: bool, frame: &[u8], reason: DropReason) -> Rig {
+    let mut rig = Rig::new(RigConfig { ethernet, ..RigConfig::default() });
+    rig.give_frame(frame);
+    assert_eq!(rig.drops(reason), 1, "{reason}: {:?}", rig.host().counters());
+    assert_eq!(rig.host().counters().dropped(), 1);
+    assert_eq!(rig.take(), [], "{reason}");
+    rig
+}
+
+/// The same of an IP packet; it is also counted as `counter`.
+fn drop_packet(packet: &[u8], reason: DropReason, counter: Counter) {
+    let bytes = frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, packet);
+    let rig = drop_frame(true, &bytes, reason);
+    assert_eq!(rig.count(Counter::IpInReceives), 1);
+    assert_eq!(rig.count(counter), 1, "{reason}");
+    rig.finish();
+    drop_frame(false, packet, reason).finish();
+}
+
+/// A packet that would be fine, changed by `change`, with its header checksum made right again.
+fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut packet = Ipv4::new(PEER_IP, HOST_IP, protocol::UDP).with(&[0; 16]);
+    change(&mut packet);
+    frame::fix_ipv4_checksum(&mut packet);
+    packet
+}
+
+fn from_to(src: Ipv4Addr, dst: Ipv4Addr) -> Vec<u8> {
+    Ipv4::new(src, dst, protocol::TCP).with(&[0; 20])
+}
+
+fn with_options(options: &[u8]) -> Vec<u8> {
+    let ip = Ipv4 { options: options.to_vec(), ..Ipv4::new(PEER_IP, HOST_IP, protocol::UDP) };
+    ip.with(&[0; 8])
+}
+
+#[test]
+fn frames_for_others_and_of_other_protocols() {
+    let good = Ipv4::new(PEER_IP, HOST_IP, protocol::UDP).with(&[0; 8]);
+    let frame = |dst, ether_type| frame::ethernet(dst, PEER_MAC, ether_type, &good);
+    drop_frame(true, &frame(OTHER_MAC, EtherType::IPV4), DropReason::OtherHost).finish();
+    drop_frame(true, &frame(HOST_MAC, EtherType::IPV6), DropReason::EthernetType).finish();
+    drop_frame(true, &frame(HOST_MAC, EtherType(0x8100)), DropReason::EthernetType).finish();
+    drop_frame(true, &frame(HOST_MAC, EtherType::IPV4)[..13], DropReason::PacketTooShort).finish();
+    drop_frame(true, &frame(HOST_MAC, EtherType::ARP)[..41], DropReason::PacketTooShort).finish();
+    drop_frame(false, &[0x50; 20], DropReason::IpVersion).finish();
+    drop_frame(false, &[0x60; 40], DropReason::EthernetType).finish();
+}
+
+#[test]
+fn headers_that_are_wrong() {
+    let errors = Counter::IpInHdrErrors;
+    let good = changed(|_| {});
+    drop_packet(&good[..19], DropReason::PacketTooShort, Counter::IpExtInTruncatedPkts);
+    drop_packet(&good[..35], DropReason::PacketTooShort, Counter::IpExtInTruncatedPkts);
+    let longer = changed(|packet| packet[3] += 1);
+    drop_packet(&longer, DropReason::PacketTooShort, Counter::IpExtInTruncatedPkts);
+    let cut_in_options = with_options(&[1; 40]);
+    drop_packet(&cut_in_options[..50], DropReason::PacketTooShort, errors);
+    drop_packet(&changed(|packet| packet[0] = 0x44), DropReason::IpHeaderLength, errors);
+    drop_packet(&changed(|packet| packet[3] = 19), DropReason::IpLength, errors);
+    let mut broken = good.clone();
+    broken[8] -= 1;
+    drop_packet(&broken, DropReason::IpCsum, Counter::IpExtInCsumErrors);
+    // On a bare link the version chooses the protocol; here it contradicts the frame.
+    let other = frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, &[0x60; 40]);
+    drop_frame(true, &other, DropReason::IpVersion).finish();
+}
+
+#[test]
+fn options_that_are_wrong_or_not_accepted() {
+    for options in [[7, 40, 4, 0], [7, 1, 4, 0], [68, 3, 5, 0]] {
+        drop_packet(&with_options(&options), DropReason::IpOptions, Counter::IpInHdrErrors);
+    }
+}
+
+#[test]
+fn sources_that_no_honest_packet_has() {
+    let spoofed =
+        [HOST_IP, Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 255, 255, 254), SUBNET_BROADCAST];
+    for src in spoofed {
+        drop_packet(&from_to(src, HOST_IP), DropReason::IpSourceInvalid, Counter::IpInAddrErrors);
+    }
+    // These are refused before any table is asked.
+    let never = [
+        Ipv4Addr::BROADCAST,
+        Ipv4Addr::new(224, 0, 0, 1),
+        Ipv4Addr::new(239, 255, 255, 250),
+        Ipv4Addr::UNSPECIFIED,
+        Ipv4Addr::new(0, 1, 2, 3),
+    ];
+    for src in never {
+        drop_packet(&from_to(src, HOST_IP), DropReason::IpSourceInvalid, Counter::IpInHdrErrors);
+    }
+}
+
+#[test]
+fn destinations_that_are_not_ours() {
+    let errors = Counter::IpInAddrErrors;
+    let neighbour = Ipv4Addr::new(10, 0, 0, 7);
+    drop_packet(&from_to(PEER_IP, neighbour), DropReason::IpForwardingOff, errors);
+    let far = Ipv4Addr::new(192, 0, 2, 1);
+    drop_packet(&from_to(PEER_IP, far), DropReason::IpForwardingOff, errors);
+    drop_packet(&from_to(PEER_IP, Ipv4Addr::LOCALHOST), DropReason::IpDestinationInvalid, errors);
+    let nowhere = Ipv4Addr::UNSPECIFIED;
+    let header_errors = Counter::IpInHdrErrors;
+    drop_packet(&from_to(PEER_IP, nowhere), DropReason::IpDestinationInvalid, header_errors);
+}
+
+#[test]
+fn our_address_in_a_frame_to_everybody() {
+    for dst in [MacAddr::BROADCAST, GROUP_MAC] {
+        let packet = from_to(PEER_IP, HOST_IP);
+        let bytes = frame::ethernet(dst, PEER_MAC, EtherType::IPV4, &packet);
+        let rig = drop_frame(true, &bytes, DropReason::IpDestinationInvalid);
+        assert_eq!(rig.count(Counter::IpInDiscards), 1);
+        rig.finish();
+    }
+}
+
+#[test]
+fn fragments_and_unknown_protocols() {
+    let mut first = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
+    first.fragment = Fragment { dont: false, more: true, offset: 0 };
+    drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmReqds);
+    first.fragment = Fragment { dont: false, more: false, offset: 8 };
+    drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmFails);
+    let mut rig = Rig::new(RigConfig::default());
+    rig.give_from(PEER_IP, protocol::UDP, &[0; 8]);
+    assert_eq!(rig.drops(DropReason::IpNoProtocol), 1);
+    assert_eq!(rig.count(Counter::IpInUnknownProtos), 1);
+    rig.finish();
+}
+
+#[test]
+fn segments_to_more_than_one_host_are_nobodys() {
+    let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
+    for dst in [SUBNET_BROADCAST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+        let segment = frame::tcp(PEER_IP, dst, &header, b"");
+        let packet = Ipv4::new(PEER_IP, dst, protocol::TCP).with(&segment);
+        for mac in [HOST_MAC, MacAddr::BROADCAST] {
+            let bytes = frame::ethernet(mac, PEER_MAC, EtherType::IPV4, &packet);
+            drop_frame(true, &bytes, DropReason::TcpNoSocket).finish();
+        }
+        drop_frame(false, &packet, DropReason::TcpNoSocket).finish();
+    }
+}
+
+#[test]
+fn segments_that_are_wrong() {
+    let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
+    let segment = frame::tcp(PEER_IP, HOST_IP, &header, b"");
+    let ip = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
+    let delivers = Counter::IpInDelivers;
+    drop_packet(&ip.with(&segment[..19]), DropReason::PacketTooShort, delivers);
+    let mut broken = segment.clone();
+    broken[4] ^= 1;
+    drop_packet(&ip.with(&broken), DropReason::TcpCsum, delivers);
+    for data_offset in [0x40, 0x60] {
+        broken[12] = data_offset;
+        drop_packet(&ip.with(&broken), DropReason::TcpHeader, delivers);
+    }
+}
+
+#[test]
+fn padding_is_no_payload() {
+    let mut rig = Rig::new(RigConfig::default());
+    let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
+    let segment = frame::tcp(PEER_IP, HOST_IP, &header, b"");
+    let packet = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment);
+    let mut bytes = rig.framed(&packet);
+    bytes.resize(60, 0xee);
+    rig.give_frame(&bytes);
+    let seen = rig.take_ip();
+    let (reset, _) = seen[0].segment().expect("a reset");
+    assert_eq!(reset.ack, header.seq + 1, "the padding was not counted");
+    rig.finish();
+}
+
+#[test]
+fn the_ecn_field_is_counted() {
+    let mut rig = Rig::new(RigConfig::default());
+    for tos in [0, 4, 1, 2, 2, 3, 3, 3] {
+        rig.give(&changed(|packet| packet[1] = tos));
+    }
+    let counters = [
+        Counter::IpExtInNoECTPkts,
+        Counter::IpExtInECT1Pkts,
+        Counter::IpExtInECT0Pkts,
+        Counter::IpExtInCEPkts,
+    ];
+    assert_eq!(counters.map(|counter| rig.count(counter)), [2, 1, 2, 3]);
+    rig.finish();
+}
+
+#[test]
+fn broadcasts_and_multicasts_are_counted() {
+    let mut rig = Rig::new(RigConfig::default());
+    rig.give(&from_to(PEER_IP, SUBNET_BROADCAST));
+    rig.give(&from_to(PEER_IP, Ipv4Addr::new(224, 0, 0, 1)));
+    assert_eq!(rig.count(Counter::IpExtInBcastPkts), 1);
+    assert_eq!(rig.count(Counter::IpExtInBcastOctets), 40);
+    assert_eq!(rig.count(Counter::IpExtInMcastPkts), 1);
+    assert_eq!(rig.count(Counter::IpExtInMcastOctets), 40);
+    rig.finish();
+}

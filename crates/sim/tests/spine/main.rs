@@ -1,0 +1,17 @@
+//! The spine of crate stack, one host at a time: link, IP, ICMP, listeners, remnants, cores. Each test looks at the frames
+//! that come out for the frames that went in.
+
+#[cfg(test)]
+mod arp;
+#[cfg(test)]
+mod core;
+#[cfg(test)]
+mod icmp;
+#[cfg(test)]
+mod ip_input;
+#[cfg(test)]
+mod listener;
+#[cfg(test)]
+mod path_mtu;
+#[cfg(test)]
+mod time_wait;
