@@ -175,6 +175,19 @@ struct InFlight {
     rng: tcp::Rng,
 }
 
+impl InFlight {
+    /// What is due at `now` can be received.
+    fn arrive(&mut self, now: Instant) {
+        while self.timed.front().is_some_and(|first| first.due <= now) {
+            self.ready.extend(self.timed.pop_front().map(|first| first.packet));
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ready.len() + self.timed.len()
+    }
+}
+
 /// One direction of one queue pair. Locked by the sender to push a list and by the receiver to take a batch.
 #[derive(Debug)]
 struct Direction {
@@ -282,19 +295,16 @@ impl Device for Wire {
             return 0;
         }
         let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let InFlight { ready, timed, .. } = &mut *in_flight;
-        while timed.front().is_some_and(|first| first.due <= cx.now) {
-            ready.extend(timed.pop_front().map(|first| first.packet));
-        }
-        let taken = take_up_to(ready, budget, out);
-        direction.len.store(ready.len() + timed.len(), Ordering::Release);
+        in_flight.arrive(cx.now);
+        let taken = take_up_to(&mut in_flight.ready, budget, out);
+        direction.len.store(in_flight.len(), Ordering::Release);
         taken
     }
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let direction = &self.outgoing[usize::from(queue.0)];
         let mut refused = Vec::new();
-        let mut first_due = None;
+        let (rings, first_due);
         {
             let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some(mut packet) = list.pop_front() {
@@ -307,19 +317,21 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, packet, &mut refused);
                 }
             }
-            let len = in_flight.ready.len() + in_flight.timed.len();
-            direction.len.store(len, Ordering::Release);
-            if !direction.direct {
-                first_due = in_flight.timed.front().map(|first| first.due);
-            }
+            // By our clock: the receiver may have read its own before us, and would look for nothing again.
+            in_flight.arrive(cx.now);
+            direction.len.store(in_flight.len(), Ordering::Release);
+            rings = !in_flight.ready.is_empty();
+            first_due = in_flight.timed.front().map(|first| first.due);
         }
         for (reason, packet) in refused {
             cx.drop_packet(reason, packet);
         }
         if let Some(doorbell) = direction.doorbell.get() {
-            match first_due {
-                Some(due) if due > cx.now => doorbell.ring_at(due),
-                _ => doorbell.ring(cx),
+            if let Some(due) = first_due {
+                doorbell.ring_at(due);
+            }
+            if rings {
+                doorbell.ring(cx);
             }
         }
     }
