@@ -37,6 +37,10 @@ use crate::{
 /// Frames one poll of one queue may take: NAPI's weight (`net.core.dev_weight`), and what a [`Batch`] holds.
 pub const WEIGHT: usize = 64;
 
+/// Turns of a core that a thread runs because it has rung it: with [`WEIGHT`] frames each, a few milliseconds at most.
+/// Linux's softirqs give up after ten rounds or 2 ms.
+const SOFTIRQ_TURNS_MAX: usize = 64;
+
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
@@ -173,7 +177,7 @@ impl Core {
             Some(host) => {
                 let entered = cx.enter(&host);
                 cx.count(Counter::CoreDoorbells, 1);
-                self.run_to_idle(&host, guard, cx);
+                self.run_for_another(&host, guard, cx);
                 cx.leave(entered);
             }
             None => drop(guard.release()),
@@ -224,6 +228,25 @@ impl Core {
         // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
         fence(Ordering::SeqCst);
         self.resume_worker();
+    }
+
+    /// As `run_to_idle`, for a thread that came for something else: if work keeps coming in, the worker takes over.
+    fn run_for_another(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
+        for _ in 0..SOFTIRQ_TURNS_MAX {
+            if turn(host, self, &mut guard, cx) == PollReport::Pending {
+                continue;
+            }
+            match guard.release() {
+                Ok(()) => return self.resume_worker(),
+                Err(still_owned) => guard = still_owned,
+            }
+            cx.count(Counter::CoreMissed, 1);
+        }
+        if self.kick.get().is_none() {
+            return self.run_to_idle(host, guard, cx);
+        }
+        guard.reschedule();
+        let _ = self.hand_to_worker(cx);
     }
 
     fn run_to_idle(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {

@@ -1,0 +1,192 @@
+//! Several contexts around one host: each has read the clock at another moment, and any of them may run a core.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::IoSlice,
+        net::SocketAddr,
+        sync::{
+            Arc, OnceLock,
+            atomic::{AtomicBool, AtomicUsize, Ordering},
+        },
+        time::Duration,
+    };
+
+    use pkt::{Batch, Instant, PacketList};
+    use stack::{
+        Capabilities, Cx, Device, Memory, Readiness,
+        config::{DeviceConfig, HostConfig},
+        core::Kick,
+        device::{Doorbell, Impairment, LinkType, QueueId, Wire, WireConfig},
+        host::Host,
+        socket::{Listener, TcpSocket},
+    };
+
+    const START: Instant = Instant::from_secs(1000);
+
+    fn context(memory: &Memory) -> Cx {
+        let mut cx = Cx::new(memory, 1);
+        cx.now = START;
+        cx
+    }
+
+    fn host(memory: &Memory, device: Arc<dyn Device>, address: &str) -> Arc<Host> {
+        let addresses = vec![address.parse().expect("an address with its prefix")];
+        let devices = vec![DeviceConfig { device, addresses }];
+        Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::default() }).expect("valid")
+    }
+
+    fn connected(
+        cx: &mut Cx,
+        client: &Arc<Host>,
+        server: &Arc<Host>,
+    ) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+        let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+        let listener = Listener::listen(server, cx, to, 1).expect("a free port");
+        let socket = TcpSocket::connect(client, cx, None, to).expect("a route");
+        assert!(socket.readiness().contains(Readiness::WRITE), "the wire works at once");
+        (socket, listener.accept().expect("established"))
+    }
+
+    /// A wire whose transmissions take the sender's time.
+    #[derive(Debug)]
+    struct Slow {
+        wire: Arc<Wire>,
+        active: AtomicBool,
+    }
+
+    impl Device for Slow {
+        fn caps(&self) -> &Capabilities {
+            self.wire.caps()
+        }
+
+        fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            self.wire.receive(queue, cx, budget, out)
+        }
+
+        fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            if self.active.load(Ordering::Relaxed) {
+                cx.now += Duration::from_millis(10);
+            }
+            self.wire.transmit(queue, cx, list);
+        }
+
+        fn attach(&self, queue: QueueId, doorbell: Doorbell) {
+            self.wire.attach(queue, doorbell);
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_connection_does_not_run_backwards() {
+        let memory = Memory::new(64 << 20);
+        let (left, right) = Wire::pair(&WireConfig::default()).expect("valid");
+        let slow = Arc::new(Slow { wire: left, active: AtomicBool::new(false) });
+        let client = host(&memory, Arc::clone(&slow) as _, "10.0.0.1/24");
+        let server = host(&memory, right, "10.0.0.2/24");
+        let mut first = context(&memory);
+        let (socket, accepted) = connected(&mut first, &client, &server);
+        slow.active.store(true, Ordering::Relaxed);
+        // In two steps: the second is sent at a time that the first has taken.
+        let bytes = vec![1; 100_000];
+        let sent = socket.send(&client, &mut first, &[IoSlice::new(&bytes)]).expect("connected");
+        // A thread that has read the clock before the first one was through.
+        slow.active.store(false, Ordering::Relaxed);
+        let mut second = context(&memory);
+        let more = socket.send(&client, &mut second, &[IoSlice::new(&[2; 200])]);
+        assert_eq!(server.counters().get("TcpExtPAWSEstab"), Some(0), "an older timestamp came");
+        let sent = sent + more.expect("room");
+        let mut buf = vec![0; 200_000];
+        assert_eq!(accepted.recv(&server, &mut second, &mut buf, false), Ok(sent));
+    }
+
+    #[test]
+    fn a_frame_without_delay_is_there_whatever_the_receiver_takes_for_now() {
+        // An impairment that happens to no packet: the frames go the long way.
+        let never = Impairment { loss: f64::MIN_POSITIVE, ..Impairment::default() };
+        let config = WireConfig { forward: never, backward: never, ..WireConfig::default() };
+        let (left, right) = Wire::pair(&config).expect("valid");
+        let memory = Memory::new(1 << 20);
+        let mut sender = context(&memory);
+        let mut receiver = context(&memory);
+        sender.now += Duration::from_micros(5);
+        let mut list = PacketList::new();
+        list.push_back(sender.pool.alloc_from(&[0; 64]).expect("memory"));
+        left.transmit(QueueId(0), &mut sender, &mut list);
+        let mut batch = Batch::default();
+        // Nobody would ring again.
+        assert_eq!(right.receive(QueueId(0), &mut receiver, 64, &mut batch), 1);
+    }
+
+    /// A device that never runs out of frames.
+    #[derive(Debug)]
+    struct Flood {
+        caps: Capabilities,
+        doorbell: OnceLock<Doorbell>,
+        received: AtomicUsize,
+    }
+
+    impl Device for Flood {
+        fn caps(&self) -> &Capabilities {
+            &self.caps
+        }
+
+        fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            let already = self.received.fetch_add(budget, Ordering::Relaxed);
+            assert!(already < 1_000_000, "the thread that came to send runs the core for ever");
+            for _ in 0..budget {
+                let frame = cx.pool.alloc_from(&[0; 64]).expect("memory");
+                out.push(frame).expect("room for the budget");
+            }
+            budget
+        }
+
+        fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            while let Some(packet) = list.pop_front() {
+                cx.pool.free(packet);
+            }
+            self.doorbell.get().expect("attached").ring(cx);
+        }
+
+        fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+            let _ = self.doorbell.set(doorbell);
+        }
+    }
+
+    #[derive(Debug, Default)]
+    struct Kicks(AtomicUsize);
+
+    impl Kick for Kicks {
+        fn kick(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_flood_is_handed_to_the_worker() {
+        let flood = Arc::new(Flood {
+            caps: Capabilities {
+                name: String::from("flood"),
+                mtu: 1500,
+                link: LinkType::Ip,
+                tx_checksum: true,
+                tso4: false,
+                tso6: false,
+                gso_max_bytes: 1500,
+                queues: 1,
+                async_completion: false,
+            },
+            doorbell: OnceLock::new(),
+            received: AtomicUsize::new(0),
+        });
+        let memory = Memory::new(1 << 20);
+        let host = host(&memory, Arc::clone(&flood) as _, "10.0.0.1/24");
+        let kicks = Arc::new(Kicks::default());
+        host.cores()[0].set_kick(Arc::clone(&kicks) as _);
+        let mut cx = context(&memory);
+        let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+        let socket = TcpSocket::connect(&host, &mut cx, None, to).expect("a route");
+        assert!(kicks.0.load(Ordering::Relaxed) > 0, "somebody must go on");
+        assert!(!cx.softirq_pending());
+        drop(socket);
+    }
+}
