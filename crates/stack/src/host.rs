@@ -331,7 +331,7 @@ impl Host {
             },
             source,
             mtu: route.mtu.unwrap_or(caps.mtu).min(caps.mtu),
-            gso_max_bytes: Dst::gso_limit(caps, remote.is_ipv4()),
+            tso_max_bytes: Dst::tso_limit(caps, remote.is_ipv4()),
             tx_checksum: caps.tx_checksum,
             async_completion: caps.async_completion,
             generation: self.route_generation(),
@@ -351,7 +351,7 @@ impl Host {
             tuple,
             iss: self.isn.isn(&tuple, now),
             ts_offset: self.isn.timestamp_offset(&tuple),
-            path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes, flow_hash: hash },
+            path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes(), flow_hash: hash },
             options: SocketOptions::default(),
         }
     }

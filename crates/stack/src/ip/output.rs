@@ -81,9 +81,7 @@ fn len16(bytes: usize) -> u16 {
 
 /// Does in software what the device does not: splits superframes, completes checksums.
 fn fit_to_device(cx: &mut Cx, dst: &Dst, segment: Packet, list: &mut PacketList) {
-    let oversized = segment.meta().gso.segs > 1
-        && (segment.len() > dst.gso_max_bytes as usize || dst.gso_max_bytes == 0);
-    if oversized {
+    if segment.meta().gso.segs > 1 && segment.len() > dst.tso_max_bytes as usize {
         let mut segments = PacketList::new();
         gso::segment(cx, segment, &mut segments);
         while let Some(segment) = segments.pop_front() {

@@ -9,7 +9,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    device::{Capabilities, Device, LinkType},
+    device::{Capabilities, Device, GSO_BYTES_MAX, LinkType},
     neighbour_table::NeighborEntry,
 };
 
@@ -27,7 +27,7 @@ pub struct Dst {
     /// Largest IP packet in bytes on this path.
     pub(crate) mtu: u32,
     /// Largest superframe the device takes for this address family; 0 when it takes none.
-    pub(crate) gso_max_bytes: u32,
+    pub(crate) tso_max_bytes: u32,
     /// The device completes partial checksums.
     pub(crate) tx_checksum: bool,
     /// The device keeps packets after `transmit` returns.
@@ -38,8 +38,14 @@ pub struct Dst {
 
 impl Dst {
     /// What `caps` allow for superframes of this address family.
-    pub(crate) const fn gso_limit(caps: &Capabilities, v4: bool) -> u32 {
+    pub(crate) const fn tso_limit(caps: &Capabilities, v4: bool) -> u32 {
         let tso = if v4 { caps.tso4 } else { caps.tso6 };
         if tso && caps.tx_checksum { caps.gso_max_bytes } else { 0 }
+    }
+
+    /// Largest superframe TCP may make: what the device takes, or what `gso` cuts up where the device takes none. Either
+    /// way TCP, the socket lock and the route see one packet for many segments.
+    pub(crate) const fn gso_max_bytes(&self) -> u32 {
+        if self.tso_max_bytes > 0 { self.tso_max_bytes } else { GSO_BYTES_MAX }
     }
 }

@@ -351,7 +351,7 @@ impl StreamState {
         let local = Some(socket.tuple.local.ip());
         self.dst = host.route(socket.tuple.remote.ip(), local).ok();
         if let Some(dst) = &self.dst {
-            self.tcb.set_gso_bytes_max(dst.gso_max_bytes);
+            self.tcb.set_gso_bytes_max(dst.gso_max_bytes());
         }
         false
     }
