@@ -218,3 +218,6 @@ impl Demux {
 fn port_hash(port: u16) -> u32 {
     u32::from(port).wrapping_mul(0x9e37_79b9)
 }
+
+#[cfg(test)]
+mod tests;

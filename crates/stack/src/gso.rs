@@ -116,3 +116,6 @@ fn fix_pseudo_header(tcp: &mut [u8], old_len: u16, new_len: u16) {
     let sum = ((wide >> 16) + (wide & 0xffff)) as u16;
     tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests;

@@ -473,3 +473,6 @@ fn insert_by_due(queue: &mut VecDeque<Timed>, timed: Timed) {
     let at = queue.partition_point(|other| other.due <= timed.due);
     queue.insert(at, timed);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,357 @@
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::{
+    cx::Memory,
+    ip::header::{ETHER_TYPE_IPV4, Fragment, IpHeader, protocol},
+    link::ethernet::EthernetHeader,
+};
+
+const START: Instant = Instant::from_secs(1000);
+const QUEUE: QueueId = QueueId(0);
+
+/// Two ends, and one thread that plays both hosts.
+struct Bench {
+    memory: Memory,
+    cx: Cx,
+    left: Arc<Wire>,
+    right: Arc<Wire>,
+}
+
+/// A frame as it arrived: when, and its number.
+type Arrival = (Duration, u32);
+
+impl Bench {
+    fn new(config: &WireConfig) -> Self {
+        let memory = Memory::new(16 << 20);
+        let mut cx = Cx::new(&memory, 1);
+        cx.now = START;
+        let (left, right) = Wire::pair(config).unwrap();
+        Self { memory, cx, left, right }
+    }
+
+    fn forward(forward: Impairment) -> Self {
+        Self::new(&WireConfig { forward, ..WireConfig::default() })
+    }
+
+    /// Sends frames of 1,000 bytes of IP packet, numbered from 0.
+    fn send(&mut self, count: u32) {
+        let mut list: PacketList = (0..count).map(|number| frame(&mut self.cx, number)).collect();
+        self.left.transmit(QUEUE, &mut self.cx, &mut list);
+        assert!(list.is_empty());
+    }
+
+    /// Everything that arrives, as time passes from one deadline to the next.
+    fn arrivals(&mut self) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        loop {
+            let mut batch = Batch::new();
+            self.right.receive(QUEUE, &mut self.cx, 64, &mut batch);
+            for packet in batch.drain() {
+                arrivals.push((self.cx.now - START, number_of(&packet)));
+                self.cx.pool.free(packet);
+            }
+            match self.right.next_deadline(QUEUE) {
+                Some(at) => self.cx.now = self.cx.now.max(at),
+                None => return arrivals,
+            }
+        }
+    }
+
+    fn numbers(&mut self) -> Vec<u32> {
+        self.arrivals().into_iter().map(|(_, number)| number).collect()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.cx.counters().drops.value(reason)
+    }
+
+    fn finish(mut self) {
+        self.arrivals();
+        assert_eq!(self.memory.packets.balance(), 0);
+    }
+}
+
+fn frame(cx: &mut Cx, number: u32) -> Packet {
+    let mut packet = cx.pool.alloc().unwrap();
+    let payload = number.to_be_bytes().repeat(245);
+    packet.append(&mut cx.pool, &payload);
+    let ip = IpHeader {
+        src: [10, 0, 0, 1].into(),
+        dst: [10, 0, 0, 2].into(),
+        protocol: protocol::UDP,
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+        id: 0,
+        fragment: Fragment::DONT,
+        header_len: 0,
+        payload_len: 980,
+    };
+    ip.emit::<true>(packet.push(20));
+    let (from, to) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+    EthernetHeader::new(to, from, ETHER_TYPE_IPV4).emit(packet.push(14));
+    packet
+}
+
+fn number_of(packet: &Packet) -> u32 {
+    let mut number = [0; 4];
+    packet.copy_to(34, &mut number);
+    u32::from_be_bytes(number)
+}
+
+#[test]
+fn a_perfect_wire_delivers_at_once_by_pointer() {
+    let mut bench = Bench::forward(Impairment::default());
+    let mut list = PacketList::new();
+    list.push_back(frame(&mut bench.cx, 7));
+    let payload = list.pop_front().map(|packet| {
+        let at = packet.slices().last().map(<[u8]>::as_ptr);
+        list.push_back(packet);
+        at
+    });
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+    let mut batch = Batch::new();
+    assert_eq!(bench.right.receive(QUEUE, &mut bench.cx, 64, &mut batch), 1);
+    let packet = batch.drain().next().unwrap();
+    assert_eq!(packet.slices().last().map(<[u8]>::as_ptr), payload.unwrap());
+    assert_eq!(packet.meta().rx_checksum, RxChecksum::Unnecessary);
+    bench.cx.pool.free(packet);
+    assert_eq!(bench.right.next_deadline(QUEUE), None);
+    bench.finish();
+}
+
+#[test]
+fn the_two_directions_are_apart() {
+    let delay = Impairment { delay: Duration::from_millis(1), ..Impairment::default() };
+    let mut bench = Bench::forward(delay);
+    bench.send(1);
+    core::mem::swap(&mut bench.left, &mut bench.right);
+    bench.send(2);
+    assert_eq!(bench.arrivals(), [(Duration::ZERO, 0), (Duration::ZERO, 1)]);
+    core::mem::swap(&mut bench.left, &mut bench.right);
+    assert_eq!(bench.arrivals(), [(Duration::from_millis(1), 0)]);
+    bench.finish();
+}
+
+#[test]
+fn rate_spaces_frames_by_their_time_on_the_link() {
+    let rate = Impairment { rate_bps: Some(8_000_000), ..Impairment::default() };
+    let mut bench = Bench::forward(rate);
+    bench.send(3);
+    // 1,000 bytes of IP packet and 38 of framing, at one byte per microsecond.
+    let each = Duration::from_micros(1038);
+    assert_eq!(bench.arrivals(), [(each, 0), (each * 2, 1), (each * 3, 2)]);
+    // An idle link owes nothing.
+    bench.cx.now = START + Duration::from_secs(1);
+    bench.send(1);
+    assert_eq!(bench.arrivals(), [(Duration::from_secs(1) + each, 0)]);
+    bench.finish();
+}
+
+#[test]
+fn a_superframe_takes_as_long_as_its_segments() {
+    let memory = Memory::new(4 << 20);
+    let mut cx = Cx::new(&memory, 1);
+    let mut packet = frame(&mut cx, 0);
+    // Three segments of 320 bytes and 40 of headers: the TCP header counts in the second and third.
+    assert!(packet.require_linear(54));
+    packet.linear_mut()[14 + 20 + 12] = 0x50;
+    packet.meta_mut().gso = pkt::Gso { kind: pkt::GsoKind::TcpV4, ecn: false, size: 320, segs: 3 };
+    let time = transmission_time(Some(8_000_000), &packet);
+    assert_eq!(time, Duration::from_micros(1000 + 2 * 40 + 3 * 38));
+    cx.pool.free(packet);
+}
+
+#[test]
+fn delay_keeps_the_order() {
+    let delay = Duration::from_millis(30);
+    let mut bench = Bench::forward(Impairment { delay, ..Impairment::default() });
+    bench.send(3);
+    assert_eq!(bench.right.next_deadline(QUEUE), Some(START + delay));
+    assert_eq!(bench.arrivals(), [(delay, 0), (delay, 1), (delay, 2)]);
+    bench.finish();
+}
+
+#[test]
+fn reordered_frames_are_overtaken() {
+    let mut bench = Bench::forward(Impairment {
+        delay: Duration::from_millis(10),
+        rate_bps: Some(80_000_000),
+        reorder: 0.1,
+        reorder_delay: Duration::from_millis(3),
+        ..Impairment::default()
+    });
+    bench.send(1000);
+    let numbers = bench.numbers();
+    let late = numbers.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    assert!((50..150).contains(&late), "{late} of 1,000");
+    let mut sorted = numbers;
+    sorted.sort_unstable();
+    assert!(sorted.iter().copied().eq(0..1000), "none is lost");
+    bench.finish();
+}
+
+#[test]
+fn lost_frames_are_counted() {
+    let mut bench = Bench::forward(Impairment { loss: 0.25, ..Impairment::default() });
+    bench.send(1000);
+    let numbers = bench.numbers();
+    assert!(numbers.is_sorted());
+    let lost = 1000 - numbers.len() as u64;
+    assert!((200..300).contains(&lost), "{lost} of 1,000");
+    assert_eq!(bench.drops(DropReason::WireLoss), lost);
+    bench.finish();
+}
+
+#[test]
+fn duplicates_are_equal_and_apart() {
+    let mut bench = Bench::forward(Impairment { duplicate: 0.25, ..Impairment::default() });
+    bench.send(1000);
+    let numbers = bench.numbers();
+    let twice = numbers.len() - 1000;
+    assert!((200..300).contains(&twice), "{twice} of 1,000");
+    let mut distinct = numbers;
+    distinct.dedup();
+    assert!(distinct.iter().copied().eq(0..1000), "each beside its copy");
+    bench.finish();
+}
+
+#[test]
+fn corruption_flips_one_bit() {
+    let forward = Impairment { corrupt: 0.25, ..Impairment::default() };
+    let mut bench = Bench::new(&WireConfig { checksums: true, forward, ..WireConfig::default() });
+    let sent: Vec<_> = (0..200).map(|number| frame(&mut bench.cx, number).to_vec()).collect();
+    bench.send(200);
+    let mut batch = Batch::new();
+    let mut damaged = 0;
+    let mut arrived = 0;
+    while bench.right.receive(QUEUE, &mut bench.cx, 64, &mut batch) > 0 {
+        for packet in batch.drain() {
+            let pairs = packet.to_vec().into_iter().zip(&sent[arrived]);
+            let flipped: u32 = pairs.map(|(is, was)| (is ^ was).count_ones()).sum();
+            assert!(flipped <= 1);
+            assert_eq!(packet.meta().rx_checksum, RxChecksum::None, "the receiver must look");
+            damaged += flipped;
+            arrived += 1;
+            bench.cx.pool.free(packet);
+        }
+    }
+    assert_eq!(arrived, 200);
+    assert!((30..70).contains(&damaged), "{damaged} of 200");
+    bench.finish();
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    for delay in [Duration::ZERO, Duration::from_millis(1)] {
+        let full = Impairment { queue_packets: 10, delay, ..Impairment::default() };
+        let mut bench = Bench::forward(full);
+        bench.send(15);
+        assert_eq!(bench.drops(DropReason::WireQueueFull), 5);
+        assert_eq!(bench.numbers().len(), 10);
+        bench.send(1);
+        assert_eq!(bench.numbers(), [0], "there is room again");
+        bench.finish();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Payer(AtomicU32);
+
+impl PacketOwner for Payer {
+    fn on_complete(&self, truesize: u32) {
+        self.0.fetch_add(truesize, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn completion_comes_when_the_frame_has_left() {
+    let mut bench = Bench::forward(Impairment {
+        rate_bps: Some(8_000_000),
+        completion_delay: Duration::from_millis(5),
+        ..Impairment::default()
+    });
+    assert!(bench.left.caps().async_completion);
+    assert!(!bench.right.caps().async_completion, "it sends over a perfect direction");
+    let payer = Arc::new(Payer::default());
+    let mut packet = frame(&mut bench.cx, 0);
+    let truesize = packet.truesize();
+    packet.set_owner(Arc::clone(&payer) as Arc<dyn PacketOwner>);
+    let mut list = PacketList::new();
+    list.push_back(packet);
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+    // 1,038 microseconds on the link, then the delay.
+    let due = START + Duration::from_micros(6038);
+    assert_eq!(bench.left.next_deadline(QUEUE), Some(due));
+    assert_eq!(bench.numbers(), [0], "it arrives before");
+    assert_eq!(
+        (bench.left.complete(QUEUE, &mut bench.cx), payer.0.load(Ordering::Relaxed)),
+        (0, 0)
+    );
+    bench.cx.now = due;
+    assert_eq!(bench.left.complete(QUEUE, &mut bench.cx), 1);
+    assert_eq!(payer.0.load(Ordering::Relaxed), truesize);
+    assert_eq!(bench.left.next_deadline(QUEUE), None);
+    bench.finish();
+}
+
+#[test]
+fn without_a_completion_delay_the_sender_is_told_at_once() {
+    for loss in [0.0, 1.0] {
+        let mut bench = Bench::forward(Impairment { loss, ..Impairment::default() });
+        let payer = Arc::new(Payer::default());
+        let mut packet = frame(&mut bench.cx, 0);
+        let truesize = packet.truesize();
+        packet.set_owner(Arc::clone(&payer) as Arc<dyn PacketOwner>);
+        let mut list = PacketList::new();
+        list.push_back(packet);
+        bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+        assert_eq!(payer.0.load(Ordering::Relaxed), truesize);
+        bench.finish();
+    }
+}
+
+#[test]
+fn one_seed_gives_one_outcome() {
+    let run = |seed| {
+        let forward = Impairment {
+            rate_bps: Some(100_000_000),
+            delay: Duration::from_millis(3),
+            loss: 0.1,
+            reorder: 0.2,
+            reorder_delay: Duration::from_micros(700),
+            duplicate: 0.1,
+            corrupt: 0.1,
+            ..Impairment::default()
+        };
+        let config = WireConfig { checksums: true, forward, seed, ..WireConfig::default() };
+        let mut bench = Bench::new(&config);
+        bench.send(500);
+        let arrivals = bench.arrivals();
+        bench.finish();
+        arrivals
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+}
+
+#[test]
+fn impossible_wires_are_refused() {
+    let field = |config: &WireConfig| Wire::pair(config).unwrap_err().field;
+    let base = WireConfig::default;
+    let bent = |forward| WireConfig { forward, ..base() };
+    let plain = Impairment::default;
+    assert_eq!(field(&WireConfig { mtu: 67, ..base() }), "mtu");
+    assert_eq!(field(&WireConfig { mtu: 65_536, ..base() }), "mtu");
+    assert_eq!(field(&WireConfig { gso_max_bytes: 1499, ..base() }), "gso_max_bytes");
+    assert_eq!(field(&WireConfig { queues: 0, ..base() }), "queues");
+    assert_eq!(field(&bent(Impairment { loss: 1.1, ..plain() })), "loss");
+    assert_eq!(field(&bent(Impairment { reorder: -0.1, ..plain() })), "reorder");
+    assert_eq!(field(&bent(Impairment { duplicate: f64::NAN, ..plain() })), "duplicate");
+    assert_eq!(field(&bent(Impairment { rate_bps: Some(0), ..plain() })), "rate_bps");
+    assert_eq!(field(&bent(Impairment { queue_packets: 0, ..plain() })), "queue_packets");
+    assert_eq!(field(&bent(Impairment { corrupt: 0.1, ..plain() })), "corrupt");
+    let backward = WireConfig { backward: Impairment { loss: 2.0, ..plain() }, ..base() };
+    assert_eq!(field(&backward), "loss");
+}
