@@ -11,7 +11,7 @@ use std::{
 use tcp::{FourTuple, Tcb};
 
 use super::stream::TcpSocket;
-use crate::{cx::Cx, demux::Entry, errno::Errno, host::Host, route::Dst};
+use crate::{cx::Cx, demux::Entry, errno::Errno, host::Host, ip, route::Dst};
 
 impl TcpSocket {
     /// Starts to connect to `remote`, from `local` where the application has bound one.
@@ -88,14 +88,11 @@ fn start(
     let tcb = Tcb::connect(&mut cx.tcp(host.tcp_config()), &params);
     let socket = TcpSocket::new(host, tuple, hash, core, Box::new(tcb), Some(Arc::clone(dst)));
     // Registered before the SYN leaves: the answer may come on another core at once.
-    let registered = host.demux().insert(hash, tuple, Entry::Stream(Arc::clone(&socket)));
-    if let Err(errno) = registered {
-        while let Some(segment) = cx.out.pop_front() {
-            cx.pool.free(segment);
-        }
+    let entry = Entry::Stream(Arc::clone(&socket));
+    if let Err(errno) = socket.begin(host, cx, || host.demux().insert(hash, tuple, entry)) {
+        ip::discard_output(cx);
         return Err(errno);
     }
-    socket.flush(host, cx);
     host.check_up().inspect_err(|_| socket.abort(host, cx))?;
     Ok(socket)
 }

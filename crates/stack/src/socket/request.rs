@@ -107,8 +107,11 @@ impl RequestSocket {
             let mut tcx = cx.tcp(host.tcp_config());
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
+                // Its timer, or a reset on another core, may have given the request up just now.
+                RequestVerdict::Establish(packet) if self.done.swap(true, Ordering::AcqRel) => {
+                    Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
+                }
                 RequestVerdict::Establish(packet) => {
-                    self.done.store(true, Ordering::Release);
                     Ok((request.to_tcb(&tcx, &SocketOptions::default()), packet))
                 }
                 other => Err(other),
@@ -135,8 +138,12 @@ impl RequestSocket {
         self.listener.request_gone();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp(host.tcp_config()));
         let socket = TcpSocket::new(host, self.tuple, self.hash, self.core, Box::new(tcb), None);
-        host.demux().replace(self.hash, self.tuple, Entry::Stream(Arc::clone(&socket)));
-        socket.flush(host, cx);
+        let entry = Entry::Stream(Arc::clone(&socket));
+        let begun = socket.begin(host, cx, || {
+            host.demux().replace(self.hash, self.tuple, entry);
+            Ok(())
+        });
+        debug_assert!(begun.is_ok());
         self.listener.offer(host, cx, socket);
         if let Verdict::Drop(reason, packet) = verdict {
             cx.drop_packet(reason, packet);

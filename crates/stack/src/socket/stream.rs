@@ -26,6 +26,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     demux::Entry,
+    errno::Errno,
     host::Host,
     ip,
     link::strip,
@@ -160,6 +161,24 @@ impl TcpSocket {
         self.wmem.bytes.load(Ordering::Relaxed)
     }
 
+    /// The beginning of a socket: `register` makes it known, then its first segments leave. They are in `cx.out`
+    /// already, so nobody else may hold the socket in between; what comes in meanwhile waits on the backlog.
+    pub(super) fn begin(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        register: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut state = self.lock.own();
+        register()?;
+        state.settle(self, host, cx);
+        state.release(|state, work| {
+            state.work(self, host, cx, work);
+            state.settle(self, host, cx);
+        });
+        Ok(())
+    }
+
     /// Softirq: one segment for this connection. `flush` follows once the batch is through.
     pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, packet: Packet) {
         let bytes = packet.truesize();
@@ -167,6 +186,7 @@ impl TcpSocket {
         let entry = self.lock.softirq(packet, bytes, limit, |state, work| {
             state.work(self, host, cx, work);
         });
+        debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
         match entry {
             LockEntry::Ran => {}
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
@@ -281,7 +301,11 @@ impl StreamState {
     ) {
         self.synchronise(cx);
         match work {
-            Work::Item(packet) => self.segment(host, cx, packet),
+            Work::Item(packet) => {
+                self.segment(host, cx, packet);
+                // A duplicate ACK or a reset: before the flush another thread may own the socket.
+                self.transmit(socket, host, cx);
+            }
             Work::Deferred(bits) => {
                 if bits & DEFERRED_ICMP != 0 {
                     let error = socket.icmp.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -314,6 +338,7 @@ impl StreamState {
 
     /// Brings everything outside the `Tcb` up to date with it.
     pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        self.synchronise(cx);
         tcp::output(&mut self.tcb, &mut cx.tcp(host.tcp_config()));
         self.transmit(socket, host, cx);
         match self.tcb.state() {
