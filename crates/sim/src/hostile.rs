@@ -15,13 +15,18 @@ mod frames;
 mod input;
 mod segments;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use stack::socket::{Listener, TcpSocket};
 use tcp::{Flags, SegmentHeader, SeqNum};
 
 use self::input::Input;
-use crate::{Peer, Rig, RigConfig, apps::Pattern, frame::Seen};
+use crate::{Peer, Rig, RigConfig, apps::Pattern, frame::Seen, rig::PEER_IP};
 
 /// Steps of one play: enough to reach everything, few enough that a run stays short.
 const STEPS_MAX: usize = 400;
@@ -56,8 +61,6 @@ struct Connection {
     irs: Option<SeqNum>,
     /// The same of the host's stream.
     iss: Option<SeqNum>,
-    /// A frame of this connection was altered by hand: its data proves nothing.
-    tainted: bool,
 }
 
 /// A socket that an application holds.
@@ -76,6 +79,8 @@ struct Play<'a> {
     listener: Option<Arc<Listener>>,
     connections: Vec<Connection>,
     applications: Vec<Application>,
+    /// Peers whose frames were altered by hand: what is received from them proves nothing.
+    tainted: BTreeSet<SocketAddr>,
     /// The last frame that was given, to be given again.
     last: Vec<u8>,
     /// Frames that wait for each other before the host may look at them.
@@ -118,6 +123,7 @@ impl<'a> Play<'a> {
             listener,
             connections: Vec::new(),
             applications: Vec::new(),
+            tainted: BTreeSet::new(),
             last: Vec::new(),
             hold: 0,
             stumps: 0,
@@ -192,7 +198,10 @@ impl<'a> Play<'a> {
     /// Learns from what the host has sent, and checks the data in it.
     fn look(&mut self) {
         for seen in self.rig.take_sent() {
-            let Seen::Tcp(_, header, payload) = seen else { continue };
+            let Seen::Tcp(ip, header, payload) = seen else { continue };
+            if ip.dst != IpAddr::V4(PEER_IP) {
+                continue;
+            }
             self.outcome.sent += payload.len() as u64;
             let known = self
                 .connections
@@ -245,7 +254,7 @@ impl<'a> Play<'a> {
 
 impl Connection {
     const fn new(peer: Peer) -> Self {
-        Self { peer, irs: None, iss: None, tainted: false }
+        Self { peer, irs: None, iss: None }
     }
 
     fn look(&mut self, header: &SegmentHeader, payload: &[u8]) {

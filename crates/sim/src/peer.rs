@@ -110,8 +110,8 @@ impl Peer {
     pub fn hear(&mut self, seen: &[Seen]) -> Vec<Flags> {
         let mut flags = Vec::new();
         for seen in seen {
-            let Seen::Tcp(_, header, payload) = seen else { continue };
-            if self.note(header, payload.len()) {
+            let Seen::Tcp(ip, header, payload) = seen else { continue };
+            if ip.dst == self.tuple.remote.ip() && self.note(header, payload.len()) {
                 flags.push(header.flags);
             }
         }

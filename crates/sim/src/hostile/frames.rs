@@ -161,7 +161,7 @@ impl Play<'_> {
     }
 
     fn taint(&mut self) {
-        self.connections.iter_mut().for_each(|connection| connection.tainted = true);
+        self.tainted.extend(self.connections.iter().map(|connection| connection.peer.tuple.remote));
     }
 }
 
