@@ -144,7 +144,7 @@ counters! {
     NeighResFailed: "Resolutions that failed: every probe was unanswered.",
     NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbour.",
     NeighForcedGcRuns: "Collections forced because the table was nearly full.",
-    NeighTableFulls: "Neighbours entered beyond the limit of the table, because all others were in use.",
+    NeighTableFulls: "Neighbours refused because the table was full.",
 }
 
 impl Counter {

@@ -299,7 +299,7 @@ impl Host {
     ///
     /// # Errors
     /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
-    /// `EINVAL` for blackholes, as Linux.
+    /// `EINVAL` for blackholes and for a loopback source on a wire, `ENOBUFS` when the neighbour table is full, as Linux.
     pub fn route(&self, remote: IpAddr, source: Option<IpAddr>) -> Result<Arc<Dst>, Errno> {
         if let Some(source) = source
             && !self.is_local(source)
@@ -323,12 +323,20 @@ impl Host {
             (None, RouteKind::Local) => remote,
             (None, _) => return Err(Errno::EADDRNOTAVAIL),
         };
+        // RFC 1122 §3.2.1.3 (g).
+        if source.is_loopback() && index != LOOPBACK {
+            return Err(Errno::EINVAL);
+        }
+        let neighbor = match link {
+            LinkType::Ethernet { .. } => {
+                let entry = self.neighbours.entry(index, next_hop, source);
+                Some(entry.ok_or(Errno::ENOBUFS)?)
+            }
+            LinkType::Ip => None,
+        };
         Ok(Arc::new(Dst {
             link,
-            neighbor: match link {
-                LinkType::Ethernet { .. } => Some(self.neighbours.entry(index, next_hop, source)),
-                LinkType::Ip => None,
-            },
+            neighbor,
             source,
             mtu: route.mtu.unwrap_or(caps.mtu).min(caps.mtu),
             tso_max_bytes: Dst::tso_limit(caps, remote.is_ipv4()),

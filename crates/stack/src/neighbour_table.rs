@@ -36,6 +36,10 @@ use crate::{
 /// In `NeighborEntry::published`, above the 48 bits of the address: there is one.
 const RESOLVED: u64 = 1 << 48;
 
+/// How many times `gc_thresh3` entries may be in use at once. Differs from Linux, which refuses at `gc_thresh3`: by
+/// default a host may have more connections on its link than that.
+const OVERFLOW: usize = 8;
+
 /// Timers of neighbours run on the first core: ARP is not a data path.
 const CORE: CoreId = CoreId(0);
 
@@ -67,6 +71,8 @@ pub(crate) struct NeighborTable {
 #[derive(Debug, Default)]
 struct Entries {
     map: BTreeMap<(u32, IpAddr), Arc<NeighborEntry>>,
+    /// How many newcomers to a full table still come before the next collection.
+    newcomers: usize,
     allocs: u64,
     destroys: u64,
     forced_gc_runs: u64,
@@ -74,8 +80,14 @@ struct Entries {
 }
 
 impl Entries {
-    /// Forgets what nobody uses.
-    fn collect(&mut self) {
+    /// Forgets what nobody uses, once for every eighth of `limit` newcomers: strangers whom packets wait for cannot be
+    /// forgotten, and must not make each newcomer look at all of them.
+    fn collect(&mut self, limit: usize) {
+        if self.newcomers > 0 {
+            self.newcomers -= 1;
+            return;
+        }
+        self.newcomers = limit / 8;
         let before = self.map.len();
         self.map.retain(|_, entry| Arc::strong_count(entry) > 1 || !entry.may_collect());
         self.forced_gc_runs += 1;
@@ -87,6 +99,7 @@ impl NeighborTable {
     pub(crate) const fn new(config: NeighborConfig) -> Self {
         let entries = Entries {
             map: BTreeMap::new(),
+            newcomers: 0,
             allocs: 0,
             destroys: 0,
             forced_gc_runs: 0,
@@ -96,16 +109,24 @@ impl NeighborTable {
     }
 
     /// The entry of `ip`, made if there is none. A full table forgets what nobody uses; if everything is in use it
-    /// grows beyond `gc_thresh3` rather than cut a connection off.
-    pub(crate) fn entry(&self, device: u32, ip: IpAddr, source: IpAddr) -> Arc<NeighborEntry> {
+    /// grows beyond `gc_thresh3` rather than cut a connection off, up to [`OVERFLOW`] times as many. `None` beyond.
+    pub(crate) fn entry(
+        &self,
+        device: u32,
+        ip: IpAddr,
+        source: IpAddr,
+    ) -> Option<Arc<NeighborEntry>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.map.get(&(device, ip)) {
-            return Arc::clone(entry);
+            return Some(Arc::clone(entry));
         }
         let limit = self.config.gc_thresh3 as usize;
         if entries.map.len() >= limit {
-            entries.collect();
-            entries.table_fulls += u64::from(entries.map.len() >= limit);
+            entries.collect(limit);
+        }
+        if entries.map.len() >= limit.saturating_mul(OVERFLOW) {
+            entries.table_fulls += 1;
+            return None;
         }
         let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
         let reachable_time = self.config.reachable_time(random);
@@ -120,7 +141,7 @@ impl NeighborTable {
         });
         entries.map.insert((device, ip), Arc::clone(&entry));
         entries.allocs += 1;
-        entry
+        Some(entry)
     }
 
     /// Adds what is counted here to a sum over pages.
@@ -146,10 +167,11 @@ impl NeighborTable {
             entries.map.get(&(device, ip)).map(Arc::clone)
         };
         let entry = match (known, may_create) {
-            (Some(entry), _) => entry,
+            (Some(entry), _) => Some(entry),
             (None, Some(source)) => self.entry(device, ip, source),
-            (None, None) => return,
+            (None, None) => None,
         };
+        let Some(entry) = entry else { return };
         entry.event(host, cx, |state, cx, config| state.on_advertisement(told, cx.now, config));
     }
 }

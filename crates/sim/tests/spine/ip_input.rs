@@ -81,7 +81,7 @@ fn headers_that_are_wrong() {
     drop_packet(&cut_in_options[..50], DropReason::PacketTooShort, errors);
     drop_packet(&changed(|packet| packet[0] = 0x44), DropReason::IpHeaderLength, errors);
     drop_packet(&changed(|packet| packet[3] = 19), DropReason::IpLength, errors);
-    let mut broken = good.clone();
+    let mut broken = good;
     broken[8] -= 1;
     drop_packet(&broken, DropReason::IpCsum, Counter::IpExtInCsumErrors);
     // On a bare link the version chooses the protocol; here it contradicts the frame.
@@ -175,7 +175,7 @@ fn segments_that_are_wrong() {
     let ip = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
     let delivers = Counter::IpInDelivers;
     drop_packet(&ip.with(&segment[..19]), DropReason::PacketTooShort, delivers);
-    let mut broken = segment.clone();
+    let mut broken = segment;
     broken[4] ^= 1;
     drop_packet(&ip.with(&broken), DropReason::TcpCsum, delivers);
     for data_offset in [0x40, 0x60] {

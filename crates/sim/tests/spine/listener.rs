@@ -4,7 +4,11 @@ use std::{net::SocketAddr, time::Duration};
 
 use pkt::DropReason;
 use sim::{Peer, Rig, RigConfig, frame::Seen, rig::HOST_IP};
-use stack::{Errno, Readiness, socket::Listener, sysctl::Sysctls};
+use stack::{
+    Errno, Readiness,
+    socket::{Listener, TcpSocket},
+    sysctl::Sysctls,
+};
 use tcp::{Counter as TcpCounter, Flags, Options, SeqNum};
 
 fn rig_with(name: &str, value: &str) -> Rig {
@@ -74,7 +78,7 @@ fn a_full_accept_queue_refuses_syns() {
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtListenDrops), 1);
     drop(listener.accept().expect("the first"));
     // The peer repeats its SYN, and now there is room.
-    third.snd_nxt = third.snd_nxt - 1;
+    third.snd_nxt -= 1;
     assert_eq!(syn(&mut rig, &mut third), [SYN_ACK]);
     drop(listener.accept().expect("the second"));
     assert_eq!(listener.accept().expect_err("empty"), Errno::EAGAIN);
@@ -134,7 +138,7 @@ fn a_repeated_syn_gets_the_same_answer() {
     assert_eq!(syn(&mut rig, &mut peer), [SYN_ACK]);
     let first = peer.rcv_nxt;
     rig.pass(Duration::from_millis(600));
-    peer.snd_nxt = peer.snd_nxt - 1;
+    peer.snd_nxt -= 1;
     assert_eq!(syn(&mut rig, &mut peer), [SYN_ACK]);
     assert_eq!(peer.rcv_nxt, first, "the same initial number");
     peer.send_next(&mut rig, Flags::RST, b"");
@@ -214,9 +218,23 @@ fn data_with_the_third_segment_is_received() {
     let mut buf = [0; 32];
     assert_eq!(socket.recv(&host, &mut rig.world.cx, &mut buf, false), Ok(11));
     assert_eq!(socket.recv(&host, &mut rig.world.cx, &mut buf, false), Ok(0));
-    let acked = rig.take().iter().filter_map(Seen::segment).last().map(|(header, _)| header.ack);
+    let acked =
+        rig.take().iter().filter_map(Seen::segment).next_back().map(|(header, _)| header.ack);
     assert_eq!(acked, Some(peer.snd_nxt));
     listener.close(&host, &mut rig.world.cx);
     drop((listener, socket, host));
+    rig.finish();
+}
+
+#[test]
+fn a_loopback_source_does_not_go_out_on_a_wire() {
+    let mut rig = Rig::new(RigConfig::default());
+    let host = rig.host();
+    let local = SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0);
+    let remote = SocketAddr::new(sim::rig::PEER_IP.into(), 80);
+    let refused = TcpSocket::connect(&host, &mut rig.world.cx, Some(local), remote);
+    assert_eq!(refused.expect_err("a martian"), Errno::EINVAL);
+    assert_eq!(rig.take(), []);
+    drop(host);
     rig.finish();
 }

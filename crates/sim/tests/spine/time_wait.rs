@@ -55,7 +55,7 @@ fn a_repeated_fin_is_acknowledged_and_starts_the_minute_anew() {
     let mut rig = Rig::new(RigConfig::default());
     let (listener, mut peer) = closed_by_host(&mut rig, Options::default());
     rig.pass(Duration::from_secs(50));
-    peer.snd_nxt = peer.snd_nxt - 1;
+    peer.snd_nxt -= 1;
     peer.send_next(&mut rig, Flags::FIN | Flags::ACK, b"");
     assert_eq!(peer.hear(&rig.take()), [Flags::ACK]);
     assert_eq!(peer.snd_una, peer.snd_nxt);
