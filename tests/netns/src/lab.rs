@@ -67,6 +67,14 @@ impl Lab {
         Finished::of(&mut command)
     }
 
+    /// Waits until a kernel program listens on the port.
+    pub fn wait_for_listener(&self, port: u16) -> Result<()> {
+        let line = format!(
+            "for i in $(seq 200); do ss -Hltn 'sport = :{port}' | grep -q . && exit 0; sleep 0.02; done; exit 1"
+        );
+        self.shell(&line).map(drop)
+    }
+
     /// Runs a shell line in the namespace, in the scratch directory.
     pub fn shell(&self, line: &str) -> Result<String> {
         self.namespace.shell(&format!("cd '{}'\n{line}", self.directory().display()))

@@ -136,6 +136,7 @@ mod tests {
         let test = "ctrl_c_ends_a_waiting_connect";
         let Some(lab) = Lab::open(test, &["nc"])? else { return Ok(()) };
         let mut listener = Running::start(lab.namespace.command("nc").args(["-l", "-d", "5000"]))?;
+        lab.wait_for_listener(5000)?;
         let mut connect = lab.namespace.command(binary()?);
         connect.args(["connect", "10.77.0.1", "5000", "--link=tap:ql0"]);
         connect.args([format!("--address={STACK}/24"), "--peer=10.77.0.1/24".to_owned()]);

@@ -31,7 +31,7 @@ fn listen(lab: &Lab, line: &str) -> Result<Running> {
     let mut listener = lab.namespace.command("bash");
     listener.args(["-c", &format!("cd '{}' && exec {line}", lab.directory().display())]);
     let listener = Running::start(&mut listener)?;
-    wait_for_listener(lab, 5000)?;
+    lab.wait_for_listener(5000)?;
     Ok(listener)
 }
 
@@ -42,15 +42,6 @@ fn connect(lab: &Lab, input: Option<&Path>) -> Result<Running> {
         None => Stdio::piped(),
     };
     Quietline::connect(&lab.namespace, &Link::default(), 5000, input)
-}
-
-/// Waits until a kernel program listens on the port.
-fn wait_for_listener(lab: &Lab, port: u16) -> Result<()> {
-    let line = format!(
-        "for i in $(seq 200); do ss -Hltn 'sport = :{port}' | grep -q . && exit 0; sleep 0.02; done; exit 1"
-    );
-    lab.shell(&line)?;
-    Ok(())
 }
 
 #[cfg(test)]
