@@ -56,7 +56,9 @@ impl Stack {
         let host = Host::new(clock::memory(), config)?;
         let stop = Arc::new(Stop::default());
         let workers = match mode {
-            RunMode::Workers => worker::start(&host, &attachments, &stop)?,
+            RunMode::Workers => {
+                worker::start(&host, &attachments, &stop).inspect_err(|_| stop.stop())?
+            }
             RunMode::Manual => Vec::new(),
         };
         Ok(Self {

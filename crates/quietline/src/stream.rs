@@ -341,24 +341,10 @@ impl Read for &TcpStream {
     }
 
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut total = 0;
-        for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
-            if total > 0 && !self.readiness().contains(Readiness::READ) {
-                break;
-            }
-            match self.recv(buf, false) {
-                Ok(0) => break,
-                Ok(n) => {
-                    total += n;
-                    if n < buf.len() {
-                        break;
-                    }
-                }
-                Err(_) if total > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(total)
+        let Shared { stack, socket, read_timeout_ns, .. } = &*self.shared;
+        self.blocking(Readiness::READ, read_timeout_ns, || {
+            with_cx(|cx| socket.recv_vectored(stack.host(), cx, bufs))
+        })
     }
 }
 

@@ -3,9 +3,9 @@
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{ErrorKind, Read, Write},
+        io::{ErrorKind, IoSliceMut, Read, Write},
         net::SocketAddr,
-        sync::{Arc, Weak, mpsc},
+        sync::{Arc, Barrier, Weak, mpsc},
         thread,
         time::Duration,
     };
@@ -124,6 +124,53 @@ mod tests {
                 assert_eq!(error.kind(), ErrorKind::BrokenPipe);
             }
             Err(error) => assert_eq!(error.kind(), ErrorKind::BrokenPipe),
+        }
+    }
+
+    #[test]
+    fn a_vectored_read_leaves_the_error_behind_its_data() {
+        let (client, server) = pair();
+        let (mut a, mut b) = connected(&client, &server);
+        b.write_all(b"hello").unwrap();
+        a.write_all(b"unread").unwrap();
+        while !b.readiness().contains(Readiness::READ) {
+            thread::yield_now();
+        }
+        drop(b);
+        while !a.readiness().contains(Readiness::HUP) {
+            thread::yield_now();
+        }
+        let (mut first, mut second) = ([0; 5], [0; 5]);
+        let mut bufs = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+        assert_eq!(a.read_vectored(&mut bufs).unwrap(), 5);
+        assert_eq!(a.read(&mut [0; 5]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn listeners_that_take_any_port_never_meet() {
+        let (left, _right) = Wire::pair(&WireConfig::default()).unwrap();
+        let stack = Stack::builder()
+            .device(left)
+            .address("10.0.0.1/24".parse().unwrap())
+            .sysctl("net.ipv4.ip_local_port_range", "40000 40063")
+            .build()
+            .unwrap();
+        for round in 0..50 {
+            let together = Barrier::new(4);
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        together.wait();
+                        let any = SocketAddr::new([10, 0, 0, 1].into(), 0);
+                        let listeners: Vec<_> =
+                            (0..16).map(|_| TcpListener::bind(&stack, any)).collect();
+                        together.wait();
+                        for listener in listeners {
+                            listener.unwrap_or_else(|error| panic!("round {round}: {error}"));
+                        }
+                    });
+                }
+            });
         }
     }
 

@@ -5,7 +5,10 @@
 //! block: `EAGAIN` is the answer, and whoever may wait (crate `quietline`) waits and calls again. Linux:
 //! `tcp_sendmsg`, `tcp_recvmsg`, `release_sock`.
 
-use std::{io::IoSlice, time::Duration};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    time::Duration,
+};
 
 use sync::Owned;
 use tcp::{Readiness, RecvError, SendError, State};
@@ -67,11 +70,27 @@ impl TcpSocket {
             if buf.is_empty() {
                 return Ok(0);
             }
-            state.tcb.recv(&mut cx.tcp(host.tcp_config()), buf, peek).map_err(|error| match error {
-                RecvError::WouldBlock => Errno::EAGAIN,
-                RecvError::NotConnected => Errno::ENOTCONN,
-                RecvError::Connection(error) => error.into(),
-            })
+            recv_step(state, host, cx, buf, peek)
+        })
+    }
+
+    /// As [`recv`](Self::recv), into `bufs` one after the other.
+    pub fn recv_vectored(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, Errno> {
+        self.call(host, cx, |_, state, host, cx| {
+            let mut total = 0;
+            for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+                // What is behind the data, be it an error, is the next call's: reporting takes it.
+                if total > 0 && state.tcb.readable_bytes() == 0 {
+                    break;
+                }
+                total += recv_step(state, host, cx, buf, false)?;
+            }
+            Ok(total)
         })
     }
 
@@ -153,6 +172,20 @@ impl TcpSocket {
 
 /// The socket, owned by the calling thread.
 type Holder<'a> = Owned<'a, StreamState, Packet>;
+
+fn recv_step(
+    state: &mut Holder<'_>,
+    host: &Host,
+    cx: &mut Cx,
+    buf: &mut [u8],
+    peek: bool,
+) -> Result<usize, Errno> {
+    state.tcb.recv(&mut cx.tcp(host.tcp_config()), buf, peek).map_err(|error| match error {
+        RecvError::WouldBlock => Errno::EAGAIN,
+        RecvError::NotConnected => Errno::ENOTCONN,
+        RecvError::Connection(error) => error.into(),
+    })
+}
 
 /// One superframe's worth of `send`: copy, transmit, let the peer's core run, take its answers from the backlog.
 fn send_step(

@@ -49,16 +49,25 @@ impl Listener {
         if !local.ip().is_unspecified() && !host.is_local(local.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        if local.port() == 0 {
-            // Any remote end will do: it only chooses where the search begins.
-            let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
-            let remote = SocketAddr::new(local.ip(), port);
-            let range = &host.sysctls().ip_local_port_range;
-            let candidates = host.ports().candidates(local.ip(), remote, range);
-            let port = host.demux().unused_port(candidates).ok_or(Errno::EADDRINUSE)?;
-            local.set_port(port);
-        }
-        let listener = Arc::new(Self {
+        let any_port = local.port() == 0;
+        let listener = loop {
+            if any_port {
+                local.set_port(unused_port(host, cx, local)?);
+            }
+            let listener = Arc::new(Self::new(host, local, backlog));
+            match host.demux().listen(&cx.reader(), &listener) {
+                Ok(()) => break listener,
+                // Another thread has taken the port since it was looked for.
+                Err(Errno::EADDRINUSE) if any_port => {}
+                Err(errno) => return Err(errno),
+            }
+        };
+        host.check_up().inspect_err(|_| listener.close(host, cx))?;
+        Ok(listener)
+    }
+
+    fn new(host: &Host, local: SocketAddr, backlog: u32) -> Self {
+        Self {
             local,
             backlog: backlog.clamp(1, host.sysctls().somaxconn) as usize,
             syn_backlog: host.sysctls().tcp_max_syn_backlog as usize,
@@ -67,10 +76,7 @@ impl Listener {
             waiting: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             acceptors: EventCount::new(),
-        });
-        host.demux().listen(&cx.reader(), &listener)?;
-        host.check_up().inspect_err(|_| listener.close(host, cx))?;
-        Ok(listener)
+        }
     }
 
     /// Where it listens.
@@ -208,4 +214,14 @@ impl Listener {
             cx.count(Counter::SocketWakes, 1);
         }
     }
+}
+
+/// A port nobody listens on.
+fn unused_port(host: &Host, cx: &mut Cx, local: SocketAddr) -> Result<u16, Errno> {
+    // Any remote end will do: it only chooses where the search begins.
+    let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
+    let remote = SocketAddr::new(local.ip(), port);
+    let range = &host.sysctls().ip_local_port_range;
+    let candidates = host.ports().candidates(local.ip(), remote, range);
+    host.demux().unused_port(candidates).ok_or(Errno::EADDRINUSE)
 }
