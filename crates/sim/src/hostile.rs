@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use stack::socket::{Listener, TcpSocket};
+use stack::{
+    socket::{Listener, TcpSocket},
+    sysctl::Sysctls,
+};
 use tcp::{Flags, SegmentHeader, SeqNum};
 
 use self::input::Input;
@@ -113,6 +116,8 @@ impl<'a> Play<'a> {
             mtu: [1500, 576, 9000, 1280][usize::from(setting >> 1 & 3)],
             // The smaller one is eight pages and some ninety descriptors.
             memory_bytes: if setting & 8 == 0 { 16 << 20 } else { 340 << 10 },
+            sysctls: if setting & 32 == 0 { Sysctls::default() } else { small_limits() },
+            cores: 1 + u16::from(setting >> 7),
             ..RigConfig::default()
         });
         rig.link.set_paged(setting & 16 != 0);
@@ -250,6 +255,26 @@ impl<'a> Play<'a> {
         self.rig.finish();
         self.outcome
     }
+}
+
+/// Settings under which every queue and table gets full.
+fn small_limits() -> Sysctls {
+    let mut sysctls = Sysctls::default();
+    let limits = [
+        ("net.ipv4.tcp_rmem", "2304 4096 8192"),
+        ("net.ipv4.tcp_wmem", "4608 8192 16384"),
+        ("net.ipv4.tcp_max_syn_backlog", "2"),
+        ("net.ipv4.tcp_max_tw_buckets", "1"),
+        ("net.ipv4.neigh.default.unres_qlen", "2"),
+        ("net.ipv4.neigh.default.gc_thresh3", "1"),
+        ("net.ipv4.tcp_rfc1337", "1"),
+        ("net.ipv4.icmp_echo_ignore_broadcasts", "0"),
+        ("net.core.netdev_budget", "2"),
+    ];
+    for (name, value) in limits {
+        sysctls.set(name, value).expect("a setting");
+    }
+    sysctls
 }
 
 impl Connection {

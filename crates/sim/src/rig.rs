@@ -52,6 +52,8 @@ pub struct RigConfig {
     pub mtu: u32,
     /// Settings of the host.
     pub sysctls: Sysctls,
+    /// Cores of the host. The link has one queue, so the first receives; flows and their timers are on all.
+    pub cores: u16,
     /// Packet memory of the world.
     pub memory_bytes: usize,
     /// Seed of the host's secrets.
@@ -64,6 +66,7 @@ impl Default for RigConfig {
             ethernet: true,
             mtu: 1500,
             sysctls: Sysctls::default(),
+            cores: 1,
             memory_bytes: 64 << 20,
             seed: 1,
         }
@@ -92,7 +95,7 @@ impl Rig {
     /// When the configuration is refused.
     #[must_use]
     pub fn new(config: RigConfig) -> Self {
-        let RigConfig { ethernet, mtu, sysctls, memory_bytes, seed } = config;
+        let RigConfig { ethernet, mtu, sysctls, cores, memory_bytes, seed } = config;
         let link = Arc::new(ByteLink::new(Capabilities {
             name: String::from("bytes"),
             mtu,
@@ -113,7 +116,7 @@ impl Rig {
                 addresses: vec![format!("{HOST_IP}/24").parse().expect("a prefix")],
             }],
             routes: vec![RouteSpec::via(everywhere, IpAddr::V4(PEER_IP))],
-            cores: 1,
+            cores,
             sysctls,
             ..HostConfig::default()
         });
@@ -198,7 +201,10 @@ impl Rig {
             } else {
                 frame::judge_ipv4(&sent.bytes, self.mtu)
             };
-            let seen = judged.unwrap_or_else(|fault| panic!("sent: {fault}: {sent:02x?}"));
+            let seen = judged.unwrap_or_else(|fault| {
+                let start = &sent.bytes[..sent.bytes.len().min(80)];
+                panic!("sent: {fault}: {} bytes, {start:02x?}", sent.bytes.len())
+            });
             answered |= self.answer_arp(&seen);
             self.seen.push_back(seen);
         }
@@ -285,6 +291,7 @@ impl Rig {
         host.shut_down(&mut self.world.cx);
         self.pass(Duration::from_secs(1200));
         assert_eq!(host.established_len(), 0, "connections are left");
+        assert_eq!(self.count_tcp(tcp::Counter::TcpCurrEstab), 0, "the gauge");
         drop(host);
         self.world.hosts.clear();
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");

@@ -236,6 +236,37 @@ mod tests {
                 .concat(),
             ),
             (
+                "small-limits",
+                [
+                    &[32],
+                    ESTABLISH,
+                    &[MODE, 8],
+                    &next(ACK, FULL),
+                    &next(ACK, FULL),
+                    &next(ACK, FULL),
+                    &next(ACK, FULL),
+                    &next(ACK, FULL),
+                    &ALL,
+                    &[SEND, 0, 0xff, 0xff],
+                    &next(FIN_ACK, FULL),
+                    &[CONTROL, 0, 11],
+                    &SECOND,
+                ]
+                .concat(),
+            ),
+            (
+                "two-cores",
+                [
+                    &[128],
+                    ESTABLISH,
+                    &next(ACK, FULL),
+                    &[SEND, 0, 0xff, 0xff],
+                    &SECOND,
+                    &[CONTROL, 0, 11],
+                ]
+                .concat(),
+            ),
+            (
                 "small-mtu",
                 [&[2], ESTABLISH, &[SEND, 0, 0xff, 0xff], &next(ACK, 0), &next(ACK, 0), &SECOND]
                     .concat(),

@@ -299,12 +299,17 @@ impl Host {
     ///
     /// # Errors
     /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
-    /// `EINVAL` for blackholes and for a loopback source on a wire, `ENOBUFS` when the neighbour table is full, as Linux.
+    /// `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour table is
+    /// full, as Linux.
     pub fn route(&self, remote: IpAddr, source: Option<IpAddr>) -> Result<Arc<Dst>, Errno> {
         if let Some(source) = source
             && !self.is_local(source)
         {
             return Err(Errno::EADDRNOTAVAIL);
+        }
+        // RFC 1122 §3.2.1.3 (a): "this host on this network" is nobody's address.
+        if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
+            return Err(Errno::EINVAL);
         }
         let route = self.fib.lookup(remote).ok_or(Errno::ENETUNREACH)?;
         let index = match route.kind {

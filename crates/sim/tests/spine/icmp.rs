@@ -115,6 +115,17 @@ fn echo_to_everybody_is_answered_from_our_address_if_wanted() {
     rig.finish();
 }
 
+/// A host that has no address yet may speak to everybody (RFC 1122 §3.2.1.3 (a)), but cannot be answered.
+#[test]
+fn an_echo_from_nobody_is_not_answered() {
+    let mut rig = rig_with("net.ipv4.icmp_echo_ignore_broadcasts", "0");
+    rig.give(&ping(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, b""));
+    assert_eq!(rig.take(), []);
+    assert_eq!(rig.drops(DropReason::IpNoRoute), 1);
+    assert_eq!(rig.count(Counter::IcmpOutErrors), 1);
+    rig.finish();
+}
+
 #[test]
 fn echo_can_be_turned_off() {
     let mut rig = rig_with("net.ipv4.icmp_echo_ignore_all", "1");
