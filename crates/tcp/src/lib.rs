@@ -90,6 +90,7 @@ pub mod reset;
 mod retransmit;
 pub mod rng;
 pub mod rtt;
+mod sack_report;
 mod segment;
 mod send_queue;
 pub mod seq;

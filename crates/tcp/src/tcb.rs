@@ -30,6 +30,7 @@ use crate::{
     receive_window::ReceiveBuffer,
     recovery::Recovery,
     rtt::{RttConfig, RttEstimator},
+    sack_report::SackReport,
     segment,
     send_queue::SendQueue,
     seq::SeqNum,
@@ -67,6 +68,8 @@ bitflags! {
         const FIN_RECEIVED = 1 << 11;
         /// The last write promised another one (`MSG_MORE`).
         const MORE = 1 << 12;
+        /// Both sides sent the SACK-permitted option in their SYN.
+        const SACK = 1 << 13;
     }
 }
 
@@ -155,6 +158,8 @@ pub struct Tcb {
     // ---- per round trip or per loss ----
     pub(crate) receive_queue: ReceiveQueue,
     pub(crate) reassembly: Reassembly,
+    /// What arrived out of order or twice, as the next ACK reports it.
+    pub(crate) sack_report: SackReport,
     /// Receive buffer and its autotuning.
     pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) congestion: Congestion,
@@ -266,6 +271,7 @@ impl Tcb {
             timers: Timers::new(),
             receive_queue: ReceiveQueue::default(),
             reassembly: Reassembly::new(),
+            sack_report: SackReport::default(),
             receive_buffer,
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),
