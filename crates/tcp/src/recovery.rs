@@ -1,4 +1,4 @@
-//! Loss: when a segment counts as lost, and what follows for the window.
+//! Loss: what follows for the window when a segment counts as lost; without SACK, also when it does.
 //!
 //! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2, RFC 6582 (NewReno),
 //! RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux: tcp_fastretrans_alert, tcp_enter_loss.
@@ -10,18 +10,29 @@
 //!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
 //! ```
 //!
-//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the window allows. A later
-//! scoreboard (SACK, RACK) marks by other evidence and leaves the sending alone.
+//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the window allows. With SACK
+//! the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only without it.
 //!
 //! Not here: how far the window falls (`congestion`), the timer (`retransmit`).
+
+mod sack;
+
+pub(crate) use sack::on_reorder_timer;
 
 use core::time::Duration;
 
 use pkt::Instant;
 
 use crate::{
-    config::TcpConfig, congestion::AckSample, counters::Counter, cx::Cx, send_queue::Acked,
-    seq::SeqNum, tcb::Tcb,
+    acked::Acked,
+    config::TcpConfig,
+    congestion::AckSample,
+    counters::Counter,
+    cx::Cx,
+    rack::Rack,
+    seq::SeqNum,
+    tcb::{Tcb, TcbFlags},
+    tlp::Probe,
 };
 
 /// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
@@ -45,6 +56,9 @@ pub(crate) enum CaState {
 pub(crate) struct Recovery {
     /// When the first retransmission without progress happened (Linux `retrans_stamp`): R2 counts from here.
     since: Instant,
+    pub(crate) rack: Rack,
+    /// A tail loss probe without an answer.
+    pub(crate) probe: Option<Probe>,
     /// RFC 6582's `recover`: SND.NXT when the last recovery began.
     recover: SeqNum,
     /// Where the last retransmission of a hole ended.
@@ -64,6 +78,8 @@ impl Recovery {
     pub(crate) fn new(iss: SeqNum) -> Self {
         Self {
             since: Instant::ZERO,
+            rack: Rack::new(iss),
+            probe: None,
             recover: iss,
             hole_end: iss,
             dup_acks: 0,
@@ -83,8 +99,9 @@ impl Recovery {
         self.handshake_lossy
     }
 
-    pub(crate) fn on_established(&mut self) {
+    pub(crate) fn on_established(&mut self, snd_una: SeqNum) {
         self.timeouts = 0;
+        self.rack = Rack::new(snd_una);
     }
 
     /// Nothing is outstanding any more.
@@ -134,17 +151,21 @@ impl Recovery {
     }
 }
 
-/// An ACK was processed: `acked` is what it removed, `duplicate` says that it fits RFC 5681's definition of one.
+/// An ACK was processed: `acked` is what it tells, `duplicate` says that it fits RFC 5681's definition of one. Answers
+/// when the reordering timer is due, if it has to run.
 pub(crate) fn on_ack(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
     acked: &Acked,
     rtt: Option<Duration>,
     duplicate: bool,
-) {
+) -> Option<Duration> {
     let progress = acked.bytes > 0;
     if progress {
         tcb.recovery.timeouts = 0;
+    }
+    if tcb.flags.contains(TcbFlags::SACK) {
+        return sack::on_ack(tcb, cx, acked, rtt);
     }
     match tcb.recovery.state {
         CaState::Open | CaState::Disorder if progress => {
@@ -176,6 +197,7 @@ pub(crate) fn on_ack(
         }
         _ => {}
     }
+    None
 }
 
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
@@ -244,6 +266,14 @@ fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.send_queue.mark_lost(0);
 }
 
+/// The path takes smaller segments only: what was too large is sent again, and it was not congestion.
+pub(crate) fn enter_resize(tcb: &mut Tcb) {
+    if matches!(tcb.recovery.state, CaState::Open | CaState::Disorder) {
+        tcb.recovery.state = CaState::Loss;
+        tcb.recovery.recover = tcb.snd_nxt;
+    }
+}
+
 /// RFC 5681 §3.1 after a timeout: everything is lost, the window is one segment.
 pub(crate) fn enter_loss(tcb: &mut Tcb) {
     let repeated = match tcb.recovery.state {
@@ -254,6 +284,7 @@ pub(crate) fn enter_loss(tcb: &mut Tcb) {
     tcb.congestion.on_rto(flight, repeated);
     tcb.recovery.state = CaState::Loss;
     tcb.recovery.dup_acks = 0;
+    tcb.recovery.probe = None;
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.send_queue.mark_all_lost();
 }

@@ -45,6 +45,7 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let window = select_window(tcb, cx);
     emit(tcb, cx, packet, SegmentHeader { window, ..header }, len);
     tcb.send_queue.on_transmit(index, cx.now);
+    tcb.congestion.on_transmitted(len);
     tcb.ack.on_data_sent(cx.now);
     tcb.last_sent_at = cx.now;
     true

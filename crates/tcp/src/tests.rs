@@ -8,6 +8,7 @@ mod hostile;
 mod loss;
 mod memory;
 mod net;
+mod sack;
 mod sack_report;
 mod segments;
 mod small;
