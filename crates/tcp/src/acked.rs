@@ -50,6 +50,8 @@ pub(crate) struct Acked {
     pub(crate) newest: Option<Transmission>,
     /// Lowest number that arrived and was sent once only.
     pub(crate) lowest_original: Option<SeqNum>,
+    /// TSecr of its segment.
+    pub(crate) echo: Option<u32>,
     /// Its segment carried data or another window, so that it is no repetition of an ACK.
     pub(crate) has_news: bool,
     /// The peer reported data that arrived twice: this range of it.
@@ -58,6 +60,9 @@ pub(crate) struct Acked {
 
 impl Acked {
     /// Nothing yet. Retransmissions younger than `min_rtt` prove nothing: their original arrived.
+    ///
+    /// Differs from RFC 8985 §6.2 step 2 as Linux does: timestamps are not asked, because the ACK of a segment out of
+    /// order echoes an older one.
     pub(crate) fn new(now: Instant, min_rtt: Option<Duration>) -> Self {
         Self {
             now,
@@ -70,6 +75,7 @@ impl Acked {
             retransmitted: false,
             newest: None,
             lowest_original: None,
+            echo: None,
             has_news: false,
             duplicate: None,
         }

@@ -156,6 +156,11 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>) -> Result<(usize, u32), Blocked> {
     Ok((index, whole))
 }
 
+/// New data may leave now.
+pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
+    next_len(tcb, cx).is_ok()
+}
+
 /// Bytes of the peer's window from `seq` on.
 fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
     let end = tcb.snd_una + tcb.snd_wnd;

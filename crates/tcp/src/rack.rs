@@ -85,6 +85,11 @@ impl Rack {
         self.persist = PERSIST_RECOVERIES;
     }
 
+    /// A timeout proved needless: what its retransmissions said of the order of arrivals is out of date.
+    pub(crate) fn forget_newest(&mut self) {
+        self.newest = None;
+    }
+
     /// A recovery ended.
     pub(crate) fn on_recovery_end(&mut self) {
         self.persist = self.persist.saturating_sub(1);

@@ -16,8 +16,11 @@
 //! Not here: how far the window falls (`congestion`), the timer (`retransmit`).
 
 mod sack;
+mod undo;
 
 pub(crate) use sack::on_reorder_timer;
+pub(crate) use undo::on_retransmitted;
+use undo::{Frto, Undo};
 
 use core::time::Duration;
 
@@ -59,6 +62,9 @@ pub(crate) struct Recovery {
     pub(crate) rack: Rack,
     /// A tail loss probe without an answer.
     pub(crate) probe: Option<Probe>,
+    /// What may show that the last reduction was needless.
+    undo: Option<Undo>,
+    frto: Frto,
     /// RFC 6582's `recover`: SND.NXT when the last recovery began.
     recover: SeqNum,
     /// Where the last retransmission of a hole ended.
@@ -80,6 +86,8 @@ impl Recovery {
             since: Instant::ZERO,
             rack: Rack::new(iss),
             probe: None,
+            undo: None,
+            frto: Frto::Off,
             recover: iss,
             hole_end: iss,
             dup_acks: 0,
@@ -137,6 +145,21 @@ impl Recovery {
         }
     }
 
+    /// F-RTO wants new data to leave before what is marked lost (RFC 5682 §3.1 step 2.b).
+    pub(crate) fn wants_new_data(&self) -> bool {
+        self.frto == Frto::NewData
+    }
+
+    /// New data was sent since F-RTO asked for it: its answer decides.
+    pub(crate) fn has_new_data(&self, snd_nxt: SeqNum) -> bool {
+        snd_nxt.gt(self.recover)
+    }
+
+    /// There is no new data to send: F-RTO ends.
+    pub(crate) fn stop_frto(&mut self) {
+        self.frto = Frto::Off;
+    }
+
     /// Segments of the hole at SND.UNA that may leave whatever the window says.
     pub(crate) fn head_segments(&self) -> u32 {
         if self.state == CaState::Recovery { u32::from(self.hole_segments).max(1) } else { 1 }
@@ -168,6 +191,15 @@ pub(crate) fn on_ack(
         return sack::on_ack(tcb, cx, acked, rtt);
     }
     match tcb.recovery.state {
+        CaState::Recovery | CaState::Loss if undo::is_original(tcb, acked) => {
+            let counter = if tcb.recovery.state == CaState::Loss {
+                Counter::TcpExtTCPLossUndo
+            } else {
+                Counter::TcpExtTCPFullUndo
+            };
+            undo::revert(tcb, cx, counter);
+            open(tcb);
+        }
         CaState::Open | CaState::Disorder if progress => {
             tcb.recovery.dup_acks = 0;
             tcb.recovery.state = CaState::Open;
@@ -228,6 +260,7 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
+    tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     // No hole of an earlier episode goes on here.
     tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
@@ -271,17 +304,27 @@ pub(crate) fn enter_resize(tcb: &mut Tcb) {
     if matches!(tcb.recovery.state, CaState::Open | CaState::Disorder) {
         tcb.recovery.state = CaState::Loss;
         tcb.recovery.recover = tcb.snd_nxt;
+        tcb.recovery.undo = None;
+        tcb.recovery.frto = Frto::Off;
     }
 }
 
 /// RFC 5681 §3.1 after a timeout: everything is lost, the window is one segment.
-pub(crate) fn enter_loss(tcb: &mut Tcb) {
+pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let repeated = match tcb.recovery.state {
         CaState::Open | CaState::Disorder => false,
         CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
     };
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     tcb.congestion.on_rto(flight, repeated);
+    let calm = matches!(tcb.recovery.state, CaState::Open | CaState::Disorder);
+    if !repeated {
+        tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
+    }
+    // A timeout in fast recovery that repeats nothing says that retransmissions were lost: F-RTO could not tell.
+    let frto = config.tcp_frto && tcb.flags.contains(TcbFlags::SACK);
+    tcb.recovery.frto =
+        if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };
     tcb.recovery.state = CaState::Loss;
     tcb.recovery.dup_acks = 0;
     tcb.recovery.probe = None;

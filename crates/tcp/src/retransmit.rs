@@ -14,6 +14,7 @@ use crate::{
     config::TcpConfig,
     counters::Counter,
     cx::Cx,
+    output,
     recovery::{self, CaState},
     segment,
     send_queue::EntryFlags,
@@ -82,7 +83,7 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         cx.count(Counter::TcpExtTCPSACKReneging);
         tcb.send_queue.renege();
     }
-    recovery::enter_loss(tcb);
+    recovery::enter_loss(tcb, cx.config);
     tcb.recovery.count_timeout(cx.now);
     tcb.rtt.on_rto();
     transmit_lost(tcb, cx);
@@ -95,6 +96,12 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
 /// paid for it (RFC 5681 §3.2 step 3).
 pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.recovery.wants_new_data() {
+        if tcb.recovery.has_new_data(tcb.snd_nxt) || output::has_sendable(tcb, cx) {
+            return;
+        }
+        tcb.recovery.stop_frto();
+    }
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
         let entry = tcb.send_queue.entry(index);
@@ -130,6 +137,7 @@ pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
     let segments = len.div_ceil(tcb.mss.effective()).max(1);
     tcb.totals.total_retrans += segments;
     tcb.totals.bytes_retrans += u64::from(len);
+    recovery::on_retransmitted(tcb, cx, tcb.send_queue.entry(index).seq_len());
     cx.counters.add(Counter::TcpRetransSegs, u64::from(segments));
     let kind = match tcb.recovery.state() {
         CaState::Loss => Counter::TcpExtTCPSlowStartRetrans,

@@ -15,4 +15,5 @@ mod small;
 mod states;
 mod stress;
 mod timers;
+mod undo;
 mod window;

@@ -94,6 +94,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let window_changed = update_window(tcb, segment);
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
     acked.has_news = window_changed || segment.seq_len() > 0;
+    acked.echo = segment.header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     advance(tcb, cx, ack, &mut acked);
     let rtt = sample_rtt(tcb, cx, segment, &acked);

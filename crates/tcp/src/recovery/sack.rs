@@ -9,7 +9,10 @@
 
 use core::time::Duration;
 
-use super::CaState;
+use super::{
+    CaState,
+    undo::{self, Undo},
+};
 use crate::{
     acked::Acked,
     counters::Counter,
@@ -28,6 +31,14 @@ pub(super) fn on_ack(
 ) -> Option<Duration> {
     rack::on_ack(tcb, cx, acked);
     tlp::on_ack(tcb, cx, acked);
+    undo::on_ack(tcb, cx, acked);
+    let taken_back = match tcb.recovery.state {
+        CaState::Loss => undo::process_loss(tcb, cx, acked),
+        _ => undo::process(tcb, cx, acked),
+    };
+    if taken_back {
+        tcb.recovery.state = calm(tcb);
+    }
     let recovering = matches!(tcb.recovery.state, CaState::Recovery | CaState::Loss);
     if recovering && tcb.snd_una.ge(tcb.recovery.recover) {
         leave(tcb);
@@ -59,7 +70,7 @@ pub(super) fn on_ack(
 }
 
 /// Open, or Disorder while the peer reports holes.
-fn calm(tcb: &Tcb) -> CaState {
+pub(super) fn calm(tcb: &Tcb) -> CaState {
     if tcb.send_queue.sacked_bytes() > 0 { CaState::Disorder } else { CaState::Open }
 }
 
@@ -81,6 +92,7 @@ fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
     tcb.recovery.probe = None;
+    tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     cx.count(Counter::TcpExtTCPSackRecovery);
     tcb.congestion.on_enter_sack_recovery(flight);
     tcb.congestion.on_recovery_ack(delivered, tcb.pipe(), false);

@@ -162,6 +162,18 @@ impl SendQueue {
         self.retrans_bytes = 0;
     }
 
+    /// What was taken for lost is in flight after all; copies that were sent of it are too.
+    pub(crate) fn unmark_lost(&mut self) {
+        self.scan_from = None;
+        if self.lost_bytes == 0 {
+            return;
+        }
+        for entry in self.entries.iter_mut().take(self.sent) {
+            entry.flags -= EntryFlags::LOST;
+        }
+        self.lost_bytes = 0;
+    }
+
     /// The peer has dropped data that it had reported (RFC 2018 §8): nothing is believed any more.
     pub(crate) fn renege(&mut self) {
         for entry in self.entries.iter_mut().take(self.sent) {
