@@ -114,6 +114,7 @@ sysctls! {
         "net.ipv4.tcp_moderate_rcvbuf", tcp.tcp_moderate_rcvbuf, Switch 0..=1;
         "net.ipv4.tcp_timestamps", tcp.tcp_timestamps, Switch 0..=1;
         "net.ipv4.tcp_window_scaling", tcp.tcp_window_scaling, Switch 0..=1;
+        "net.ipv4.tcp_sack", tcp.tcp_sack, Switch 0..=1;
         "net.ipv4.tcp_retries2", tcp.tcp_retries2, Number 0..=255;
         "net.ipv4.tcp_syn_retries", tcp.tcp_syn_retries, Number 1..=127;
         "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255;

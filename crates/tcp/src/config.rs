@@ -40,6 +40,14 @@ pub struct TcpConfig {
     pub tcp_timestamps: bool,
     /// `tcp_window_scaling`: offer and accept RFC 7323 window scaling.
     pub tcp_window_scaling: bool,
+    /// `tcp_sack`: offer and accept selective acknowledgments (RFC 2018).
+    pub tcp_sack: bool,
+    /// `tcp_dsack`: report data that arrived twice (RFC 2883).
+    pub tcp_dsack: bool,
+    /// `tcp_frto`: find out whether a timeout was needless (RFC 5682).
+    pub tcp_frto: bool,
+    /// `tcp_early_retrans`: 3 sends tail loss probes (RFC 8985 §7), 0 does not.
+    pub tcp_early_retrans: u8,
     /// `tcp_retries1`: retransmissions after which the network layer is asked to look for another route.
     pub tcp_retries1: u8,
     /// `tcp_retries2`: R2 of RFC 9293 §3.8.3 as a count; 15 means 924.6 s when RTO starts at 200 ms.
@@ -94,6 +102,10 @@ impl Default for TcpConfig {
             tcp_moderate_rcvbuf: true,
             tcp_timestamps: true,
             tcp_window_scaling: true,
+            tcp_sack: true,
+            tcp_dsack: true,
+            tcp_frto: true,
+            tcp_early_retrans: 3,
             tcp_retries1: 3,
             tcp_retries2: 15,
             tcp_syn_retries: 6,

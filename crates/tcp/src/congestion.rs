@@ -18,8 +18,12 @@
 //! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to
 //! the open state and to slow start after a time-out, never to recovery.
 //!
-//! Not here: when a loss is detected and what is sent again, proportional rate reduction, pacing.
+//! With SACK the window in recovery follows proportional rate reduction (`congestion/prr.rs`): `on_enter_sack_recovery`,
+//! then `on_recovery_ack` for each ACK and `on_transmitted` for each segment, then `on_recovery_complete` or `on_rto`.
+//!
+//! Not here: when a loss is detected and what is sent again, pacing.
 
+mod prr;
 mod reno;
 mod window;
 
@@ -27,6 +31,7 @@ use core::time::Duration;
 
 use pkt::Instant;
 
+use self::prr::Prr;
 use self::reno::Reno;
 use self::window::{Usage, Window};
 use crate::seq::SeqNum;
@@ -143,6 +148,8 @@ pub struct Congestion {
     /// Bytes by which duplicate acknowledgments may still inflate the window (RFC 5681 §3.2, step
     /// 4): one segment for each that is outstanding, so that a flood of forged ones buys nothing.
     inflation_left: u32,
+    /// Recovery with SACK runs.
+    prr: Option<Prr>,
     initial_window_segments: u32,
     slow_start_limit_segments: u32,
 }
@@ -167,6 +174,7 @@ impl Congestion {
             usage: Usage::default(),
             prior: None,
             inflation_left: 0,
+            prr: None,
             initial_window_segments: config.initial_window_segments.max(1),
             slow_start_limit_segments: config.slow_start_limit_segments.max(1),
         }
@@ -303,6 +311,43 @@ impl Congestion {
         self.inflation_left = 0;
     }
 
+    /// Recovery with SACK begins. `in_flight` was in flight and had not arrived before the ACK that shows the loss. The
+    /// window follows with [`Congestion::on_recovery_ack`].
+    pub fn on_enter_sack_recovery(&mut self, in_flight: u32) {
+        self.reduce_ssthresh(in_flight);
+        self.prr = Some(Prr::new(in_flight));
+    }
+
+    /// An ACK in recovery with SACK: `delivered` bytes arrived, `pipe` are in flight. `safe` when SND.UNA moved and
+    /// nothing more was found lost.
+    pub fn on_recovery_ack(&mut self, delivered: u32, pipe: u32, safe: bool) {
+        let Window { ssthresh, mss, .. } = self.window;
+        if let Some(prr) = &mut self.prr {
+            let cwnd = prr.on_ack(delivered, pipe, ssthresh, mss, safe);
+            self.window.set_cwnd(cwnd);
+        }
+    }
+
+    /// Bytes were sent, for the first time or again.
+    pub fn on_transmitted(&mut self, bytes: u32) {
+        if let Some(prr) = &mut self.prr {
+            prr.on_transmitted(bytes);
+        }
+    }
+
+    /// Everything that recovery with SACK began with is acknowledged.
+    pub fn on_recovery_complete(&mut self) {
+        if self.prr.take().is_some() {
+            self.window.set_cwnd(self.window.ssthresh);
+        }
+    }
+
+    /// A loss is repaired already when it becomes known (RFC 8985 §7.4.2): the reduction at once.
+    pub fn on_repaired_loss(&mut self, in_flight: u32) {
+        self.reduce_ssthresh(in_flight);
+        self.window.set_cwnd(self.window.ssthresh.min(self.window.cwnd));
+    }
+
     /// The retransmission timer expired: RFC 5681 §3.1, equation 4, and the loss window. `repeated`
     /// when the same data timed out before or was being recovered: `ssthresh` is then reduced
     /// already.
@@ -311,6 +356,7 @@ impl Congestion {
             self.reduce_ssthresh(in_flight);
         }
         self.inflation_left = 0;
+        self.prr = None;
         match &mut self.policy {
             Policy::Reno(reno) => reno.on_rto(),
         }
@@ -324,6 +370,7 @@ impl Congestion {
             self.window.set_cwnd(self.window.cwnd.max(cwnd));
             self.window.ssthresh = self.window.ssthresh.max(ssthresh);
             self.inflation_left = 0;
+            self.prr = None;
         }
     }
 

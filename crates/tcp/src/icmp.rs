@@ -8,7 +8,15 @@
 //!
 //! Not here: parsing ICMP, which code maps to which kind.
 
-use crate::{api::TcpError, counters::Counter, cx::Cx, seq::SeqNum, state::State, tcb::Tcb};
+use crate::{
+    api::TcpError,
+    counters::Counter,
+    cx::Cx,
+    recovery,
+    seq::SeqNum,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
 
 /// What an ICMP error says, independent of the IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,5 +55,7 @@ fn on_pmtu(tcb: &mut Tcb, mtu: u32) {
         return;
     }
     tcb.congestion.set_mss(tcb.mss.effective());
-    tcb.send_queue.mark_larger_lost(tcb.mss.effective());
+    if tcb.send_queue.mark_larger_lost(tcb.mss.effective()) && tcb.flags.contains(TcbFlags::SACK) {
+        recovery::enter_resize(tcb);
+    }
 }

@@ -18,6 +18,8 @@ pub struct TcpInfo {
     pub state: State,
     /// Timestamps are in use.
     pub timestamps: bool,
+    /// SACK is in use.
+    pub sack: bool,
     /// Window scales: the peer's, ours.
     pub window_scales: (u8, u8),
     /// Retransmission timeout.
@@ -87,6 +89,7 @@ impl Tcb {
         TcpInfo {
             state: self.state,
             timestamps: self.flags.contains(TcbFlags::TIMESTAMPS),
+            sack: self.flags.contains(TcbFlags::SACK),
             window_scales: (self.snd_wscale, self.rcv_wscale),
             rto: self.rtt.rto(),
             ato: self.ack.ato(),

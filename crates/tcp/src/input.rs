@@ -130,7 +130,7 @@ fn synchronized(
 /// Header prediction: the segment is the next one, with nothing in it but an ACK and perhaps data.
 ///
 /// Entry conditions (the caller has checked ESTABLISHED):
-/// - flags are ACK, or ACK and PSH; no option but the timestamps that were agreed on;
+/// - flags are ACK, or ACK and PSH; no option but the timestamps that were agreed on, above all no SACK block;
 /// - SEG.SEQ is RCV.NXT, and the payload fits into the window;
 /// - SEG.ACK is neither old nor beyond SND.NXT;
 /// - the window field is what it was, and not zero;
@@ -150,6 +150,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     };
     plain
         && timestamps
+        && header.options.sack_blocks.is_empty()
         && segment.seq == tcb.rcv_nxt
         && segment.len <= receive_window::receive_window(tcb)
         && header.ack.between(tcb.snd_una, tcb.snd_nxt)

@@ -41,8 +41,12 @@
 //! *Time.* Deadlines are fields. `next_deadline` may be asked at any time; a timer that fires too early
 //! does nothing.
 //!
-//! *Limits.* No SACK, ECN, Fast Open or pacing yet: the queue entries carry the times and flags, the
-//! options their fields, `recovery` the place where a scoreboard marks losses.
+//! *Loss.* With SACK the peer's blocks mark entries of the send queue (`scoreboard`), RACK finds what is lost by time
+//! (`rack`), a probe asks for a silent tail (`tlp`), and the window follows PRR (`recovery`, [`congestion`]). Without SACK
+//! duplicate ACKs are counted (NewReno).
+//!
+//! *Limits.* No ECN, Fast Open or pacing yet: the queue entries carry the times and flags, the
+//! options their fields.
 //!
 //! # Leaf modules
 //!
@@ -64,6 +68,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod acked;
 pub mod api;
 mod close;
 pub mod config;
@@ -81,6 +86,7 @@ mod mss;
 pub mod option;
 pub mod output;
 pub mod ports;
+mod rack;
 pub mod reassembly;
 mod receive_queue;
 mod receive_window;
@@ -90,6 +96,8 @@ pub mod reset;
 mod retransmit;
 pub mod rng;
 pub mod rtt;
+mod sack_report;
+mod scoreboard;
 mod segment;
 mod send_queue;
 pub mod seq;
@@ -98,6 +106,7 @@ pub mod state;
 pub mod tcb;
 pub mod time_wait;
 pub mod timer;
+mod tlp;
 
 #[cfg(test)]
 mod tests;

@@ -59,8 +59,8 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// tcp_check_probe_timer).
 fn arm_timers(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.send_queue.sent_count() > 0 {
-        if tcb.timers.rtx() != Some(RtxPurpose::Retransmit) {
-            retransmit::arm_rto(tcb, cx);
+        if !tcb.timers.is_watching() {
+            retransmit::arm_watch(tcb, cx, None, true);
         }
     } else if tcb.send_queue.first_unsent().is_some() && tcb.timers.rtx().is_none() {
         timer::arm_persist(tcb, cx);
@@ -98,6 +98,9 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             Err(blocked) => break blocked,
         }
     };
+    if tcb.snd_nxt != before && tcb.timers.rtx() != Some(RtxPurpose::Reorder) {
+        retransmit::arm_watch(tcb, cx, None, false);
+    }
     let cwnd_limited = blocked == Blocked::Congestion;
     tcb.flags.set(TcbFlags::CWND_LIMITED, cwnd_limited);
     let open = matches!(tcb.recovery.state(), CaState::Open | CaState::Disorder);
@@ -151,6 +154,11 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>) -> Result<(usize, u32), Blocked> {
         return Err(if congestion <= window { Blocked::Congestion } else { Blocked::Hold });
     }
     Ok((index, whole))
+}
+
+/// New data may leave now.
+pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
+    next_len(tcb, cx).is_ok()
 }
 
 /// Bytes of the peer's window from `seq` on.
@@ -221,7 +229,7 @@ fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32) -> bool {
         cx.counters.add(Counter::TcpExtTCPOrigDataSent, u64::from(segments));
     }
     cx.counters.add(Counter::TcpOutSegs, u64::from(segments));
-    if tcb.timers.rtx() != Some(RtxPurpose::Retransmit) {
+    if !tcb.timers.is_watching() {
         retransmit::arm_rto(tcb, cx);
     }
     true

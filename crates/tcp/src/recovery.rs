@@ -1,4 +1,4 @@
-//! Loss: when a segment counts as lost, and what follows for the window.
+//! Loss: what follows for the window when a segment counts as lost; without SACK, also when it does.
 //!
 //! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2, RFC 6582 (NewReno),
 //! RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux: tcp_fastretrans_alert, tcp_enter_loss.
@@ -10,18 +10,32 @@
 //!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
 //! ```
 //!
-//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the window allows. A later
-//! scoreboard (SACK, RACK) marks by other evidence and leaves the sending alone.
+//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the window allows. With SACK
+//! the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only without it.
 //!
 //! Not here: how far the window falls (`congestion`), the timer (`retransmit`).
+
+mod sack;
+mod undo;
+
+pub(crate) use sack::on_reorder_timer;
+pub(crate) use undo::on_retransmitted;
+use undo::{Frto, Undo};
 
 use core::time::Duration;
 
 use pkt::Instant;
 
 use crate::{
-    config::TcpConfig, congestion::AckSample, counters::Counter, cx::Cx, send_queue::Acked,
-    seq::SeqNum, tcb::Tcb,
+    acked::Acked,
+    config::TcpConfig,
+    congestion::AckSample,
+    counters::Counter,
+    cx::Cx,
+    rack::Rack,
+    seq::SeqNum,
+    tcb::{Tcb, TcbFlags},
+    tlp::Probe,
 };
 
 /// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
@@ -45,6 +59,12 @@ pub(crate) enum CaState {
 pub(crate) struct Recovery {
     /// When the first retransmission without progress happened (Linux `retrans_stamp`): R2 counts from here.
     since: Instant,
+    pub(crate) rack: Rack,
+    /// A tail loss probe without an answer.
+    pub(crate) probe: Option<Probe>,
+    /// What may show that the last reduction was needless.
+    undo: Option<Undo>,
+    frto: Frto,
     /// RFC 6582's `recover`: SND.NXT when the last recovery began.
     recover: SeqNum,
     /// Where the last retransmission of a hole ended.
@@ -64,6 +84,10 @@ impl Recovery {
     pub(crate) fn new(iss: SeqNum) -> Self {
         Self {
             since: Instant::ZERO,
+            rack: Rack::new(iss),
+            probe: None,
+            undo: None,
+            frto: Frto::Off,
             recover: iss,
             hole_end: iss,
             dup_acks: 0,
@@ -83,8 +107,9 @@ impl Recovery {
         self.handshake_lossy
     }
 
-    pub(crate) fn on_established(&mut self) {
+    pub(crate) fn on_established(&mut self, snd_una: SeqNum) {
         self.timeouts = 0;
+        self.rack = Rack::new(snd_una);
     }
 
     /// Nothing is outstanding any more.
@@ -120,6 +145,21 @@ impl Recovery {
         }
     }
 
+    /// F-RTO wants new data to leave before what is marked lost (RFC 5682 §3.1 step 2.b).
+    pub(crate) fn wants_new_data(&self) -> bool {
+        self.frto == Frto::NewData
+    }
+
+    /// New data was sent since F-RTO asked for it: its answer decides.
+    pub(crate) fn has_new_data(&self, snd_nxt: SeqNum) -> bool {
+        snd_nxt.gt(self.recover)
+    }
+
+    /// There is no new data to send: F-RTO ends.
+    pub(crate) fn stop_frto(&mut self) {
+        self.frto = Frto::Off;
+    }
+
     /// Segments of the hole at SND.UNA that may leave whatever the window says.
     pub(crate) fn head_segments(&self) -> u32 {
         if self.state == CaState::Recovery { u32::from(self.hole_segments).max(1) } else { 1 }
@@ -134,19 +174,32 @@ impl Recovery {
     }
 }
 
-/// An ACK was processed: `acked` is what it removed, `duplicate` says that it fits RFC 5681's definition of one.
+/// An ACK was processed: `acked` is what it tells, `duplicate` says that it fits RFC 5681's definition of one. Answers
+/// when the reordering timer is due, if it has to run.
 pub(crate) fn on_ack(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
     acked: &Acked,
     rtt: Option<Duration>,
     duplicate: bool,
-) {
+) -> Option<Duration> {
     let progress = acked.bytes > 0;
     if progress {
         tcb.recovery.timeouts = 0;
     }
+    if tcb.flags.contains(TcbFlags::SACK) {
+        return sack::on_ack(tcb, cx, acked, rtt);
+    }
     match tcb.recovery.state {
+        CaState::Recovery | CaState::Loss if undo::is_original(tcb, acked) => {
+            let counter = if tcb.recovery.state == CaState::Loss {
+                Counter::TcpExtTCPLossUndo
+            } else {
+                Counter::TcpExtTCPFullUndo
+            };
+            undo::revert(tcb, cx, counter);
+            open(tcb);
+        }
         CaState::Open | CaState::Disorder if progress => {
             tcb.recovery.dup_acks = 0;
             tcb.recovery.state = CaState::Open;
@@ -176,6 +229,7 @@ pub(crate) fn on_ack(
         }
         _ => {}
     }
+    None
 }
 
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
@@ -206,6 +260,7 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
+    tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     // No hole of an earlier episode goes on here.
     tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
@@ -244,16 +299,35 @@ fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.send_queue.mark_lost(0);
 }
 
+/// The path takes smaller segments only: what was too large is sent again, and it was not congestion.
+pub(crate) fn enter_resize(tcb: &mut Tcb) {
+    if matches!(tcb.recovery.state, CaState::Open | CaState::Disorder) {
+        tcb.recovery.state = CaState::Loss;
+        tcb.recovery.recover = tcb.snd_nxt;
+        tcb.recovery.undo = None;
+        tcb.recovery.frto = Frto::Off;
+    }
+}
+
 /// RFC 5681 §3.1 after a timeout: everything is lost, the window is one segment.
-pub(crate) fn enter_loss(tcb: &mut Tcb) {
+pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let repeated = match tcb.recovery.state {
         CaState::Open | CaState::Disorder => false,
         CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
     };
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     tcb.congestion.on_rto(flight, repeated);
+    let calm = matches!(tcb.recovery.state, CaState::Open | CaState::Disorder);
+    if !repeated {
+        tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
+    }
+    // A timeout in fast recovery that repeats nothing says that retransmissions were lost: F-RTO could not tell.
+    let frto = config.tcp_frto && tcb.flags.contains(TcbFlags::SACK);
+    tcb.recovery.frto =
+        if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };
     tcb.recovery.state = CaState::Loss;
     tcb.recovery.dup_acks = 0;
+    tcb.recovery.probe = None;
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.send_queue.mark_all_lost();
 }

@@ -54,6 +54,8 @@ pub struct Request {
     snd_wscale: Option<u8>,
     rcv_wscale: u8,
     timestamps: bool,
+    /// SACK was offered and is accepted.
+    sack: bool,
     retransmits: u8,
 }
 
@@ -119,6 +121,7 @@ impl Request {
             snd_wscale,
             rcv_wscale: snd_wscale.map_or(0, |_| buffer.offered_scale(cx.config)),
             timestamps: timestamps.is_some(),
+            sack: offered.sack_permitted && cx.config.tcp_sack,
             retransmits: 0,
         };
         if !request.send_syn_ack(cx) {
@@ -232,6 +235,7 @@ impl Request {
         tcb.rcv_wscale = self.rcv_wscale;
         tcb.flags.set(TcbFlags::TIMESTAMPS, self.timestamps);
         tcb.flags.set(TcbFlags::WINDOW_SCALING, self.snd_wscale.is_some());
+        tcb.flags.set(TcbFlags::SACK, self.sack);
         tcb.mss.on_handshake(self.peer_mss, self.timestamps);
         tcb.last_sent_at = self.sent_at;
         tcb.recovery.on_request_retransmits(self.retransmits);
@@ -271,6 +275,7 @@ impl Request {
         let options = Options {
             mss: Some(self.advertised_mss),
             window_scale: self.snd_wscale.map(|_| self.rcv_wscale),
+            sack_permitted: self.sack,
             ..self.options(cx)
         };
         let sent = self.send(cx, self.iss, Flags::SYN | Flags::ACK, self.rcv_wnd, options);

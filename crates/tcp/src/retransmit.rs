@@ -7,16 +7,21 @@
 
 use core::time::Duration;
 
+use pkt::Instant;
+
 use crate::{
     api::TcpError,
     config::TcpConfig,
     counters::Counter,
     cx::Cx,
+    output,
     recovery::{self, CaState},
     segment,
+    send_queue::EntryFlags,
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
+    tlp,
 };
 
 /// R2 of an orphan when `tcp_orphan_retries` is 0.
@@ -66,11 +71,19 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     cx.count(Counter::TcpExtTCPTimeouts);
     match tcb.recovery.state() {
+        CaState::Recovery if tcb.flags.contains(TcbFlags::SACK) => {
+            cx.count(Counter::TcpExtTCPSackFailures);
+        }
         CaState::Recovery => cx.count(Counter::TcpExtTCPRenoFailures),
         CaState::Loss => cx.count(Counter::TcpExtTCPLossFailures),
         CaState::Open | CaState::Disorder => {}
     }
-    recovery::enter_loss(tcb);
+    if tcb.send_queue.head().is_some_and(|head| head.flags.contains(EntryFlags::SACKED)) {
+        // RFC 2018 §8: what the peer reported it should have acknowledged by then, so it dropped it.
+        cx.count(Counter::TcpExtTCPSACKReneging);
+        tcb.send_queue.renege();
+    }
+    recovery::enter_loss(tcb, cx.config);
     tcb.recovery.count_timeout(cx.now);
     tcb.rtt.on_rto();
     transmit_lost(tcb, cx);
@@ -83,6 +96,12 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
 /// paid for it (RFC 5681 §3.2 step 3).
 pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.recovery.wants_new_data() {
+        if tcb.recovery.has_new_data(tcb.snd_nxt) || output::has_sendable(tcb, cx) {
+            return;
+        }
+        tcb.recovery.stop_frto();
+    }
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
         let entry = tcb.send_queue.entry(index);
@@ -107,17 +126,18 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             break;
         }
         count_retransmission(tcb, cx, index);
-        if index == 0 {
+        if index == 0 && tcb.timers.rtx() != Some(RtxPurpose::Reorder) {
             arm_rto(tcb, cx);
         }
     }
 }
 
-fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
+pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
     let len = tcb.send_queue.entry(index).len;
     let segments = len.div_ceil(tcb.mss.effective()).max(1);
     tcb.totals.total_retrans += segments;
     tcb.totals.bytes_retrans += u64::from(len);
+    recovery::on_retransmitted(tcb, cx, tcb.send_queue.entry(index).seq_len());
     cx.counters.add(Counter::TcpRetransSegs, u64::from(segments));
     let kind = match tcb.recovery.state() {
         CaState::Loss => Counter::TcpExtTCPSlowStartRetrans,
@@ -138,6 +158,27 @@ pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
         wait = wait.min(left.max(Duration::from_millis(1)));
     }
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + wait);
+}
+
+/// When the RTO of what is in flight is due, counted from the last transmission of the oldest.
+pub(crate) fn rto_deadline(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
+    let head = tcb.send_queue.head().map_or(cx.now, |entry| entry.sent_at);
+    (head + tcb.rtt.rto()).max(cx.now + Duration::from_millis(1))
+}
+
+/// Arms what watches the flight: the reordering timer when it has to run, else a tail loss probe or the RTO. `restart`
+/// counts the RTO from now, because something was acknowledged (RFC 6298 §5.3).
+pub(crate) fn arm_watch(tcb: &mut Tcb, cx: &Cx<'_>, reorder: Option<Duration>, restart: bool) {
+    let rto_at = if restart { cx.now + tcb.rtt.rto() } else { rto_deadline(tcb, cx) };
+    if let Some(wait) = reorder {
+        tcb.timers.arm_rtx(RtxPurpose::Reorder, (cx.now + wait).min(rto_at));
+    } else if let Some(at) = tlp::deadline(tcb, cx, rto_at) {
+        tcb.timers.arm_rtx(RtxPurpose::LossProbe, at);
+    } else if restart {
+        arm_rto(tcb, cx);
+    } else if tcb.timers.rtx() != Some(RtxPurpose::Retransmit) {
+        tcb.timers.arm_rtx(RtxPurpose::Retransmit, rto_at);
+    }
 }
 
 /// R2 of RFC 9293 §3.8.3: too long without progress.

@@ -45,6 +45,7 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let window = select_window(tcb, cx);
     emit(tcb, cx, packet, SegmentHeader { window, ..header }, len);
     tcb.send_queue.on_transmit(index, cx.now);
+    tcb.congestion.on_transmitted(len);
     tcb.ack.on_data_sent(cx.now);
     tcb.last_sent_at = cx.now;
     true
@@ -94,9 +95,33 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, mut header: SegmentHeade
         header.options.timestamps = Some((tcb.ts_now(cx.now), tcb.ts_recent));
     }
     header.ack = tcb.rcv_nxt;
-    tcb.ack.on_ack_sent();
-    tcb.timers.stop_delack();
+    report_blocks(tcb, &mut header, len);
+    if !tcb.sack_report.has_duplicate() {
+        tcb.ack.on_ack_sent();
+        tcb.timers.stop_delack();
+    }
     send_packet(tcb, cx, packet, header, len);
+}
+
+/// SACK blocks, where they fit. A duplicate that finds no place stays, and so does the ACK that is owed for it.
+///
+/// Differs from Linux: a full segment carries no blocks, because segments would have to shrink for as long as the peer has
+/// holes. What arrives out of order or twice is answered by ACKs of its own.
+fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
+    if tcb.reassembly.is_empty() && !tcb.sack_report.has_duplicate() {
+        return;
+    }
+    if !tcb.flags.contains(TcbFlags::SACK) {
+        return;
+    }
+    let before = header.options.encoded_len();
+    header.options.sack_blocks = tcb.sack_report.blocks(&tcb.reassembly);
+    let added = u32::try_from(header.options.encoded_len() - before).unwrap_or(u32::MAX);
+    if len > 0 && len + added > tcb.mss.effective() {
+        header.options.sack_blocks.clear();
+    } else {
+        tcb.sack_report.on_sent();
+    }
 }
 
 /// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
@@ -106,12 +131,13 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let crossed = tcb.state == State::SynRecv;
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
     // The first SYN offers, the crossed one agrees to what the peer offered.
-    let (timestamps, scaling) = if crossed {
-        let flags = tcb.flags;
-        (flags.contains(TcbFlags::TIMESTAMPS), flags.contains(TcbFlags::WINDOW_SCALING))
+    let (timestamps, scaling, sack) = if crossed {
+        let has = |flag| tcb.flags.contains(flag);
+        (has(TcbFlags::TIMESTAMPS), has(TcbFlags::WINDOW_SCALING), has(TcbFlags::SACK))
     } else {
-        (cx.config.tcp_timestamps, cx.config.tcp_window_scaling)
+        (cx.config.tcp_timestamps, cx.config.tcp_window_scaling, cx.config.tcp_sack)
     };
+    options.sack_permitted = sack;
     options.timestamps = timestamps.then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
     options.window_scale = scaling.then_some(tcb.rcv_wscale);
     let flags = if crossed { Flags::SYN | Flags::ACK } else { Flags::SYN };

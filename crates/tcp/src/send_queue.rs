@@ -10,17 +10,21 @@
 //! ```
 //!
 //! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is transmitted
-//! whole or cut first (`split`), so that what is in flight, lost or retransmitted is always a whole entry, and a
-//! later SACK scoreboard needs nothing but flags. `lost_bytes` and `retrans_bytes` are the sums over those flags.
+//! whole or cut first (`split`), so that what is in flight, lost, retransmitted or reported by SACK is always a whole
+//! entry: the scoreboard (`marks`) is flags and the sums over them.
 //!
 //! Not here: which entry to send and when (`output`, `retransmit`), headers.
+
+mod marks;
+mod sacked;
 
 use alloc::collections::VecDeque;
 
 use bitflags::bitflags;
 use pkt::{Instant, Packet, Pool};
 
-use crate::seq::SeqNum;
+use self::{marks::Again, sacked::Sacked};
+use crate::{acked::Acked, seq::SeqNum};
 
 bitflags! {
     /// What is known about one queued entry.
@@ -36,6 +40,8 @@ bitflags! {
         const RETRANSMITTED = 1 << 3;
         /// Retransmitted at least once: gives no RTT sample (Karn's rule).
         const EVER_RETRANSMITTED = 1 << 4;
+        /// Reported by SACK: the peer holds it, but may still drop it (RFC 2018 §8).
+        const SACKED = 1 << 5;
     }
 }
 
@@ -70,17 +76,6 @@ impl Entry {
     }
 }
 
-/// What one acknowledgment removed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Acked {
-    /// Sequence numbers removed.
-    pub(crate) bytes: u32,
-    /// When the newest removed entry was sent, if it was sent once only: the RTT sample.
-    pub(crate) sent_at: Option<Instant>,
-    /// Something removed had been retransmitted.
-    pub(crate) retransmitted: bool,
-}
-
 /// See the module head.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -97,6 +92,16 @@ pub(crate) struct SendQueue {
     lost_bytes: u32,
     /// Sequence numbers of entries flagged `RETRANSMITTED`.
     retrans_bytes: u32,
+    /// Sequence numbers of entries flagged `SACKED`.
+    sacked_bytes: u32,
+    /// Entries flagged `SACKED`.
+    sacked_count: u32,
+    /// The ranges of those entries.
+    sacked: Sacked,
+    /// Retransmissions in flight, in the order they left; some are out of date.
+    again: VecDeque<Again>,
+    /// Everything sent before this was looked at for loss; `None` is the front.
+    scan_from: Option<SeqNum>,
 }
 
 impl SendQueue {
@@ -109,6 +114,11 @@ impl SendQueue {
             wmem_queued: 0,
             lost_bytes: 0,
             retrans_bytes: 0,
+            sacked_bytes: 0,
+            sacked_count: 0,
+            sacked: Sacked::default(),
+            again: VecDeque::new(),
+            scan_from: None,
         }
     }
 
@@ -244,6 +254,7 @@ impl SendQueue {
         if self.lost_hint > index {
             self.lost_hint += 1;
         }
+        self.note_split(index + 1);
         true
     }
 
@@ -252,11 +263,7 @@ impl SendQueue {
         let entry = &mut self.entries[index];
         entry.sent_at = now;
         if index < self.sent {
-            entry.retransmits = entry.retransmits.saturating_add(1);
-            if !entry.flags.contains(EntryFlags::RETRANSMITTED) {
-                self.retrans_bytes += entry.seq_len();
-            }
-            entry.flags |= EntryFlags::RETRANSMITTED | EntryFlags::EVER_RETRANSMITTED;
+            self.note_again(index);
         } else {
             debug_assert_eq!(index, self.sent, "entries leave in order");
             self.sent += 1;
@@ -264,15 +271,18 @@ impl SendQueue {
     }
 
     /// Removes everything before `una`, cutting the front of an entry that is acknowledged in part.
-    pub(crate) fn ack_to(&mut self, pool: &mut Pool, una: SeqNum) -> Acked {
-        let mut acked = Acked::default();
+    pub(crate) fn ack_to(&mut self, pool: &mut Pool, una: SeqNum, acked: &mut Acked) {
         while let Some(front) = self.entries.front() {
             if self.sent == 0 || front.seq.ge(una) {
                 break;
             }
-            let once = !front.flags.contains(EntryFlags::EVER_RETRANSMITTED);
-            acked.sent_at = once.then_some(front.sent_at);
-            acked.retransmitted |= !once;
+            if !front.flags.contains(EntryFlags::SACKED) {
+                let once = !front.flags.contains(EntryFlags::EVER_RETRANSMITTED);
+                acked.sent_at = once.then_some(front.sent_at);
+                acked.retransmitted |= !once;
+                let end = front.end_seq().min(una);
+                acked.deliver(front, end.since(front.seq), end);
+            }
             if front.end_seq().gt(una) {
                 acked.bytes += self.trim_front(una);
                 break;
@@ -280,12 +290,14 @@ impl SendQueue {
             acked.bytes += front.seq_len();
             self.pop_front(pool);
         }
-        acked
+        self.sacked.drop_before(una);
+        self.drop_again_before(una);
     }
 
     fn pop_front(&mut self, pool: &mut Pool) {
         let Some(entry) = self.entries.pop_front() else { return };
         self.wmem_queued -= entry.charge;
+        self.sacked_count -= u32::from(entry.flags.contains(EntryFlags::SACKED));
         self.forget_marks(entry.flags, entry.seq_len());
         self.sent -= 1;
         self.lost_hint = self.lost_hint.saturating_sub(1);
@@ -307,70 +319,6 @@ impl SendQueue {
         let flags = entry.flags;
         self.forget_marks(flags, cut);
         cut
-    }
-
-    fn forget_marks(&mut self, flags: EntryFlags, bytes: u32) {
-        if flags.contains(EntryFlags::LOST) {
-            self.lost_bytes -= bytes;
-        }
-        if flags.contains(EntryFlags::RETRANSMITTED) {
-            self.retrans_bytes -= bytes;
-        }
-    }
-
-    /// Entry `index` is lost, and so is a retransmission of it: it may be sent again.
-    pub(crate) fn mark_lost(&mut self, index: usize) {
-        let entry = &mut self.entries[index];
-        let bytes = entry.seq_len();
-        if !entry.flags.contains(EntryFlags::LOST) {
-            self.lost_bytes += bytes;
-        }
-        if entry.flags.contains(EntryFlags::RETRANSMITTED) {
-            self.retrans_bytes -= bytes;
-        }
-        entry.flags |= EntryFlags::LOST;
-        entry.flags -= EntryFlags::RETRANSMITTED;
-        self.lost_hint = self.lost_hint.min(index);
-    }
-
-    /// A retransmission timeout: everything in flight is lost.
-    pub(crate) fn mark_all_lost(&mut self) {
-        for index in 0..self.sent {
-            self.mark_lost(index);
-        }
-    }
-
-    /// Everything in flight that is larger than `len` is lost: the path cannot carry it.
-    pub(crate) fn mark_larger_lost(&mut self, len: u32) {
-        for index in 0..self.sent {
-            if self.entries[index].len > len {
-                self.mark_lost(index);
-            }
-        }
-    }
-
-    /// Nothing is lost any more: recovery ended or was undone.
-    pub(crate) fn clear_marks(&mut self) {
-        if self.lost_bytes == 0 && self.retrans_bytes == 0 {
-            return;
-        }
-        for entry in self.entries.iter_mut().take(self.sent) {
-            entry.flags -= EntryFlags::LOST | EntryFlags::RETRANSMITTED;
-        }
-        self.lost_bytes = 0;
-        self.retrans_bytes = 0;
-    }
-
-    /// The first lost entry whose retransmission is not out yet.
-    pub(crate) fn next_lost(&mut self) -> Option<usize> {
-        while self.lost_hint < self.sent {
-            let flags = self.entries[self.lost_hint].flags;
-            if flags.contains(EntryFlags::LOST) && !flags.contains(EntryFlags::RETRANSMITTED) {
-                return Some(self.lost_hint);
-            }
-            self.lost_hint += 1;
-        }
-        None
     }
 
     /// Frees everything and forgets the unsent: the connection is over.
@@ -418,17 +366,9 @@ impl SendQueue {
         self.wmem_queued
     }
 
-    pub(crate) fn lost_bytes(&self) -> u32 {
-        self.lost_bytes
-    }
-
-    pub(crate) fn retrans_bytes(&self) -> u32 {
-        self.retrans_bytes
-    }
-
     /// Panics unless the sums and the order of the module head hold. `una` and `nxt` are SND.UNA and SND.NXT.
     pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
-        let (mut seq, mut wmem, mut lost, mut retrans) = (una, 0, 0, 0);
+        let (mut seq, mut wmem) = (una, 0);
         for (index, entry) in self.entries.iter().enumerate() {
             assert_eq!(entry.seq, seq, "entry {index} is contiguous");
             assert!(entry.seq_len() > 0, "entry {index} is not empty");
@@ -439,25 +379,14 @@ impl SendQueue {
             if index == self.sent {
                 assert_eq!(seq, nxt, "SND.NXT is the first unsent byte");
             }
-            let marks = EntryFlags::LOST | EntryFlags::RETRANSMITTED;
-            assert!(index < self.sent || !entry.flags.intersects(marks), "unsent cannot be lost");
             seq = entry.end_seq();
             wmem += entry.charge;
-            lost += if entry.flags.contains(EntryFlags::LOST) { entry.seq_len() } else { 0 };
-            retrans +=
-                if entry.flags.contains(EntryFlags::RETRANSMITTED) { entry.seq_len() } else { 0 };
         }
         assert_eq!(seq, self.write_seq, "the queue ends at write_seq");
         assert!(self.sent <= self.entries.len());
         assert!(self.sent < self.entries.len() || nxt == self.write_seq);
         assert_eq!(wmem, self.wmem_queued, "wmem_queued is the sum of the charges");
-        assert_eq!((lost, retrans), (self.lost_bytes, self.retrans_bytes), "marks add up");
-        let early = self.entries.iter().take(self.lost_hint.min(self.sent));
-        let waiting = |entry: &Entry| {
-            entry.flags.contains(EntryFlags::LOST)
-                && !entry.flags.contains(EntryFlags::RETRANSMITTED)
-        };
-        assert!(early.clone().all(|entry| !waiting(entry)), "lost_hint skips nothing");
+        self.check_marks();
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
     receive_window::ReceiveBuffer,
     recovery::Recovery,
     rtt::{RttConfig, RttEstimator},
+    sack_report::SackReport,
     segment,
     send_queue::SendQueue,
     seq::SeqNum,
@@ -67,6 +68,8 @@ bitflags! {
         const FIN_RECEIVED = 1 << 11;
         /// The last write promised another one (`MSG_MORE`).
         const MORE = 1 << 12;
+        /// Both sides sent the SACK-permitted option in their SYN.
+        const SACK = 1 << 13;
     }
 }
 
@@ -90,7 +93,7 @@ pub(crate) struct Totals {
 ///   line 0    the four-tuple
 ///   line 1    read by every segment, in and out; written by the handshake and by settings
 ///   line 1-2  written by received segments: SND.UNA, SND.WND, RCV.*, TS.Recent, the ACK that is owed
-///   line 3-4  written by transmission: SND.NXT, the send queue, timers
+///   line 3-6  written by transmission: SND.NXT, timers, the send queue with its scoreboard
 ///   rest      recovery, buffers, totals, errors: touched per round trip, per loss or never
 /// ```
 ///
@@ -149,12 +152,14 @@ pub struct Tcb {
     pub(crate) pushed_seq: SeqNum,
     /// When data was last sent.
     pub(crate) last_sent_at: Instant,
-    pub(crate) send_queue: SendQueue,
     pub(crate) timers: Timers,
+    pub(crate) send_queue: SendQueue,
 
     // ---- per round trip or per loss ----
     pub(crate) receive_queue: ReceiveQueue,
     pub(crate) reassembly: Reassembly,
+    /// What arrived out of order or twice, as the next ACK reports it.
+    pub(crate) sack_report: SackReport,
     /// Receive buffer and its autotuning.
     pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) congestion: Congestion,
@@ -195,7 +200,8 @@ const LINE: usize = 64;
 const _: () = assert!(offset_of!(Tcb, state) < 2 * LINE && offset_of!(Tcb, snd_una) < 2 * LINE);
 const _: () = assert!(offset_of!(Tcb, ack) + size_of::<DelayedAck>() == 3 * LINE);
 const _: () = assert!(offset_of!(Tcb, snd_nxt) == 3 * LINE);
-const _: () = assert!(offset_of!(Tcb, timers) + size_of::<Timers>() <= 5 * LINE);
+const _: () = assert!(offset_of!(Tcb, timers) + size_of::<Timers>() <= 4 * LINE + LINE / 2);
+const _: () = assert!(offset_of!(Tcb, send_queue) + size_of::<SendQueue>() <= 7 * LINE);
 
 /// What an active or passive open needs.
 #[derive(Clone, Debug)]
@@ -266,6 +272,7 @@ impl Tcb {
             timers: Timers::new(),
             receive_queue: ReceiveQueue::default(),
             reassembly: Reassembly::new(),
+            sack_report: SackReport::default(),
             receive_buffer,
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),
@@ -315,7 +322,7 @@ impl Tcb {
             self.congestion.on_lossy_handshake();
             self.rtt.on_handshake_without_sample();
         }
-        self.recovery.on_established();
+        self.recovery.on_established(self.snd_una);
         self.timers.stop_rtx();
         self.receive_buffer.on_established(self.rcv_nxt, cx.now);
         self.grow_sndbuf(cx);
@@ -341,10 +348,11 @@ impl Tcb {
         self.error = self.error.or(error);
     }
 
-    /// Bytes taken to be in flight: sent, not acknowledged, not lost, plus retransmissions (RFC 6675's pipe).
+    /// Bytes taken to be in flight: sent, neither acknowledged nor reported by SACK nor lost, plus retransmissions (RFC 6675's pipe).
     pub(crate) fn pipe(&self) -> u32 {
-        (self.snd_nxt.since(self.snd_una) + self.send_queue.retrans_bytes())
-            .saturating_sub(self.send_queue.lost_bytes())
+        let queue = &self.send_queue;
+        (self.snd_nxt.since(self.snd_una) + queue.retrans_bytes())
+            .saturating_sub(queue.lost_bytes() + queue.sacked_bytes())
     }
 
     /// The connection's state.

@@ -17,9 +17,10 @@ use crate::{
     api::TcpError,
     counters::Counter,
     cx::Cx,
-    output, retransmit, segment,
+    output, recovery, retransmit, segment,
     state::State,
     tcb::{Tcb, TcbFlags},
+    tlp,
 };
 
 /// A deadline that never comes.
@@ -30,6 +31,10 @@ const NEVER: Instant = Instant::FAR_FUTURE;
 pub(crate) enum RtxPurpose {
     /// RFC 6298: the oldest segment in flight is lost.
     Retransmit,
+    /// RFC 8985 §7: the tail of the flight stays unanswered.
+    LossProbe,
+    /// RFC 8985 §6: what may have been reordered is lost by then.
+    Reorder,
     /// RFC 9293 §3.8.6.1: nothing in flight and the window, a cork or missing memory holds data back.
     Persist,
 }
@@ -61,6 +66,11 @@ impl Timers {
     /// What the slot waits for, if it is armed.
     pub(crate) fn rtx(&self) -> Option<RtxPurpose> {
         (self.rtx != NEVER).then_some(self.purpose)
+    }
+
+    /// Something watches what is in flight.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.rtx != NEVER && self.purpose != RtxPurpose::Persist
     }
 
     pub(crate) fn arm_delack(&mut self, deadline: Instant) {
@@ -110,6 +120,8 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.timers.rtx <= cx.now {
         match tcb.timers.purpose {
             RtxPurpose::Retransmit => retransmit::on_rto(tcb, cx),
+            RtxPurpose::LossProbe => tlp::on_timer(tcb, cx),
+            RtxPurpose::Reorder => recovery::on_reorder_timer(tcb, cx),
             RtxPurpose::Persist => on_persist(tcb, cx),
         }
     }

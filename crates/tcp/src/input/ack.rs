@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue, tcp_ack_update_window.
 //!
-//! Not here: what a duplicate ACK means (`retransmit`).
+//! Not here: what SACK blocks mark (`scoreboard`), what a duplicate ACK means (`recovery`).
 
 use core::time::Duration;
 
@@ -10,11 +10,11 @@ use pkt::{DropReason, Instant};
 
 use super::{Segment, reset};
 use crate::{
+    acked::Acked,
     counters::Counter,
     cx::Cx,
     header::Flags,
-    recovery, reset as reset_segment, retransmit,
-    send_queue::Acked,
+    recovery, reset as reset_segment, retransmit, scoreboard,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -92,13 +92,17 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let ack = segment.header.ack;
     let in_flight = tcb.send_queue.sent_count() > 0;
     let window_changed = update_window(tcb, segment);
-    let acked = advance(tcb, cx, ack);
+    let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
+    acked.has_news = window_changed || segment.seq_len() > 0;
+    acked.echo = segment.header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
+    scoreboard::process(tcb, cx, segment.header, &mut acked);
+    advance(tcb, cx, ack, &mut acked);
     let rtt = sample_rtt(tcb, cx, segment, &acked);
     note_alive(tcb, cx.now);
     // RFC 5681 §2: data outstanding, no payload, no SYN or FIN, nothing acknowledged, the window as it was.
-    let duplicate = in_flight && acked.bytes == 0 && segment.seq_len() == 0 && !window_changed;
-    recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
-    update_timer(tcb, cx, &acked);
+    let duplicate = in_flight && acked.bytes == 0 && !acked.has_news;
+    let reorder = recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
+    update_timer(tcb, cx, &acked, reorder);
     if acked.bytes > 0 {
         tcb.grow_sndbuf(cx);
     }
@@ -127,14 +131,13 @@ fn scaled_window(tcb: &Tcb, segment: &Segment<'_>) -> u32 {
 }
 
 /// SND.UNA moves to `ack`; what is before it leaves the queue.
-fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum) -> Acked {
+fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     if ack == tcb.snd_una {
-        return Acked::default();
+        return;
     }
-    let acked = tcb.send_queue.ack_to(cx.pool, ack);
+    tcb.send_queue.ack_to(cx.pool, ack, acked);
     tcb.snd_una = ack;
     tcb.totals.bytes_acked += u64::from(acked.bytes);
-    acked
 }
 
 /// RFC 6298 §3: from the send time when the segment was sent once (Karn), else from the echoed timestamp.
@@ -144,10 +147,10 @@ fn sample_rtt(
     segment: &Segment<'_>,
     acked: &Acked,
 ) -> Option<Duration> {
-    if acked.bytes == 0 {
+    if acked.bytes == 0 && acked.sacked_sent_at.is_none() {
         return None;
     }
-    let rtt = match acked.sent_at {
+    let rtt = match acked.sent_at.or(acked.sacked_sent_at) {
         Some(sent_at) if !acked.retransmitted => Some(cx.now - sent_at),
         _ => timestamp_rtt(tcb, segment, cx.now),
     }?;
@@ -174,7 +177,7 @@ pub(super) fn note_alive(tcb: &mut Tcb, now: Instant) {
 }
 
 /// RFC 6298 §5.2–5.3, and the persist timer once the window opened.
-fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
+fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Duration>) {
     match tcb.timers.rtx() {
         Some(RtxPurpose::Persist) => {
             tcb.timers.stop_rtx();
@@ -182,9 +185,15 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
                 timer::arm_persist(tcb, cx);
             }
         }
-        Some(RtxPurpose::Retransmit) if tcb.send_queue.sent_count() == 0 => tcb.timers.stop_rtx(),
-        Some(RtxPurpose::Retransmit) if acked.bytes > 0 => retransmit::arm_rto(tcb, cx),
-        _ => {}
+        Some(_) if tcb.send_queue.sent_count() == 0 => tcb.timers.stop_rtx(),
+        Some(purpose) => {
+            let probing = purpose == RtxPurpose::LossProbe && acked.delivered > 0;
+            let progress = acked.bytes > 0;
+            if progress || probing || purpose == RtxPurpose::Reorder || reorder.is_some() {
+                retransmit::arm_watch(tcb, cx, reorder, progress);
+            }
+        }
+        None => {}
     }
 }
 

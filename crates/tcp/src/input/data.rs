@@ -13,7 +13,8 @@ use crate::{
     counters::Counter,
     cx::Cx,
     reassembly::Insert,
-    receive_window, segment,
+    receive_window, sack_report, segment,
+    seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
 };
@@ -91,6 +92,9 @@ fn queue_in_order(
     }
     debug_assert_eq!(tcb.rcv_nxt, ready.rcv_nxt);
     ready.stale.free_all(cx.pool);
+    if tcb.reassembly.is_empty() {
+        tcb.sack_report.on_in_order();
+    }
     // RFC 5681 §4.2: a segment that fills a hole is answered at once.
     tcb.ack.schedule_now();
     Ok(())
@@ -120,6 +124,7 @@ fn queue_out_of_order(
     let Some(packet) = segment.packet.take() else { return Ok(()) };
     let limit = rcvbuf as usize * 2;
     let inserted = tcb.reassembly.insert(segment.seq, packet, segment.fin, limit);
+    report(tcb, cx, &inserted, (segment.seq, segment.seq + segment.len));
     answer_out_of_order(tcb, cx);
     match inserted {
         Insert::Queued(mut queued) => {
@@ -138,6 +143,23 @@ fn queue_out_of_order(
             segment.packet = Some(packet);
             Err(reason)
         }
+    }
+}
+
+/// Notes what the answer reports by SACK.
+fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, SeqNum)) {
+    let (block, duplicate) = match inserted {
+        Insert::Queued(queued) => (Some(queued.block), queued.duplicate),
+        Insert::Refused(DropReason::TcpOfoDuplicate, _) => {
+            (tcb.reassembly.block_of(range.0), Some(range))
+        }
+        Insert::Refused(..) | Insert::FinNoted(_) => (None, None),
+    };
+    if let Some(range) = duplicate {
+        sack_report::on_duplicate(tcb, cx, range, Counter::TcpExtTCPDSACKOfoSent);
+    }
+    if let Some(block) = block {
+        tcb.sack_report.on_block(block);
     }
 }
 

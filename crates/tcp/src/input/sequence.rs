@@ -17,6 +17,7 @@ use crate::{
     cx::Cx,
     header::Flags,
     receive_window::receive_window,
+    sack_report,
     tcb::{Tcb, TcbFlags},
 };
 
@@ -26,7 +27,7 @@ const TS_RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 pub(super) fn check(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,
-    cx: &Cx<'_>,
+    cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
     let rst = segment.header.has(Flags::RST);
     if !rst && is_paws_reject(tcb, segment, cx.now) {
@@ -36,6 +37,7 @@ pub(super) fn check(
             return Err(DropReason::TcpPaws);
         }
         cx.count(Counter::TcpExtPAWSEstab);
+        report_old(tcb, segment, cx);
         answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedPAWS);
         return Err(DropReason::TcpPaws);
     }
@@ -55,7 +57,7 @@ pub(super) fn check(
 }
 
 /// Names why the segment is refused, and answers it.
-fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, window: u32) -> DropReason {
+fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) -> DropReason {
     if segment.header.has(Flags::RST) {
         return DropReason::TcpResetInvalid;
     }
@@ -65,6 +67,7 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, window: u32) -> Dro
         cx.count(Counter::TcpExtDelayedACKLost);
         let rcv_wnd = tcb.rcv_wnd;
         tcb.ack.enter_quick(rcv_wnd);
+        report_old(tcb, segment, cx);
     }
     answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
     if old {
@@ -76,6 +79,12 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, window: u32) -> Dro
         cx.count(Counter::TcpExtBeyondWindow);
         DropReason::TcpOverWindow
     }
+}
+
+/// Data below RCV.NXT arrived twice (RFC 2883 §4.1.1).
+fn report_old(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
+    let end = (segment.seq + segment.len).min(tcb.rcv_nxt);
+    sack_report::on_duplicate(tcb, cx, (segment.seq, end), Counter::TcpExtTCPDSACKOldSent);
 }
 
 /// Owes the ACK that tells the peer where we are.
@@ -90,8 +99,9 @@ fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
 
 /// Cuts off what was received before and what lies beyond the window. The ACK of a segment that only touches the
 /// edge still counts, else two closed windows would never open (RFC 9293 §3.10.7.4, "special allowance").
-fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &Cx<'_>, window: u32) {
+fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>, window: u32) {
     if segment.seq.lt(tcb.rcv_nxt) {
+        report_old(tcb, segment, cx);
         let old = tcb.rcv_nxt.since(segment.seq).min(segment.len);
         if let Some(packet) = segment.packet.as_mut() {
             packet.advance(old as usize);

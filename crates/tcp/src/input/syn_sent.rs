@@ -70,6 +70,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         Some(shift) => tcb.snd_wscale = shift,
         None => (tcb.snd_wscale, tcb.rcv_wscale) = (0, 0),
     }
+    tcb.flags.set(TcbFlags::SACK, options.sack_permitted && cx.config.tcp_sack);
     let timestamps = options.timestamps.filter(|_| cx.config.tcp_timestamps);
     tcb.flags.set(TcbFlags::TIMESTAMPS, timestamps.is_some());
     if let Some((value, _)) = timestamps {

@@ -1,4 +1,4 @@
-//! Losses placed by hand: what repairs them, and how fast.
+//! Losses placed by hand: what repairs them, and how fast, with duplicate ACKs alone.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -8,7 +8,18 @@ use crate::Counter;
 
 /// A established connection whose window is wide open.
 fn warm(seed: u64) -> Net {
-    let mut net = Net::established(seed);
+    warmed(Net::new(seed))
+}
+
+/// The same without SACK: duplicate ACKs are counted.
+fn warm_reno(seed: u64) -> Net {
+    let mut net = Net::new(seed);
+    net.host(Side::A).config.tcp_sack = false;
+    warmed(net)
+}
+
+fn warmed(mut net: Net) -> Net {
+    net.open();
     for _ in 0..8 {
         net.send(Side::A, &[1; 14_480]);
         net.run_for(Duration::from_millis(100));
@@ -38,7 +49,7 @@ fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
 
 #[test]
 fn one_loss_is_repaired_by_fast_retransmit() {
-    let mut net = warm(1);
+    let mut net = warm_reno(1);
     let took = send_with_losses(&mut net, 10, &[2]);
     assert_eq!(took, Duration::from_millis(30), "half a round trip, and one more");
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPRenoRecovery), 1);
@@ -49,7 +60,7 @@ fn one_loss_is_repaired_by_fast_retransmit() {
 
 #[test]
 fn two_losses_in_a_window_cost_a_round_trip_each() {
-    let mut net = warm(2);
+    let mut net = warm_reno(2);
     let took = send_with_losses(&mut net, 10, &[2, 5]);
     assert_eq!(took, Duration::from_millis(50));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPRenoRecovery), 1);
@@ -59,7 +70,7 @@ fn two_losses_in_a_window_cost_a_round_trip_each() {
 
 #[test]
 fn a_lost_tail_waits_for_the_timeout() {
-    let mut net = warm(3);
+    let mut net = warm_reno(3);
     let took = send_with_losses(&mut net, 10, &[8, 9]);
     assert!(took > Duration::from_millis(200), "{took:?}");
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 1);
@@ -68,7 +79,7 @@ fn a_lost_tail_waits_for_the_timeout() {
 
 #[test]
 fn early_retransmit_repairs_a_loss_among_three_segments() {
-    let mut net = warm(4);
+    let mut net = warm_reno(4);
     let took = send_with_losses(&mut net, 3, &[0]);
     assert_eq!(took, Duration::from_millis(30));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
@@ -81,6 +92,7 @@ fn a_superframe_lost_whole_is_refilled_in_growing_steps() {
     for side in [Side::A, Side::B] {
         net.host(side).path.gso_bytes_max = 65_536;
     }
+    net.host(Side::A).config.tcp_sack = false;
     net.open();
     for _ in 0..20 {
         net.send(Side::A, &[1; 30_000]);
@@ -166,7 +178,7 @@ fn karn_takes_no_sample_from_a_retransmission_without_timestamps() {
 
 #[test]
 fn duplicate_acks_after_recovery_start_no_second_one() {
-    let mut net = warm(9);
+    let mut net = warm_reno(9);
     send_with_losses(&mut net, 10, &[2]);
     net.run_for(Duration::from_secs(1));
     let duplicate = net.forge(Side::A);

@@ -56,6 +56,8 @@ pub(crate) struct Net {
     b: Host,
     in_flight: BTreeMap<(Instant, u64), (Side, Packet)>,
     order: u64,
+    /// Which of the next packets are lost, counted down.
+    to_drop: Vec<usize>,
     domain: Domain,
 }
 
@@ -79,6 +81,7 @@ impl Net {
             b: Host::new(&domain, FourTuple::new(b, a), seed.wrapping_mul(5) + 2),
             in_flight: BTreeMap::new(),
             order: 0,
+            to_drop: Vec::new(),
             domain,
         }
     }
@@ -239,7 +242,23 @@ impl Net {
         segments
     }
 
+    /// Loses the packets that have these places among those sent from now on.
+    pub(crate) fn drop_segments(&mut self, places: &[usize]) {
+        self.to_drop = places.to_vec();
+    }
+
+    /// Whether the packet sent now is one of those.
+    fn is_to_drop(&mut self) -> bool {
+        let lost = self.to_drop.contains(&0);
+        self.to_drop.retain(|&place| place > 0);
+        self.to_drop.iter_mut().for_each(|place| *place -= 1);
+        lost
+    }
+
     fn impair(&mut self, from: Side, packet: Packet) {
+        if self.is_to_drop() {
+            return;
+        }
         let Impairment { loss, duplicate, reorder, .. } = self.impairment;
         if self.rng.below(1000) < loss {
             return;

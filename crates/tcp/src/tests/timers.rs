@@ -107,7 +107,10 @@ fn first_segments_of_a_connection_are_acknowledged_at_once() {
 
 #[test]
 fn retransmission_doubles_its_wait_and_gives_up_after_r2() {
-    let mut net = Net::established(6);
+    let mut net = Net::new(6);
+    // A probe would come first.
+    net.host(Side::A).config.tcp_early_retrans = 0;
+    net.open();
     net.run_for(Duration::from_millis(100));
     net.impairment = BLACK_HOLE;
     let before = net.log.len();

@@ -1,0 +1,95 @@
+//! Goodput across wires that lose and reorder, in virtual time: what loss recovery and congestion control are worth.
+//!
+//! The floors asserted here are well below what is reached: they catch a regression of the mechanism, not of a percent.
+//! `cargo test -p quietline-sim --test goodput -- --nocapture` prints the figures.
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use sim::{
+        World,
+        apps::{Pattern, Receiver, Sender, connect, listen},
+    };
+    use stack::device::{Impairment, WireConfig};
+
+    /// 100 Mbit/s, 20 ms round trip, segments of 1,500 bytes, a bottleneck queue of one bandwidth-delay product.
+    fn path(forward: Impairment) -> WireConfig {
+        let delay = Duration::from_millis(10);
+        let rate_bps = Some(100_000_000);
+        WireConfig {
+            tso: false,
+            forward: Impairment { rate_bps, delay, queue_packets: 330, ..forward },
+            backward: Impairment { rate_bps, delay, ..Impairment::default() },
+            ..WireConfig::default()
+        }
+    }
+
+    /// Bits per second of payload from the first byte written to the end of the stream.
+    fn goodput(seed: u64, wire: &WireConfig, length: u64) -> f64 {
+        let mut world = World::pair(seed, &WireConfig { seed, ..wire.clone() }).expect("a wire");
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let mut sender = Sender::new(0, Arc::clone(&client), Pattern(seed), length);
+        let mut receiver = Receiver::new(1, Arc::clone(&server), Pattern(seed), 1 << 20);
+        let start = world.elapsed();
+        let done = world.run(Duration::from_secs(3600), |world| {
+            let sent = sender.step(world);
+            receiver.step(world) && sent
+        });
+        done.unwrap_or_else(|stalled| panic!("seed {seed}: {stalled:?}"));
+        let took = world.elapsed() - start;
+        let hosts = world.hosts.clone();
+        client.close(&hosts[0], &mut world.cx);
+        server.close(&hosts[1], &mut world.cx);
+        listener.close(&hosts[1], &mut world.cx);
+        #[expect(clippy::cast_precision_loss, reason = "a stream is far below 2^53 bits")]
+        let bits = (length * 8) as f64;
+        bits / took.as_secs_f64()
+    }
+
+    /// Median over seeds, in Mbit/s.
+    fn median(name: &str, forward: Impairment, length: u64) -> f64 {
+        let wire = path(forward);
+        let mut figures: Vec<f64> =
+            (1..=9).map(|seed| goodput(seed, &wire, length) / 1e6).collect();
+        figures.sort_by(f64::total_cmp);
+        println!(
+            "{name}: median {:.2} Mbit/s, from {:.2} to {:.2}",
+            figures[4], figures[0], figures[8]
+        );
+        figures[4]
+    }
+
+    #[test]
+    fn a_clean_path_is_filled() {
+        assert!(median("clean", Impairment::default(), 20_000_000) > 40.0);
+    }
+
+    #[test]
+    fn one_percent_loss() {
+        let loss = Impairment { loss: 0.01, ..Impairment::default() };
+        assert!(median("1% loss", loss, 4_000_000) > 3.0);
+    }
+
+    #[test]
+    fn half_a_percent_loss_and_reordering() {
+        let loss = Impairment {
+            loss: 0.005,
+            reorder: 0.02,
+            reorder_delay: Duration::from_millis(4),
+            ..Impairment::default()
+        };
+        assert!(median("0.5% loss, 2% reordered by 4 ms", loss, 4_000_000) > 3.0);
+    }
+
+    #[test]
+    fn reordering_alone() {
+        let reorder = Impairment {
+            reorder: 0.02,
+            reorder_delay: Duration::from_millis(4),
+            ..Impairment::default()
+        };
+        assert!(median("2% reordered by 4 ms", reorder, 4_000_000) > 6.0);
+    }
+}

@@ -1,0 +1,197 @@
+//! RACK: a transmission is lost when one that left enough later has arrived.
+//!
+//! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6; Linux: tcp_recovery.c.
+//!
+//! Time replaces counting: lost retransmissions, lost tails behind a later segment and small flights are found the same
+//! way. How much later is enough follows the path: a quarter of the smallest round trip at first, nothing while no
+//! reordering was ever seen, and more for every round in which the peer reports that a retransmission was needless.
+//!
+//! Transmissions are looked at in the order they were made, in two queues: entries sent once, which are in that order
+//! already, and `send_queue`'s list of retransmissions. Each stops at the first that is not due, so that an ACK costs a
+//! step per loss it declares.
+//!
+//! Not here: tail loss probes (`tlp`), what a loss means for the window (`recovery`).
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{
+    acked::{Acked, Transmission},
+    counters::Counter,
+    cx::Cx,
+    recovery::CaState,
+    send_queue::{Entry, EntryFlags},
+    seq::SeqNum,
+    tcb::Tcb,
+};
+
+/// Recoveries after which an enlarged window is forgotten (RFC 8985 §6.2 step 4: RACK.reo_wnd_persist).
+const PERSIST_RECOVERIES: u8 = 16;
+
+/// See the module head. Names as in RFC 8985 §5.3.
+#[derive(Clone, Debug)]
+pub(crate) struct Rack {
+    /// The transmission that left last of those which arrived: RACK.xmit_ts and RACK.end_seq.
+    newest: Option<Transmission>,
+    /// RACK.rtt: how long it took.
+    rtt: Duration,
+    /// RACK.fack: behind the highest byte that arrived.
+    fack: SeqNum,
+    /// RACK.dsack_round: SND.NXT when the window was last enlarged; once per round trip.
+    duplicate_round: Option<SeqNum>,
+    /// RACK.reo_wnd_mult: quarters of the smallest round trip.
+    window_mult: u8,
+    /// RACK.reo_wnd_persist.
+    persist: u8,
+    /// RACK.reordering_seen.
+    pub(crate) reordering_seen: bool,
+}
+
+impl Rack {
+    pub(crate) fn new(snd_una: SeqNum) -> Self {
+        Self {
+            newest: None,
+            rtt: Duration::ZERO,
+            fack: snd_una,
+            duplicate_round: None,
+            window_mult: 1,
+            persist: PERSIST_RECOVERIES,
+            reordering_seen: false,
+        }
+    }
+
+    /// RFC 8985 §6.2 steps 2 and 3. Answers whether reordering was seen.
+    fn on_delivered(&mut self, acked: &Acked, highest: SeqNum, now: Instant) -> bool {
+        if let Some(newest) = acked.newest
+            && self.newest.is_none_or(|before| newest.is_after(&before))
+        {
+            self.newest = Some(newest);
+            self.rtt = now - newest.sent_at;
+        }
+        let reordered = acked.lowest_original.is_some_and(|lowest| lowest.lt(self.fack));
+        self.reordering_seen |= reordered;
+        self.fack = self.fack.max(highest);
+        reordered
+    }
+
+    /// RFC 8985 §6.2 step 4: a needless retransmission was reported.
+    fn on_duplicate(&mut self, snd_una: SeqNum, snd_nxt: SeqNum) {
+        if self.duplicate_round.is_some_and(|round| snd_una.lt(round)) {
+            return;
+        }
+        self.duplicate_round = Some(snd_nxt);
+        self.window_mult = self.window_mult.saturating_add(1);
+        self.persist = PERSIST_RECOVERIES;
+    }
+
+    /// A timeout proved needless: what its retransmissions said of the order of arrivals is out of date.
+    pub(crate) fn forget_newest(&mut self) {
+        self.newest = None;
+    }
+
+    /// A recovery ended.
+    pub(crate) fn on_recovery_end(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.window_mult = 1;
+        }
+    }
+}
+
+/// Takes what an ACK delivered.
+pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
+    let highest = tcb.send_queue.highest_sacked().map_or(tcb.snd_una, |end| end.max(tcb.snd_una));
+    if tcb.recovery.rack.on_delivered(acked, highest, cx.now) {
+        cx.count(Counter::TcpExtTCPSACKReorder);
+    }
+    if acked.duplicate.is_some() {
+        tcb.recovery.rack.on_duplicate(tcb.snd_una, tcb.snd_nxt);
+    }
+}
+
+/// RFC 8985 §6.2 step 4: how much later than a lost transmission the one that proves it left.
+fn reordering_window(tcb: &Tcb, cx: &Cx<'_>) -> Duration {
+    let rack = &tcb.recovery.rack;
+    if !rack.reordering_seen {
+        let threshold = u32::from(cx.config.tcp_reordering);
+        let recovering = matches!(tcb.recovery.state(), CaState::Recovery | CaState::Loss);
+        if recovering || tcb.send_queue.sacked_segments(tcb.mss.effective()) >= threshold {
+            return Duration::ZERO;
+        }
+    }
+    let quarter = tcb.rtt.min_rtt().unwrap_or(Duration::ZERO) / 4;
+    (quarter * u32::from(rack.window_mult)).min(tcb.rtt.srtt().unwrap_or(Duration::ZERO))
+}
+
+/// What one look at the flight found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Found {
+    /// Something was marked lost.
+    pub(crate) lost: bool,
+    /// How long until the next one will be, unless it arrives.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// RFC 8985 §6.2 step 5: marks what is lost.
+pub(crate) fn detect(tcb: &mut Tcb, cx: &Cx<'_>) -> Found {
+    let Some(newest) = tcb.recovery.rack.newest else { return Found::default() };
+    let patience = tcb.recovery.rack.rtt + reordering_window(tcb, cx);
+    let due = |entry: &Entry| {
+        let this = Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() };
+        // A wait of zero means lost. An entry that left later than all that arrived is never due.
+        newest.is_after(&this).then(|| (entry.sent_at + patience) - cx.now)
+    };
+    let again = detect_retransmissions(tcb, cx, due);
+    let first = detect_originals(tcb, due);
+    let wait = again.wait.into_iter().chain(first.wait).min();
+    Found { lost: again.lost || first.lost, wait }
+}
+
+/// Entries sent once, oldest first.
+fn detect_originals(tcb: &mut Tcb, due: impl Fn(&Entry) -> Option<Duration>) -> Found {
+    let mut lost = false;
+    let mut index = tcb.send_queue.scan_start();
+    while index < tcb.send_queue.sent_count() {
+        let entry = tcb.send_queue.entry(index);
+        if entry.flags.contains(EntryFlags::SACKED) {
+            index = tcb.send_queue.after_sacked(index);
+            continue;
+        }
+        if !entry.flags.intersects(EntryFlags::LOST | EntryFlags::EVER_RETRANSMITTED) {
+            match due(entry) {
+                Some(Duration::ZERO) => {
+                    tcb.send_queue.mark_lost(index);
+                    lost = true;
+                }
+                wait => {
+                    tcb.send_queue.set_scan_start(index);
+                    return Found { lost, wait };
+                }
+            }
+        }
+        index += 1;
+    }
+    tcb.send_queue.set_scan_start(index);
+    Found { lost, wait: None }
+}
+
+/// Entries sent again, in the order of that.
+fn detect_retransmissions(
+    tcb: &mut Tcb,
+    cx: &Cx<'_>,
+    due: impl Fn(&Entry) -> Option<Duration>,
+) -> Found {
+    let mut lost = false;
+    while let Some(index) = tcb.send_queue.oldest_retransmission() {
+        match due(tcb.send_queue.entry(index)) {
+            Some(Duration::ZERO) => {
+                tcb.send_queue.mark_lost(index);
+                cx.count(Counter::TcpExtTCPLostRetransmit);
+                lost = true;
+            }
+            wait => return Found { lost, wait },
+        }
+    }
+    Found { lost, wait: None }
+}

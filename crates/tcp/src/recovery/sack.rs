@@ -1,0 +1,113 @@
+//! Recovery with SACK: losses are what RACK finds, the window follows PRR.
+//!
+//! Above: `recovery::on_ack` and the reordering timer. RFC 8985, RFC 6675 (pipe), RFC 6937bis; Linux: tcp_fastretrans_alert,
+//! tcp_rack_reo_timeout.
+//!
+//! Limited transmit needs no rule of its own: what is reported by SACK has left the pipe, so new data takes its place.
+//!
+//! Not here: which transmissions are lost (`rack`), recovery without SACK (`recovery`).
+
+use core::time::Duration;
+
+use super::{
+    CaState,
+    undo::{self, Undo},
+};
+use crate::{
+    acked::Acked,
+    counters::Counter,
+    cx::Cx,
+    rack, retransmit,
+    tcb::{Tcb, TcbFlags},
+    tlp,
+};
+
+/// An ACK was processed. Answers when the reordering timer is due, if it has to run.
+pub(super) fn on_ack(
+    tcb: &mut Tcb,
+    cx: &Cx<'_>,
+    acked: &Acked,
+    rtt: Option<Duration>,
+) -> Option<Duration> {
+    rack::on_ack(tcb, cx, acked);
+    tlp::on_ack(tcb, cx, acked);
+    undo::on_ack(tcb, cx, acked);
+    let taken_back = match tcb.recovery.state {
+        CaState::Loss => undo::process_loss(tcb, cx, acked),
+        _ => undo::process(tcb, cx, acked),
+    };
+    if taken_back {
+        tcb.recovery.state = calm(tcb);
+    }
+    let recovering = matches!(tcb.recovery.state, CaState::Recovery | CaState::Loss);
+    if recovering && tcb.snd_una.ge(tcb.recovery.recover) {
+        leave(tcb);
+    }
+    let found = rack::detect(tcb, cx);
+    match tcb.recovery.state {
+        CaState::Open | CaState::Disorder if tcb.send_queue.lost_bytes() > 0 => {
+            enter(tcb, cx, acked.delivered);
+        }
+        CaState::Open | CaState::Disorder => {
+            tcb.recovery.state = calm(tcb);
+            if acked.bytes > 0 {
+                super::grow(tcb, cx, acked.bytes, rtt);
+            }
+        }
+        CaState::Recovery => {
+            if acked.delivered > 0 {
+                let safe = acked.bytes > 0 && !found.lost;
+                tcb.congestion.on_recovery_ack(acked.delivered, tcb.pipe(), safe);
+            }
+        }
+        CaState::Loss => {
+            if acked.bytes > 0 {
+                super::grow(tcb, cx, acked.bytes, rtt);
+            }
+        }
+    }
+    found.wait
+}
+
+/// Open, or Disorder while the peer reports holes.
+pub(super) fn calm(tcb: &Tcb) -> CaState {
+    if tcb.send_queue.sacked_bytes() > 0 { CaState::Disorder } else { CaState::Open }
+}
+
+/// Everything that recovery began with is acknowledged.
+fn leave(tcb: &mut Tcb) {
+    if tcb.recovery.state == CaState::Recovery {
+        tcb.congestion.on_recovery_complete();
+    }
+    tcb.recovery.rack.on_recovery_end();
+    tcb.recovery.state = calm(tcb);
+}
+
+/// A loss was found: one reduction for everything in flight.
+fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
+    // What was in flight before this ACK and had not arrived.
+    let arrived = tcb.send_queue.sacked_bytes();
+    let flight = tcb.snd_nxt.since(tcb.snd_una).saturating_sub(arrived) + delivered;
+    tcb.recovery.recover = tcb.snd_nxt;
+    tcb.recovery.since = cx.now;
+    tcb.recovery.state = CaState::Recovery;
+    tcb.recovery.probe = None;
+    tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
+    cx.count(Counter::TcpExtTCPSackRecovery);
+    tcb.congestion.on_enter_sack_recovery(flight);
+    tcb.congestion.on_recovery_ack(delivered, tcb.pipe(), false);
+}
+
+/// The reordering timer ran out: what waited for a late arrival is lost.
+pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
+    tcb.timers.stop_rtx();
+    if tcb.send_queue.sent_count() == 0 || !tcb.flags.contains(TcbFlags::SACK) {
+        return;
+    }
+    let found = rack::detect(tcb, cx);
+    let calm = matches!(tcb.recovery.state, CaState::Open | CaState::Disorder);
+    if calm && tcb.send_queue.lost_bytes() > 0 {
+        enter(tcb, cx, 0);
+    }
+    retransmit::arm_watch(tcb, cx, found.wait, false);
+}

@@ -1,0 +1,155 @@
+//! What the receiver reports by SACK and D-SACK.
+
+use std::vec::Vec;
+
+use super::net::{Net, Side};
+use crate::{Counter, Flags, SeqNum};
+
+const MSS: u32 = 1000;
+
+/// Gives B the segment number `index` behind RCV.NXT of the start, as A would send it.
+fn give(net: &mut Net, start: SeqNum, index: u32) {
+    let mut header = net.forge(Side::B);
+    header.seq = start + index * MSS;
+    net.inject(Side::B, &header, &[7; MSS as usize]);
+}
+
+/// The blocks of B's last segment, as segment numbers.
+fn blocks(net: &Net, start: SeqNum) -> Vec<(u32, u32)> {
+    let last = net.sent_by(Side::B, 0).last().copied().cloned().expect("B answered");
+    let number = |seq: SeqNum| (seq - start) / i32::try_from(MSS).unwrap();
+    let number = |seq| u32::try_from(number(seq)).unwrap();
+    last.header.options.sack_blocks.iter().map(|&(l, r)| (number(l), number(r))).collect()
+}
+
+fn receiver(seed: u64) -> (Net, SeqNum) {
+    let mut net = Net::established(seed);
+    let start = net.tcb(Side::B).rcv_nxt;
+    (net, start)
+}
+
+#[test]
+fn both_syns_permit_sack() {
+    let net = Net::established(1);
+    let syns = net.log.iter().filter(|sent| sent.header.has(Flags::SYN));
+    let permitted: Vec<bool> = syns.map(|sent| sent.header.options.sack_permitted).collect();
+    assert_eq!(permitted, [true, true]);
+    net.finish_clean();
+}
+
+#[test]
+fn either_side_may_do_without() {
+    for off in [Side::A, Side::B] {
+        let mut net = Net::new(2);
+        net.host(off).config.tcp_sack = false;
+        net.open();
+        for side in [Side::A, Side::B] {
+            assert!(!net.tcb(side).info().sack);
+        }
+        let start = net.tcb(Side::B).rcv_nxt;
+        give(&mut net, start, 2);
+        assert_eq!(blocks(&net, start), []);
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn the_block_that_changed_last_comes_first() {
+    let (mut net, start) = receiver(3);
+    give(&mut net, start, 2);
+    assert_eq!(blocks(&net, start), [(2, 3)]);
+    give(&mut net, start, 4);
+    assert_eq!(blocks(&net, start), [(4, 5), (2, 3)]);
+    give(&mut net, start, 6);
+    give(&mut net, start, 8);
+    // Three fit beside the timestamps.
+    assert_eq!(blocks(&net, start), [(8, 9), (6, 7), (4, 5)]);
+    give(&mut net, start, 3);
+    assert_eq!(blocks(&net, start), [(2, 5), (8, 9), (6, 7)]);
+    give(&mut net, start, 9);
+    assert_eq!(blocks(&net, start), [(8, 10), (2, 5), (6, 7)]);
+    give(&mut net, start, 0);
+    assert_eq!(blocks(&net, start), [(8, 10), (2, 5), (6, 7)]);
+    give(&mut net, start, 1);
+    assert_eq!(blocks(&net, start), [(8, 10), (6, 7)]);
+    give(&mut net, start, 5);
+    give(&mut net, start, 7);
+    assert_eq!(blocks(&net, start), []);
+    net.finish_clean();
+}
+
+#[test]
+fn a_segment_below_the_window_is_reported_once() {
+    let (mut net, start) = receiver(4);
+    give(&mut net, start, 0);
+    give(&mut net, start, 1);
+    give(&mut net, start, 3);
+    give(&mut net, start, 0);
+    assert_eq!(blocks(&net, start), [(0, 1), (3, 4)]);
+    give(&mut net, start, 5);
+    assert_eq!(blocks(&net, start), [(5, 6), (3, 4)]);
+    assert_eq!(net.count(Side::B, Counter::TcpExtTCPDSACKOldSent), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn a_duplicate_out_of_order_is_followed_by_its_block() {
+    let (mut net, start) = receiver(5);
+    for index in [2, 3, 4, 6] {
+        give(&mut net, start, index);
+    }
+    give(&mut net, start, 3);
+    assert_eq!(blocks(&net, start), [(3, 4), (2, 5), (6, 7)]);
+    assert_eq!(net.count(Side::B, Counter::TcpExtTCPDSACKOfoSent), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn an_original_that_its_timestamp_makes_old_is_reported_too() {
+    let (mut net, start) = receiver(6);
+    give(&mut net, start, 0);
+    net.run_for(core::time::Duration::from_millis(600));
+    give(&mut net, start, 1);
+    let mut late = net.forge(Side::B);
+    late.seq = start;
+    late.options.timestamps = late.options.timestamps.map(|(value, echo)| (value - 1, echo));
+    net.inject(Side::B, &late, &[7; MSS as usize]);
+    assert_eq!(net.count(Side::B, Counter::TcpExtPAWSEstab), 1);
+    assert_eq!(blocks(&net, start), [(0, 1)]);
+    net.finish_clean();
+}
+
+#[test]
+fn full_segments_leave_the_report_to_an_ack() {
+    let (mut net, start) = receiver(7);
+    give(&mut net, start, 0);
+    net.tcb(Side::B).set_nodelay(true);
+    let before = net.log.len();
+    let header = net.forge(Side::B);
+    // Data waits while the duplicate comes: both leave in one batch.
+    net.call(Side::B, |tcb, cx| {
+        let mut old = header.clone();
+        old.seq = start;
+        let packet = cx.pool.alloc_from(&[7; MSS as usize]).unwrap();
+        let _ = crate::input(tcb, &old, packet, cx);
+        tcb.send(cx, &[&[1; 1448][..]], false)
+    })
+    .unwrap();
+    let sent = net.sent_by(Side::B, before);
+    let lens: Vec<u32> = sent.iter().map(|sent| sent.len).collect();
+    assert_eq!(lens, [1448, 0]);
+    assert_eq!(blocks(&net, start), [(0, 1)]);
+    net.finish_clean();
+}
+
+#[test]
+fn without_dsack_nothing_is_reported_twice() {
+    let mut net = Net::new(8);
+    net.host(Side::B).config.tcp_dsack = false;
+    net.open();
+    let start = net.tcb(Side::B).rcv_nxt;
+    give(&mut net, start, 0);
+    give(&mut net, start, 0);
+    assert_eq!(blocks(&net, start), []);
+    net.finish_clean();
+}

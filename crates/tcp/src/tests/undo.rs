@@ -1,0 +1,141 @@
+//! Losses that were none: what is taken back, and by which evidence.
+
+use core::time::Duration;
+
+use super::net::{Impairment, Net, Side};
+use crate::{Counter, TcpConfig, TcpInfo};
+
+const MSS: usize = 1448;
+const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
+
+/// An established connection whose window is wide open; No probe comes before a timeout.
+fn warm(seed: u64, timestamps: bool) -> Net {
+    warm_with(seed, |config| config.tcp_timestamps = timestamps)
+}
+
+fn warm_with(seed: u64, configure: impl FnOnce(&mut TcpConfig)) -> Net {
+    let mut net = Net::new(seed);
+    let config = &mut net.host(Side::A).config;
+    config.tcp_early_retrans = 0;
+    configure(config);
+    net.open();
+    for _ in 0..8 {
+        net.send(Side::A, &[1; 10 * MSS]);
+        net.run_for(Duration::from_millis(100));
+        assert_eq!(net.recv(Side::B).len(), 10 * MSS);
+    }
+    net.tcb(Side::A).set_nodelay(true);
+    net
+}
+
+/// The path takes 300 ms longer for a moment: longer than the timeout, which finds more to send than the window holds.
+fn delay_spike(net: &mut Net) -> (TcpInfo, TcpInfo) {
+    let before = net.tcb(Side::A).info();
+    let delay = net.delay;
+    net.delay += Duration::from_millis(300);
+    net.send(Side::A, &[1; 40 * MSS]);
+    net.run_for(Duration::from_millis(300));
+    net.delay = delay;
+    net.run_for(Duration::from_millis(25));
+    let after = net.tcb(Side::A).info();
+    net.run_for(Duration::from_millis(1000));
+    assert_eq!(net.recv(Side::B).len(), 40 * MSS);
+    (before, after)
+}
+
+#[test]
+fn a_spurious_timeout_is_found_by_frto() {
+    let mut net = warm(1, false);
+    let (before, after) = delay_spike(&mut net);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 1);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSpuriousRTOs), 1);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPLossUndo), 1);
+    assert!(after.cwnd >= before.cwnd && after.ssthresh == before.ssthresh, "{after:?}");
+    assert!(after.total_retrans <= 1, "{after:?}");
+    net.finish_clean();
+}
+
+#[test]
+fn a_spurious_timeout_is_found_by_its_timestamp() {
+    for sack in [false, true] {
+        let mut net = warm_with(2, |config| {
+            config.tcp_sack = sack;
+            config.tcp_frto = false;
+        });
+        let (before, after) = delay_spike(&mut net);
+        assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 1, "sack {sack}");
+        assert_eq!(net.count(Side::A, Counter::TcpExtTCPLossUndo), 1, "sack {sack}");
+        assert!(after.cwnd >= before.cwnd && after.ssthresh == before.ssthresh, "{after:?}");
+        assert!(after.total_retrans <= 1, "{after:?}");
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn without_frto_and_timestamps_everything_is_sent_again() {
+    let mut net = warm_with(3, |config| {
+        config.tcp_timestamps = false;
+        config.tcp_frto = false;
+    });
+    let (before, after) = delay_spike(&mut net);
+    assert!(after.ssthresh < before.ssthresh, "{after:?}");
+    net.finish_clean();
+}
+
+#[test]
+fn a_true_timeout_stays() {
+    for timestamps in [false, true] {
+        let mut net = warm(4, timestamps);
+        let before = net.tcb(Side::A).info();
+        net.impairment = BLACK_HOLE;
+        for _ in 0..10 {
+            net.send(Side::A, &[1; MSS]);
+        }
+        net.run_for(Duration::from_millis(100));
+        net.impairment = Impairment::default();
+        for _ in 0..4 {
+            net.send(Side::A, &[2; MSS]);
+        }
+        net.run_for(Duration::from_secs(2));
+        assert_eq!(net.recv(Side::B).len(), 14 * MSS);
+        let after = net.tcb(Side::A).info();
+        assert!(after.ssthresh < before.ssthresh);
+        for undo in [Counter::TcpExtTCPLossUndo, Counter::TcpExtTCPSpuriousRTOs] {
+            assert_eq!(net.count(Side::A, undo), 0);
+        }
+        net.finish_clean();
+    }
+}
+
+/// One segment is overtaken by eight, by more than the reordering window.
+fn overtaken(net: &mut Net) -> (TcpInfo, TcpInfo) {
+    let before = net.tcb(Side::A).info();
+    let delay = net.delay;
+    net.delay = delay + Duration::from_millis(15);
+    net.send(Side::A, &[1; MSS]);
+    net.delay = delay;
+    net.send(Side::A, &[1; 8 * MSS]);
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.recv(Side::B).len(), 9 * MSS);
+    (before, net.tcb(Side::A).info())
+}
+
+#[test]
+fn a_needless_fast_retransmit_is_undone_by_dsack() {
+    let mut net = warm(5, false);
+    let (before, after) = overtaken(&mut net);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPDSACKUndo), 1);
+    assert!(after.cwnd >= before.cwnd && after.ssthresh == before.ssthresh, "{after:?}");
+    net.finish_clean();
+}
+
+#[test]
+fn a_needless_fast_retransmit_is_undone_by_its_timestamp() {
+    let mut net = warm(6, true);
+    let (before, after) = overtaken(&mut net);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPFullUndo), 1);
+    assert!(after.cwnd >= before.cwnd && after.ssthresh == before.ssthresh, "{after:?}");
+    net.finish_clean();
+}
