@@ -1,6 +1,6 @@
 //! Streams across impaired wires: the bytes that arrive are the bytes that were sent, and no packet is lost track of.
 //!
-//! Replay one seed with `SEED=n cargo test -p quietline-sim --test transfer`.
+//! Replay one seed with `SEED=n cargo test -p quietline-sim --test transfer`; run more of them with `SEEDS=n`.
 
 #[cfg(test)]
 mod tests {
@@ -94,7 +94,8 @@ mod tests {
             let seed = seed.parse().expect("SEED is a number");
             return both_ways(seed, &wire(seed), 300_000);
         }
-        for seed in 0..300 {
+        let seeds = std::env::var("SEEDS").map_or(2000, |seeds| seeds.parse().expect("a number"));
+        for seed in 0..seeds {
             both_ways(seed, &wire(seed), 100_000);
         }
     }
