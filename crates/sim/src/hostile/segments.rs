@@ -68,12 +68,16 @@ impl Play<'_> {
         bend_options(&mut header, options, &connection.peer);
         let len = if synchronizing { 0 } else { payload_len(len) };
         let payload = connection.payload(header.seq, len);
+        // Nobody knows yet where in the stream this lies.
+        let unplaced =
+            (connection.irs.is_none() && len > 0).then_some(connection.peer.tuple.remote);
         let mut segment = frame::tcp(PEER_IP, HOST_IP, &header, &payload);
         insert_options(&mut segment, options_bytes);
         frame::fix_tcp_checksum(PEER_IP, HOST_IP, &mut segment);
         if header.seq == connection.peer.snd_nxt && !header.has(Flags::RST) {
             connection.peer.snd_nxt += header.segment_len(len);
         }
+        self.tainted.extend(unplaced);
         self.give_packet(&Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment));
     }
 }
