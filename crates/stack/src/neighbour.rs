@@ -250,9 +250,12 @@ impl Neighbor {
         self.mac
     }
 
-    /// An upper layer has proof that packets arrive: TCP saw new data acknowledged (Linux's `dst_confirm`).
+    /// An upper layer has proof that packets arrive: TCP saw new data acknowledged (Linux's `dst_confirm`). Proof from
+    /// before the last change is about what was believed then.
     pub fn on_confirmed(&mut self, at: Instant) {
-        self.confirmed = self.confirmed.max(Some(at));
+        if at > self.updated {
+            self.confirmed = self.confirmed.max(Some(at));
+        }
     }
 
     /// A packet from the neighbour, or one that claims to be, told its link address.

@@ -12,6 +12,7 @@ use std::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use pkt::{DropReason, Instant, Packet, PacketList};
@@ -40,6 +41,10 @@ const RESOLVED: u64 = 1 << 48;
 /// default a host may have more connections on its link than that.
 const OVERFLOW: usize = 8;
 
+/// How finely progress of connections is noted: the line is shared by all of them, and what depends on it takes
+/// seconds.
+const CONFIRM_GRANULARITY: Duration = Duration::from_millis(500);
+
 /// Timers of neighbours run on the first core: ARP is not a data path.
 const CORE: CoreId = CoreId(0);
 
@@ -55,6 +60,9 @@ pub(crate) struct NeighborEntry {
     published: AtomicU64,
     /// Held for one event; what it asks for is done after it is released.
     state: Mutex<Neighbor>,
+    /// When a connection last made progress through this neighbour. Written by whoever holds a connection, taken over
+    /// by the next event. Relaxed: a hint.
+    confirmed_ns: AtomicU64,
     /// Entries in the timer wheel. Every event may want a timer, and a station can cause events as fast as it likes: an
     /// entry for each would be memory for the asking.
     armed: Armed,
@@ -137,6 +145,7 @@ impl NeighborTable {
             this: this.clone(),
             published: AtomicU64::new(0),
             state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
+            confirmed_ns: AtomicU64::new(0),
             armed: Armed::new(),
         });
         entries.map.insert((device, ip), Arc::clone(&entry));
@@ -184,6 +193,15 @@ impl NeighborEntry {
         (published & RESOLVED != 0).then(|| MacAddr::from_bits(published & (RESOLVED - 1)))
     }
 
+    /// An upper layer has proof that packets arrive through this neighbour.
+    #[inline]
+    pub(crate) fn confirm(&self, now: Instant) {
+        let confirmed = Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed));
+        if now - confirmed >= CONFIRM_GRANULARITY {
+            self.confirmed_ns.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
     /// Whether the table may forget this entry once nobody else refers to it.
     fn may_collect(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
@@ -209,6 +227,7 @@ impl NeighborEntry {
         let (actions, deadline) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let before = state.state();
+            state.on_confirmed(Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed)));
             let actions = apply(&mut state, cx, &host.neighbours().config);
             if state.state() == NudState::Failed && before != NudState::Failed {
                 cx.count(Counter::NeighResFailed, 1);

@@ -367,6 +367,13 @@ impl Tcb {
         &self.tuple
     }
 
+    /// SND.UNA: it moves when the peer has received something new from us.
+    #[inline]
+    #[must_use]
+    pub fn snd_una(&self) -> SeqNum {
+        self.snd_una
+    }
+
     /// Our millisecond timestamp clock at `now`, as sent in TSval.
     pub(crate) fn ts_now(&self, now: Instant) -> u32 {
         segment::ts_clock(now, self.ts_offset)

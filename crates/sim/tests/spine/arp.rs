@@ -1,13 +1,14 @@
 //! ARP: what is answered, what is learnt, and what becomes of packets that wait for an answer.
 
 use std::{
+    io::IoSlice,
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
 use pkt::DropReason;
 use sim::{
-    Rig, RigConfig,
+    Peer, Rig, RigConfig,
     frame::{self, Ipv4, Seen},
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
@@ -23,6 +24,7 @@ use stack::{
     socket::TcpSocket,
     sysctl::Sysctls,
 };
+use tcp::{Flags, Options};
 
 const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
 const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
@@ -180,6 +182,51 @@ fn nobody_answers_and_a_connection_learns_of_it() {
     socket.close(&host, &mut rig.world.cx);
     drop(socket);
     drop(host);
+    rig.finish();
+}
+
+/// What the host asks while something goes on for five minutes, once a second.
+fn questions_during(rig: &mut Rig, mut once: impl FnMut(&mut Rig) -> Vec<Seen>) -> usize {
+    let mut asked = 0;
+    for _ in 0..300 {
+        asked += questions(&once(rig)).len();
+        rig.pass(Duration::from_secs(1));
+    }
+    asked
+}
+
+#[test]
+fn a_connection_that_makes_progress_confirms_its_next_hop() {
+    let mut rig = silent_rig(&[]);
+    rig.answers_arp = true;
+    let listener = rig.listen(80, 8);
+    let mut peer = Peer::open(&mut rig, 80, 2000, Options::default());
+    let socket = listener.accept().expect("a connection");
+    let host = rig.host();
+    rig.take();
+    let asked = questions_during(&mut rig, |rig| {
+        socket.send(&host, &mut rig.world.cx, &[IoSlice::new(b".")]).expect("room");
+        let seen = rig.take();
+        peer.hear(&seen);
+        peer.send_next(rig, Flags::ACK, b"");
+        seen
+    });
+    assert_eq!(asked, 0);
+    socket.abort(&host, &mut rig.world.cx);
+    listener.close(&host, &mut rig.world.cx);
+    drop((socket, listener, host));
+    rig.finish();
+}
+
+#[test]
+fn without_proof_the_next_hop_is_asked_now_and_then() {
+    let mut rig = silent_rig(&[]);
+    rig.answers_arp = true;
+    let asked = questions_during(&mut rig, |rig| {
+        ping(rig, 1);
+        rig.take()
+    });
+    assert!((4..20).contains(&asked), "{asked} times in five minutes");
     rig.finish();
 }
 

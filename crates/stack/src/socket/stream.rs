@@ -87,6 +87,8 @@ pub(crate) struct StreamState {
     /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
     /// timestamps above all) must not run backwards when it passes from one to another.
     latest: Instant,
+    /// SND.UNA when the next hop was last confirmed.
+    confirmed: SeqNum,
 }
 
 impl TcpSocket {
@@ -98,7 +100,7 @@ impl TcpSocket {
         tcb: Box<Tcb>,
         dst: Option<Arc<Dst>>,
     ) -> Arc<Self> {
-        let latest = Instant::ZERO;
+        let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
@@ -110,7 +112,7 @@ impl TcpSocket {
             finishing: AtomicBool::new(false),
             armed: Armed::new(),
             icmp: Mutex::new(None),
-            lock: SocketLock::new(StreamState { tcb, dst, hashed: true, latest }),
+            lock: SocketLock::new(StreamState { tcb, dst, hashed: true, latest, confirmed }),
             wmem: Arc::default(),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -340,6 +342,7 @@ impl StreamState {
     pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         self.synchronise(cx);
         tcp::output(&mut self.tcb, &mut cx.tcp(host.tcp_config()));
+        self.confirm_neighbor(cx.now);
         self.transmit(socket, host, cx);
         match self.tcb.state() {
             State::Close => self.unhash(socket, host),
@@ -348,6 +351,16 @@ impl StreamState {
         }
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb);
+    }
+
+    /// What the peer has acknowledged has passed the next hop: it need not be asked whether it is there (`dst_confirm`).
+    fn confirm_neighbor(&mut self, now: Instant) {
+        let snd_una = self.tcb.snd_una();
+        if core::mem::replace(&mut self.confirmed, snd_una) != snd_una
+            && let Some(neighbor) = self.dst.as_ref().and_then(|dst| dst.neighbor.as_ref())
+        {
+            neighbor.confirm(now);
+        }
     }
 
     /// Hands the segments in `cx.out` to IP along the socket's cached path.
