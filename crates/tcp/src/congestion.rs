@@ -7,7 +7,7 @@
 //! and deflation in recovery, the collapse on a time-out, validation while the application is the
 //! bottleneck, restart after idle, undo. An algorithm decides two things: the growth on an
 //! acknowledgment and the new `ssthresh` on a loss. It is a variant of the closed `Policy`;
-//! another one (CUBIC, DCTCP) adds a variant, its file beside `congestion/reno.rs` and an arm in
+//! another one (DCTCP) adds a variant, its file beside `congestion/reno.rs` and an arm in
 //! each `match`. One that steers by a model of the path (BBR) also reads the times in
 //! [`AckSample`].
 //!
@@ -23,14 +23,19 @@
 //!
 //! Not here: when a loss is detected and what is sent again, pacing.
 
+mod cubic;
+mod hystart;
 mod prr;
 mod reno;
 mod window;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use pkt::Instant;
 
+use self::cubic::Cubic;
+use self::hystart::{HyStart, Verdict};
 use self::prr::Prr;
 use self::reno::Reno;
 use self::window::{Usage, Window};
@@ -48,19 +53,22 @@ const DUP_ACK_SEGMENTS: u32 = 3;
 /// An algorithm by name, as `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION` know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// RFC 5681 growth with RFC 6582 recovery.
+    /// RFC 9438, with the slow start of RFC 9406.
     #[default]
+    Cubic,
+    /// RFC 5681 growth with RFC 6582 recovery.
     Reno,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 1] = [Self::Reno];
+    pub const ALL: [Self; 2] = [Self::Cubic, Self::Reno];
 
     /// Linux's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Cubic => "cubic",
             Self::Reno => "reno",
         }
     }
@@ -143,20 +151,31 @@ pub struct Congestion {
     window: Window,
     policy: Policy,
     usage: Usage,
-    /// `cwnd` and `ssthresh` before the last reduction, for [`Congestion::undo`].
-    prior: Option<(u32, u32)>,
+    /// What was before the last reduction, for [`Congestion::undo`]. Allocated with the first loss.
+    prior: Option<Box<Prior>>,
     /// Bytes by which duplicate acknowledgments may still inflate the window (RFC 5681 §3.2, step
     /// 4): one segment for each that is outstanding, so that a flood of forged ones buys nothing.
     inflation_left: u32,
+    /// Watches the first slow start for a growing queue; `None` once it is over, and for Reno.
+    hystart: Option<HyStart>,
     /// Recovery with SACK runs.
     prr: Option<Prr>,
     initial_window_segments: u32,
     slow_start_limit_segments: u32,
 }
 
+/// What a reduction may return to.
+#[derive(Clone, Debug)]
+struct Prior {
+    cwnd: u32,
+    ssthresh: u32,
+    policy: Policy,
+}
+
 /// The algorithm's own state.
 #[derive(Clone, Debug)]
 enum Policy {
+    Cubic(Cubic),
     Reno(Reno),
 }
 
@@ -174,6 +193,7 @@ impl Congestion {
             usage: Usage::default(),
             prior: None,
             inflation_left: 0,
+            hystart: hystart_of(config.algorithm),
             prr: None,
             initial_window_segments: config.initial_window_segments.max(1),
             slow_start_limit_segments: config.slow_start_limit_segments.max(1),
@@ -184,6 +204,8 @@ impl Congestion {
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm() {
             self.policy = Policy::new(algorithm);
+            self.hystart =
+                hystart_of(algorithm).filter(|_| self.window.ssthresh == SSTHRESH_INFINITE);
         }
     }
 
@@ -199,7 +221,9 @@ impl Congestion {
         if ssthresh != SSTHRESH_INFINITE {
             self.window.set_ssthresh(rescale(ssthresh));
         }
-        self.prior = self.prior.map(|(cwnd, ssthresh)| (rescale(cwnd), rescale(ssthresh)));
+        if let Some(prior) = &mut self.prior {
+            (prior.cwnd, prior.ssthresh) = (rescale(prior.cwnd), rescale(prior.ssthresh));
+        }
     }
 
     /// The handshake lost a segment: the first flight is one segment (RFC 5681 §3.1).
@@ -211,22 +235,41 @@ impl Congestion {
     ///
     /// A window the application does not fill says nothing about the path and stays (RFC 7661
     /// §4.3).
-    pub fn on_ack(&mut self, sample: &AckSample) {
+    ///
+    /// Answers whether a growing round trip ended slow start.
+    pub fn on_ack(&mut self, sample: &AckSample) -> bool {
         if !self.is_cwnd_limited() {
-            return;
+            if let Policy::Cubic(cubic) = &mut self.policy {
+                cubic.pause(sample.now);
+            }
+            return false;
         }
+        let mut stopped = false;
         let counted = if self.in_slow_start() {
+            let divisor = match self.hystart.as_mut().map(|hystart| hystart.on_ack(sample)) {
+                Some(Verdict::Stop) => {
+                    stopped = true;
+                    self.hystart = None;
+                    self.window.set_ssthresh(self.window.cwnd);
+                    1
+                }
+                Some(Verdict::Grow(divisor)) => divisor,
+                None => 1,
+            };
             let limit = self.slow_start_limit_segments.saturating_mul(self.window.mss);
             let counted = sample.acked_bytes.min(limit);
-            counted - self.window.slow_start(counted)
+            let used = self.window.slow_start(counted / divisor);
+            if self.in_slow_start() { 0 } else { counted.saturating_sub(used * divisor) }
         } else {
             sample.acked_bytes
         };
         if counted != 0 {
             match &mut self.policy {
+                Policy::Cubic(cubic) => cubic.avoid(&mut self.window, counted, sample),
                 Policy::Reno(reno) => reno.avoid(&mut self.window, counted),
             }
         }
+        stopped
     }
 
     /// Output ran: notes whether the window was the bottleneck. Call it outside recovery, when
@@ -262,6 +305,9 @@ impl Congestion {
     pub fn on_idle(&mut self, idle: Duration, rto: Duration, now: Instant) {
         let floor = self.initial_window().min(self.window.cwnd);
         self.window.ssthresh = self.remembered_ssthresh();
+        if let Policy::Cubic(cubic) = &mut self.policy {
+            cubic.pause(now);
+        }
         let mut cwnd = self.window.cwnd;
         let mut left = idle;
         while cwnd > floor && left > rto {
@@ -358,6 +404,7 @@ impl Congestion {
         self.inflation_left = 0;
         self.prr = None;
         match &mut self.policy {
+            Policy::Cubic(cubic) => cubic.on_rto(),
             Policy::Reno(reno) => reno.on_rto(),
         }
         self.window.set_cwnd(self.window.mss);
@@ -366,7 +413,9 @@ impl Congestion {
     /// The last reduction proved needless (Eifel, F-RTO, D-SACK): both variables return to at least
     /// what they were.
     pub fn undo(&mut self) {
-        if let Some((cwnd, ssthresh)) = self.prior.take() {
+        if let Some(prior) = self.prior.take() {
+            let Prior { cwnd, ssthresh, policy } = *prior;
+            self.policy = policy;
             self.window.set_cwnd(self.window.cwnd.max(cwnd));
             self.window.ssthresh = self.window.ssthresh.max(ssthresh);
             self.inflation_left = 0;
@@ -375,8 +424,12 @@ impl Congestion {
     }
 
     fn reduce_ssthresh(&mut self, in_flight: u32) {
-        self.prior = Some((self.window.cwnd, self.window.ssthresh));
+        let Window { cwnd, ssthresh, .. } = self.window;
+        self.prior = Some(Box::new(Prior { cwnd, ssthresh, policy: self.policy.clone() }));
+        // RFC 9406 §4.2: for the first slow start only.
+        self.hystart = None;
         let ssthresh = match &mut self.policy {
+            Policy::Cubic(cubic) => cubic.on_loss(&self.window, in_flight),
             Policy::Reno(reno) => reno.on_loss(&self.window, in_flight),
         };
         self.window.set_ssthresh(ssthresh);
@@ -438,6 +491,7 @@ impl Congestion {
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         match self.policy {
+            Policy::Cubic(_) => Algorithm::Cubic,
             Policy::Reno(_) => Algorithm::Reno,
         }
     }
@@ -465,9 +519,14 @@ impl Congestion {
 impl Policy {
     fn new(algorithm: Algorithm) -> Self {
         match algorithm {
+            Algorithm::Cubic => Self::Cubic(Cubic::default()),
             Algorithm::Reno => Self::Reno(Reno::default()),
         }
     }
+}
+
+fn hystart_of(algorithm: Algorithm) -> Option<HyStart> {
+    (algorithm == Algorithm::Cubic).then(HyStart::default)
 }
 
 #[cfg(test)]

@@ -234,7 +234,12 @@ pub(crate) fn on_ack(
 
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
     let (snd_una, snd_nxt) = (tcb.snd_una, tcb.snd_nxt);
-    tcb.congestion.on_ack(&AckSample { now: cx.now, acked_bytes, rtt, snd_una, snd_nxt });
+    let sample = AckSample { now: cx.now, acked_bytes, rtt, snd_una, snd_nxt };
+    if tcb.congestion.on_ack(&sample) {
+        let segments = tcb.congestion.cwnd_segments();
+        cx.count(Counter::TcpExtTCPHystartDelayDetect);
+        cx.counters.add(Counter::TcpExtTCPHystartDelayCwnd, u64::from(segments));
+    }
 }
 
 fn open(tcb: &mut Tcb) {

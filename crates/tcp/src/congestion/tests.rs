@@ -12,7 +12,8 @@ const MSS: u32 = 1000;
 const RTO: Duration = Duration::from_millis(200);
 
 fn fresh() -> Congestion {
-    Congestion::new(&CongestionConfig::default(), MSS)
+    let config = CongestionConfig { algorithm: Algorithm::Reno, ..CongestionConfig::default() };
+    Congestion::new(&config, MSS)
 }
 
 fn ack(acked_bytes: u32) -> AckSample {
@@ -276,16 +277,51 @@ fn names_lead_back() {
     assert_eq!(Algorithm::from_name("vegas"), None);
 }
 
+#[test]
+fn prr_sends_in_proportion_to_what_arrives() {
+    let mut congestion = avoiding();
+    congestion.on_sent(&sent(5 * MSS, true, Instant::ZERO));
+    congestion.on_enter_sack_recovery(20 * MSS);
+    // ssthresh is two and a half segments; of twenty in flight one was lost, and the head may leave at once.
+    let ssthresh = congestion.ssthresh();
+    assert_eq!(ssthresh, 2500);
+    congestion.on_recovery_ack(MSS, 18 * MSS, false);
+    assert_eq!(congestion.cwnd(), 19 * MSS, "the fast retransmission");
+    congestion.on_transmitted(MSS);
+    let mut pipe = 19 * MSS;
+    let mut out = MSS;
+    for arrived in 2..=18 {
+        pipe -= MSS;
+        congestion.on_recovery_ack(MSS, pipe, true);
+        let room = congestion.cwnd().saturating_sub(pipe) / MSS * MSS;
+        congestion.on_transmitted(room);
+        (pipe, out) = (pipe + room, out + room);
+        assert!(out <= MSS + arrived * MSS, "no more leaves than arrives");
+    }
+    assert!(pipe.abs_diff(ssthresh) <= MSS, "{pipe}: the flight is what it should become");
+    congestion.on_recovery_complete();
+    assert_eq!(congestion.cwnd(), ssthresh);
+}
+
 proptest! {
     /// Whatever is told in whatever order, the window stays within its bounds.
     #[test]
-    fn bounds_hold(mss in 1u32..70_000, steps in proptest::collection::vec((0u8..9, any::<u32>()), 0..60)) {
-        let mut congestion = Congestion::new(&CongestionConfig::default(), mss);
+    fn bounds_hold(
+        mss in 1u32..70_000,
+        cubic: bool,
+        steps in proptest::collection::vec((0u8..14, any::<u32>()), 0..60),
+    ) {
+        let algorithm = if cubic { Algorithm::Cubic } else { Algorithm::Reno };
+        let config = CongestionConfig { algorithm, ..CongestionConfig::default() };
+        let mut congestion = Congestion::new(&config, mss);
         let mut now = Instant::ZERO;
         for (step, amount) in steps {
             now += Duration::from_millis(50);
             match step {
-                0 => congestion.on_ack(&ack(amount)),
+                0 => {
+                    let rtt = Some(Duration::from_millis(u64::from(amount % 1000)));
+                    congestion.on_ack(&AckSample { now, rtt, ..ack(amount) });
+                }
                 1 => congestion.on_enter_recovery(amount),
                 2 => congestion.on_dup_ack(),
                 3 => congestion.on_partial_ack(amount, amount / 2),
@@ -293,6 +329,11 @@ proptest! {
                 5 => congestion.on_rto(amount, amount % 2 == 0),
                 6 => congestion.on_sent(&sent(amount, amount % 2 == 0, now)),
                 7 => congestion.on_idle(Duration::from_millis(u64::from(amount)), RTO, now),
+                8 => congestion.on_enter_sack_recovery(amount),
+                9 => congestion.on_recovery_ack(amount, amount / 3, amount % 2 == 0),
+                10 => congestion.on_transmitted(amount),
+                11 => congestion.on_recovery_complete(),
+                12 => congestion.on_repaired_loss(amount),
                 _ => congestion.undo(),
             }
             congestion.check();

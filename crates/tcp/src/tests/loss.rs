@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::net::{Impairment, Net, Side};
-use crate::Counter;
+use crate::{Algorithm, Counter};
 
 /// A established connection whose window is wide open.
 fn warm(seed: u64) -> Net {
@@ -138,7 +138,9 @@ fn every_segment_out_of_order_is_answered_at_once() {
 
 #[test]
 fn timeout_halves_ssthresh_once_and_slow_starts() {
-    let mut net = warm(7);
+    let mut net = Net::new(7);
+    net.host(Side::A).options.congestion = Algorithm::Reno;
+    let mut net = warmed(net);
     net.tcb(Side::A).set_nodelay(true);
     let flight = 20;
     net.impairment = BLACK_HOLE;

@@ -1,0 +1,243 @@
+//! CUBIC: the window is a cubic function of the time since the last loss.
+//!
+//! RFC 9438; Linux: tcp_cubic.c.
+//!
+//! It returns fast to where the loss was (W_max), stays around it, then looks for more ever faster: growth depends on time
+//! and not on the round trip. Where Reno would grow faster (short round trips, small windows) it grows as Reno does.
+//!
+//! Everything is in bytes and milliseconds, in integers.
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use super::AckSample;
+use super::window::Window;
+
+/// β_cubic = 0.7 (RFC 9438 §4.6).
+const BETA: (u32, u32) = (7, 10);
+
+/// α_cubic = 3 × (1 − β) / (1 + β) = 9 / 17 (RFC 9438 §4.3): with it the average window equals Reno's.
+const ALPHA: (u64, u64) = (9, 17);
+
+/// 1 / C in units of the arithmetic here: C = 0.4 segments/s³ (RFC 9438 §5.1) is 4 segments / 10¹⁰ ms³.
+const C: (u128, u128) = (4, 10_000_000_000);
+
+/// Times beyond this count as this, so that cubes stay in bounds: 1,000 s.
+const TIME_MS_MAX: u64 = 1_000_000;
+
+/// CUBIC's state. Names as in RFC 9438 §4.1.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cubic {
+    /// When this stage of congestion avoidance began; `None` before its first acknowledgment.
+    epoch: Option<Instant>,
+    /// The last acknowledgment that was looked at: time in which the window is not used does not count.
+    last: Instant,
+    /// K: time from the epoch until the window is back at `origin`.
+    k_ms: u64,
+    /// The plateau: W_max, or the window of the epoch when that is larger.
+    origin: u32,
+    /// W_max: the window at the last loss; 0 before the first.
+    w_max: u32,
+    /// cwnd_prior: the window before the last reduction.
+    cwnd_prior: u32,
+    /// W_est: what Reno would have.
+    w_est: u64,
+    /// Remainders of the two divisions by the window.
+    est_rest: u64,
+    rest: u64,
+    /// The last round-trip time.
+    rtt: Duration,
+}
+
+impl Cubic {
+    /// Congestion avoidance (RFC 9438 §4.2–4.5).
+    pub(super) fn avoid(&mut self, window: &mut Window, acked: u32, sample: &AckSample) {
+        let epoch = match self.epoch {
+            Some(epoch) => epoch,
+            None => self.begin(window, sample.now),
+        };
+        self.last = sample.now;
+        self.rtt = sample.rtt.unwrap_or(self.rtt);
+        let t = sample.now - epoch;
+        let cwnd = u64::from(window.cwnd);
+        self.follow_reno(window, acked);
+        if self.curve(t, window.mss) < self.w_est {
+            // §4.3: the Reno-friendly region.
+            let est = u32::try_from(self.w_est).unwrap_or(u32::MAX);
+            window.set_cwnd(window.cwnd.max(est));
+            return;
+        }
+        // §4.4 and §4.5: towards where the curve is a round trip later, at most half a window more.
+        let target = self.curve(t + self.rtt, window.mss).clamp(cwnd, cwnd + cwnd / 2);
+        self.rest += (target - cwnd) * u64::from(acked);
+        let growth = self.rest / cwnd;
+        self.rest %= cwnd;
+        window.set_cwnd(u32::try_from(cwnd + growth).unwrap_or(u32::MAX));
+    }
+
+    /// The first acknowledgment of a stage.
+    fn begin(&mut self, window: &Window, now: Instant) -> Instant {
+        self.epoch = Some(now);
+        self.origin = self.w_max.max(window.cwnd);
+        let below = u64::from(self.origin - window.cwnd);
+        // K = cbrt(below / C): in ms, 1 / C is 2.5 × 10⁹ per segment.
+        self.k_ms = cube_root(below * 2_500_000_000 / u64::from(window.mss));
+        self.w_est = u64::from(window.cwnd);
+        (self.est_rest, self.rest) = (0, 0);
+        now
+    }
+
+    /// §4.3, equation 4: W_est grows as Reno's window, slower until it is back where the reduction was.
+    fn follow_reno(&mut self, window: &Window, acked: u32) {
+        let (numerator, divisor) =
+            if self.w_est < u64::from(self.cwnd_prior) { ALPHA } else { (1, 1) };
+        self.est_rest += u64::from(acked) * u64::from(window.mss) * numerator;
+        let divisor = divisor * u64::from(window.cwnd);
+        self.w_est += self.est_rest / divisor;
+        self.est_rest %= divisor;
+    }
+
+    /// W_cubic(t), equation 1, in bytes.
+    fn curve(&self, t: Duration, mss: u32) -> u64 {
+        let t = u64::try_from(t.as_millis()).unwrap_or(TIME_MS_MAX);
+        let distance = u128::from(t.abs_diff(self.k_ms).min(TIME_MS_MAX));
+        let offset = distance.pow(3) * u128::from(mss) * C.0 / C.1;
+        let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+        let origin = u64::from(self.origin);
+        if t < self.k_ms { origin.saturating_sub(offset) } else { origin.saturating_add(offset) }
+    }
+
+    /// A loss: the new `ssthresh` (§4.6), and W_max with fast convergence (§4.7).
+    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
+        let cwnd = in_flight.min(window.cwnd);
+        self.cwnd_prior = window.cwnd;
+        self.w_max = if cwnd < self.w_max {
+            // Someone else needs room: give up more of it.
+            share(cwnd, BETA.1 + BETA.0, 2 * BETA.1)
+        } else {
+            cwnd
+        };
+        self.epoch = None;
+        share(cwnd, BETA.0, BETA.1)
+    }
+
+    /// A timeout: a new stage begins behind slow start (§4.8).
+    pub(super) fn on_rto(&mut self) {
+        self.epoch = None;
+    }
+
+    /// The window was not used: the curve waits (§5.8).
+    pub(super) fn pause(&mut self, now: Instant) {
+        if let Some(epoch) = &mut self.epoch {
+            *epoch += now - self.last;
+            self.last = now;
+        }
+    }
+}
+
+/// `bytes` × `numerator` / `divisor`.
+fn share(bytes: u32, numerator: u32, divisor: u32) -> u32 {
+    u32::try_from(u64::from(bytes) * u64::from(numerator) / u64::from(divisor)).unwrap_or(bytes)
+}
+
+/// The largest number whose cube is not above `n`, bit by bit: once per loss.
+fn cube_root(n: u64) -> u64 {
+    // 2^21 cubed is 2^63, so that 22 bits are enough and no cube overflows 66 bits.
+    let mut root = 0u64;
+    for bit in (0..22).rev() {
+        let try_root = root | 1 << bit;
+        if u128::from(try_root).pow(3) <= u128::from(n) {
+            root = try_root;
+        }
+    }
+    root
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seq::SeqNum;
+
+    const MSS: u32 = 1000;
+
+    fn at(ms: u64) -> AckSample {
+        AckSample {
+            now: Instant::from_millis(1000 + ms),
+            acked_bytes: MSS,
+            rtt: Some(Duration::from_millis(100)),
+            snd_una: SeqNum(0),
+            snd_nxt: SeqNum(0),
+        }
+    }
+
+    fn window(segments: u32) -> Window {
+        Window { cwnd: segments * MSS, ssthresh: segments * MSS, mss: MSS, cwnd_max: 1 << 30 }
+    }
+
+    #[test]
+    fn cube_roots() {
+        for (n, root) in [(0, 0), (7, 1), (8, 2), (26, 2), (27, 3), (999_999, 99), (1_000_000, 100)]
+        {
+            assert_eq!(cube_root(n), root);
+        }
+        assert_eq!(cube_root(u64::MAX), 2_642_245);
+    }
+
+    #[test]
+    fn a_loss_takes_three_tenths_and_a_second_one_lowers_the_plateau() {
+        let mut cubic = Cubic::default();
+        assert_eq!(cubic.on_loss(&window(100), 100 * MSS), 70 * MSS);
+        assert_eq!(cubic.w_max, 100 * MSS);
+        assert_eq!(cubic.on_loss(&window(80), 80 * MSS), 56 * MSS);
+        assert_eq!(cubic.w_max, 68 * MSS);
+    }
+
+    /// RFC 9438 §4.2: K = cbrt(W_max × (1 − β) / C) is cbrt(300 / 0.4) = 9.086 s for 1,000 segments.
+    #[test]
+    fn the_window_is_back_after_k() {
+        let mut cubic = Cubic::default();
+        let mut window = window(1000);
+        window.cwnd = cubic.on_loss(&window, 1000 * MSS);
+        cubic.avoid(&mut window, 0, &at(0));
+        assert_eq!(cubic.k_ms, 9085);
+        let mut half = 0;
+        for ms in (0..9085).step_by(10) {
+            // A window of 700 to 1,000 segments in 100 ms: about 85 segments in 10 ms.
+            cubic.avoid(&mut window, 85 * MSS, &at(ms));
+            if ms == 4540 {
+                half = window.cwnd;
+            }
+        }
+        assert!((950 * MSS..1001 * MSS).contains(&half), "concave: most of it is back early");
+        assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "{}", window.cwnd);
+    }
+
+    #[test]
+    fn a_short_round_trip_grows_as_reno() {
+        let mut cubic = Cubic::default();
+        let mut window = window(10);
+        window.cwnd = cubic.on_loss(&window, 10 * MSS);
+        for ms in 0..100 {
+            let sample = AckSample { rtt: Some(Duration::from_millis(1)), ..at(ms) };
+            let acked = window.cwnd;
+            cubic.avoid(&mut window, acked, &sample);
+        }
+        // A hundred round trips: nearly a segment each, where the cubic curve has gained less than one.
+        assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "{}", window.cwnd);
+    }
+
+    #[test]
+    fn time_without_use_does_not_count() {
+        let (mut used, mut idle) = (Cubic::default(), Cubic::default());
+        let mut windows = [window(100), window(100)];
+        for (cubic, window) in [&mut used, &mut idle].into_iter().zip(&mut windows) {
+            window.cwnd = cubic.on_loss(window, 100 * MSS);
+            cubic.avoid(window, MSS, &at(0));
+        }
+        idle.pause(Instant::from_millis(1000 + 60_000));
+        used.avoid(&mut windows[0], 50 * MSS, &at(1000));
+        idle.avoid(&mut windows[1], 50 * MSS, &at(61_000));
+        assert_eq!(windows[0].cwnd, windows[1].cwnd);
+    }
+}
