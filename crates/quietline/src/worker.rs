@@ -114,6 +114,9 @@ impl Worker {
             // Without queues of the operating system only timers are the worker's, and they can wait a little.
             self.sleep(&cx, ran || self.queues.is_empty(), ran);
         }
+        // Once more: the core may have been handed over just before the host went down.
+        self.core.try_run(&self.host, &mut cx);
+        cx.do_softirq();
     }
 
     /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false), until that thread

@@ -86,6 +86,20 @@ mod tests {
         run(Scenario { cores: 2, queues: 2, impairment: late(), time_wait: false });
     }
 
+    #[test]
+    fn a_server_that_is_shut_down_in_the_middle() {
+        for round in 0..8 {
+            run_until_shutdown(round, |_, server| server.shutdown());
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_shut_down_in_the_middle() {
+        for round in 0..8 {
+            run_until_shutdown(round, |client, _| client.shutdown());
+        }
+    }
+
     /// Deterministic chance: SplitMix64.
     #[derive(Clone)]
     struct Chance(u64);
@@ -401,6 +415,65 @@ mod tests {
             log.conversations.load(Ordering::Relaxed),
             begin.elapsed()
         );
+    }
+
+    /// Every thread comes back from whatever it was doing, with whatever error.
+    fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack)) {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let cores = 1 + u16::try_from(round % 2).unwrap();
+        let scenario = Scenario { cores, queues: cores, impairment: lossless(), time_wait: true };
+        let (client_stack, server_stack) = build(scenario);
+        let log = Arc::new(Log::default());
+        let listener = TcpListener::bind(&server_stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        for thread in 0..THREADS {
+            let stack = client_stack.clone();
+            let (done, doing) = (sender.clone(), Arc::clone(&log));
+            thread::spawn(move || {
+                let mut seeds = Chance(round * 1000 + thread);
+                loop {
+                    let plan = Plan::new(seeds.next());
+                    // Of two threads that use a connection one is told the error, the other sees the stream end.
+                    if plan.end == End::Duplex {
+                        continue;
+                    }
+                    doing.begin(thread, format!("client {plan:?}"));
+                    // An orderly conversation fails only because of the shutdown.
+                    if client(&stack, to, &plan).is_err() && plan.is_orderly() {
+                        break;
+                    }
+                }
+                doing.begin(thread, String::from("client done"));
+                let _ = done.send(());
+            });
+            let listener = listener.try_clone().unwrap();
+            let (done, log) = (sender.clone(), Arc::clone(&log));
+            thread::spawn(move || {
+                let thread = thread + THREADS;
+                log.begin(thread, String::from("server accepts"));
+                while let Ok((stream, peer)) = listener.accept() {
+                    log.begin(thread, format!("server of {peer}"));
+                    let _ = server(&stream);
+                    log.begin(thread, String::from("server accepts"));
+                }
+                log.begin(thread, String::from("server done"));
+                let _ = done.send(());
+            });
+        }
+        thread::sleep(Duration::from_millis(20 + 10 * round));
+        shut_down(&client_stack, &server_stack);
+        let stacks = [&client_stack, &server_stack];
+        let wait = |count| {
+            for _ in 0..count {
+                let result = receiver.recv_timeout(PATIENCE);
+                assert!(result.is_ok(), "round {round} hangs:\n{}", describe(&log, stacks));
+            }
+        };
+        wait(THREADS);
+        // The servers of a client that is gone have nobody to accept.
+        listener.close();
+        wait(THREADS);
     }
 
     fn describe(log: &Log, stacks: [&Stack; 2]) -> String {

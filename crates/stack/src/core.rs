@@ -242,11 +242,12 @@ impl Core {
             }
             cx.count(Counter::CoreMissed, 1);
         }
-        if self.kick.get().is_none() {
-            return self.run_to_idle(host, guard, cx);
-        }
         guard.reschedule();
-        let _ = self.hand_to_worker(cx);
+        if !self.hand_to_worker(cx)
+            && let Some(guard) = self.lock.claim()
+        {
+            self.run_to_idle(host, guard, cx);
+        }
     }
 
     fn run_to_idle(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
@@ -282,14 +283,18 @@ impl Core {
 
     /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
     pub(crate) fn hand_to_worker(&self, cx: &mut Cx) -> bool {
-        // The run stays owed (SCHED), and the worker's `try_own` takes it.
-        let handed = self.kick_worker();
-        if handed && let Some(host) = self.host.upgrade() {
-            let entered = cx.enter(&host);
-            cx.count(Counter::CoreHandoffs, 1);
-            cx.leave(entered);
+        // The run stays owed (SCHED), and the worker's `try_own` takes it. The workers of a host that is shut down end,
+        // but not before they have taken what was owed when it was still up.
+        let Some(host) = self.host.upgrade().filter(|host| host.check_up().is_ok()) else {
+            return false;
+        };
+        if !self.kick_worker() {
+            return false;
         }
-        handed
+        let entered = cx.enter(&host);
+        cx.count(Counter::CoreHandoffs, 1);
+        cx.leave(entered);
+        true
     }
 
     /// Arms a timer. Any context may call it.

@@ -66,6 +66,10 @@ impl Tcb {
     /// Resets the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero). Nothing queued is sent. Whoever still
     /// uses it learns that it was aborted, as with Linux's `tcp_abort`.
     pub fn abort(&mut self, cx: &mut Cx<'_>) {
+        if self.state == State::Close {
+            // Over already, perhaps in good order: what was received may still be read.
+            return;
+        }
         let owes_reset = match self.state {
             State::SynRecv
             | State::Established
@@ -79,9 +83,8 @@ impl Tcb {
             cx.count(Counter::TcpExtTCPAbortOnData);
             segment::send_reset(self, cx);
         }
-        let error = (self.state != State::Close).then_some(TcpError::Aborted);
         self.flags |= TcbFlags::ORPHAN;
-        self.finish(cx, error);
+        self.finish(cx, Some(TcpError::Aborted));
         self.receive_queue.purge(cx.pool);
     }
 
