@@ -40,10 +40,19 @@ mod tests {
         impairment: Impairment,
         /// Connections end in TIME-WAIT, which outlasts the test, instead of at once.
         time_wait: bool,
+        /// `net.core.busy_read`: microseconds that a thread polls before it sleeps.
+        busy_read: &'static str,
     }
 
-    fn lossless() -> Impairment {
-        Impairment::default()
+    /// Connections over a good wire that leave no remnant.
+    fn on_cores(cores: u16) -> Scenario {
+        Scenario {
+            cores,
+            queues: cores,
+            impairment: Impairment::default(),
+            time_wait: false,
+            busy_read: "50",
+        }
     }
 
     fn lossy() -> Impairment {
@@ -63,27 +72,32 @@ mod tests {
 
     #[test]
     fn one_core_and_a_good_wire() {
-        run(Scenario { cores: 1, queues: 1, impairment: lossless(), time_wait: false });
+        run(on_cores(1));
     }
 
     #[test]
     fn two_cores_and_a_good_wire() {
-        run(Scenario { cores: 2, queues: 2, impairment: lossless(), time_wait: false });
+        run(on_cores(2));
+    }
+
+    #[test]
+    fn two_cores_and_nobody_who_polls() {
+        run(Scenario { busy_read: "0", ..on_cores(2) });
     }
 
     #[test]
     fn two_cores_with_time_wait() {
-        run(Scenario { cores: 2, queues: 2, impairment: lossless(), time_wait: true });
+        run(Scenario { time_wait: true, ..on_cores(2) });
     }
 
     #[test]
     fn one_core_and_a_wire_that_loses() {
-        run(Scenario { cores: 1, queues: 1, impairment: lossy(), time_wait: false });
+        run(Scenario { impairment: lossy(), ..on_cores(1) });
     }
 
     #[test]
     fn two_cores_and_a_wire_that_delays_and_reorders() {
-        run(Scenario { cores: 2, queues: 2, impairment: late(), time_wait: false });
+        run(Scenario { impairment: late(), ..on_cores(2) });
     }
 
     #[test]
@@ -349,6 +363,7 @@ mod tests {
                 .device(device)
                 .address(address.parse().unwrap())
                 .cores(scenario.cores)
+                .sysctl("net.core.busy_read", scenario.busy_read)
                 .sysctl("net.ipv4.tcp_fin_timeout", "1")
                 .sysctl(
                     "net.ipv4.tcp_max_tw_buckets",
@@ -421,7 +436,7 @@ mod tests {
     fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack)) {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = 1 + u16::try_from(round % 2).unwrap();
-        let scenario = Scenario { cores, queues: cores, impairment: lossless(), time_wait: true };
+        let scenario = Scenario { time_wait: true, ..on_cores(cores) };
         let (client_stack, server_stack) = build(scenario);
         let log = Arc::new(Log::default());
         let listener = TcpListener::bind(&server_stack, "10.0.0.2:80".parse().unwrap()).unwrap();
