@@ -4,13 +4,14 @@
 //! bent from what a real peer would say next, so that few bytes lead deep into an established connection.
 //!
 //! What is asked of the host: no panic; every frame it sends is one that a host may send; received data is what the
-//! peer sent and sent data what the application wrote; frames and packets are accounted for (`books`); in the end
-//! nothing is left, no connection and no packet.
+//! peer sent and sent data what the application wrote, all of it once the peer behaves (`epilogue`); frames and packets
+//! are accounted for (`books`); in the end nothing is left, no connection and no packet.
 //!
 //! Not here: more than one host, threads, offloads.
 
 mod books;
 mod calls;
+mod epilogue;
 mod frames;
 mod input;
 mod segments;
@@ -64,6 +65,11 @@ struct Connection {
     irs: Option<SeqNum>,
     /// The same of the host's stream.
     iss: Option<SeqNum>,
+    /// The peer has sent FIN.
+    ended: bool,
+    /// The peer has used numbers beyond its stream. By the rules of windows (RFC 9293 §3.10.7.4) the host may then
+    /// ignore what it says at lower ones, for good.
+    ran_ahead: bool,
 }
 
 /// A socket that an application holds.
@@ -88,6 +94,7 @@ struct Play<'a> {
     last: Vec<u8>,
     /// Frames that wait for each other before the host may look at them.
     hold: u8,
+    short_of_memory: bool,
     /// Frames too short for a link header.
     stumps: u64,
     outcome: Outcome,
@@ -131,6 +138,7 @@ impl<'a> Play<'a> {
             tainted: BTreeSet::new(),
             last: Vec::new(),
             hold: 0,
+            short_of_memory: setting & 8 != 0,
             stumps: 0,
             outcome: Outcome::default(),
         }
@@ -239,6 +247,9 @@ impl<'a> Play<'a> {
     fn end(mut self) -> Outcome {
         self.rig.settle();
         self.look();
+        if !self.short_of_memory {
+            epilogue::play(&mut self);
+        }
         let counters = self.rig.host().counters();
         self.outcome.established = counters.tcp(tcp::Counter::TcpPassiveOpens)
             + counters.tcp(tcp::Counter::TcpActiveOpens);
@@ -279,7 +290,7 @@ fn small_limits() -> Sysctls {
 
 impl Connection {
     const fn new(peer: Peer) -> Self {
-        Self { peer, irs: None, iss: None }
+        Self { peer, irs: None, iss: None, ended: false, ran_ahead: false }
     }
 
     fn look(&mut self, header: &SegmentHeader, payload: &[u8]) {

@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(play("data-out-of-order").received, 536 + 900);
         assert_eq!(play("data-overlapping").received, 900 - 536 + 900);
         assert_eq!(play("data-in-a-batch").received, 2700);
-        assert_eq!(play("data-both-ways").sent, 0x4000);
+        assert!(play("data-both-ways").sent >= 0x4000);
         assert_eq!(play("time-wait-reopened").established, 2);
         assert_eq!(play("connect").established, 1);
         assert!(play("retransmission").sent > 0x2000);

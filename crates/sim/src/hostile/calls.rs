@@ -75,13 +75,19 @@ impl Play<'_> {
 
     pub(super) fn receive(&mut self) {
         let (at, len) = (self.input.next(), self.input.next_u16());
-        let Some(at) = self.application(at) else { return };
+        if let Some(at) = self.application(at) {
+            self.receive_at(at, len);
+        }
+    }
+
+    /// Reads up to `len` bytes, an odd number only to look at them. True if there were some.
+    pub(super) fn receive_at(&mut self, at: usize, len: u16) -> bool {
         let peek = len & 1 == 1;
         let mut buf = vec![0; usize::from(len)];
         let host = self.rig.host();
         let application = &mut self.applications[at];
         let read = application.socket.recv(&host, &mut self.rig.world.cx, &mut buf, peek);
-        let Ok(read) = read else { return };
+        let Ok(read) = read else { return false };
         let remote = application.socket.remote();
         let tainted = remote.ip() != IpAddr::V4(PEER_IP) || self.tainted.contains(&remote);
         for (offset, &byte) in (application.received..).zip(&buf[..read]) {
@@ -92,6 +98,7 @@ impl Play<'_> {
             self.outcome.received += read as u64;
         }
         self.rig.settle();
+        read > 0
     }
 
     /// The calls without data.

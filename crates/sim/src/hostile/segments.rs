@@ -74,17 +74,30 @@ impl Play<'_> {
         let mut segment = frame::tcp(PEER_IP, HOST_IP, &header, &payload);
         insert_options(&mut segment, options_bytes);
         frame::fix_tcp_checksum(PEER_IP, HOST_IP, &mut segment);
-        if header.seq == connection.peer.snd_nxt && !header.has(Flags::RST) {
-            connection.peer.snd_nxt += header.segment_len(len);
-        }
+        connection.count_sent(&header, len);
         self.tainted.extend(unplaced);
         self.give_packet(&Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment));
     }
 }
 
 impl Connection {
+    /// Moves on in the peer's stream, and notes what contradicts it.
+    fn count_sent(&mut self, header: &SegmentHeader, len: u32) {
+        // No part of the stream: neither moves RCV.NXT in a synchronized state.
+        if header.has(Flags::RST) || header.has(Flags::SYN) && self.irs.is_some() {
+            return;
+        }
+        let end = header.seq + header.segment_len(len);
+        if header.seq == self.peer.snd_nxt && !self.ended {
+            self.peer.snd_nxt = end;
+            self.ended = header.has(Flags::FIN);
+        } else if end.gt(self.peer.snd_nxt) {
+            self.ran_ahead = true;
+        }
+    }
+
     /// What the peer's stream holds from `seq` on; what lies before its first byte never gets read.
-    fn payload(&self, seq: SeqNum, len: u32) -> Vec<u8> {
+    pub(super) fn payload(&self, seq: SeqNum, len: u32) -> Vec<u8> {
         let first = self.irs.unwrap_or(seq) + 1;
         let offsets = (0..len).map(|at| (seq + at - first).cast_unsigned());
         offsets.map(|offset| PEER_PATTERN.byte(u64::from(offset))).collect()
@@ -122,9 +135,13 @@ fn bend_options(header: &mut SegmentHeader, code: u8, peer: &Peer) {
         2 => options.timestamps = Some((peer.ts_value + amount, peer.ts_recent.unwrap_or(0))),
         3 => options.mss = Some(u16::from(code)),
         4 => {
-            let left = peer.rcv_nxt - amount;
+            // From the newest data backwards, each block about half as long as the gap behind it.
             options.sack_blocks = ArrayVec::new();
-            options.sack_blocks.push((left, left + amount / 2));
+            let mut left = peer.rcv_nxt - amount * 300;
+            for _ in 0..=amount % 3 {
+                options.sack_blocks.push((left, left + amount * 100));
+                left -= amount * 300;
+            }
         }
         6 => options.timestamps = None,
         7 => {
