@@ -22,7 +22,11 @@ use rustix::{
     event::{EventfdFlags, PollFd as Poll, PollFlags, Timespec, eventfd, poll},
     io::{read, write},
 };
-use stack::{Cx, core::Core, core::Kick, host::Host};
+use stack::{
+    Cx,
+    core::{Core, CoreRun, Kick},
+    host::Host,
+};
 
 use crate::{builder::Attachment, clock, running::until};
 
@@ -108,15 +112,20 @@ impl Worker {
         while !self.stop.is_requested() {
             cx.stay_online();
             cx.now = clock::now();
-            let ran = self.core.try_run(&self.host, &mut cx);
+            let run = self.core.try_run(&self.host, &mut cx);
             cx.do_softirq();
+            if run == CoreRun::Pending {
+                continue;
+            }
             cx.go_offline();
+            let ran = run == CoreRun::Idle;
             // Without queues of the operating system only timers are the worker's, and they can wait a little.
             self.sleep(&cx, ran || self.queues.is_empty(), ran);
         }
         // Once more: the core may have been handed over just before the host went down.
-        self.core.try_run(&self.host, &mut cx);
+        let _ = self.core.try_run(&self.host, &mut cx);
         cx.do_softirq();
+        cx.go_offline();
     }
 
     /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false), until that thread

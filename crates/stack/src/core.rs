@@ -37,9 +37,9 @@ use crate::{
 /// Frames one poll of one queue may take: NAPI's weight (`net.core.dev_weight`), and what a [`Batch`] holds.
 pub const WEIGHT: usize = 64;
 
-/// Turns of a core that a thread runs because it has rung it: with [`WEIGHT`] frames each, a few milliseconds at most.
+/// Turns of a core before its runner does something else: with [`WEIGHT`] frames each, a few milliseconds at most.
 /// Linux's softirqs give up after ten rounds or 2 ms.
-const SOFTIRQ_TURNS_MAX: usize = 64;
+const TURNS_MAX: usize = 64;
 
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
@@ -56,6 +56,18 @@ pub enum PollReport {
     Pending,
     /// Every queue was found empty.
     AllDone,
+}
+
+/// What came of an attempt to run a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum CoreRun {
+    /// It has nothing left to do.
+    Idle,
+    /// Work comes in as fast as it is done: read the clock, do what else there is, and call again.
+    Pending,
+    /// Another thread runs it, and will see what this caller came for.
+    Elsewhere,
 }
 
 /// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
@@ -184,15 +196,12 @@ impl Core {
         }
     }
 
-    /// Runs turns until every queue is empty, if nobody else runs the core. Returns false when somebody does; that
-    /// owner will see what this caller came for.
-    pub fn try_run(&self, host: &Host, cx: &mut Cx) -> bool {
-        match self.lock.try_own() {
-            Some(guard) => {
-                self.run_to_idle(host, guard, cx);
-                true
-            }
-            None => false,
+    /// Runs turns until every queue is empty, if nobody else runs the core, but not for ever.
+    pub fn try_run(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+        let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
+        match self.run_turns(host, guard, cx) {
+            Some(_) => CoreRun::Pending,
+            None => CoreRun::Idle,
         }
     }
 
@@ -216,7 +225,7 @@ impl Core {
         // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
         // with `stop_polling` when it is not.
         if let Err(guard) = guard.release() {
-            self.run_to_idle(host, guard, cx);
+            self.run_for_another(host, guard, cx);
             // What it has sent may have raised other cores, and nobody else will run them.
             cx.do_softirq();
         }
@@ -230,37 +239,43 @@ impl Core {
         self.resume_worker();
     }
 
-    /// As `run_to_idle`, for a thread that came for something else: if work keeps coming in, the worker takes over.
-    fn run_for_another(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
-        for _ in 0..SOFTIRQ_TURNS_MAX {
+    /// For a thread that came for something else: if work keeps coming in, the worker takes over.
+    fn run_for_another(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
+        let Some(guard) = self.run_turns(host, guard, cx) else { return };
+        guard.reschedule();
+        if self.hand_to_worker(cx) {
+            return;
+        }
+        let mut owned = self.lock.claim();
+        while let Some(guard) = owned {
+            owned = self.run_turns(host, guard, cx);
+        }
+    }
+
+    /// Runs turns until every queue is empty and lets the core go, or gives it back after [`TURNS_MAX`]: the caller has
+    /// other things to do, and the time it has read grows old.
+    fn run_turns<'a>(
+        &self,
+        host: &Host,
+        mut guard: CoreGuard<'a, CoreState>,
+        cx: &mut Cx,
+    ) -> Option<CoreGuard<'a, CoreState>> {
+        for _ in 0..TURNS_MAX {
             if turn(host, self, &mut guard, cx) == PollReport::Pending {
                 continue;
             }
             match guard.release() {
-                Ok(()) => return self.resume_worker(),
-                Err(still_owned) => guard = still_owned,
-            }
-            cx.count(Counter::CoreMissed, 1);
-        }
-        guard.reschedule();
-        if !self.hand_to_worker(cx)
-            && let Some(guard) = self.lock.claim()
-        {
-            self.run_to_idle(host, guard, cx);
-        }
-    }
-
-    fn run_to_idle(&self, host: &Host, mut guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
-        loop {
-            while turn(host, self, &mut guard, cx) == PollReport::Pending {}
-            match guard.release() {
-                Ok(()) => return self.resume_worker(),
+                Ok(()) => {
+                    self.resume_worker();
+                    return None;
+                }
                 Err(still_owned) => guard = still_owned,
             }
             let entered = cx.enter(host);
             cx.count(Counter::CoreMissed, 1);
             cx.leave(entered);
         }
+        Some(guard)
     }
 
     /// A worker that has yielded looks at its queues again. If its flag is missed here, its sleep ends after

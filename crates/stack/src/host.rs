@@ -19,7 +19,7 @@ use tcp::{
 
 use crate::{
     config::{ConfigError, HostConfig},
-    core::{Core, CoreId},
+    core::{Core, CoreId, CoreRun},
     counters::{CounterPage, Snapshot},
     cx::{Cx, Memory},
     demux::{Demux, Entry},
@@ -117,13 +117,14 @@ impl Host {
     }
 
     /// Runs every core until none has work, as the caller's thread: the sans-IO mode and the simulator. Returns when
-    /// to call again although nothing arrives.
+    /// to call again although nothing arrives: at once if work comes in as fast as it is done.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
+        let mut pending = false;
         for core in &self.cores {
-            let _ = core.try_run(self, cx);
+            pending |= core.try_run(self, cx) == CoreRun::Pending;
         }
         cx.do_softirq();
-        self.next_deadline()
+        if pending { Some(cx.now) } else { self.next_deadline() }
     }
 
     /// When the earliest core has something to do although nothing arrives.

@@ -16,7 +16,7 @@ mod tests {
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
         config::{DeviceConfig, HostConfig},
-        core::Kick,
+        core::{CoreRun, Kick},
         device::{Doorbell, Impairment, LinkType, QueueId, Wire, WireConfig},
         host::Host,
         socket::{Listener, TcpSocket},
@@ -187,6 +187,9 @@ mod tests {
         let socket = TcpSocket::connect(&host, &mut cx, None, to).expect("a route");
         assert!(kicks.0.load(Ordering::Relaxed) > 0, "somebody must go on");
         assert!(!cx.softirq_pending());
+        // The worker comes back, too: it has a clock to read, and may be told to end.
+        assert_eq!(host.cores()[0].try_run(&host, &mut cx), CoreRun::Pending);
+        assert_eq!(host.poll(&mut cx), Some(cx.now));
         drop(socket);
     }
 }
