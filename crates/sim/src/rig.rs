@@ -50,6 +50,8 @@ pub struct RigConfig {
     pub ethernet: bool,
     /// MTU of the link.
     pub mtu: u32,
+    /// Everything beyond the link goes through the peer.
+    pub default_route: bool,
     /// Settings of the host.
     pub sysctls: Sysctls,
     /// Cores of the host. The link has one queue, so the first receives; flows and their timers are on all.
@@ -65,6 +67,7 @@ impl Default for RigConfig {
         Self {
             ethernet: true,
             mtu: 1500,
+            default_route: true,
             sysctls: Sysctls::default(),
             cores: 1,
             memory_bytes: 64 << 20,
@@ -95,7 +98,7 @@ impl Rig {
     /// When the configuration is refused.
     #[must_use]
     pub fn new(config: RigConfig) -> Self {
-        let RigConfig { ethernet, mtu, sysctls, cores, memory_bytes, seed } = config;
+        let RigConfig { ethernet, mtu, default_route, sysctls, cores, memory_bytes, seed } = config;
         let link = Arc::new(ByteLink::new(Capabilities {
             name: String::from("bytes"),
             mtu,
@@ -109,13 +112,14 @@ impl Rig {
         }));
         let mut world = World::with_memory(seed, memory_bytes);
         let everywhere = "0.0.0.0/0".parse().expect("a prefix");
+        let default = default_route.then(|| RouteSpec::via(everywhere, IpAddr::V4(PEER_IP)));
         let added = world.add_host(HostConfig {
             name: String::from("host"),
             devices: vec![DeviceConfig {
                 device: Arc::clone(&link) as _,
                 addresses: vec![format!("{HOST_IP}/24").parse().expect("a prefix")],
             }],
-            routes: vec![RouteSpec::via(everywhere, IpAddr::V4(PEER_IP))],
+            routes: default.into_iter().collect(),
             cores,
             sysctls,
             ..HostConfig::default()

@@ -130,6 +130,23 @@ fn destinations_that_are_not_ours() {
 }
 
 #[test]
+fn without_a_route_nothing_is_ours_and_nothing_is_answered() {
+    let mut rig = Rig::new(RigConfig { default_route: false, ..RigConfig::default() });
+    let far = Ipv4Addr::new(192, 0, 2, 1);
+    rig.give(&from_to(PEER_IP, far));
+    assert_eq!(rig.drops(DropReason::IpNoRoute), 1);
+    assert_eq!(rig.count(Counter::IpExtInNoRoutes), 1);
+    // A segment from there is received, but its answer has no way back.
+    let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
+    let segment = frame::tcp(far, HOST_IP, &header, b"");
+    rig.give_from(far, protocol::TCP, &segment);
+    assert_eq!(rig.drops(DropReason::IpNoRoute), 2);
+    assert_eq!(rig.count(Counter::IpOutNoRoutes), 1);
+    assert_eq!(rig.take(), []);
+    rig.finish();
+}
+
+#[test]
 fn our_address_in_a_frame_to_everybody() {
     for dst in [MacAddr::BROADCAST, GROUP_MAC] {
         let packet = from_to(PEER_IP, HOST_IP);
