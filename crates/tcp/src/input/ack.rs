@@ -180,8 +180,14 @@ pub(super) fn note_alive(tcb: &mut Tcb, now: Instant) {
 fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Duration>) {
     match tcb.timers.rtx() {
         Some(RtxPurpose::Persist) => {
+            let held = tcb.send_queue.first_unsent().is_some();
+            // Nothing was probed: a cork or missing memory holds the data, and what the peer says changes nothing. The
+            // wait must not begin anew, or a talkative peer would make it endless.
+            if held && tcb.snd_wnd > 0 && tcb.persist_backoff == 0 {
+                return;
+            }
             tcb.timers.stop_rtx();
-            if tcb.snd_wnd == 0 && tcb.send_queue.first_unsent().is_some() {
+            if held && tcb.snd_wnd == 0 {
                 timer::arm_persist(tcb, cx);
             }
         }

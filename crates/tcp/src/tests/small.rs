@@ -96,6 +96,22 @@ fn cork_holds_no_longer_than_a_timeout() {
     net.finish_clean();
 }
 
+/// Each segment of the peer once started the wait anew: a talkative peer kept a corked tail back for ever.
+#[test]
+fn cork_holds_no_longer_than_a_timeout_while_the_peer_talks() {
+    let (mut net, before) = quiet(11);
+    net.tcb(Side::A).set_header_prediction(false);
+    net.call(Side::A, |tcb, _| tcb.set_cork(true));
+    net.send(Side::A, &[1; 100]);
+    for _ in 0..6 {
+        net.send(Side::B, b"news");
+        net.run_for(Duration::from_millis(50));
+    }
+    assert_eq!(data_lens(&net, before), [100]);
+    assert_eq!(net.recv(Side::A).len(), 24);
+    net.finish_clean();
+}
+
 #[test]
 fn close_sends_what_was_held_with_its_fin() {
     let (mut net, before) = quiet(8);
