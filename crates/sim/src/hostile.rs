@@ -67,9 +67,9 @@ struct Connection {
     iss: Option<SeqNum>,
     /// The peer has sent FIN.
     ended: bool,
-    /// The peer has used numbers beyond its stream. By the rules of windows (RFC 9293 §3.10.7.4) the host may then
-    /// ignore what it says at lower ones, for good.
-    ran_ahead: bool,
+    /// The peer has ended its stream twice, or used numbers beyond it. By the rules of windows (RFC 9293 §3.10.7.4)
+    /// the host may then ignore what it says at lower ones, for good.
+    contradicts: bool,
 }
 
 /// A socket that an application holds.
@@ -290,7 +290,7 @@ fn small_limits() -> Sysctls {
 
 impl Connection {
     const fn new(peer: Peer) -> Self {
-        Self { peer, irs: None, iss: None, ended: false, ran_ahead: false }
+        Self { peer, irs: None, iss: None, ended: false, contradicts: false }
     }
 
     fn look(&mut self, header: &SegmentHeader, payload: &[u8]) {

@@ -68,7 +68,8 @@ fn known<'p>(play: &'p mut Play<'_>, at: usize) -> Option<&'p mut Connection> {
         let tuple = connection.peer.tuple;
         (tuple.local, tuple.remote) == (socket.local(), socket.remote())
     })?;
-    let understood = connection.irs.is_some() && connection.iss.is_some() && !connection.ran_ahead;
+    let understood =
+        connection.irs.is_some() && connection.iss.is_some() && !connection.contradicts;
     understood.then_some(connection)
 }
 

@@ -83,16 +83,18 @@ impl Play<'_> {
 impl Connection {
     /// Moves on in the peer's stream, and notes what contradicts it.
     fn count_sent(&mut self, header: &SegmentHeader, len: u32) {
-        // No part of the stream: neither moves RCV.NXT in a synchronized state.
-        if header.has(Flags::RST) || header.has(Flags::SYN) && self.irs.is_some() {
+        // No part of the stream: none of these moves RCV.NXT in a synchronized state.
+        let odd = header.has(Flags::SYN) || !header.has(Flags::ACK);
+        if header.has(Flags::RST) || odd && self.irs.is_some() {
             return;
         }
         let end = header.seq + header.segment_len(len);
         if header.seq == self.peer.snd_nxt && !self.ended {
             self.peer.snd_nxt = end;
             self.ended = header.has(Flags::FIN);
-        } else if end.gt(self.peer.snd_nxt) {
-            self.ran_ahead = true;
+        } else {
+            let other_end = header.has(Flags::FIN) && !(self.ended && end == self.peer.snd_nxt);
+            self.contradicts |= other_end || end.gt(self.peer.snd_nxt);
         }
     }
 
