@@ -44,6 +44,8 @@ mod tests {
         busy_read: &'static str,
         /// One stack that talks to itself.
         loopback: bool,
+        /// Without workers: the threads that wait run the stack.
+        manual: bool,
     }
 
     /// Connections over a good wire that leave no remnant.
@@ -55,6 +57,7 @@ mod tests {
             time_wait: false,
             busy_read: "50",
             loopback: false,
+            manual: false,
         }
     }
 
@@ -91,6 +94,11 @@ mod tests {
     #[test]
     fn two_cores_over_loopback() {
         run(Scenario { loopback: true, ..on_cores(2) });
+    }
+
+    #[test]
+    fn two_cores_without_workers() {
+        run(Scenario { manual: true, impairment: late(), ..on_cores(2) });
     }
 
     #[test]
@@ -366,7 +374,7 @@ mod tests {
         })
         .unwrap();
         let host = |name: &str, device: Arc<Wire>, address: &str| {
-            Stack::builder()
+            let builder = Stack::builder()
                 .name(name)
                 .device(device)
                 .address(address.parse().unwrap())
@@ -376,9 +384,9 @@ mod tests {
                 .sysctl(
                     "net.ipv4.tcp_max_tw_buckets",
                     if scenario.time_wait { "100000" } else { "0" },
-                )
-                .build()
-                .unwrap()
+                );
+            let builder = if scenario.manual { builder.manual() } else { builder };
+            builder.build().unwrap()
         };
         let server = host("server", right, "10.0.0.2/24");
         // An address of one's own is reached over loopback.
@@ -428,6 +436,9 @@ mod tests {
         let result = receiver.recv_timeout(duration + PATIENCE);
         assert!(result.is_ok(), "{scenario:?} hangs:\n{}", describe(&log, stacks));
         let at_rest = || {
+            for stack in stacks.iter().filter(|_| scenario.manual) {
+                let _ = stack.poll();
+            }
             let tables = stacks.iter().all(|stack| scenario.time_wait || stack.connections() == 0);
             tables && client_stack.memory_stats().packets_live == 0
         };
