@@ -1,0 +1,217 @@
+//! The same program against the kernel's sockets and against ours: every call answers alike.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, IoSlice, IoSliceMut, Read, Write},
+        net::{Shutdown, SocketAddr},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use quietline::{Stack, Wire, WireConfig};
+
+    /// What calls have answered, one line each.
+    #[derive(Debug, Default, PartialEq, Eq)]
+    struct Answers(Vec<String>);
+
+    impl Answers {
+        fn note<T: std::fmt::Debug>(&mut self, call: &str, result: std::io::Result<T>) {
+            self.0.push(match result {
+                Ok(value) => format!("{call}: {value:?}"),
+                Err(error) => format!("{call}: {:?}", error.kind()),
+            });
+        }
+    }
+
+    /// Segments and their answers have arrived: both stacks take microseconds for that.
+    fn a_moment() {
+        thread::sleep(Duration::from_millis(30));
+    }
+
+    /// Calls until it does not wait any more.
+    fn until_ready<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+        let begin = Instant::now();
+        loop {
+            match call() {
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock
+                        && begin.elapsed() < Duration::from_secs(10) =>
+                {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// The program, for any pair of types that look like those of `std::net`.
+    macro_rules! program {
+        ($name:ident, $stream:ty, $listener:ty) => {
+            fn $name(
+                bind: impl Fn() -> $listener,
+                connect: impl Fn(SocketAddr) -> std::io::Result<$stream>,
+            ) -> Answers {
+                let mut answers = Answers::default();
+                let pair = || {
+                    let listener = bind();
+                    let to = listener.local_addr().unwrap();
+                    let client = connect(to).unwrap();
+                    let server = listener.accept().unwrap().0;
+                    for stream in [&client, &server] {
+                        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                    }
+                    (client, server)
+                };
+                let mut buf = [0; 16];
+
+                let (mut a, b) = pair();
+                answers.note("shut for writing", a.shutdown(Shutdown::Write));
+                answers.note("shut for writing again", a.shutdown(Shutdown::Write));
+                answers.note("write after that", a.write(b"x"));
+                answers.note("the peer reads the end", (&b).read(&mut buf));
+                answers.note("and again", (&b).read(&mut buf));
+                answers.note("the peer peeks at the end", b.peek(&mut buf));
+                answers.note("the peer still writes", (&b).write(b"later"));
+                answers.note("we read it", a.read(&mut buf));
+                drop(b);
+                answers.note("the other end", a.read(&mut buf));
+                a_moment();
+                answers.note("shut when all is over", a.shutdown(Shutdown::Both));
+                answers.note("error when all is over", a.take_error().map(|e| e.is_none()));
+
+                let (mut a, mut b) = pair();
+                answers.note("shut for reading", a.shutdown(Shutdown::Read));
+                answers.note("read after that", a.read(&mut buf));
+                answers.note("the peer writes all the same", b.write(b"data"));
+                a_moment();
+                answers.note("which can be read", a.read(&mut buf));
+                answers.note("and then the end", a.read(&mut buf));
+                answers.note("the other direction works", a.write(b"yes"));
+                answers.note("it does", b.read(&mut buf));
+
+                let (mut a, mut b) = pair();
+                answers.note("shut both ways", a.shutdown(Shutdown::Both));
+                answers.note("read after that", a.read(&mut buf));
+                answers.note("write after that", a.write(b"x"));
+                answers.note("the peer reads the end", b.read(&mut buf));
+                answers.note("the peer writes into the void", b.write(b"x"));
+                a_moment();
+                answers.note("and is told", b.write(b"x"));
+                answers.note("its read after that", b.read(&mut buf));
+
+                let (mut a, mut b) = pair();
+                a.write_all(b"unread").unwrap();
+                b.write_all(b"hello").unwrap();
+                a_moment();
+                drop(b);
+                a_moment();
+                answers.note("data before a reset", a.read(&mut buf));
+                answers.note("the reset", a.read(&mut buf));
+                answers.note("once only", a.read(&mut buf));
+                answers.note("write after a reset", a.write(b"x"));
+                answers.note("shut after a reset", a.shutdown(Shutdown::Write));
+
+                let (mut a, mut b) = pair();
+                a.write_all(b"unread").unwrap();
+                a_moment();
+                drop(b);
+                a_moment();
+                let error = |e: Option<std::io::Error>| e.map(|e| e.kind());
+                answers.note("take the error", a.take_error().map(error));
+                answers.note("it is gone", a.take_error().map(error));
+                answers.note("read without an error", a.read(&mut buf));
+                answers.note("peek without an error", a.peek(&mut buf));
+                answers.note("write without an error", a.write(b"x"));
+
+                let (a, c) = pair();
+                b = c;
+                drop(a);
+                answers.note("the end", b.read(&mut buf));
+                answers.note("the first write", b.write(b"x"));
+                a_moment();
+                answers.note("the second", b.write(b"x"));
+                answers.note("read after a broken pipe", b.read(&mut buf));
+
+                let (mut a, b) = pair();
+                answers.note("write nothing", a.write(&[]));
+                a.set_nonblocking(true).unwrap();
+                answers.note("read without data", a.read(&mut buf));
+                answers.note("peek without data", a.peek(&mut buf));
+                answers
+                    .note("vectored", a.write_vectored(&[IoSlice::new(b"ab"), IoSlice::new(b"c")]));
+                let (mut one, mut two) = ([0; 1], [0; 9]);
+                let mut bufs = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+                a_moment();
+                answers.note("vectored", (&b).read_vectored(&mut bufs));
+                answers.note("zero timeout", a.set_read_timeout(Some(Duration::ZERO)));
+                b.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                answers.note("timeout", (&b).read(&mut buf));
+                let chunk = vec![0; 1 << 20];
+                let full = loop {
+                    if let Err(error) = a.write(&chunk) {
+                        break error;
+                    }
+                };
+                answers.note("full", Err::<(), _>(full));
+                answers.note("shut with a full buffer", a.shutdown(Shutdown::Write));
+                answers.note("write then", a.write(b"x"));
+
+                let listener = bind();
+                listener.set_nonblocking(true).unwrap();
+                answers.note("accept nobody", listener.accept().map(|_| ()));
+                let to = listener.local_addr().unwrap();
+                let a = connect(to).unwrap();
+                let (b, peer) = until_ready(|| listener.accept()).unwrap();
+                answers.note("names", Ok(peer == a.local_addr().unwrap()));
+                answers.note("names", Ok(b.local_addr().unwrap() == a.peer_addr().unwrap()));
+                b.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                answers.note("an accepted stream waits", (&b).read(&mut buf));
+                let left = connect(to).unwrap();
+                drop(listener);
+                a_moment();
+                answers.note("nobody accepts any more", (&left).read(&mut buf));
+                answers.note("refused", connect(to).map(|_| ()));
+                answers.note("it lives without its listener", (&a).write(b"x"));
+                answers.note("so it does", until_ready(|| (&b).read(&mut buf)));
+
+                let (mut a, b) = pair();
+                b.set_nodelay(true).unwrap();
+                answers.note("no delay", b.nodelay());
+                let clone = b.try_clone().unwrap();
+                drop(b);
+                answers.note("a clone keeps it open", (&clone).write(b"x"));
+                answers.note("it does", a.read(&mut buf));
+                a.write_all(b"y").unwrap();
+                answers.note("both ways", (&clone).read(&mut buf));
+                drop(clone);
+                answers.note("the last one closes it", a.read(&mut buf));
+                answers
+            }
+        };
+    }
+
+    program!(with_the_kernel, std::net::TcpStream, std::net::TcpListener);
+    program!(with_us, quietline::TcpStream, quietline::TcpListener);
+
+    #[test]
+    fn every_call_answers_as_the_kernel_does() {
+        let kernel = with_the_kernel(
+            || std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
+            std::net::TcpStream::connect,
+        );
+        let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
+        let host = |device, address: &str| {
+            Stack::builder().device(device).address(address.parse().unwrap()).build().unwrap()
+        };
+        let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
+        let ours = with_us(
+            || quietline::TcpListener::bind(&server, "10.0.0.2:0".parse().unwrap()).unwrap(),
+            |to| quietline::TcpStream::connect(&client, to),
+        );
+        for (kernel, ours) in kernel.0.iter().zip(&ours.0) {
+            println!("{kernel:50} {ours}");
+        }
+        assert_eq!(kernel, ours);
+    }
+}
