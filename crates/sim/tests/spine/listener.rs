@@ -175,6 +175,20 @@ fn closing_resets_what_nobody_accepted() {
 }
 
 #[test]
+fn a_handshake_is_not_continued_for_a_closed_listener() {
+    let mut rig = Rig::new(RigConfig::default());
+    let listener = rig.listen(80, 8);
+    let mut peer = Peer::new(80, 2000);
+    assert_eq!(syn(&mut rig, &mut peer), [SYN_ACK]);
+    listener.close(&rig.host(), &mut rig.world.cx);
+    rig.pass(Duration::from_secs(2));
+    assert_eq!(peer.hear(&rig.take()), [], "a repeated SYN-ACK would end in a reset");
+    assert_eq!(rig.host().established_len(), 0);
+    drop(listener);
+    rig.finish();
+}
+
+#[test]
 fn a_port_is_free_again_after_close() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();

@@ -163,6 +163,9 @@ impl RequestSocket {
 
     /// Softirq: time to repeat the SYN-ACK, or to give up.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        if self.listener.is_closed() {
+            return self.give_up(host);
+        }
         let next = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
@@ -173,10 +176,10 @@ impl RequestSocket {
         };
         self.transmit(host, cx);
         match next {
-            (RequestTimer::Keep, deadline) if !self.listener.is_closed() => {
+            (RequestTimer::Keep, deadline) => {
                 host.core(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
             }
-            _ => self.give_up(host),
+            (RequestTimer::GiveUp, _) => self.give_up(host),
         }
     }
 
