@@ -130,6 +130,60 @@ mod tests {
         }
     }
 
+    /// Every writer has a byte of its own; the readers together must find each as often as it was written.
+    #[test]
+    fn many_threads_share_one_stream() {
+        const BYTES_PER_WRITER: usize = 30_000_000;
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let (client_stack, server_stack) = build(on_cores(2));
+        let listener = TcpListener::bind(&server_stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let outward = Arc::new(TcpStream::connect(&client_stack, to).unwrap());
+        let inward = Arc::new(listener.accept().unwrap().0);
+        let log = Log::default();
+        let (sender, receiver) = mpsc::channel();
+        for writer in 0..4u8 {
+            let (outward, done) = (Arc::clone(&outward), sender.clone());
+            thread::spawn(move || {
+                let mut chance = Chance(u64::from(writer));
+                let bytes = vec![writer; 100_000];
+                let mut left = BYTES_PER_WRITER;
+                while left > 0 {
+                    let piece = left.min(1 + chance.below_usize(100_000));
+                    left -= (&*outward).write(&bytes[..piece]).unwrap();
+                }
+                let _ = done.send([0; 4]);
+            });
+        }
+        for reader in 0..4 {
+            let (inward, done) = (Arc::clone(&inward), sender.clone());
+            thread::spawn(move || {
+                let mut chance = Chance(100 + reader);
+                let (mut found, mut buf) = ([0; 4], vec![0; 100_000]);
+                loop {
+                    let piece = 1 + chance.below_usize(100_000);
+                    match (&*inward).read(&mut buf[..piece]).unwrap() {
+                        0 => break,
+                        read => buf[..read].iter().for_each(|&byte| found[usize::from(byte)] += 1),
+                    }
+                }
+                let _ = done.send(found);
+            });
+        }
+        let mut found = [0; 4];
+        for finished in 1..=8 {
+            let counts = receiver.recv_timeout(PATIENCE);
+            let stacks = [&client_stack, &server_stack];
+            let counts: [usize; 4] =
+                counts.unwrap_or_else(|_| panic!("hangs:\n{}", describe(&log, stacks)));
+            found.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            if finished == 4 {
+                outward.shutdown(Shutdown::Write).unwrap();
+            }
+        }
+        assert_eq!(found, [BYTES_PER_WRITER; 4]);
+    }
+
     /// Deterministic chance: SplitMix64.
     #[derive(Clone)]
     struct Chance(u64);
