@@ -6,6 +6,7 @@
 //! Not here: what needs no tool beyond cargo itself (fmt, clippy and doc are called directly by `.ci/run`).
 #![forbid(unsafe_code)]
 
+mod failures;
 mod findings;
 mod layers;
 mod source;

@@ -1,16 +1,18 @@
 //! Steps of a longer run: each ends passed, failed or skipped with a reason, and the run says so at its end.
 //!
 //! Output of a step is passed through as it comes; the closing lines of cargo's test runner are read on the way, so that a
-//! step that was meant to run tests and ran none fails.
+//! step that was meant to run tests and ran none fails. What went wrong is said again at the very end (`failures`), because a
+//! log that is cut keeps its end.
 //!
 //! Not here: which steps there are (`suite`).
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
+use std::io::{BufRead as _, BufReader, PipeReader, Write as _};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::failures::{Failures, Tail};
 use crate::source::root;
 
 /// How a step ended.
@@ -94,26 +96,58 @@ pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     })
 }
 
+/// Runs a command that talks too much; what it said last is shown when it fails.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<Outcome> {
+    let shown = announce(command);
+    let mut tail = Tail::default();
+    let status = follow(command, &shown, |line| {
+        tail.push(line);
+        Ok(())
+    })?;
+    let tally = Tally::default();
+    Ok(if status.success() {
+        println!("{}", tail.last());
+        Outcome::Passed(tally)
+    } else {
+        Outcome::Failed(format!("{shown}: {status}\n{tail}"), tally)
+    })
+}
+
 /// Runs a command that runs tests; fails when it ran none.
 pub(crate) fn run_tests(command: &mut Command) -> Result<Outcome> {
     let shown = announce(command);
-    let mut child =
-        command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {shown}"))?;
-    let stdout = child.stdout.take().context("the child has no output")?;
     let mut tally = Tally::default();
-    for line in BufReader::new(stdout).lines() {
-        let line = line.context("reading test output")?;
+    let mut failures = Failures::default();
+    let status = follow(command, &shown, |line| {
         tally.read(&line);
-        writeln!(std::io::stdout(), "{line}").context("writing test output")?;
-    }
-    let status = child.wait().context("waiting for the tests")?;
+        failures.read(&line);
+        writeln!(std::io::stdout(), "{line}").context("writing test output")
+    })?;
     Ok(if !status.success() {
-        Outcome::Failed(format!("{shown}: {status}"), tally)
+        Outcome::Failed(format!("{shown}: {status}\n{failures}"), tally)
     } else if tally.passed == 0 {
         Outcome::Failed(format!("{shown}: ran no test"), tally)
     } else {
         Outcome::Passed(tally)
     })
+}
+
+/// Runs a command to its end and gives every line it prints, to either output, to `take`.
+fn follow(
+    command: &mut Command,
+    shown: &str,
+    mut take: impl FnMut(String) -> Result<()>,
+) -> Result<ExitStatus> {
+    let (reader, writer): (PipeReader, _) = std::io::pipe().context("making a pipe")?;
+    command.stdout(writer.try_clone().context("making a pipe")?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("starting {shown}"))?;
+    // Our ends of the pipe live in the command; without this the reader would never see its end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line.with_context(|| format!("reading from {shown}"))?;
+        take(String::from_utf8_lossy(&line).into_owned())?;
+    }
+    child.wait().with_context(|| format!("waiting for {shown}"))
 }
 
 /// Prints the command as one could type it, and returns it.

@@ -146,7 +146,7 @@ fn fuzz_one(target: &str) -> Result<Outcome> {
     }
     // cargo-fuzz starts cargo itself; the one that runs us may be of another toolchain.
     command.env_remove("CARGO").args(["--", &limit, "-rss_limit_mb=4096", "-timeout=20"]);
-    steps::run(&mut command)
+    steps::run_quietly(&mut command)
 }
 
 fn has_nightly() -> bool {
