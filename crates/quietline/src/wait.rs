@@ -65,11 +65,11 @@ const YIELD_EVERY: Duration = Duration::from_micros(5);
 /// Runs the core of the awaited connection for `net.core.busy_read` µs, unless somebody else does.
 fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
     let host = stack.host();
-    let budget = Duration::from_micros(u64::from(host.sysctls().busy_read));
-    if budget.is_zero() {
-        return ready();
-    }
     clock::with_cx(|cx| {
+        let budget = Duration::from_micros(u64::from(cx.sysctls_of(host).busy_read));
+        if budget.is_zero() {
+            return;
+        }
         let end = cx.now + budget;
         let mut next_yield = cx.now + YIELD_EVERY;
         host.cores()[usize::from(core.0)].busy_poll(host, cx, |cx| {

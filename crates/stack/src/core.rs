@@ -423,7 +423,7 @@ fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
 /// Polls every queue once in round robin, [`WEIGHT`] frames at most each, until `net.core.netdev_budget` is used.
 fn poll_queues(host: &Host, state: &mut CoreState, cx: &mut Cx) -> PollReport {
     let mut report = PollReport::AllDone;
-    let mut budget = host.sysctls().netdev_budget as usize;
+    let mut budget = cx.sysctls().netdev_budget as usize;
     for _ in 0..state.rx_queues.len() {
         if budget == 0 {
             cx.count(Counter::SoftnetTimeSqueeze, 1);

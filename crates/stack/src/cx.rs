@@ -15,6 +15,7 @@ use crate::{
     core::Core,
     counters::{Counter, CounterPage},
     host::Host,
+    sysctl::Sysctls,
 };
 
 /// Softirq rounds a context runs before it hands the rest to the workers, as Linux's `MAX_SOFTIRQ_RESTART` leaves
@@ -58,9 +59,41 @@ pub struct Cx {
     reader: Rc<epoch::Reader>,
     /// Cores that this context owns and must run: the softirq pending mask.
     softirq: VecDeque<Arc<Core>>,
-    /// Counter pages, one per host entered so far; `current` is the one being counted on.
-    pages: Vec<(u64, Arc<CounterPage>)>,
+    /// One per host entered so far; `current` is the one being run.
+    views: Vec<HostView>,
     current: usize,
+}
+
+/// What a context keeps of a host it has entered.
+#[derive(Debug)]
+struct HostView {
+    /// The host's number; 0 is none.
+    host: u64,
+    /// What this context counts for it.
+    page: Arc<CounterPage>,
+    /// Number of `sysctls`.
+    generation: u64,
+    sysctls: Arc<Sysctls>,
+}
+
+impl HostView {
+    /// Before any host is entered.
+    fn nowhere() -> Self {
+        Self { host: 0, page: Arc::default(), generation: 0, sysctls: Arc::default() }
+    }
+
+    fn new(host: &Host) -> Self {
+        let (generation, sysctls) = host.live_sysctls().present();
+        Self { host: host.id(), page: host.register_page(), generation, sysctls }
+    }
+
+    /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
+    #[inline]
+    fn refresh(&mut self, host: &Host) {
+        if self.generation != host.live_sysctls().generation() {
+            (self.generation, self.sysctls) = host.live_sysctls().present();
+        }
+    }
 }
 
 /// Returned by [`Cx::enter`]; gives the previous host's counters back to [`Cx::leave`].
@@ -81,7 +114,7 @@ impl Cx {
             out: PacketList::new(),
             reader: Rc::new(memory.rcu.reader()),
             softirq: VecDeque::with_capacity(8),
-            pages: vec![(0, Arc::new(CounterPage::default()))],
+            views: vec![HostView::nowhere()],
             current: 0,
         }
     }
@@ -95,16 +128,17 @@ impl Cx {
     /// Counts for `host` from here on, until `leave`.
     pub(crate) fn enter(&mut self, host: &Host) -> Entered {
         let previous = Entered(self.current);
-        if self.pages[self.current].0 != host.id() {
-            self.current = match self.pages.iter().position(|(id, _)| *id == host.id()) {
+        if self.views[self.current].host != host.id() {
+            self.current = match self.views.iter().position(|view| view.host == host.id()) {
                 Some(index) => index,
                 None => {
                     self.forget_closed_hosts(previous.0);
-                    self.pages.push((host.id(), host.register_page()));
-                    self.pages.len() - 1
+                    self.views.push(HostView::new(host));
+                    self.views.len() - 1
                 }
             };
         }
+        self.views[self.current].refresh(host);
         previous
     }
 
@@ -115,17 +149,35 @@ impl Cx {
 
     /// A context that outlives many hosts must not keep their pages: only ours is left then. Indices in use stay.
     fn forget_closed_hosts(&mut self, in_use: usize) {
-        while self.pages.len() > in_use + 1
-            && self.pages.last().is_some_and(|(id, page)| *id != 0 && Arc::strong_count(page) == 1)
+        while self.views.len() > in_use + 1
+            && self
+                .views
+                .last()
+                .is_some_and(|view| view.host != 0 && Arc::strong_count(&view.page) == 1)
         {
-            self.pages.pop();
+            self.views.pop();
         }
     }
 
     /// The counter page of the host being run.
     #[must_use]
     pub fn counters(&self) -> &CounterPage {
-        &self.pages[self.current].1
+        &self.views[self.current].page
+    }
+
+    /// The settings of the host being run, as they were when it was entered.
+    #[inline]
+    #[must_use]
+    pub fn sysctls(&self) -> &Sysctls {
+        &self.views[self.current].sysctls
+    }
+
+    /// The settings of `host`, for who is about to enter it.
+    pub fn sysctls_of(&mut self, host: &Host) -> &Sysctls {
+        let entered = self.enter(host);
+        let index = self.current;
+        self.leave(entered);
+        &self.views[index].sysctls
     }
 
     /// Adds `n` to a counter of the host being run.
@@ -142,13 +194,14 @@ impl Cx {
     }
 
     /// The view of this context that the TCP engine takes.
-    pub(crate) fn tcp<'a>(&'a mut self, config: &'a tcp::TcpConfig) -> tcp::Cx<'a> {
+    pub(crate) fn tcp(&mut self) -> tcp::Cx<'_> {
+        let view = &self.views[self.current];
         tcp::Cx {
             now: self.now,
             pool: &mut self.pool,
-            counters: &self.pages[self.current].1.tcp,
+            counters: &view.page.tcp,
             out: &mut self.out,
-            config,
+            config: &view.sysctls.tcp,
             rng: &mut self.rng,
         }
     }

@@ -13,9 +13,7 @@ use std::{
 };
 
 use pkt::Instant;
-use tcp::{
-    FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, TcpConfig,
-};
+use tcp::{FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions};
 
 use crate::{
     config::{ConfigError, HostConfig},
@@ -31,7 +29,7 @@ use crate::{
         Dst,
         fib::{Fib, RouteKind},
     },
-    sysctl::Sysctls,
+    sysctl::{LiveSysctls, SysctlError, Sysctls},
 };
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -48,8 +46,7 @@ const LOOPBACK: u32 = 0;
 pub struct Host {
     id: u64,
     name: String,
-    sysctls: Sysctls,
-    tcp_config: TcpConfig,
+    sysctls: LiveSysctls,
     devices: Vec<Arc<dyn Device>>,
     fib: Fib,
     /// Bumped by every change of routes; a cached path with another number is resolved anew.
@@ -80,11 +77,9 @@ impl Host {
         let mut devices = vec![loopback];
         devices.extend(config.devices.iter().map(|entry| Arc::clone(&entry.device)));
         let fib = build_fib(&config, devices.len())?;
-        let tcp_config = config.sysctls.tcp_config();
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
-            tcp_config,
             fib,
             route_generation: AtomicU32::new(0),
             neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
@@ -99,7 +94,7 @@ impl Host {
             down: AtomicBool::new(false),
             pages: Mutex::default(),
             devices,
-            sysctls: config.sysctls,
+            sysctls: LiveSysctls::new(config.sysctls),
         });
         host.attach_devices();
         Ok(host)
@@ -184,9 +179,23 @@ impl Host {
         &self.name
     }
 
-    /// The settings by their Linux names.
+    /// The present settings. Takes a lock: contexts that run the host ask [`Cx::sysctls`].
     #[must_use]
-    pub const fn sysctls(&self) -> &Sysctls {
+    pub fn sysctls(&self) -> Arc<Sysctls> {
+        self.sysctls.present().1
+    }
+
+    /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. It holds from the next call
+    /// or turn of each thread on; what a socket copied when it was made (buffer sizes, keepalive times) it keeps.
+    ///
+    /// # Errors
+    /// [`SysctlError`]; nothing is changed then.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
+        self.sysctls.set(name, value, |next| self.neighbours.configure(next.neigh.clone()))
+    }
+
+    /// The settings with their generation, for a context that enters.
+    pub(crate) const fn live_sysctls(&self) -> &LiveSysctls {
         &self.sysctls
     }
 
@@ -222,10 +231,6 @@ impl Host {
         let page = Arc::new(CounterPage::default());
         pages.push(Arc::clone(&page));
         page
-    }
-
-    pub(crate) const fn tcp_config(&self) -> &TcpConfig {
-        &self.tcp_config
     }
 
     pub(crate) const fn demux(&self) -> &Demux {
@@ -370,9 +375,9 @@ impl Host {
         }
     }
 
-    /// Room for one more TIME-WAIT remnant? Taken if so.
-    pub(crate) fn time_wait_admit(&self) -> bool {
-        let limit = self.sysctls.tcp_max_tw_buckets as usize;
+    /// Room for one more TIME-WAIT remnant within `limit`? Taken if so.
+    pub(crate) fn time_wait_admit(&self, limit: u32) -> bool {
+        let limit = limit as usize;
         let admitted = self.time_waits.fetch_add(1, Ordering::Relaxed) < limit;
         if !admitted {
             self.time_wait_release();

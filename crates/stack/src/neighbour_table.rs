@@ -71,13 +71,13 @@ pub(crate) struct NeighborEntry {
 /// Every neighbour of a host.
 #[derive(Debug)]
 pub(crate) struct NeighborTable {
-    config: NeighborConfig,
     entries: Mutex<Entries>,
 }
 
 /// The table itself, with what is counted under its lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entries {
+    config: NeighborConfig,
     map: BTreeMap<(u32, IpAddr), Arc<NeighborEntry>>,
     /// How many newcomers to a full table still come before the next collection.
     newcomers: usize,
@@ -106,6 +106,7 @@ impl Entries {
 impl NeighborTable {
     pub(crate) const fn new(config: NeighborConfig) -> Self {
         let entries = Entries {
+            config,
             map: BTreeMap::new(),
             newcomers: 0,
             allocs: 0,
@@ -113,7 +114,12 @@ impl NeighborTable {
             forced_gc_runs: 0,
             table_fulls: 0,
         };
-        Self { config, entries: Mutex::new(entries) }
+        Self { entries: Mutex::new(entries) }
+    }
+
+    /// Other settings for the entries to come; those that exist are given theirs with every event.
+    pub(crate) fn configure(&self, config: NeighborConfig) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).config = config;
     }
 
     /// The entry of `ip`, made if there is none. A full table forgets what nobody uses; if everything is in use it
@@ -128,7 +134,7 @@ impl NeighborTable {
         if let Some(entry) = entries.map.get(&(device, ip)) {
             return Some(Arc::clone(entry));
         }
-        let limit = self.config.gc_thresh3 as usize;
+        let limit = entries.config.gc_thresh3 as usize;
         if entries.map.len() >= limit {
             entries.collect(limit);
         }
@@ -137,7 +143,7 @@ impl NeighborTable {
             return None;
         }
         let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
-        let reachable_time = self.config.reachable_time(random);
+        let reachable_time = entries.config.reachable_time(random);
         let entry = Arc::new_cyclic(|this| NeighborEntry {
             device,
             ip,
@@ -228,7 +234,7 @@ impl NeighborEntry {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let before = state.state();
             state.on_confirmed(Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed)));
-            let actions = apply(&mut state, cx, &host.neighbours().config);
+            let actions = apply(&mut state, cx, &cx.sysctls().neigh);
             if state.state() == NudState::Failed && before != NudState::Failed {
                 cx.count(Counter::NeighResFailed, 1);
             }

@@ -16,7 +16,10 @@ use tcp::TcpConfig;
 use crate::neighbour::NeighborConfig;
 use codec::{Codec, Limits, Millis, Number, Ports, Seconds, Switch};
 
+pub(crate) use live::LiveSysctls;
+
 mod codec;
+mod live;
 
 /// One line of the table.
 struct Entry {
@@ -37,7 +40,8 @@ macro_rules! sysctls {
         stack { $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr, $name:literal;)* }
         parts { $($name_of_part:literal, $part:ident.$place:ident, $part_codec:ident $part_allowed:expr;)* }
     ) => {
-        /// Every setting of a host. Plain values: a running host reads them without synchronisation.
+        /// Every setting of a host. Plain values; a running host reads one set from the beginning of a call
+        /// to its end.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Sysctls {
             $($(#[$doc])* pub $field: $type,)*
@@ -195,12 +199,6 @@ impl Sysctls {
     pub fn names() -> impl Iterator<Item = (&'static str, String)> {
         TABLE.iter().map(|entry| (entry.name, entry.to_string()))
     }
-
-    /// A copy of the engine's settings.
-    #[must_use]
-    pub fn tcp_config(&self) -> TcpConfig {
-        self.tcp.clone()
-    }
 }
 
 /// Finds a setting by its name with dots or, as sysctl(8) allows, slashes.
@@ -268,7 +266,7 @@ mod tests {
         sysctls.set("net/ipv4/ip_local_port_range", "1024 65535").unwrap();
         sysctls.set("net.ipv4.neigh.default.retrans_time_ms", "250").unwrap();
         sysctls.set("net.ipv4.tcp_timestamps", "0").unwrap();
-        assert_eq!(sysctls.tcp_config().tcp_rmem.max, 6_291_456);
+        assert_eq!(sysctls.tcp.tcp_rmem.max, 6_291_456);
         assert_eq!(sysctls.tcp.tcp_fin_timeout, Duration::from_secs(30));
         assert_eq!(sysctls.ip_local_port_range, 1024..=65_535);
         assert_eq!(sysctls.neigh.retrans_time, Duration::from_millis(250));

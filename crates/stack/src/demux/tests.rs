@@ -85,7 +85,7 @@ fn port_zero_takes_a_free_port_of_the_range() {
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 200, "all different");
-    let range = &bench.host.sysctls().ip_local_port_range;
+    let range = bench.host.sysctls().ip_local_port_range.clone();
     assert!(ports.iter().all(|port| range.contains(port)));
     for listener in listeners {
         listener.close(&bench.host, &mut bench.cx);

@@ -108,8 +108,8 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
 /// Sends the request back: only the type and the addresses change, so the checksum is updated (RFC 1624).
 fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(header.dst);
-    let ignored = host.sysctls().icmp_echo_ignore_all
-        || (!to_us_alone && host.sysctls().icmp_echo_ignore_broadcasts);
+    let ignored = cx.sysctls().icmp_echo_ignore_all
+        || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
     if ignored {
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
@@ -160,7 +160,7 @@ fn send(
         src,
         dst: to,
         protocol: protocol::ICMP,
-        hop_limit: host.sysctls().ip_default_ttl,
+        hop_limit: cx.sysctls().ip_default_ttl,
         traffic_class: 0,
         flow_label: 0,
         id: cx.next_ip_id(1),

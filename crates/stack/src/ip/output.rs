@@ -19,9 +19,9 @@ pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, cor
     let mut list = PacketList::new();
     while let Some(mut segment) = cx.out.pop_front() {
         if tuple.is_ipv4() {
-            push_header::<true>(host, cx, tuple, &mut segment);
+            push_header::<true>(cx, tuple, &mut segment);
         } else {
-            push_header::<false>(host, cx, tuple, &mut segment);
+            push_header::<false>(cx, tuple, &mut segment);
         }
         cx.count(Counter::IpOutRequests, 1);
         cx.count(Counter::IpExtOutOctets, segment.len() as u64);
@@ -49,7 +49,7 @@ fn queue_of(dst: &Dst, core: CoreId) -> QueueId {
     QueueId(core.0 % dst.device.caps().queues)
 }
 
-fn push_header<const V4: bool>(host: &Host, cx: &mut Cx, tuple: &FourTuple, segment: &mut Packet) {
+fn push_header<const V4: bool>(cx: &mut Cx, tuple: &FourTuple, segment: &mut Packet) {
     let payload_len = segment.len();
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
     // A superframe is one packet of gso_segs segments, each with an identification of its own.
@@ -58,7 +58,7 @@ fn push_header<const V4: bool>(host: &Host, cx: &mut Cx, tuple: &FourTuple, segm
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
         protocol: protocol::TCP,
-        hop_limit: host.sysctls().ip_default_ttl,
+        hop_limit: cx.sysctls().ip_default_ttl,
         traffic_class: 0,
         flow_label: 0,
         id: if V4 { cx.next_ip_id(segments) } else { 0 },

@@ -19,7 +19,7 @@ impl Host {
         packet: Packet,
     ) {
         let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-        tcp::reset::reply(&mut cx.tcp(self.tcp_config()), tuple, header, payload);
+        tcp::reset::reply(&mut cx.tcp(), tuple, header, payload);
         cx.drop_packet(reason, packet);
         if cx.out.is_empty() {
             return;

@@ -66,11 +66,11 @@ impl TcpSocket {
         buf: &mut [u8],
         peek: bool,
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |_, state, host, cx| {
+        self.call(host, cx, |_, state, _, cx| {
             if buf.is_empty() {
                 return Ok(0);
             }
-            recv_step(state, host, cx, buf, peek)
+            recv_step(state, cx, buf, peek)
         })
     }
 
@@ -81,14 +81,14 @@ impl TcpSocket {
         cx: &mut Cx,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |_, state, host, cx| {
+        self.call(host, cx, |_, state, _, cx| {
             let mut total = 0;
             for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
                 // What is behind the data, be it an error, is the next call's: reporting takes it.
                 if total > 0 && state.tcb.readable_bytes() == 0 {
                     break;
                 }
-                total += recv_step(state, host, cx, buf, false)?;
+                total += recv_step(state, cx, buf, false)?;
             }
             Ok(total)
         })
@@ -96,7 +96,7 @@ impl TcpSocket {
 
     /// Closes one or both halves.
     pub fn shutdown(&self, host: &Host, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
-        self.call(host, cx, |_, state, host, cx| {
+        self.call(host, cx, |_, state, _, cx| {
             match state.tcb.state() {
                 State::Close | State::Listen | State::SynSent => return Err(Errno::ENOTCONN),
                 _ => {}
@@ -105,7 +105,7 @@ impl TcpSocket {
                 state.tcb.shutdown_read();
             }
             if how != ShutdownHow::Read {
-                state.tcb.shutdown_write(&mut cx.tcp(host.tcp_config()));
+                state.tcb.shutdown_write(&mut cx.tcp());
             }
             Ok(())
         })
@@ -114,15 +114,15 @@ impl TcpSocket {
     /// The application gives the connection up. What is queued is still sent, unless SO_LINGER says otherwise; the
     /// socket lives on without it until TCP is done.
     pub fn close(&self, host: &Host, cx: &mut Cx) {
-        self.call(host, cx, |_, state, host, cx| {
-            state.tcb.close(&mut cx.tcp(host.tcp_config()));
+        self.call(host, cx, |_, state, _, cx| {
+            state.tcb.close(&mut cx.tcp());
         });
     }
 
     /// Aborts: sends RST and forgets everything queued.
     pub fn abort(&self, host: &Host, cx: &mut Cx) {
-        self.call(host, cx, |_, state, host, cx| {
-            state.tcb.abort(&mut cx.tcp(host.tcp_config()));
+        self.call(host, cx, |_, state, _, cx| {
+            state.tcb.abort(&mut cx.tcp());
         });
     }
 
@@ -138,9 +138,7 @@ impl TcpSocket {
         cx: &mut Cx,
         change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R,
     ) -> R {
-        self.call(host, cx, |_, state, host, cx| {
-            change(&mut state.tcb, &mut cx.tcp(host.tcp_config()))
-        })
+        self.call(host, cx, |_, state, _, cx| change(&mut state.tcb, &mut cx.tcp()))
     }
 
     /// How long `close` should wait for queued data (`SO_LINGER`), if it should.
@@ -175,12 +173,11 @@ type Holder<'a> = Owned<'a, StreamState, Packet>;
 
 fn recv_step(
     state: &mut Holder<'_>,
-    host: &Host,
     cx: &mut Cx,
     buf: &mut [u8],
     peek: bool,
 ) -> Result<usize, Errno> {
-    state.tcb.recv(&mut cx.tcp(host.tcp_config()), buf, peek).map_err(|error| match error {
+    state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(|error| match error {
         RecvError::WouldBlock => Errno::EAGAIN,
         RecvError::NotConnected => Errno::ENOTCONN,
         RecvError::Connection(error) => error.into(),
@@ -198,7 +195,7 @@ fn send_step(
 ) -> Result<usize, Errno> {
     let mut taken = 0;
     loop {
-        match state.tcb.send(&mut cx.tcp(host.tcp_config()), &[&step[taken..]], more) {
+        match state.tcb.send(&mut cx.tcp(), &[&step[taken..]], more) {
             Ok(bytes) => taken += bytes,
             Err(_) if taken > 0 => return Ok(taken),
             Err(SendError::WouldBlock) => return Err(Errno::EAGAIN),

@@ -59,7 +59,8 @@ fn open(
         let tuple = FourTuple { local: SocketAddr::new(source, wanted), remote };
         return start(host, cx, tuple, &dst);
     }
-    for port in host.ports().candidates(source, remote, &host.sysctls().ip_local_port_range) {
+    let range = cx.sysctls().ip_local_port_range.clone();
+    for port in host.ports().candidates(source, remote, &range) {
         if !host.demux().may_connect_from(port) {
             continue;
         }
@@ -85,7 +86,7 @@ fn start(
         return Err(Errno::EADDRNOTAVAIL);
     }
     let params = host.open_params(tuple, hash, dst, cx.now);
-    let tcb = Tcb::connect(&mut cx.tcp(host.tcp_config()), &params);
+    let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let socket = TcpSocket::new(host, tuple, hash, core, Box::new(tcb), Some(Arc::clone(dst)));
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));

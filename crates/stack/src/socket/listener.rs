@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     net::SocketAddr,
+    ops::RangeInclusive,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -18,7 +19,7 @@ use sync::EventCount;
 use tcp::{Counter as TcpCounter, Flags, FourTuple, SegmentHeader, SeqNum};
 
 use super::{request::RequestSocket, stream::TcpSocket};
-use crate::{counters::Counter, cx::Cx, errno::Errno, host::Host};
+use crate::{counters::Counter, cx::Cx, errno::Errno, host::Host, sysctl::Sysctls};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -26,8 +27,6 @@ pub struct Listener {
     local: SocketAddr,
     /// Connections that may wait for `accept`.
     backlog: usize,
-    /// Requests that may wait for their third segment.
-    syn_backlog: usize,
     /// Requests in the table. A gauge; the bound is checked against it before a request is made.
     requests: AtomicUsize,
     accept_queue: Mutex<VecDeque<Arc<TcpSocket>>>,
@@ -50,11 +49,12 @@ impl Listener {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let any_port = local.port() == 0;
+        let sysctls = host.sysctls();
         let listener = loop {
             if any_port {
-                local.set_port(unused_port(host, cx, local)?);
+                local.set_port(unused_port(host, cx, local, &sysctls.ip_local_port_range)?);
             }
-            let listener = Arc::new(Self::new(host, local, backlog));
+            let listener = Arc::new(Self::new(&sysctls, local, backlog));
             match host.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
                 // Another thread has taken the port since it was looked for.
@@ -66,11 +66,10 @@ impl Listener {
         Ok(listener)
     }
 
-    fn new(host: &Host, local: SocketAddr, backlog: u32) -> Self {
+    fn new(sysctls: &Sysctls, local: SocketAddr, backlog: u32) -> Self {
         Self {
             local,
-            backlog: backlog.clamp(1, host.sysctls().somaxconn) as usize,
-            syn_backlog: host.sysctls().tcp_max_syn_backlog as usize,
+            backlog: backlog.clamp(1, sysctls.somaxconn) as usize,
             requests: AtomicUsize::new(0),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -148,7 +147,7 @@ impl Listener {
         if !header.has(Flags::SYN) {
             return cx.drop_packet(DropReason::TcpFlags, packet);
         }
-        match self.admit() {
+        match self.admit(cx.sysctls().tcp_max_syn_backlog) {
             Ok(()) => RequestSocket::open(host, cx, self, (tuple, hash), iss_min, header, packet),
             Err(reason) => {
                 let counters = &cx.counters().tcp;
@@ -165,12 +164,12 @@ impl Listener {
         }
     }
 
-    /// Room for one more SYN? A full accept queue refuses new ones first, as in Linux.
-    fn admit(&self) -> Result<(), DropReason> {
+    /// Room for one more SYN among `syn_backlog`? A full accept queue refuses new ones first, as in Linux.
+    fn admit(&self, syn_backlog: u32) -> Result<(), DropReason> {
         if self.is_accept_queue_full() {
             return Err(DropReason::ListenOverflow);
         }
-        if self.requests.load(Ordering::Relaxed) >= self.syn_backlog {
+        if self.requests.load(Ordering::Relaxed) >= syn_backlog as usize {
             return Err(DropReason::SynQueueFull);
         }
         Ok(())
@@ -217,11 +216,15 @@ impl Listener {
 }
 
 /// A port nobody listens on.
-fn unused_port(host: &Host, cx: &mut Cx, local: SocketAddr) -> Result<u16, Errno> {
+fn unused_port(
+    host: &Host,
+    cx: &mut Cx,
+    local: SocketAddr,
+    range: &RangeInclusive<u16>,
+) -> Result<u16, Errno> {
     // Any remote end will do: it only chooses where the search begins.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
-    let range = &host.sysctls().ip_local_port_range;
     let candidates = host.ports().candidates(local.ip(), remote, range);
     host.demux().unused_port(candidates).ok_or(Errno::EADDRINUSE)
 }

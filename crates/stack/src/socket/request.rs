@@ -56,7 +56,7 @@ impl RequestSocket {
         {
             params.iss = iss_min;
         }
-        let mut tcx = cx.tcp(host.tcp_config());
+        let mut tcx = cx.tcp();
         let request = match Request::on_syn(&mut tcx, &params, header) {
             Ok(request) => request,
             Err(reason) => return cx.drop_packet(reason, packet),
@@ -104,7 +104,7 @@ impl RequestSocket {
                 // The sender repeats what we cannot place; by then the table leads to the connection.
                 return cx.drop_packet(DropReason::TcpClosed, packet);
             }
-            let mut tcx = cx.tcp(host.tcp_config());
+            let mut tcx = cx.tcp();
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
                 // Its timer, or a reset on another core, may have given the request up just now.
@@ -136,7 +136,7 @@ impl RequestSocket {
         packet: Packet,
     ) {
         self.listener.request_gone();
-        let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp(host.tcp_config()));
+        let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
         let socket = TcpSocket::new(host, self.tuple, self.hash, self.core, Box::new(tcb), None);
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, || {
@@ -171,7 +171,7 @@ impl RequestSocket {
             if self.done.load(Ordering::Acquire) {
                 return;
             }
-            let timer = request.on_timer(&mut cx.tcp(host.tcp_config()));
+            let timer = request.on_timer(&mut cx.tcp());
             (timer, request.deadline())
         };
         self.transmit(host, cx);

@@ -304,7 +304,7 @@ impl StreamState {
         self.synchronise(cx);
         match work {
             Work::Item(packet) => {
-                self.segment(host, cx, packet);
+                self.segment(cx, packet);
                 // A duplicate ACK or a reset: before the flush another thread may own the socket.
                 self.transmit(socket, host, cx);
             }
@@ -312,18 +312,18 @@ impl StreamState {
                 if bits & DEFERRED_ICMP != 0 {
                     let error = socket.icmp.lock().unwrap_or_else(PoisonError::into_inner).take();
                     if let Some((error, seq)) = error {
-                        tcp::on_icmp(&mut self.tcb, &mut cx.tcp(host.tcp_config()), error, seq);
+                        tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
                     }
                 }
                 if bits & DEFERRED_TIMER != 0 {
-                    tcp::on_timer(&mut self.tcb, &mut cx.tcp(host.tcp_config()));
+                    tcp::on_timer(&mut self.tcb, &mut cx.tcp());
                 }
                 self.settle(socket, host, cx);
             }
         }
     }
 
-    fn segment(&mut self, host: &Host, cx: &mut Cx, mut packet: Packet) {
+    fn segment(&mut self, cx: &mut Cx, mut packet: Packet) {
         let header = match SegmentHeader::parse(packet.linear()) {
             Ok(header) => header,
             Err(reason) => {
@@ -332,7 +332,7 @@ impl StreamState {
             }
         };
         strip(&mut packet, usize::from(header.header_len));
-        let verdict = tcp::input(&mut self.tcb, &header, packet, &mut cx.tcp(host.tcp_config()));
+        let verdict = tcp::input(&mut self.tcb, &header, packet, &mut cx.tcp());
         if let pkt::Verdict::Drop(reason, packet) = verdict {
             cx.drop_packet(reason, packet);
         }
@@ -341,7 +341,7 @@ impl StreamState {
     /// Brings everything outside the `Tcb` up to date with it.
     pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         self.synchronise(cx);
-        tcp::output(&mut self.tcb, &mut cx.tcp(host.tcp_config()));
+        tcp::output(&mut self.tcb, &mut cx.tcp());
         self.confirm_neighbor(cx.now);
         self.transmit(socket, host, cx);
         match self.tcb.state() {
@@ -399,8 +399,8 @@ impl StreamState {
             return;
         }
         let remnant = TimeWait::from_tcb(&self.tcb, cx.now);
-        self.tcb.release_time_wait(&mut cx.tcp(host.tcp_config()));
-        if host.time_wait_admit() {
+        self.tcb.release_time_wait(&mut cx.tcp());
+        if host.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
             let time_wait = TimeWaitSocket::new(socket.tuple, socket.hash, socket.core, remnant);
             host.demux().replace(
                 socket.hash,

@@ -53,7 +53,7 @@ impl TimeWaitSocket {
         let verdict = {
             let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-            remnant.on_segment(&mut cx.tcp(host.tcp_config()), header, payload)
+            remnant.on_segment(&mut cx.tcp(), header, payload)
         };
         if !cx.out.is_empty() {
             match host.route(self.tuple.remote.ip(), Some(self.tuple.local.ip())) {

@@ -1,0 +1,90 @@
+//! The settings of a running host, and how they change while others read them.
+//!
+//! Above: `Host::set_sysctl`. Read by every [`Cx`](crate::cx::Cx), which keeps a reference to the set it entered the host
+//! with and looks at one number when it enters again. Linux: `proc_dointvec_minmax` on a field that readers load
+//! with `READ_ONCE`.
+//!
+//! Invariant: a set is never changed once it is published, so that a call sees one set from its beginning to its end; a
+//! change is a new set with the next generation.
+//!
+//! Not here: names, bounds and texts (`sysctl`).
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{SysctlError, Sysctls};
+
+/// The present settings of a host.
+#[derive(Debug)]
+pub(crate) struct LiveSysctls {
+    /// Number of the present set, from 1. Written under `present` with Release after the set is in place, read with
+    /// Acquire by every context that enters the host: who sees the number finds at least that set.
+    generation: AtomicU64,
+    /// Held to take a reference or to replace the set; never on the data path of a context that is up to date.
+    present: Mutex<Arc<Sysctls>>,
+}
+
+impl LiveSysctls {
+    pub(crate) fn new(sysctls: Sysctls) -> Self {
+        Self { generation: AtomicU64::new(1), present: Mutex::new(Arc::new(sysctls)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Sysctls>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present set's number.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The present set and its number.
+    pub(crate) fn present(&self) -> (u64, Arc<Sysctls>) {
+        let present = self.lock();
+        (self.generation.load(Ordering::Relaxed), Arc::clone(&present))
+    }
+
+    /// Sets one value and hands the new set to `publish`, before anybody else can see it and before the next change.
+    pub(crate) fn set(
+        &self,
+        name: &str,
+        value: &str,
+        publish: impl FnOnce(&Sysctls),
+    ) -> Result<(), SysctlError> {
+        let mut present = self.lock();
+        let mut next = Sysctls::clone(&present);
+        next.set(name, value)?;
+        publish(&next);
+        *present = Arc::new(next);
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_once_read_does_not_change() {
+        let live = LiveSysctls::new(Sysctls::default());
+        let (before, old) = live.present();
+        live.set("net.ipv4.ip_default_ttl", "9", |next| assert_eq!(next.ip_default_ttl, 9))
+            .unwrap();
+        let (after, new) = live.present();
+        assert_eq!((old.ip_default_ttl, new.ip_default_ttl), (64, 9));
+        assert_eq!((after, live.generation()), (before + 1, before + 1));
+    }
+
+    #[test]
+    fn a_refused_value_makes_no_new_set() {
+        let live = LiveSysctls::new(Sysctls::default());
+        let refused = live.set("net.ipv4.ip_default_ttl", "999", |_| panic!("refused"));
+        assert!(refused.is_err());
+        assert_eq!(live.generation(), 1);
+        assert_eq!(*live.present().1, Sysctls::default());
+    }
+}
