@@ -88,6 +88,29 @@ impl Stack {
         self.host().counters()
     }
 
+    /// The present value of a setting by its Linux name, as `sysctl -n NAME` prints it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that does not exist.
+    pub fn sysctl(&self, name: &str) -> io::Result<String> {
+        self.host().sysctls().get(name).map_err(invalid_input)
+    }
+
+    /// Changes a setting while the stack runs, as `sysctl -w NAME=VALUE` does. Sockets keep what they copied when they
+    /// were made (buffer sizes, keepalive times); everything else holds from the next call of each thread on.
+    ///
+    /// # Errors
+    /// `InvalidInput` with one line that says what is allowed; nothing is changed then.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> io::Result<()> {
+        self.host().set_sysctl(name, value).map_err(invalid_input)
+    }
+
+    /// Every setting with its present value.
+    #[must_use]
+    pub fn sysctls(&self) -> Vec<(&'static str, String)> {
+        self.host().sysctls().iter().collect()
+    }
+
     /// Name given to the builder.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -118,6 +141,10 @@ impl Stack {
     pub(crate) fn is_manual(&self) -> bool {
         self.running.mode == RunMode::Manual
     }
+}
+
+fn invalid_input(error: stack::sysctl::SysctlError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
 impl Running {

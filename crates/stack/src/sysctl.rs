@@ -4,7 +4,7 @@
 //! Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
 //!
 //! Only settings that some code reads are listed: setting one that has no effect is an error, not a silence. To add one,
-//! add its line to the table.
+//! add its line to the table. What Linux has as a constant is a setting here by a name below `net.quietline`.
 //!
 //! Not here: what TCP's settings mean (`tcp::config`) and the neighbours' (`neighbour`); their fields are set in place.
 
@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use tcp::TcpConfig;
 
 use crate::neighbour::NeighborConfig;
-use codec::{Codec, Limits, Millis, Number, Ports, Seconds, Switch};
+use codec::{Codec, Limits, Micros, Millis, Number, Ports, Seconds, Switch};
 
 pub(crate) use live::LiveSysctls;
 
@@ -24,6 +24,9 @@ mod live;
 /// One line of the table.
 struct Entry {
     name: &'static str,
+    /// Where the value lives, as a path below [`Sysctls`].
+    #[cfg(test)]
+    field: &'static str,
     /// Bounds of every number in the value.
     allowed: RangeInclusive<u64>,
     /// What a value looks like, up to its bounds: "a number".
@@ -69,6 +72,8 @@ macro_rules! sysctls {
     (@entry $name:literal, $codec:ident $allowed:expr, $($place:ident).+) => {
         Entry {
             name: $name,
+            #[cfg(test)]
+            field: stringify!($($place).+),
             allowed: $allowed,
             form: $codec::FORM,
             read: |sysctls| $codec::format(&sysctls.$($place).+),
@@ -119,6 +124,10 @@ sysctls! {
         "net.ipv4.tcp_timestamps", tcp.tcp_timestamps, Switch 0..=1;
         "net.ipv4.tcp_window_scaling", tcp.tcp_window_scaling, Switch 0..=1;
         "net.ipv4.tcp_sack", tcp.tcp_sack, Switch 0..=1;
+        "net.ipv4.tcp_dsack", tcp.tcp_dsack, Switch 0..=1;
+        "net.ipv4.tcp_frto", tcp.tcp_frto, Number 0..=2;
+        "net.ipv4.tcp_early_retrans", tcp.tcp_early_retrans, Number 0..=4;
+        "net.ipv4.tcp_retries1", tcp.tcp_retries1, Number 0..=255;
         "net.ipv4.tcp_retries2", tcp.tcp_retries2, Number 0..=255;
         "net.ipv4.tcp_syn_retries", tcp.tcp_syn_retries, Number 1..=127;
         "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255;
@@ -128,13 +137,17 @@ sysctls! {
         "net.ipv4.tcp_keepalive_probes", tcp.tcp_keepalive_probes, Number 1..=127;
         "net.ipv4.tcp_fin_timeout", tcp.tcp_fin_timeout, Seconds 0..=120;
         "net.ipv4.tcp_rfc1337", tcp.tcp_rfc1337, Switch 0..=1;
+        "net.ipv4.tcp_base_mss", tcp.tcp_base_mss, Number 48..=65_535;
         "net.ipv4.tcp_min_snd_mss", tcp.tcp_min_snd_mss, Number 48..=65_535;
         "net.ipv4.tcp_invalid_ratelimit", tcp.tcp_invalid_ratelimit, Millis 0..=INT_MAX;
         "net.ipv4.tcp_slow_start_after_idle", tcp.tcp_slow_start_after_idle, Switch 0..=1;
         "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff;
         "net.ipv4.tcp_reordering", tcp.tcp_reordering, Number 1..=127;
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
+        "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;
         "net.ipv4.tcp_rto_max_ms", tcp.tcp_rto_max, Millis 1_000..=120_000;
+        "net.quietline.tcp_delack_max_ms", tcp.tcp_delack_max, Millis 1..=500;
+        "net.quietline.tcp_delack_min_ms", tcp.tcp_delack_min, Millis 1..=500;
         "net.ipv4.neigh.default.base_reachable_time_ms", neigh.base_reachable_time, Millis 1..=INT_MAX;
         "net.ipv4.neigh.default.retrans_time_ms", neigh.retrans_time, Millis 1..=INT_MAX;
         "net.ipv4.neigh.default.delay_first_probe_time", neigh.delay_first_probe_time, Seconds 0..=INT_MAX;
@@ -229,6 +242,9 @@ mod tests {
 
     use super::*;
 
+    /// Settings that Linux does not have.
+    const OURS: &str = "net.quietline.";
+
     #[test]
     fn every_default_is_allowed_and_survives_the_round_trip() {
         let mut sysctls = Sysctls::default();
@@ -253,9 +269,32 @@ mod tests {
             return;
         }
         let missing = |name: &&str| std::fs::metadata(path(name)).is_err();
-        let unknown: Vec<_> = Sysctls::names().map(|(name, _)| name).filter(missing).collect();
+        let linux = Sysctls::names().map(|(name, _)| name).filter(|name| !name.starts_with(OURS));
+        let unknown: Vec<_> = linux.filter(missing).collect();
         // A kernel may be older than the youngest names.
         assert!(unknown.len() <= 2, "not in this kernel: {unknown:?}");
+    }
+
+    /// The names of a struct's fields, from its `Debug` text.
+    fn fields(part: &str, value: &dyn fmt::Debug) -> Vec<String> {
+        let text = format!("{value:#?}");
+        let name = |line: &str| Some(line.strip_prefix("    ")?.split_once(':')?.0.to_owned());
+        let names = text.lines().filter_map(name).filter(|name| !name.starts_with(' '));
+        names.map(|name| format!("{part}{name}")).collect()
+    }
+
+    #[test]
+    fn every_field_has_a_name() {
+        let sysctls = Sysctls::default();
+        let mut expected = fields("tcp.", &sysctls.tcp);
+        expected.extend(fields("neigh.", &sysctls.neigh));
+        expected.extend(fields("", &sysctls));
+        expected.retain(|field| field != "tcp" && field != "neigh");
+        assert!(expected.len() > 40, "{expected:?}");
+        let known: BTreeSet<_> =
+            TABLE.iter().map(|entry| entry.field.replace(char::is_whitespace, "")).collect();
+        let missing: Vec<_> = expected.iter().filter(|field| !known.contains(*field)).collect();
+        assert!(missing.is_empty(), "no sysctl name: {missing:?}");
     }
 
     #[test]

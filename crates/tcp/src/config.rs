@@ -44,8 +44,8 @@ pub struct TcpConfig {
     pub tcp_sack: bool,
     /// `tcp_dsack`: report data that arrived twice (RFC 2883).
     pub tcp_dsack: bool,
-    /// `tcp_frto`: find out whether a timeout was needless (RFC 5682).
-    pub tcp_frto: bool,
+    /// `tcp_frto`: other than 0 finds out whether a timeout was needless (RFC 5682).
+    pub tcp_frto: u8,
     /// `tcp_early_retrans`: 3 sends tail loss probes (RFC 8985 §7), 0 does not.
     pub tcp_early_retrans: u8,
     /// `tcp_retries1`: retransmissions after which the network layer is asked to look for another route.
@@ -104,7 +104,7 @@ impl Default for TcpConfig {
             tcp_window_scaling: true,
             tcp_sack: true,
             tcp_dsack: true,
-            tcp_frto: true,
+            tcp_frto: 2,
             tcp_early_retrans: 3,
             tcp_retries1: 3,
             tcp_retries2: 15,

@@ -327,7 +327,7 @@ pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
         tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     }
     // A timeout in fast recovery that repeats nothing says that retransmissions were lost: F-RTO could not tell.
-    let frto = config.tcp_frto && tcb.flags.contains(TcbFlags::SACK);
+    let frto = config.tcp_frto != 0 && tcb.flags.contains(TcbFlags::SACK);
     tcb.recovery.frto =
         if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };
     tcb.recovery.state = CaState::Loss;

@@ -50,6 +50,28 @@ pub(crate) fn error(peer: &Peer, message: &IcmpMessage, behind: u32) -> Vec<u8> 
 }
 
 #[test]
+fn a_setting_changed_while_the_host_runs_holds_at_once() {
+    let mut rig = Rig::new(RigConfig::default());
+    let host = rig.host();
+    rig.give(&ping(PEER_IP, HOST_IP, b"ttl"));
+    let hop_limit = |seen: Vec<Seen>| match &seen[..] {
+        [Seen::Icmp(ip, ..)] => ip.hop_limit,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(hop_limit(rig.take_ip()), 64);
+    host.set_sysctl("net.ipv4.ip_default_ttl", "17").unwrap();
+    rig.give(&ping(PEER_IP, HOST_IP, b"ttl"));
+    assert_eq!(hop_limit(rig.take_ip()), 17);
+    host.set_sysctl("net.ipv4.icmp_echo_ignore_all", "1").unwrap();
+    rig.give(&ping(PEER_IP, HOST_IP, b"ttl"));
+    assert!(rig.take().is_empty(), "an ignored echo request");
+    assert!(host.set_sysctl("net.ipv4.ip_default_ttl", "0").is_err());
+    assert_eq!(host.sysctls().get("net.ipv4.ip_default_ttl").unwrap(), "17");
+    drop(host);
+    rig.finish();
+}
+
+#[test]
 fn echo_returns_every_byte() {
     for paged in [false, true] {
         let mut rig = Rig::new(RigConfig::default());

@@ -98,6 +98,24 @@ impl Codec<Duration> for Millis {
     }
 }
 
+/// A time in microseconds.
+pub(super) struct Micros;
+
+impl Micros {
+    pub(super) const FORM: &str = "a number of microseconds";
+}
+
+impl Codec<Duration> for Micros {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_micros(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_micros().to_string()
+    }
+}
+
 /// Minimum, default and maximum of a buffer.
 pub(super) struct Limits;
 

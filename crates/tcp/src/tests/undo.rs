@@ -60,7 +60,7 @@ fn a_spurious_timeout_is_found_by_its_timestamp() {
     for sack in [false, true] {
         let mut net = warm_with(2, |config| {
             config.tcp_sack = sack;
-            config.tcp_frto = false;
+            config.tcp_frto = 0;
         });
         let (before, after) = delay_spike(&mut net);
         assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 1, "sack {sack}");
@@ -75,7 +75,7 @@ fn a_spurious_timeout_is_found_by_its_timestamp() {
 fn without_frto_and_timestamps_everything_is_sent_again() {
     let mut net = warm_with(3, |config| {
         config.tcp_timestamps = false;
-        config.tcp_frto = false;
+        config.tcp_frto = 0;
     });
     let (before, after) = delay_spike(&mut net);
     assert!(after.ssthresh < before.ssthresh, "{after:?}");
