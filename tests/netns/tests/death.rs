@@ -142,7 +142,12 @@ mod tests {
         connect.args([format!("--address={STACK}/24"), "--peer=10.77.0.1/24".to_owned()]);
         // Standard input stays open and empty: connect waits for both of its ends.
         let connect = Running::start_with_input(connect.stdin(Stdio::piped()))?;
-        sleep(Duration::from_secs(1));
+        let deadline = Instant::now() + SOON;
+        while !lab.namespace.has_link(Link::NAME) {
+            ensure!(Instant::now() < deadline, "no link: {}", connect.stderr_so_far());
+            sleep(Duration::from_millis(10));
+        }
+        sleep(Duration::from_millis(500));
         connect.signal(Signal::INT)?;
         ensure_orderly(&connect.wait(SOON)?)?;
         listener.kill();
