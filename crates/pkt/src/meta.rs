@@ -13,7 +13,8 @@ use crate::time::Instant;
 /// Fixed metadata of a packet. Exactly fills its share of the descriptor's second cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PacketMeta {
-    /// When the device received the packet.
+    /// When the device received the packet. On transmit the earliest departure time: when pacing wants it to leave (Linux:
+    /// `skb->tstamp` as `fq` reads it).
     pub timestamp: Instant,
     /// Hash of the four-tuple: chooses cores, queues and hash buckets. Zero when not computed.
     pub flow_hash: u32,
@@ -33,6 +34,8 @@ pub struct PacketMeta {
     pub transport_offset: u16,
     /// Whom the frame was addressed to.
     pub pkt_type: PacketType,
+    /// ECN codepoint: as received, or as the IP header is to carry it.
+    pub ecn: Ecn,
 }
 
 /// Bytes of the descriptor's second cache line that [`PacketMeta`] may use; the owner has the rest.
@@ -112,6 +115,44 @@ impl EtherType {
     pub const ARP: Self = Self(0x0806);
     /// IPv6 (RFC 2464).
     pub const IPV6: Self = Self(0x86dd);
+}
+
+/// The ECN field of an IP header (RFC 3168 §5). Linux: `INET_ECN_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// 00: routers drop this packet when they are congested.
+    #[default]
+    NotEct,
+    /// 01: ECN-capable; RFC 8311 keeps it for experiments.
+    Ect1,
+    /// 10: ECN-capable.
+    Ect0,
+    /// 11: a router was congested.
+    Ce,
+}
+
+impl Ecn {
+    /// The codepoint in the low two bits of a TOS or traffic class octet.
+    #[must_use]
+    pub const fn from_traffic_class(octet: u8) -> Self {
+        match octet & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// Its two bits.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::NotEct => 0,
+            Self::Ect1 => 1,
+            Self::Ect0 => 2,
+            Self::Ce => 3,
+        }
+    }
 }
 
 /// Whom the link layer addressed. Linux: `PACKET_*`.

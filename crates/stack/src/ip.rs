@@ -5,6 +5,7 @@
 //! Not here: fragmentation and reassembly (fragments are dropped with a counted reason), IPv6 input.
 
 mod early_demux;
+mod ecn;
 pub mod header;
 mod icmp;
 mod input;
@@ -13,6 +14,7 @@ mod output;
 mod reset;
 mod tcp_input;
 
+pub(crate) use ecn::set_ce;
 pub(crate) use icmp::IcmpLimiter;
 pub(crate) use input::input;
 pub(crate) use output::{discard_output, discard_unroutable, output};

@@ -145,6 +145,7 @@ sysctls! {
         "net.ipv4.tcp_reordering", tcp.tcp_reordering, Number 1..=127;
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
         "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;
+        "net.ipv4.tcp_min_rtt_wlen", tcp.tcp_min_rtt_wlen, Seconds 0..=86_400;
         "net.ipv4.tcp_rto_max_ms", tcp.tcp_rto_max, Millis 1_000..=120_000;
         "net.quietline.tcp_delack_max_ms", tcp.tcp_delack_max, Millis 1..=500;
         "net.quietline.tcp_delack_min_ms", tcp.tcp_delack_min, Millis 1..=500;

@@ -10,6 +10,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
+    delivery_rate::Snapshot,
     send_queue::{Entry, EntryFlags},
     seq::SeqNum,
 };
@@ -27,6 +28,17 @@ impl Transmission {
         self.sent_at > other.sent_at
             || (self.sent_at == other.sent_at && self.end_seq.gt(other.end_seq))
     }
+}
+
+/// The transmission that a delivery-rate sample rests on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rated {
+    pub(crate) transmission: Transmission,
+    /// What its entry remembered when it left.
+    pub(crate) snapshot: Snapshot,
+    /// The application limited the connection when it left.
+    pub(crate) app_limited: bool,
+    pub(crate) retransmission: bool,
 }
 
 /// See the module head.
@@ -48,6 +60,8 @@ pub(crate) struct Acked {
     pub(crate) retransmitted: bool,
     /// The transmission that was sent last of those which arrived.
     pub(crate) newest: Option<Transmission>,
+    /// The same, of all that arrived for the first time: what the delivery rate is measured by.
+    pub(crate) rated: Option<Rated>,
     /// Lowest number that arrived and was sent once only.
     pub(crate) lowest_original: Option<SeqNum>,
     /// TSecr of its segment.
@@ -74,6 +88,7 @@ impl Acked {
             sacked_sent_at: None,
             retransmitted: false,
             newest: None,
+            rated: None,
             lowest_original: None,
             echo: None,
             has_news: false,
@@ -84,6 +99,7 @@ impl Acked {
     /// `bytes` of `entry`, up to `end_seq`, arrived for the first time.
     pub(crate) fn deliver(&mut self, entry: &Entry, bytes: u32, end_seq: SeqNum) {
         self.delivered += bytes;
+        self.rate(entry, end_seq);
         let original = !entry.flags.contains(EntryFlags::EVER_RETRANSMITTED);
         if original {
             let lowest = self.lowest_original.get_or_insert(entry.seq);
@@ -94,6 +110,19 @@ impl Acked {
         let this = Transmission { sent_at: entry.sent_at, end_seq };
         if self.newest.is_none_or(|newest| this.is_after(&newest)) {
             self.newest = Some(this);
+        }
+    }
+
+    /// The newest transmission is the sample: it spans the least time, and all of it is known.
+    fn rate(&mut self, entry: &Entry, end_seq: SeqNum) {
+        let transmission = Transmission { sent_at: entry.sent_at, end_seq };
+        if self.rated.is_none_or(|rated| transmission.is_after(&rated.transmission)) {
+            self.rated = Some(Rated {
+                transmission,
+                snapshot: entry.snapshot,
+                app_limited: entry.flags.contains(EntryFlags::APP_LIMITED),
+                retransmission: entry.flags.contains(EntryFlags::EVER_RETRANSMITTED),
+            });
         }
     }
 }

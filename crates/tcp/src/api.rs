@@ -13,6 +13,7 @@ use bitflags::bitflags;
 
 use crate::{
     cx::Cx,
+    delivery_rate,
     receive_window::{receive_window, wanted_window},
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -104,6 +105,7 @@ impl Tcb {
             State::SynSent | State::SynRecv => return Err(SendError::WouldBlock),
             _ => return Err(SendError::BrokenPipe),
         }
+        delivery_rate::check_app_limited(self);
         let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut sent = 0;
         let mut failed = SendError::WouldBlock;

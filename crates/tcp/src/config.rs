@@ -82,6 +82,8 @@ pub struct TcpConfig {
     pub tcp_reordering: u8,
     /// `tcp_tso_win_divisor`: a superframe waits for an ACK until it may fill this part of the window; 0 never waits.
     pub tcp_tso_win_divisor: u8,
+    /// `tcp_min_rtt_wlen`: how long the smallest round trip stays believed.
+    pub tcp_min_rtt_wlen: Duration,
     /// `tcp_rto_min_us`, as a duration: Linux's 200 ms, below the second of RFC 6298 §2.4.
     pub tcp_rto_min: Duration,
     /// `tcp_rto_max_ms`, as a duration: 120 s.
@@ -123,6 +125,7 @@ impl Default for TcpConfig {
             tcp_notsent_lowat: u32::MAX,
             tcp_reordering: 3,
             tcp_tso_win_divisor: 3,
+            tcp_min_rtt_wlen: Duration::from_secs(300),
             tcp_rto_min: Duration::from_millis(200),
             tcp_rto_max: Duration::from_secs(120),
             tcp_delack_max: Duration::from_millis(200),

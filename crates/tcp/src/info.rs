@@ -80,6 +80,12 @@ pub struct TcpInfo {
     pub segs_in: u32,
     /// Bytes queued and never sent.
     pub notsent_bytes: u32,
+    /// Bytes known to have arrived, by acknowledgment or SACK.
+    pub bytes_delivered: u64,
+    /// Bytes per second at which the path delivers, once there is a sample.
+    pub delivery_rate: Option<u64>,
+    /// The application limited that rate.
+    pub delivery_rate_app_limited: bool,
 }
 
 impl Tcb {
@@ -120,6 +126,9 @@ impl Tcb {
             segs_out: self.totals.segs_out,
             segs_in: self.totals.segs_in,
             notsent_bytes: self.send_queue.write_seq().since(self.snd_nxt),
+            bytes_delivered: self.rate.delivered(),
+            delivery_rate: self.rate.best().map(|(rate, _)| rate),
+            delivery_rate_app_limited: self.rate.best().is_some_and(|(_, limited)| limited),
         }
     }
 

@@ -22,6 +22,8 @@
 
 use core::time::Duration;
 
+use pkt::Instant;
+
 use crate::seq::SeqNum;
 
 /// Samples beyond this count as this: 2^28 µs, above any time-out.
@@ -43,6 +45,8 @@ pub struct RttConfig {
     pub rto_min: Duration,
     /// Ceiling. 120 s: Linux TCP_RTO_MAX.
     pub rto_max: Duration,
+    /// How long the smallest round trip stays believed. 300 s: `net.ipv4.tcp_min_rtt_wlen`.
+    pub min_rtt_window: Duration,
 }
 
 impl Default for RttConfig {
@@ -51,6 +55,7 @@ impl Default for RttConfig {
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(120),
+            min_rtt_window: Duration::from_secs(300),
         }
     }
 }
@@ -66,8 +71,7 @@ pub struct RttEstimator {
     mdev_max_us_x4: u32,
     /// RTTVAR × 4: what the time-out adds to `srtt`.
     rttvar_us_x4: u32,
-    /// Smallest sample; `u32::MAX` before the first.
-    min_rtt_us: u32,
+    min_rtt: MinRtt,
     /// The last sample.
     latest_us: u32,
     /// The round ends when SND.UNA passes this.
@@ -90,7 +94,7 @@ impl RttEstimator {
             mdev_us_x4: micros(config.rto_initial),
             mdev_max_us_x4: rto_min_us,
             rttvar_us_x4: rto_min_us,
-            min_rtt_us: u32::MAX,
+            min_rtt: MinRtt::new(config.min_rtt_window),
             latest_us: 0,
             round_end: SeqNum(0),
             rto_us: micros(config.rto_initial),
@@ -100,14 +104,14 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample and ends any back-off (RFC 6298 §5, note after 5.7).
+    /// Takes a sample at `now` and ends any back-off (RFC 6298 §5, note after 5.7).
     ///
     /// `snd_una` is the acknowledgment that gave it, `snd_nxt` the end of what is sent: together
     /// they tell rounds apart.
-    pub fn on_sample(&mut self, rtt: Duration, snd_una: SeqNum, snd_nxt: SeqNum) {
+    pub fn on_sample(&mut self, now: Instant, rtt: Duration, snd_una: SeqNum, snd_nxt: SeqNum) {
         let sample = micros(rtt).max(1);
         self.latest_us = sample;
-        self.min_rtt_us = self.min_rtt_us.min(sample);
+        self.min_rtt.on_sample(now, sample);
         self.backoff = 0;
         if self.srtt_us_x8 == 0 {
             // RFC 6298 §2.2: srtt = R, rttvar = R/2, and the time-out adds four times that.
@@ -207,19 +211,55 @@ impl RttEstimator {
         Duration::from_micros(u64::from(self.rttvar_us_x4 / 4))
     }
 
-    /// Smallest sample of the connection's life, once there is one.
-    ///
-    /// Differs from Linux: no window of 300 s, because nothing that reads it would be misled by a
-    /// route that became longer.
+    /// Smallest sample of the last `min_rtt_window`, once there is one.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
-        (self.min_rtt_us != u32::MAX).then(|| Duration::from_micros(u64::from(self.min_rtt_us)))
+        let min = self.min_rtt.best_us;
+        (min != u32::MAX).then(|| Duration::from_micros(u64::from(min)))
     }
 
     /// The last sample, once there is one.
     #[must_use]
     pub fn latest(&self) -> Option<Duration> {
         (self.srtt_us_x8 != 0).then(|| Duration::from_micros(u64::from(self.latest_us)))
+    }
+}
+
+/// The smallest sample of a window of time that moves along: a route that became longer is noticed once the window has
+/// passed.
+///
+/// The best sample expires to the instant. What follows it is the best of those that came after, or of the last half
+/// window of them, so that two samples are enough.
+#[derive(Clone, Debug)]
+struct MinRtt {
+    window: Duration,
+    /// `u32::MAX` before the first sample.
+    best_us: u32,
+    best_at: Instant,
+    /// Its successor.
+    next_us: u32,
+    next_at: Instant,
+}
+
+impl MinRtt {
+    fn new(window: Duration) -> Self {
+        let (best_at, next_at) = (Instant::ZERO, Instant::ZERO);
+        Self { window, best_us: u32::MAX, best_at, next_us: u32::MAX, next_at }
+    }
+
+    fn on_sample(&mut self, now: Instant, sample_us: u32) {
+        if sample_us <= self.best_us {
+            (self.best_us, self.best_at) = (sample_us, now);
+            (self.next_us, self.next_at) = (sample_us, now);
+            return;
+        }
+        if sample_us <= self.next_us || now - self.next_at > self.window / 2 {
+            (self.next_us, self.next_at) = (sample_us, now);
+        }
+        if now - self.best_at > self.window {
+            (self.best_us, self.best_at) = (self.next_us, self.next_at);
+            (self.next_us, self.next_at) = (sample_us, now);
+        }
     }
 }
 

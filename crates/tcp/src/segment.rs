@@ -41,10 +41,13 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
     flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH) && entry.len > 0);
     let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
-    let len = entry.len;
+    let (len, seq_len) = (entry.len, entry.seq_len());
     let window = select_window(tcb, cx);
     emit(tcb, cx, packet, SegmentHeader { window, ..header }, len);
-    tcb.send_queue.on_transmit(index, cx.now);
+    let idle = tcb.send_queue.sent_count() == 0;
+    let in_flight = tcb.pipe() + seq_len;
+    let snapshot = tcb.rate.on_transmit(cx.now, idle, in_flight, tcb.send_queue.lost_total());
+    tcb.send_queue.on_transmit(index, cx.now, snapshot, tcb.rate.is_app_limited());
     tcb.congestion.on_transmitted(len);
     tcb.ack.on_data_sent(cx.now);
     tcb.last_sent_at = cx.now;

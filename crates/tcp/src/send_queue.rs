@@ -24,7 +24,7 @@ use bitflags::bitflags;
 use pkt::{Instant, Packet, Pool};
 
 use self::{marks::Again, sacked::Sacked};
-use crate::{acked::Acked, seq::SeqNum};
+use crate::{acked::Acked, delivery_rate::Snapshot, seq::SeqNum};
 
 bitflags! {
     /// What is known about one queued entry.
@@ -42,6 +42,8 @@ bitflags! {
         const EVER_RETRANSMITTED = 1 << 4;
         /// Reported by SACK: the peer holds it, but may still drop it (RFC 2018 §8).
         const SACKED = 1 << 5;
+        /// The application limited the connection when it was last transmitted.
+        const APP_LIMITED = 1 << 6;
     }
 }
 
@@ -62,7 +64,12 @@ pub(crate) struct Entry {
     pub(crate) flags: EntryFlags,
     /// Its last transmission.
     pub(crate) sent_at: Instant,
+    /// The connection at that moment, for the delivery rate.
+    pub(crate) snapshot: Snapshot,
 }
+
+/// One line each: a window of superframes is a few dozen, a window of small segments thousands.
+const _: () = assert!(size_of::<Entry>() <= 64);
 
 impl Entry {
     /// Sequence numbers it takes: payload and FIN.
@@ -96,6 +103,8 @@ pub(crate) struct SendQueue {
     sacked_bytes: u32,
     /// Entries flagged `SACKED`.
     sacked_count: u32,
+    /// Sequence numbers ever found lost, modulo 2^32; a retransmission found lost counts again (Linux `tp->lost`).
+    lost_total: u32,
     /// The ranges of those entries.
     sacked: Sacked,
     /// Retransmissions in flight, in the order they left; some are out of date.
@@ -116,6 +125,7 @@ impl SendQueue {
             retrans_bytes: 0,
             sacked_bytes: 0,
             sacked_count: 0,
+            lost_total: 0,
             sacked: Sacked::default(),
             again: VecDeque::new(),
             scan_from: None,
@@ -186,6 +196,7 @@ impl SendQueue {
             retransmits: 0,
             flags,
             sent_at,
+            snapshot: Snapshot::default(),
         });
     }
 
@@ -244,6 +255,7 @@ impl SendQueue {
             retransmits: entry.retransmits,
             flags: entry.flags,
             sent_at: entry.sent_at,
+            snapshot: entry.snapshot,
         };
         entry.len = at;
         entry.flags -= EntryFlags::FIN | EntryFlags::PSH;
@@ -258,10 +270,19 @@ impl SendQueue {
         true
     }
 
-    /// Entry `index` was transmitted: for the first time, or again.
-    pub(crate) fn on_transmit(&mut self, index: usize, now: Instant) {
+    /// Entry `index` was transmitted: for the first time, or again. `snapshot` and `app_limited` are the connection's
+    /// state for the delivery rate.
+    pub(crate) fn on_transmit(
+        &mut self,
+        index: usize,
+        now: Instant,
+        snapshot: Snapshot,
+        app_limited: bool,
+    ) {
         let entry = &mut self.entries[index];
         entry.sent_at = now;
+        entry.snapshot = snapshot;
+        entry.flags.set(EntryFlags::APP_LIMITED, app_limited);
         if index < self.sent {
             self.note_again(index);
         } else {

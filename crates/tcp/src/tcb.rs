@@ -23,6 +23,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     delayed_ack::DelayedAck,
+    delivery_rate::DeliveryRate,
     four_tuple::FourTuple,
     mss::PathMss,
     reassembly::Reassembly,
@@ -165,6 +166,7 @@ pub struct Tcb {
     pub(crate) congestion: Congestion,
     pub(crate) recovery: Recovery,
     pub(crate) rtt: RttEstimator,
+    pub(crate) rate: DeliveryRate,
 
     // ---- cold ----
     /// ISS: our initial sequence number.
@@ -192,7 +194,7 @@ pub struct Tcb {
 }
 
 /// The size an idle connection may cost in fixed memory.
-const TCB_BYTES_MAX: usize = 1152;
+const TCB_BYTES_MAX: usize = 1280;
 const _: () = assert!(size_of::<Tcb>() <= TCB_BYTES_MAX);
 
 // The groups of "Layout": what arrives and what leaves share no line.
@@ -239,6 +241,7 @@ impl Tcb {
         let rtt = RttEstimator::new(&RttConfig {
             rto_min: config.tcp_rto_min,
             rto_max: config.tcp_rto_max,
+            min_rtt_window: config.tcp_min_rtt_wlen,
             ..RttConfig::default()
         });
         let congestion_config =
@@ -277,6 +280,7 @@ impl Tcb {
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),
             rtt,
+            rate: DeliveryRate::default(),
             iss: *iss,
             irs: SeqNum(0),
             totals: Totals::default(),

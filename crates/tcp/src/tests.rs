@@ -7,7 +7,7 @@ mod host;
 mod hostile;
 mod loss;
 mod memory;
-mod net;
+pub(crate) mod net;
 mod sack;
 mod sack_report;
 mod segments;

@@ -1,7 +1,7 @@
 //! A wire between two hosts in one process: what one end transmits the other receives, by pointer.
 //!
 //! Like veth, with the impairments of netem on each direction: rate, delay, jitter (hence reordering), loss,
-//! duplication, corruption, queue length, and a delay of transmit completions. Every choice comes from a seed, every
+//! duplication, corruption, congestion marks, queue length, and a delay of transmit completions. Every choice comes from a seed, every
 //! moment from the caller's `now`, so a run in virtual time repeats exactly.
 //!
 //! A packet changes hands without a copy unless it is corrupted or duplicated. With `checksums` off (the default) a
@@ -24,7 +24,12 @@ use pkt::{Batch, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksu
 use super::{
     Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, loopback::take_up_to,
 };
-use crate::{config::ConfigError, cx::Cx, gso, link::ethernet::MacAddr};
+use crate::{
+    config::ConfigError,
+    cx::Cx,
+    gso, ip,
+    link::ethernet::{self, MacAddr},
+};
 
 /// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
 const FRAMING_BYTES: u64 = 38;
@@ -46,6 +51,11 @@ pub struct Impairment {
     pub duplicate: f64,
     /// Fraction of packets in which one bit is flipped. Needs `WireConfig::checksums`.
     pub corrupt: f64,
+    /// Fraction of ECN-capable packets that are marked CE.
+    pub mark: f64,
+    /// ECN-capable packets that would wait longer than this for the transmitter are marked CE (the `ce_threshold` of
+    /// Linux's `fq_codel`). `None` marks none.
+    pub mark_above: Option<Duration>,
     /// Packets that may wait in this direction; more are dropped. Default 5,000: what the largest default receive window
     /// (6 MB) holds at MTU 1,500. Linux's `txqueuelen` is 1,000.
     pub queue_packets: usize,
@@ -63,6 +73,8 @@ impl Default for Impairment {
             reorder_delay: Duration::ZERO,
             duplicate: 0.0,
             corrupt: 0.0,
+            mark: 0.0,
+            mark_above: None,
             queue_packets: 5000,
             completion_delay: Duration::ZERO,
         }
@@ -74,7 +86,7 @@ impl Impairment {
     fn is_none(&self) -> bool {
         let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } =
             self;
-        let chance = loss + reorder + duplicate + corrupt;
+        let chance = loss + reorder + duplicate + corrupt + self.mark;
         rate_bps.is_none() && delay.is_zero() && completion_delay.is_zero() && chance == 0.0
     }
 
@@ -84,6 +96,7 @@ impl Impairment {
             ("reorder", self.reorder),
             ("duplicate", self.duplicate),
             ("corrupt", self.corrupt),
+            ("mark", self.mark),
         ];
         for (field, value) in fractions {
             if !(0.0..=1.0).contains(&value) {
@@ -403,6 +416,10 @@ fn impair(
         return;
     }
     let start = in_flight.idle_at.max(cx.now);
+    let congested = impairment.mark_above.is_some_and(|limit| start - cx.now > limit);
+    if congested || chance(&mut in_flight.rng, impairment.mark) {
+        ip::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
+    }
     let sent = start + transmission_time(impairment.rate_bps, &packet);
     in_flight.idle_at = sent;
     if impairment.completion_delay.is_zero() {

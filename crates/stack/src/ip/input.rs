@@ -3,7 +3,7 @@
 //! Steps in the order of RFC 1122 §3.2.1 and Linux's `ip_rcv`, `ip_local_deliver`. A packet that is not for us is
 //! dropped: this stack is a host and does not forward.
 
-use pkt::{DropReason, Packet, PacketType, Verdict};
+use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use sync::epoch::Section;
 
 use super::{
@@ -31,7 +31,9 @@ pub(crate) fn input<const V4: bool>(
         }
     };
     packet.truncate(header.total_len());
-    cx.count(ecn_counter(header.traffic_class), 1);
+    let ecn = Ecn::from_traffic_class(header.traffic_class);
+    cx.count(ecn_counter(ecn), 1);
+    packet.meta_mut().ecn = ecn;
     if early_demux(host, cx, rcu, flow, &header, &mut packet) {
         cx.count(Counter::IpInDelivers, 1);
         return tcp_input::established(host, cx, flow, &header, packet);
@@ -68,12 +70,12 @@ fn count_header_error(cx: &Cx, reason: DropReason) {
 }
 
 /// The ECN field (RFC 3168 §5).
-const fn ecn_counter(traffic_class: u8) -> Counter {
-    match traffic_class & 3 {
-        0 => Counter::IpExtInNoECTPkts,
-        1 => Counter::IpExtInECT1Pkts,
-        2 => Counter::IpExtInECT0Pkts,
-        _ => Counter::IpExtInCEPkts,
+const fn ecn_counter(ecn: Ecn) -> Counter {
+    match ecn {
+        Ecn::NotEct => Counter::IpExtInNoECTPkts,
+        Ecn::Ect1 => Counter::IpExtInECT1Pkts,
+        Ecn::Ect0 => Counter::IpExtInECT0Pkts,
+        Ecn::Ce => Counter::IpExtInCEPkts,
     }
 }
 

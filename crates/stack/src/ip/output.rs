@@ -59,7 +59,7 @@ fn push_header<const V4: bool>(cx: &mut Cx, tuple: &FourTuple, segment: &mut Pac
         dst: tuple.remote.ip(),
         protocol: protocol::TCP,
         hop_limit: cx.sysctls().ip_default_ttl,
-        traffic_class: 0,
+        traffic_class: segment.meta().ecn.bits(),
         flow_label: 0,
         id: if V4 { cx.next_ip_id(segments) } else { 0 },
         fragment: Fragment::DONT,

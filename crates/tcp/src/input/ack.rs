@@ -13,6 +13,7 @@ use crate::{
     acked::Acked,
     counters::Counter,
     cx::Cx,
+    delivery_rate,
     header::Flags,
     recovery, reset as reset_segment, retransmit, scoreboard,
     seq::SeqNum,
@@ -79,7 +80,7 @@ pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         Some(cx.now - tcb.last_sent_at)
     };
     if let Some(rtt) = rtt {
-        tcb.rtt.on_sample(rtt, tcb.snd_una, tcb.snd_nxt);
+        tcb.rtt.on_sample(cx.now, rtt, tcb.snd_una, tcb.snd_nxt);
     }
     tcb.establish(cx);
     if tcb.flags.contains(TcbFlags::SHUT_WRITE) {
@@ -91,6 +92,7 @@ pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
 pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let ack = segment.header.ack;
     let in_flight = tcb.send_queue.sent_count() > 0;
+    delivery_rate::check_app_limited(tcb);
     let window_changed = update_window(tcb, segment);
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
     acked.has_news = window_changed || segment.seq_len() > 0;
@@ -102,9 +104,22 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     // RFC 5681 §2: data outstanding, no payload, no SYN or FIN, nothing acknowledged, the window as it was.
     let duplicate = in_flight && acked.bytes == 0 && !acked.has_news;
     let reorder = recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
+    if in_flight {
+        measure(tcb, cx, &acked);
+    }
     update_timer(tcb, cx, &acked, reorder);
     if acked.bytes > 0 {
         tcb.grow_sndbuf(cx);
+    }
+}
+
+/// The delivery rate this ACK shows, once it is known what was lost.
+fn measure(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
+    let lost = tcb.send_queue.lost_total();
+    let _ = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt());
+    if acked.delivered > 0 {
+        let segments = acked.delivered.div_ceil(tcb.mss.effective());
+        cx.counters.add(Counter::TcpExtTCPDelivered, u64::from(segments));
     }
 }
 
@@ -154,7 +169,7 @@ fn sample_rtt(
         Some(sent_at) if !acked.retransmitted => Some(cx.now - sent_at),
         _ => timestamp_rtt(tcb, segment, cx.now),
     }?;
-    tcb.rtt.on_sample(rtt, tcb.snd_una, tcb.snd_nxt);
+    tcb.rtt.on_sample(cx.now, rtt, tcb.snd_una, tcb.snd_nxt);
     Some(rtt)
 }
 

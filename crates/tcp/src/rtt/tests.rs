@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use pkt::Instant;
 use proptest::prelude::*;
 
 use super::{RttConfig, RttEstimator};
@@ -26,7 +27,7 @@ impl Rounds {
 
     fn sample(&mut self, sample: Duration) {
         self.una += 100;
-        self.rtt.on_sample(sample, self.una, self.una + 50);
+        self.rtt.on_sample(Instant::ZERO, sample, self.una, self.una + 50);
     }
 }
 
@@ -124,7 +125,7 @@ fn variance_rises_at_once_and_falls_once_a_round() {
     // Many samples within one round change nothing downwards.
     let (una, nxt) = (rounds.una, rounds.una + 50);
     for _ in 0..50 {
-        rounds.rtt.on_sample(150 * MS, una, nxt);
+        rounds.rtt.on_sample(Instant::ZERO, 150 * MS, una, nxt);
     }
     assert!(rounds.rtt.rttvar() >= alarmed);
     for _ in 0..50 {
@@ -184,5 +185,32 @@ proptest! {
         let srtt = rounds.rtt.srtt().unwrap();
         prop_assert!(srtt.abs_diff(ms * MS) <= MS);
         prop_assert!(rounds.rtt.rto() <= ms * MS + 210 * MS);
+    }
+}
+
+#[test]
+fn the_smallest_round_trip_is_forgotten_after_its_window() {
+    let mut rtt = fresh();
+    let mut sample = |secs: u64, ms: u32| {
+        let at = Instant::from_secs(1000 + secs);
+        rtt.on_sample(at, ms * MS, SeqNum(0), SeqNum(0));
+        rtt.min_rtt().expect("a sample")
+    };
+    assert_eq!(sample(0, 10), 10 * MS);
+    assert_eq!(sample(100, 40), 10 * MS);
+    assert_eq!(sample(200, 30), 10 * MS);
+    assert_eq!(sample(300, 35), 10 * MS);
+    // The route is longer since the first sample: the best of those after it takes over.
+    assert_eq!(sample(301, 50), 30 * MS);
+    assert_eq!(sample(302, 20), 20 * MS);
+}
+
+#[test]
+fn a_window_of_zero_believes_the_last_sample() {
+    let config = RttConfig { min_rtt_window: Duration::ZERO, ..RttConfig::default() };
+    let mut rtt = RttEstimator::new(&config);
+    for (secs, ms) in [(1, 10), (2, 30), (3, 20)] {
+        rtt.on_sample(Instant::from_secs(secs), ms * MS, SeqNum(0), SeqNum(0));
+        assert_eq!(rtt.min_rtt(), Some(ms * MS));
     }
 }

@@ -119,10 +119,14 @@ impl SendQueue {
             return;
         }
         let bytes = entry.seq_len();
+        let again = entry.flags.contains(EntryFlags::RETRANSMITTED);
+        if !entry.flags.contains(EntryFlags::LOST) || again {
+            self.lost_total = self.lost_total.wrapping_add(bytes);
+        }
         if !entry.flags.contains(EntryFlags::LOST) {
             self.lost_bytes += bytes;
         }
-        if entry.flags.contains(EntryFlags::RETRANSMITTED) {
+        if again {
             self.retrans_bytes -= bytes;
         }
         entry.flags |= EntryFlags::LOST;
@@ -274,6 +278,11 @@ impl SendQueue {
 
     pub(crate) fn lost_bytes(&self) -> u32 {
         self.lost_bytes
+    }
+
+    /// Bytes ever found lost, modulo 2^32.
+    pub(crate) fn lost_total(&self) -> u32 {
+        self.lost_total
     }
 
     pub(crate) fn retrans_bytes(&self) -> u32 {

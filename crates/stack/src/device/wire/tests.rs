@@ -163,6 +163,67 @@ fn a_superframe_takes_as_long_as_its_segments() {
     cx.pool.free(packet);
 }
 
+/// The ECN field of everything that arrives.
+fn ecn_of_arrivals(bench: &mut Bench) -> Vec<u8> {
+    let mut fields = Vec::new();
+    loop {
+        let mut batch = Batch::new();
+        bench.right.receive(QUEUE, &mut bench.cx, 64, &mut batch);
+        for packet in batch.drain() {
+            let header =
+                crate::ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14);
+            fields.push(header.expect("a sound header").traffic_class & 3);
+            bench.cx.pool.free(packet);
+        }
+        match bench.right.next_deadline(QUEUE) {
+            Some(at) => bench.cx.now = bench.cx.now.max(at),
+            None => return fields,
+        }
+    }
+}
+
+/// Sends `count` frames of 1,000 bytes with this ECN field.
+fn send_with_ecn(bench: &mut Bench, count: u32, ecn: u8) {
+    let mut list = PacketList::new();
+    for number in 0..count {
+        let mut packet = frame(&mut bench.cx, number);
+        let header = IpHeader {
+            traffic_class: ecn,
+            ..crate::ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14).unwrap()
+        };
+        header.emit::<true>(&mut packet.linear_mut()[14..34]);
+        list.push_back(packet);
+    }
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+}
+
+#[test]
+fn capable_packets_are_marked_once_the_queue_is_long() {
+    let impairment = Impairment {
+        rate_bps: Some(8_304_000),
+        mark_above: Some(Duration::from_millis(3)),
+        ..Impairment::default()
+    };
+    let mut bench = Bench::forward(impairment);
+    // A frame takes a millisecond: the first four wait no longer than the limit.
+    send_with_ecn(&mut bench, 6, 2);
+    assert_eq!(ecn_of_arrivals(&mut bench), [2, 2, 2, 2, 3, 3]);
+    send_with_ecn(&mut bench, 6, 0);
+    assert_eq!(ecn_of_arrivals(&mut bench), [0; 6], "not capable: never marked");
+    bench.finish();
+}
+
+#[test]
+fn a_fraction_of_capable_packets_is_marked() {
+    let mut bench = Bench::forward(Impairment { mark: 0.25, ..Impairment::default() });
+    send_with_ecn(&mut bench, 1000, 1);
+    let fields = ecn_of_arrivals(&mut bench);
+    let marked = fields.iter().filter(|&&ecn| ecn == 3).count();
+    assert!((200..300).contains(&marked), "{marked} of 1,000");
+    assert!(fields.iter().all(|&ecn| ecn == 3 || ecn == 1));
+    bench.finish();
+}
+
 #[test]
 fn delay_keeps_the_order() {
     let delay = Duration::from_millis(30);

@@ -1,0 +1,206 @@
+//! How fast the path delivers: one estimate per ACK, of what arrived between two moments in the life of one transmission.
+//!
+//! Below: `send_queue` keeps a [`Snapshot`] with every entry, `acked` picks the newest that arrived. Above: `congestion`
+//! (a model of the path), `TCP_INFO`. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
+//!
+//! ```text
+//!   sending     |<------- send interval ------->|
+//!               first_sent_at                   sent_at
+//!                    arriving    |<------ ACK interval ------>|
+//!                                delivered_at                 now
+//! ```
+//!
+//! What was delivered between the snapshot and now, over the longer of the two intervals: neither a burst of ACKs nor a
+//! burst of sending shows more than the path can carry. A sample taken while the application had nothing to send says how
+//! fast the application is, and is marked so.
+//!
+//! Names as in the draft: `C.delivered` is [`DeliveryRate::delivered`], `P.delivered` [`Snapshot::delivered`].
+//!
+//! Not here: what follows from a rate.
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{acked::Acked, tcb::Tcb};
+
+/// The state of the connection when an entry was last transmitted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Snapshot {
+    /// P.delivered.
+    delivered: u64,
+    /// P.delivered_time.
+    delivered_at: Instant,
+    /// P.first_sent_time: when the transmission left that began this flight's send interval.
+    first_sent_at: Instant,
+    /// P.tx_in_flight: bytes in flight, this entry included.
+    pub(crate) in_flight: u32,
+    /// P.lost: [`SendQueue::lost_total`](crate::send_queue::SendQueue::lost_total) at that moment.
+    pub(crate) lost: u32,
+}
+
+/// One estimate (the draft's `RS`), given for every ACK that delivered or lost something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateSample {
+    /// RS.delivered: bytes that arrived in `interval`.
+    pub delivered: u32,
+    /// RS.interval; `None` when this ACK gives no estimate: nothing new arrived, or it took less than the smallest round
+    /// trip, as after a peer dropped what it had reported.
+    pub interval: Option<Duration>,
+    /// RS.prior_delivered: what had been delivered when the transmission left that this estimate rests on.
+    pub prior_delivered: u64,
+    /// RS.newly_acked: bytes this ACK delivered.
+    pub newly_acked: u32,
+    /// RS.newly_lost: bytes found lost since the ACK before.
+    pub newly_lost: u32,
+    /// RS.lost: bytes found lost since that transmission left.
+    pub lost: u32,
+    /// RS.tx_in_flight: bytes in flight when it had left.
+    pub tx_in_flight: u32,
+    /// RS.is_app_limited.
+    pub is_app_limited: bool,
+    /// The transmission was a retransmission.
+    pub is_retransmission: bool,
+}
+
+impl RateSample {
+    /// RS.delivery_rate in bytes per second.
+    #[must_use]
+    pub fn rate(&self) -> Option<u64> {
+        self.interval.map(|interval| rate(self.delivered, interval))
+    }
+}
+
+/// Bytes per second; an interval of less than a nanosecond counts as one.
+fn rate(delivered: u32, interval: Duration) -> u64 {
+    let ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+    u64::from(delivered) * 1_000_000_000 / ns
+}
+
+/// See the module head.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeliveryRate {
+    /// C.delivered: bytes known to have arrived, by acknowledgment or SACK.
+    delivered: u64,
+    /// C.delivered_time.
+    delivered_at: Instant,
+    /// C.first_sent_time.
+    first_sent_at: Instant,
+    /// C.app_limited: until more than this was delivered, samples show the application's pace; 0 when they do not.
+    app_limited: u64,
+    /// The best sample that `TCP_INFO` reports: what arrived, in how long, and whether the application limited it.
+    best: (u32, Duration, bool),
+    /// Losses the last ACK had seen.
+    lost_seen: u32,
+}
+
+impl DeliveryRate {
+    /// A transmission leaves: what its entry remembers. `idle` when nothing was in flight, `in_flight` bytes are with it.
+    pub(crate) fn on_transmit(
+        &mut self,
+        now: Instant,
+        idle: bool,
+        in_flight: u32,
+        lost_total: u32,
+    ) -> Snapshot {
+        if idle {
+            // The flight begins here, and with it both intervals.
+            self.first_sent_at = now;
+            self.delivered_at = now;
+        }
+        Snapshot {
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            in_flight,
+            lost: lost_total,
+        }
+    }
+
+    /// What leaves now shows the application's pace.
+    pub(crate) fn is_app_limited(&self) -> bool {
+        self.app_limited != 0
+    }
+
+    /// The application is what limits the connection, until everything in flight has arrived.
+    pub(crate) fn mark_app_limited(&mut self, in_flight: u32) {
+        self.app_limited = (self.delivered + u64::from(in_flight)).max(1);
+    }
+
+    /// C.delivered.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Takes what an ACK tells and answers the estimate it gives.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Instant,
+        acked: &Acked,
+        lost_total: u32,
+        min_rtt: Option<Duration>,
+    ) -> RateSample {
+        self.delivered += u64::from(acked.delivered);
+        if acked.delivered > 0 {
+            self.delivered_at = now;
+        }
+        if self.app_limited != 0 && self.delivered > self.app_limited {
+            self.app_limited = 0;
+        }
+        let newly_lost = lost_total.wrapping_sub(self.lost_seen);
+        self.lost_seen = lost_total;
+        let mut sample =
+            RateSample { newly_acked: acked.delivered, newly_lost, ..RateSample::default() };
+        let Some(rated) = &acked.rated else { return sample };
+        let snapshot = &rated.snapshot;
+        // The next send interval begins with the transmission that is known to have arrived.
+        self.first_sent_at = rated.transmission.sent_at;
+        let sending = rated.transmission.sent_at - snapshot.first_sent_at;
+        let arriving = now - snapshot.delivered_at;
+        let interval = sending.max(arriving);
+        sample.delivered = u32::try_from(self.delivered - snapshot.delivered).unwrap_or(u32::MAX);
+        sample.prior_delivered = snapshot.delivered;
+        sample.lost = lost_total.wrapping_sub(snapshot.lost);
+        sample.tx_in_flight = snapshot.in_flight;
+        sample.is_app_limited = rated.app_limited;
+        sample.is_retransmission = rated.retransmission;
+        // Less than the smallest round trip cannot have brought an answer.
+        if !interval.is_zero() && min_rtt.is_none_or(|min| interval >= min) {
+            sample.interval = Some(interval);
+            self.keep_best(&sample, interval);
+        }
+        sample
+    }
+
+    fn keep_best(&mut self, sample: &RateSample, interval: Duration) {
+        let (delivered, took, _) = self.best;
+        let higher = u128::from(sample.delivered) * took.as_nanos()
+            >= u128::from(delivered) * interval.as_nanos();
+        if !sample.is_app_limited || higher {
+            self.best = (sample.delivered, interval, sample.is_app_limited);
+        }
+    }
+
+    /// What `TCP_INFO` reports as tcpi_delivery_rate and tcpi_delivery_rate_app_limited: bytes per second, and whether
+    /// the application limited them. `None` before the first sample.
+    pub(crate) fn best(&self) -> Option<(u64, bool)> {
+        let (delivered, interval, app_limited) = self.best;
+        (!interval.is_zero()).then(|| (rate(delivered, interval), app_limited))
+    }
+}
+
+/// Notes that the application, and not the path, limits the connection, if it does: less than a segment is unsent, the
+/// window has room and nothing waits to be sent again (draft-cheng-iccrg-delivery-rate-estimation §4.2).
+pub(crate) fn check_app_limited(tcb: &mut Tcb) {
+    let unsent = tcb.send_queue.write_seq().since(tcb.snd_nxt);
+    let pipe = tcb.pipe();
+    if unsent < tcb.mss.effective()
+        && pipe < tcb.congestion.cwnd()
+        && tcb.send_queue.lost_bytes() <= tcb.send_queue.retrans_bytes()
+    {
+        tcb.rate.mark_app_limited(pipe);
+    }
+}
+
+#[cfg(test)]
+mod tests;
