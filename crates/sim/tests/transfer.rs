@@ -28,6 +28,8 @@ mod tests {
             duplicate,
             corrupt,
             queue_packets: 20 + rng.below(1000) as usize,
+            mark: if rng.below(4) == 0 { 0.02 } else { 0.0 },
+            mark_above: (rng.below(4) == 0).then(|| Duration::from_millis(5)),
             completion_delay: Duration::from_micros(u64::from(rng.below(3) * 1000)),
         }
     }

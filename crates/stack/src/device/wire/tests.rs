@@ -170,8 +170,7 @@ fn ecn_of_arrivals(bench: &mut Bench) -> Vec<u8> {
         let mut batch = Batch::new();
         bench.right.receive(QUEUE, &mut bench.cx, 64, &mut batch);
         for packet in batch.drain() {
-            let header =
-                crate::ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14);
+            let header = ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14);
             fields.push(header.expect("a sound header").traffic_class & 3);
             bench.cx.pool.free(packet);
         }
@@ -189,7 +188,7 @@ fn send_with_ecn(bench: &mut Bench, count: u32, ecn: u8) {
         let mut packet = frame(&mut bench.cx, number);
         let header = IpHeader {
             traffic_class: ecn,
-            ..crate::ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14).unwrap()
+            ..ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14).unwrap()
         };
         header.emit::<true>(&mut packet.linear_mut()[14..34]);
         list.push_back(packet);
