@@ -222,7 +222,9 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         || flags.contains(Flags::RST) && !payload.is_empty()
         || !flags.intersects(Flags::SYN | Flags::ACK | Flags::RST)
         || flags.contains(Flags::URG);
-    if contradicts || !ip.fragment.dont || ip.fragment.is_piece() {
+    // RFC 1191 §3, but for a path narrower than `net.ipv4.route.min_pmtu`.
+    let may_be_cut = !ip.fragment.dont && ip.total_len() > 552;
+    if contradicts || may_be_cut || ip.fragment.is_piece() {
         return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
     }
     Ok(Seen::Tcp(ip, header, payload))

@@ -136,7 +136,7 @@ counters! {
     TxChecksumSoftware: "Transport checksums completed by software on transmit.",
     RxChecksumSoftware: "Transport checksums verified by software on receive.",
     DstHit: "Sends that found their path cached and still valid.",
-    DstMiss: "Sends that had to resolve their path anew.",
+    DstMiss: "Paths resolved anew, because there was none or what it was made from had changed.",
     ArpInPackets: "ARP packets received, bad ones included.",
     ArpOutPackets: "ARP packets sent.",
     NeighAllocs: "Neighbours entered into the table.",

@@ -63,6 +63,7 @@ errnos! {
     EPIPE = 32, "Broken pipe";
     ERANGE = 34, "Numerical result out of range";
     ENOSYS = 38, "Function not implemented";
+    ENONET = 64, "Machine is not on the network";
     EPROTO = 71, "Protocol error";
     ENOTSOCK = 88, "Socket operation on non-socket";
     EDESTADDRREQ = 89, "Destination address required";
@@ -141,6 +142,10 @@ impl From<TcpError> for Errno {
             TcpError::HostUnreachable => Self::EHOSTUNREACH,
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
             TcpError::ProtocolUnreachable => Self::ENOPROTOOPT,
+            TcpError::HostDown => Self::EHOSTDOWN,
+            TcpError::NotOnNetwork => Self::ENONET,
+            TcpError::NotSupported => Self::EOPNOTSUPP,
+            TcpError::Protocol => Self::EPROTO,
             TcpError::Aborted => Self::ECONNABORTED,
         }
     }

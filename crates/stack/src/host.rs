@@ -27,6 +27,7 @@ use crate::{
     neighbour_table::NeighborTable,
     route::{
         Dst,
+        exception::{Exceptions, Limits},
         fib::{Fib, RouteKind},
     },
     sysctl::{LiveSysctls, SysctlError, Sysctls},
@@ -51,6 +52,8 @@ pub struct Host {
     fib: Fib,
     /// Bumped by every change of routes; a cached path with another number is resolved anew.
     route_generation: AtomicU32,
+    /// What ICMP has reported about paths.
+    exceptions: Exceptions,
     neighbours: NeighborTable,
     demux: Demux,
     cores: Vec<Arc<Core>>,
@@ -82,6 +85,7 @@ impl Host {
             name: config.name,
             fib,
             route_generation: AtomicU32::new(0),
+            exceptions: Exceptions::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
             neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
             cores: (0..config.cores)
@@ -285,8 +289,24 @@ impl Host {
             .min()
     }
 
-    pub(crate) fn route_generation(&self) -> u32 {
+    fn route_generation(&self) -> u32 {
         self.route_generation.load(Ordering::Acquire)
+    }
+
+    /// Whether a cached path is still what [`Host::route`] would answer (Linux: `dst_check`).
+    #[inline]
+    pub(crate) fn is_current(&self, dst: &Dst, now: Instant) -> bool {
+        dst.generation == self.route_generation()
+            && self.exceptions.is_current(dst.exception)
+            && now < dst.expires
+    }
+
+    /// A validated report says that the path `dst` to `remote` carries `mtu` only. Answers whether cached paths changed.
+    /// Linux: `ip_rt_update_pmtu`.
+    pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
+        let Sysctls { route_min_pmtu: min_pmtu, route_mtu_expires: mtu_expires, .. } =
+            *cx.sysctls();
+        self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
     /// An address of this host?
@@ -307,7 +327,12 @@ impl Host {
     /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
     /// `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour table is
     /// full, as Linux.
-    pub fn route(&self, remote: IpAddr, source: Option<IpAddr>) -> Result<Arc<Dst>, Errno> {
+    pub fn route(
+        &self,
+        cx: &Cx,
+        remote: IpAddr,
+        source: Option<IpAddr>,
+    ) -> Result<Arc<Dst>, Errno> {
         if let Some(source) = source
             && !self.is_local(source)
         {
@@ -345,15 +370,22 @@ impl Host {
             }
             LinkType::Ip => None,
         };
+        let generation = self.route_generation();
+        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &cx.reader().pin());
+        let mtu = route.mtu.unwrap_or(caps.mtu).min(caps.mtu);
         Ok(Arc::new(Dst {
             link,
             neighbor,
             source,
-            mtu: route.mtu.unwrap_or(caps.mtu).min(caps.mtu),
+            mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
             tso_max_bytes: Dst::tso_limit(caps, remote.is_ipv4()),
             tx_checksum: caps.tx_checksum,
             async_completion: caps.async_completion,
-            generation: self.route_generation(),
+            generation,
+            exception: stamp,
+            expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
+            dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
+                && !exception.is_some_and(|exception| exception.locked),
             device,
         }))
     }

@@ -297,7 +297,7 @@ fn report_unreachable(host: &Host, cx: &mut Cx, packet: &Packet) {
     let reader = cx.reader();
     let rcu = reader.pin();
     if let Some(Entry::Stream(socket)) = host.demux().established(hash, &tuple, &rcu) {
-        let error = IcmpError::Unreachable(TcpError::HostUnreachable);
+        let error = IcmpError::PathBroken(TcpError::HostUnreachable);
         socket.icmp_error(host, cx, error, SeqNum(sent.tcp_seq()));
     }
 }

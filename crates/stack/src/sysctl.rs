@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use tcp::TcpConfig;
 
@@ -97,6 +98,13 @@ sysctls! {
         ip_default_ttl: u8 = 64, Number 1..=255, "net.ipv4.ip_default_ttl";
         /// Whether packets for others are sent on. Always off: this is a host.
         ip_forward: bool = false, Switch 0..=0, "net.ipv4.ip_forward";
+        /// Path MTU discovery: 0 and 3 do it (3 asks for validated reports, which every report here is), 1 sends without DF and
+        /// takes a report for `route.min_pmtu`, 2 sends without DF and ignores reports.
+        ip_no_pmtu_disc: u8 = 0, Number 0..=3, "net.ipv4.ip_no_pmtu_disc";
+        /// How long a reported path MTU counts (RFC 1191 §6.3).
+        route_mtu_expires: Duration = Duration::from_secs(600), Seconds 1..=INT_MAX, "net.ipv4.route.mtu_expires";
+        /// Smallest path MTU a report may bring us to; one that asks for less also ends DF.
+        route_min_pmtu: u32 = 552, Number 68..=65_535, "net.ipv4.route.min_pmtu";
         /// Ports for connections that name none (RFC 6056).
         ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, "net.ipv4.ip_local_port_range";
         /// Answer no echo requests.
@@ -239,7 +247,6 @@ impl fmt::Display for Entry {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
 

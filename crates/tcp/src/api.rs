@@ -36,6 +36,14 @@ pub enum TcpError {
     NetworkUnreachable,
     /// ENOPROTOOPT: the peer's host does not speak TCP.
     ProtocolUnreachable,
+    /// EHOSTDOWN: the last router does not know the host.
+    HostDown,
+    /// ENONET: a router says that our host is isolated.
+    NotOnNetwork,
+    /// EOPNOTSUPP: a source route failed.
+    NotSupported,
+    /// EPROTO: somebody on the way did not understand our header.
+    Protocol,
     /// ECONNABORTED: the stack ended it.
     Aborted,
 }

@@ -1,21 +1,28 @@
 //! What the network reports about a connection's packets.
 //!
 //! Above: `stack::ip::icmp`, which finds the connection by the quoted headers. RFC 9293 §3.9.2.2, RFC 5461, RFC 5927,
-//! RFC 1191; Linux: tcp_v4_err, tcp_v4_mtu_reduced.
+//! RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced, tcp_ld_RTO_revert.
 //!
 //! Only a report that quotes a sequence number now in flight counts: others are forged or too late. In a synchronized
 //! state no report ends the connection; it becomes the reason a timer gives when it gives up.
 //!
-//! Not here: parsing ICMP, which code maps to which kind.
+//! ```text
+//!                        SYN-SENT, SYN-RECEIVED    synchronized
+//!    too big             PMTU                      PMTU, and what was too big is sent again at once
+//!    net, host unreach.  ends                      soft error; takes back a doubling of the RTO (RFC 6069)
+//!    other unreachable   ends                      soft error
+//!    time exceeded,
+//!    parameter problem   ends                      soft error
+//!    source quench       ignored (RFC 6633 §3)     ignored
+//! ```
+//!
+//! Not here: parsing ICMP, which code maps to which kind, what is known about a destination's path (`stack::route`).
+
+use pkt::Instant;
 
 use crate::{
-    api::TcpError,
-    counters::Counter,
-    cx::Cx,
-    recovery,
-    seq::SeqNum,
-    state::State,
-    tcb::{Tcb, TcbFlags},
+    api::TcpError, counters::Counter, cx::Cx, recovery, retransmit, seq::SeqNum, state::State,
+    tcb::Tcb, timer::RtxPurpose,
 };
 
 /// What an ICMP error says, independent of the IP version.
@@ -23,39 +30,83 @@ use crate::{
 pub enum IcmpError {
     /// Fragmentation needed, or packet too big: the path takes IP packets of at most this many bytes.
     PacketTooBig {
-        /// Next-hop MTU, already bounded from below by the IP layer.
+        /// Next-hop MTU, as reported or guessed; the network layer bounds it from below.
         mtu: u32,
     },
-    /// Destination unreachable, or time exceeded.
+    /// Network or host unreachable by the plain codes 0 and 1: the path is broken at present (RFC 6069 §4.1).
+    PathBroken(TcpError),
+    /// Any other destination unreachable, time exceeded, parameter problem.
     Unreachable(TcpError),
-    /// Parameter problem and whatever else is only a hint.
+    /// Whatever says nothing that TCP may act upon.
     Other,
 }
 
 /// Tells the connection about an ICMP error that quotes a segment with `seq`. The caller runs `output` after it.
-pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) {
-    if !seq.between(tcb.snd_una, tcb.snd_nxt) || tcb.state == State::Close {
+///
+/// Answers the path MTU that a believable report names: the caller notes it for the destination, and comes back with
+/// what has become of it by [`Tcb::set_path_mtu`].
+pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) -> Option<u32> {
+    // RFC 5927 §4.1: SND.UNA =< SEG.SEQ < SND.NXT.
+    let in_flight = seq.ge(tcb.snd_una) && seq.lt(tcb.snd_nxt);
+    if !in_flight || tcb.state == State::Close {
         cx.count(Counter::TcpExtOutOfWindowIcmps);
-        return;
+        return None;
     }
     match error {
-        IcmpError::PacketTooBig { mtu } => on_pmtu(tcb, mtu),
-        IcmpError::Unreachable(reason) if !tcb.state.is_synchronized() => {
+        IcmpError::PacketTooBig { mtu } => return Some(mtu),
+        IcmpError::PathBroken(reason) | IcmpError::Unreachable(reason)
+            if !tcb.state.is_synchronized() =>
+        {
             tcb.finish(cx, Some(reason));
+        }
+        IcmpError::PathBroken(reason) => {
+            tcb.soft_error = Some(reason);
+            revert_backoff(tcb, cx, seq);
         }
         IcmpError::Unreachable(reason) => tcb.soft_error = Some(reason),
         IcmpError::Other => {}
     }
+    None
 }
 
-/// RFC 1191 §6.4: segments become smaller, and what is in flight too large is sent again at once. It was not
-/// congestion, so the window stays.
-fn on_pmtu(tcb: &mut Tcb, mtu: u32) {
-    if !tcb.mss.on_pmtu(mtu) {
+/// RFC 6069 §4.2: the retransmission did not die of congestion but of a hole in the path, so the doubling it caused is
+/// taken back. What is overdue by the smaller timeout leaves at once.
+fn revert_backoff(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
+    let waits = tcb.timers.rtx() == Some(RtxPurpose::Retransmit);
+    if seq != tcb.snd_una || tcb.recovery.timeouts() == 0 || tcb.rtt.backoff() == 0 || !waits {
         return;
     }
-    tcb.congestion.set_mss(tcb.mss.effective());
-    if tcb.send_queue.mark_larger_lost(tcb.mss.effective()) && tcb.flags.contains(TcbFlags::SACK) {
-        recovery::enter_resize(tcb);
+    let Some(sent_at) = tcb.send_queue.head().map(|head| head.sent_at) else { return };
+    tcb.rtt.revert_rto();
+    let due: Instant = sent_at + tcb.rtt.rto();
+    if due > cx.now {
+        tcb.timers.arm_rtx(RtxPurpose::Retransmit, due);
+    } else {
+        retransmit::on_rto(tcb, cx);
+    }
+}
+
+impl Tcb {
+    /// The path carries IP packets of `mtu` bytes: as the route says, as ICMP has reported, or again after a report has
+    /// expired. What is in flight too large is sent again at once (RFC 1191 §6.4). It was not congestion, so the window
+    /// stays as many segments as it was.
+    pub fn set_path_mtu(&mut self, mtu: u32) {
+        if mtu == self.mss.pmtu() {
+            return;
+        }
+        self.mss.set_pmtu(mtu);
+        self.on_mss_changed();
+    }
+
+    /// Whatever decides the size of segments has changed.
+    pub(crate) fn on_mss_changed(&mut self) {
+        let (before, mss) = (self.congestion.mss(), self.mss.effective());
+        if mss == before {
+            return;
+        }
+        self.congestion.set_mss(mss);
+        if mss < before && self.send_queue.mark_larger_lost(mss) {
+            recovery::enter_resize(self);
+        }
     }
 }

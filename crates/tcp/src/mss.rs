@@ -86,12 +86,10 @@ impl PathMss {
         self.update();
     }
 
-    /// The path takes packets of `mtu` bytes only. Answers whether segments became smaller.
-    pub(crate) fn on_pmtu(&mut self, mtu: u32) -> bool {
-        let before = self.effective;
-        self.pmtu = self.pmtu.min(mtu);
+    /// The path takes packets of `mtu` bytes, as the network layer knows it by now.
+    pub(crate) fn set_pmtu(&mut self, mtu: u32) {
+        self.pmtu = mtu;
         self.update();
-        self.effective < before
     }
 
     /// `TCP_MAXSEG` on a connection: segments become no larger than this.

@@ -311,6 +311,7 @@ pub(crate) fn enter_resize(tcb: &mut Tcb) {
         tcb.recovery.recover = tcb.snd_nxt;
         tcb.recovery.undo = None;
         tcb.recovery.frto = Frto::Off;
+        tcb.recovery.probe = None;
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     cx::Cx,
     four_tuple::FourTuple,
     header::{Flags, SegmentHeader},
+    icmp::IcmpError,
     input::is_older,
     mss::PathMss,
     option::Options,
@@ -258,6 +259,23 @@ impl Request {
         let wait = TIMEOUT_INITIAL * (1 << u32::from(self.retransmits.min(16)));
         self.deadline = cx.now + wait.min(cx.config.tcp_rto_max);
         RequestTimer::Keep
+    }
+
+    /// An ICMP error quotes a segment of ours with `seq`. Answers whether the request ends: the peer, if it is there, repeats
+    /// its SYN (RFC 5927 §4.1; Linux: tcp_req_err).
+    ///
+    /// Differs from Linux: port and protocol unreachable end a request too, because RFC 1122 §4.2.3.9 calls them hard.
+    #[must_use]
+    pub fn on_icmp(&self, cx: &Cx<'_>, error: IcmpError, seq: SeqNum) -> bool {
+        if seq != self.iss {
+            cx.count(Counter::TcpExtOutOfWindowIcmps);
+            return false;
+        }
+        let ends = matches!(error, IcmpError::PathBroken(_) | IcmpError::Unreachable(_));
+        if ends {
+            cx.count(Counter::TcpExtListenDrops);
+        }
+        ends
     }
 
     /// Answers with `send`, at most once per `tcp_invalid_ratelimit`.

@@ -165,6 +165,11 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
+    /// Takes one doubling back (RFC 6069 §4.2).
+    pub fn revert_rto(&mut self) {
+        self.backoff = self.backoff.saturating_sub(1);
+    }
+
     /// Ends the back-off without a sample, for a caller that knows by other means that the path
     /// works again. An acknowledgment of retransmitted data is no such means: RFC 6298 §5 and Linux
     /// keep the doubled time-out until a sample.

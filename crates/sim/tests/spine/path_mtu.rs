@@ -1,9 +1,9 @@
 //! "Fragmentation needed" makes the segments of a connection smaller, if it is about one of them.
 
-use std::{io::IoSlice, sync::Arc};
+use std::{io::IoSlice, sync::Arc, time::Duration};
 
 use sim::{Peer, Rig, RigConfig, frame::Seen};
-use stack::{icmp::header::IcmpMessage, socket::TcpSocket};
+use stack::{icmp::header::IcmpMessage, socket::TcpSocket, sysctl::Sysctls};
 use tcp::{Flags, Options};
 
 use crate::icmp::error;
@@ -25,16 +25,24 @@ struct Transfer {
 impl Transfer {
     /// The host has sent its first window, in segments of 1,460 bytes.
     fn start() -> Self {
-        let mut rig = Rig::new(RigConfig::default());
+        Self::with(Sysctls::default())
+    }
+
+    fn with(sysctls: Sysctls) -> Self {
+        let mut transfer = Self::over(RigConfig { sysctls, ..RigConfig::default() });
+        transfer.send(14_600);
+        assert_eq!(transfer.largest_sent(), 1460);
+        transfer
+    }
+
+    fn over(config: RigConfig) -> Self {
+        let mut rig = Rig::new(config);
         let listener = rig.listen(80, 8);
         let peer = Peer::open(&mut rig, 80, 2000, MSS);
         let socket = listener.accept().expect("a connection");
         let host = rig.host();
         listener.close(&host, &mut rig.world.cx);
-        let mut transfer = Self { rig, peer, socket };
-        transfer.send(14_600);
-        assert_eq!(transfer.largest_sent(), 1460);
-        transfer
+        Self { rig, peer, socket }
     }
 
     fn send(&mut self, len: usize) {
@@ -102,5 +110,159 @@ fn a_report_never_makes_segments_larger() {
     transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
     transfer.send(10_000);
     assert_eq!(transfer.largest_sent(), 960);
+    transfer.finish();
+}
+
+/// A report with this many bytes between the reported packet and the newest one.
+fn report(peer: &Peer, message: IcmpMessage, behind: u32) -> Vec<u8> {
+    error(peer, &message, behind)
+}
+
+#[test]
+fn every_connection_to_the_destination_learns_and_no_other() {
+    let mut first = Transfer::start();
+    let (peer, socket) = second_connection(&mut first.rig, 81, 2001);
+    first.too_big(1000, 1460);
+    first.largest_sent();
+    let mut second = Transfer { rig: first.rig, peer, socket };
+    second.send(10_000);
+    assert_eq!(second.largest_sent(), 960, "it has had no report of its own");
+    let Transfer { mut rig, socket: newer, .. } = second;
+    // A third, opened later.
+    let (peer, socket) = second_connection(&mut rig, 82, 2002);
+    let mut third = Transfer { rig, peer, socket };
+    third.send(10_000);
+    assert_eq!(third.largest_sent(), 960);
+    drop((first.socket, newer));
+    third.finish();
+}
+
+fn second_connection(rig: &mut Rig, port: u16, from: u16) -> (Peer, Arc<TcpSocket>) {
+    let listener = rig.listen(port, 8);
+    let peer = Peer::open(rig, port, from, MSS);
+    let socket = listener.accept().expect("a connection");
+    let host = rig.host();
+    listener.close(&host, &mut rig.world.cx);
+    (peer, socket)
+}
+
+#[test]
+fn a_report_expires_and_the_route_s_own_mtu_is_tried_again() {
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.ipv4.route.mtu_expires", "10").expect("a setting");
+    let mut transfer = Transfer::with(sysctls);
+    transfer.too_big(1000, 1460);
+    assert_eq!(transfer.largest_sent(), 960);
+    transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
+    transfer.rig.pass(Duration::from_secs(9));
+    transfer.send(5000);
+    assert_eq!(transfer.largest_sent(), 960);
+    transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
+    transfer.rig.pass(Duration::from_secs(1));
+    transfer.send(5000);
+    assert_eq!(transfer.largest_sent(), 1460, "RFC 1191 §6.3");
+    transfer.finish();
+}
+
+#[test]
+fn a_router_that_names_no_mtu_gets_the_next_plateau() {
+    let mut transfer = Transfer::start();
+    // The quote is a bare header: 40 bytes by its own length.
+    transfer.too_big(0, 1460);
+    assert_eq!(
+        transfer.largest_sent(),
+        552 - 40,
+        "the plateau of a packet of 40 bytes is below the minimum"
+    );
+    transfer.finish();
+    let mut transfer = Transfer::start();
+    let mut packet = report(&transfer.peer, IcmpMessage::PacketTooBig { mtu: 0 }, 1460);
+    set_quoted_len(&mut packet, 1500);
+    transfer.rig.give(&packet);
+    assert_eq!(transfer.largest_sent(), 1492 - 40, "RFC 1191 §7.1");
+    transfer.finish();
+}
+
+/// Writes the length of the quoted packet, and the ICMP checksum anew.
+fn set_quoted_len(packet: &mut [u8], len: u16) {
+    packet[30..32].copy_from_slice(&len.to_be_bytes());
+    packet[22..24].fill(0);
+    let mut sum = pkt::Sum::default();
+    sum.add_bytes(&packet[20..]);
+    let sum = sum.finish().to_be_bytes();
+    packet[22..24].copy_from_slice(&sum);
+}
+
+fn sends_df(transfer: &mut Transfer) -> bool {
+    let seen = transfer.rig.take();
+    transfer.peer.hear(&seen);
+    let ip = seen.iter().find_map(|seen| match seen {
+        Seen::Tcp(ip, ..) => Some(ip.fragment.dont),
+        _ => None,
+    });
+    ip.expect("a segment")
+}
+
+#[test]
+fn segments_carry_df_until_the_path_is_too_narrow_for_it() {
+    let mut transfer = Transfer::start();
+    transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
+    transfer.send(100);
+    assert!(sends_df(&mut transfer), "RFC 1191 §3");
+    transfer.too_big(400, 100);
+    transfer.rig.take();
+    transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
+    transfer.send(100);
+    assert!(!sends_df(&mut transfer), "the router cuts what min_pmtu makes too big");
+    transfer.finish();
+}
+
+/// A host that does not discover path MTUs, on a link so narrow that no segment needs DF. It has sent a full flight.
+fn without_discovery(mode: &str) -> Transfer {
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.ipv4.ip_no_pmtu_disc", mode).expect("a setting");
+    sysctls.set("net.ipv4.route.min_pmtu", "300").expect("a setting");
+    let mut transfer = Transfer::over(RigConfig { sysctls, mtu: 540, ..RigConfig::default() });
+    transfer.send(5000);
+    assert!(!sends_df(&mut transfer));
+    transfer
+}
+
+#[test]
+fn without_discovery_a_report_means_the_minimum_or_nothing() {
+    let mut transfer = without_discovery("1");
+    transfer.too_big(400, 500);
+    assert_eq!(transfer.largest_sent(), 260, "mode 1 goes to route.min_pmtu at once");
+    transfer.finish();
+    let mut transfer = without_discovery("2");
+    transfer.too_big(400, 500);
+    assert_eq!(transfer.largest_sent(), 0, "mode 2 does not listen");
+    transfer.finish();
+}
+
+#[test]
+fn a_report_that_meets_an_owned_socket_waits_for_its_holder() {
+    let mut transfer = Transfer::start();
+    let host = transfer.rig.host();
+    let packet =
+        transfer.rig.framed(&report(&transfer.peer, IcmpMessage::PacketTooBig { mtu: 1000 }, 1460));
+    // Softirq of another context, while the application's owns the socket.
+    let mut softirq = stack::Cx::new(transfer.rig.world.memory(), 7);
+    softirq.now = transfer.rig.world.cx.now;
+    let link = Arc::clone(&transfer.rig.link);
+    let during = transfer.socket.with_tcb(&host, &mut transfer.rig.world.cx, |tcb, _| {
+        for _ in 0..6 {
+            assert!(link.deliver(&mut softirq, &packet));
+        }
+        let _ = host.poll(&mut softirq);
+        tcb.mss()
+    });
+    assert_eq!(during, 1460);
+    let after = transfer.socket.with_tcb(&host, &mut transfer.rig.world.cx, |tcb, _| tcb.mss());
+    assert_eq!(after, 960);
+    let dropped = transfer.rig.count_tcp(tcp::Counter::TcpExtLockDroppedIcmps);
+    assert_eq!(dropped, 2, "four may wait");
+    assert_eq!(transfer.largest_sent(), 960);
+    drop((softirq, host, link));
     transfer.finish();
 }

@@ -1,8 +1,8 @@
 //! A wire between two hosts in one process: what one end transmits the other receives, by pointer.
 //!
 //! Like veth, with the impairments of netem on each direction: rate, delay, jitter (hence reordering), loss,
-//! duplication, corruption, congestion marks, queue length, and a delay of transmit completions. Every choice comes from a seed, every
-//! moment from the caller's `now`, so a run in virtual time repeats exactly.
+//! duplication, corruption, congestion marks, queue length, a path MTU, and a delay of transmit completions. Every choice
+//! comes from a seed, every moment from the caller's `now`, so a run in virtual time repeats exactly.
 //!
 //! A packet changes hands without a copy unless it is corrupted or duplicated. With `checksums` off (the default) a
 //! partial checksum stays partial, as between veth ends; corruption needs `checksums` on, or nobody could tell.
@@ -21,6 +21,9 @@ use std::{
 
 use pkt::{Batch, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum};
 
+use path_mtu::PathMtuCell;
+pub use path_mtu::{PathMtu, TooBigReport};
+
 use super::{
     Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, loopback::take_up_to,
 };
@@ -30,6 +33,8 @@ use crate::{
     gso, ip,
     link::ethernet::{self, MacAddr},
 };
+
+mod path_mtu;
 
 /// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
 const FRAMING_BYTES: u64 = 38;
@@ -61,6 +66,9 @@ pub struct Impairment {
     pub queue_packets: usize,
     /// How long after a packet has left the sender keeps paying for it. Zero completes at once.
     pub completion_delay: Duration,
+    /// A router on the way that passes smaller packets only; `None` (the default) is none. [`Wire::set_path_mtu`]
+    /// changes it on a living wire.
+    pub path_mtu: Option<PathMtu>,
 }
 
 impl Default for Impairment {
@@ -77,6 +85,7 @@ impl Default for Impairment {
             mark_above: None,
             queue_packets: 5000,
             completion_delay: Duration::ZERO,
+            path_mtu: None,
         }
     }
 }
@@ -105,6 +114,11 @@ impl Impairment {
         }
         if self.rate_bps == Some(0) {
             return Err(ConfigError::new("rate_bps", 0, "at least 1 bit per second"));
+        }
+        if let Some(path) = self.path_mtu
+            && path.bytes < 68
+        {
+            return Err(ConfigError::new("path_mtu", path.bytes, "at least 68 bytes"));
         }
         if self.queue_packets == 0 {
             return Err(ConfigError::new("queue_packets", 0, "at least 1 packet"));
@@ -209,6 +223,7 @@ struct Direction {
     /// Packets ready or on their way, to find an empty direction without the lock. Written under it; whoever is rung
     /// after a push sees it, because the doorbell orders.
     len: AtomicUsize,
+    path_mtu: PathMtuCell,
     in_flight: Mutex<InFlight>,
     doorbell: OnceLock<Doorbell>,
 }
@@ -219,6 +234,7 @@ impl Direction {
             impairment,
             direct: impairment.is_none(),
             len: AtomicUsize::new(0),
+            path_mtu: PathMtuCell::new(impairment.path_mtu),
             in_flight: Mutex::new(InFlight {
                 ready: VecDeque::new(),
                 timed: VecDeque::new(),
@@ -290,6 +306,32 @@ impl Wire {
         Ok((end(0, &forward, &backward), end(1, &backward, &forward)))
     }
 
+    /// The path of what this end sends changes: packets sent from here on meet this router, or none.
+    pub fn set_path_mtu(&self, path_mtu: Option<PathMtu>) {
+        for direction in &self.outgoing {
+            direction.path_mtu.set(path_mtu);
+        }
+    }
+
+    /// A router's report arrives at this end after both delays.
+    fn receive_report(&self, queue: QueueId, cx: &mut Cx, report: Packet) {
+        let there = self.outgoing[usize::from(queue.0)].impairment.delay;
+        let direction = &self.incoming[usize::from(queue.0)];
+        let due = cx.now + there + direction.impairment.delay;
+        {
+            let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            insert_by_due(&mut in_flight.timed, Timed { due, packet: report });
+            in_flight.arrive(cx.now);
+            direction.len.store(in_flight.len(), Ordering::Release);
+        }
+        if let Some(doorbell) = direction.doorbell.get() {
+            doorbell.ring_at(due);
+            if due <= cx.now {
+                doorbell.ring(cx);
+            }
+        }
+    }
+
     /// Name of this end, for messages.
     #[must_use]
     pub fn name(&self) -> String {
@@ -316,6 +358,7 @@ impl Device for Wire {
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let direction = &self.outgoing[usize::from(queue.0)];
+        let path_mtu = direction.path_mtu.load();
         let mut refused = Vec::new();
         let (rings, first_due);
         {
@@ -323,7 +366,11 @@ impl Device for Wire {
             while let Some(mut packet) = list.pop_front() {
                 prepare(&mut packet, self.checksums);
                 packet.meta_mut().timestamp = cx.now;
-                if direction.direct && in_flight.ready.len() < direction.impairment.queue_packets {
+                if path_mtu.is_some_and(|path| !path.carries(&packet)) {
+                    refused.push((DropReason::PacketTooBig, packet));
+                } else if direction.direct
+                    && in_flight.ready.len() < direction.impairment.queue_packets
+                {
                     packet.orphan();
                     in_flight.ready.push_back(packet);
                 } else {
@@ -337,7 +384,12 @@ impl Device for Wire {
             first_due = in_flight.timed.front().map(|first| first.due);
         }
         for (reason, packet) in refused {
+            let path = path_mtu.filter(|_| reason == DropReason::PacketTooBig);
+            let report = path.and_then(|path| direction.path_mtu.report(cx, &packet, path));
             cx.drop_packet(reason, packet);
+            if let Some(report) = report {
+                self.receive_report(queue, cx, report);
+            }
         }
         if let Some(doorbell) = direction.doorbell.get() {
             if let Some(due) = first_due {

@@ -285,6 +285,8 @@ pub struct Quote {
     pub dst: IpAddr,
     /// Its protocol.
     pub protocol: u8,
+    /// Its length by its own header, in bytes of IP packet.
+    pub total_len: u16,
     /// The first eight bytes of its payload.
     pub payload: [u8; QUOTED_PAYLOAD_MIN],
 }
@@ -303,7 +305,7 @@ impl Quote {
         let header_len = claimed_len::<V4>(bytes).ok()?;
         let (header, rest) = bytes.split_at_checked(header_len)?;
         let payload = *rest.first_chunk()?;
-        let (src, dst, protocol) = if V4 {
+        let (src, dst, protocol, total_len) = if V4 {
             let fragment_offset = u16::from_be_bytes([header[6], header[7]]) & 0x1fff;
             if fragment_offset != 0 {
                 return None;
@@ -311,14 +313,15 @@ impl Quote {
             let address = |at: usize| -> Option<IpAddr> {
                 Some(Ipv4Addr::from(*header.get(at..)?.first_chunk::<4>()?).into())
             };
-            (address(12)?, address(16)?, header[9])
+            (address(12)?, address(16)?, header[9], u16::from_be_bytes([header[2], header[3]]))
         } else {
             let address = |at: usize| -> Option<IpAddr> {
                 Some(Ipv6Addr::from(*header.get(at..)?.first_chunk::<16>()?).into())
             };
-            (address(8)?, address(24)?, header[6])
+            let payload_len = u16::from_be_bytes([header[4], header[5]]);
+            (address(8)?, address(24)?, header[6], payload_len.saturating_add(40))
         };
-        Some(Self { src, dst, protocol, payload })
+        Some(Self { src, dst, protocol, total_len, payload })
     }
 
     /// Source and destination port, for TCP and UDP.

@@ -26,6 +26,7 @@ use crate::{
         out_counter,
     },
     link::strip,
+    route::exception::plateau_below,
 };
 
 /// Errors sent per second: `net.ipv4.icmp_msgs_per_sec` of Linux.
@@ -33,9 +34,6 @@ const ERRORS_PER_SECOND: u64 = 1000;
 
 /// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
 const ERRORS_BURST: u64 = 50;
-
-/// Smallest path MTU an ICMP message may bring us to: `net.ipv4.route.min_pmtu` of Linux.
-const PMTU_MIN: u32 = 552;
 
 /// Bytes of the offending packet's payload that an error quotes besides its header: RFC 1812 §4.3.2.3 allows as much
 /// as fits 576 bytes; 548 leaves room for our two headers.
@@ -114,7 +112,7 @@ fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
     let source = to_us_alone.then_some(header.dst);
-    let Ok(dst) = host.route(header.src, source) else {
+    let Ok(dst) = host.route(cx, header.src, source) else {
         cx.count(Counter::IpOutNoRoutes, 1);
         cx.count(Counter::IcmpOutErrors, 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -205,31 +203,69 @@ fn report(
         remote: SocketAddr::new(quote.dst, dst_port),
     };
     let hash = host.demux().hash(&tuple);
-    let Some(Entry::Stream(socket)) = host.demux().established(hash, &tuple, rcu) else {
-        cx.count(Counter::IcmpInErrors, 1);
-        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
-    };
-    socket.icmp_error(host, cx, tcp_error(message), SeqNum(quote.tcp_seq()));
+    let seq = SeqNum(quote.tcp_seq());
+    let error = tcp_error(message, &quote, cx.sysctls().ip_no_pmtu_disc);
+    match host.demux().established(hash, &tuple, rcu) {
+        Some(Entry::Stream(socket)) => socket.icmp_error(host, cx, error, seq),
+        Some(Entry::Request(request)) => request.icmp_error(host, cx, error, seq),
+        // Its last segment says nothing of interest: whoever repeats his FIN is answered.
+        Some(Entry::TimeWait(_)) => {}
+        None => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+        }
+    }
     cx.pool.free(packet);
     Verdict::Consumed
 }
 
-/// What TCP makes of the message: RFC 1122 §4.2.3.9, RFC 1191, Linux's `icmp_err_convert`.
-fn tcp_error(message: IcmpMessage) -> IcmpError {
+/// What TCP makes of the message: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`. `no_pmtu_disc` is
+/// `ip_no_pmtu_disc`.
+fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError {
     match message {
-        // A router that names no MTU, or an absurd one, gets the smallest that RFC 791 allows hosts to insist on.
-        IcmpMessage::PacketTooBig { mtu } => IcmpError::PacketTooBig { mtu: mtu.max(PMTU_MIN) },
-        IcmpMessage::Unreachable(why) => IcmpError::Unreachable(match why {
-            Unreachable::Network => TcpError::NetworkUnreachable,
-            Unreachable::Protocol => TcpError::ProtocolUnreachable,
-            Unreachable::Port => TcpError::ConnectionRefused,
-            Unreachable::Host | Unreachable::Prohibited | Unreachable::Other(_) => {
-                TcpError::HostUnreachable
-            }
-        }),
+        IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 2 => IcmpError::Other,
+        // Whatever it says, it is below any minimum.
+        IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 1 => IcmpError::PacketTooBig { mtu: 0 },
+        IcmpMessage::PacketTooBig { mtu: 0 } => {
+            IcmpError::PacketTooBig { mtu: plateau_below(u32::from(quote.total_len)) }
+        }
+        IcmpMessage::PacketTooBig { mtu } => IcmpError::PacketTooBig { mtu },
+        IcmpMessage::Unreachable(Unreachable::Network) => {
+            IcmpError::PathBroken(TcpError::NetworkUnreachable)
+        }
+        IcmpMessage::Unreachable(Unreachable::Host) => {
+            IcmpError::PathBroken(TcpError::HostUnreachable)
+        }
+        IcmpMessage::Unreachable(why) => match unreachable_error(why) {
+            Some(error) => IcmpError::Unreachable(error),
+            None => IcmpError::Other,
+        },
         IcmpMessage::TimeExceeded { .. } => IcmpError::Unreachable(TcpError::HostUnreachable),
+        IcmpMessage::ParameterProblem { .. } => IcmpError::Unreachable(TcpError::Protocol),
         _ => IcmpError::Other,
     }
+}
+
+/// The errno of each code of RFC 792 and RFC 1122 §3.2.2.1; codes beyond 15 mean nothing to anybody.
+fn unreachable_error(why: Unreachable) -> Option<TcpError> {
+    Some(match why {
+        Unreachable::Network => TcpError::NetworkUnreachable,
+        Unreachable::Host => TcpError::HostUnreachable,
+        Unreachable::Protocol => TcpError::ProtocolUnreachable,
+        Unreachable::Port => TcpError::ConnectionRefused,
+        Unreachable::Prohibited => TcpError::HostUnreachable,
+        // Source route failed.
+        Unreachable::Other(5) => TcpError::NotSupported,
+        // Destination network unknown; network unreachable for this type of service.
+        Unreachable::Other(6 | 11) => TcpError::NetworkUnreachable,
+        // Destination host unknown.
+        Unreachable::Other(7) => TcpError::HostDown,
+        // Source host isolated.
+        Unreachable::Other(8) => TcpError::NotOnNetwork,
+        // Host unreachable for this type of service; precedence violation and cut-off.
+        Unreachable::Other(12 | 14 | 15) => TcpError::HostUnreachable,
+        Unreachable::Other(_) => return None,
+    })
 }
 
 /// Tells the sender of a packet that nobody here speaks its protocol.
@@ -249,7 +285,7 @@ pub(super) fn send_protocol_unreachable(
         cx.count(Counter::IcmpOutRateLimitGlobal, 1);
         return;
     }
-    let Ok(dst) = host.route(header.src, Some(header.dst)) else {
+    let Ok(dst) = host.route(cx, header.src, Some(header.dst)) else {
         return cx.count(Counter::IcmpOutErrors, 1);
     };
     let message = IcmpMessage::Unreachable(Unreachable::Protocol);

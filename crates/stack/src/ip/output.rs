@@ -1,6 +1,7 @@
 //! IP transmit: puts the header in front of what TCP made and sends it down, still in the caller's context.
 //!
-//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191). What the device cannot do
+//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191 §3), unless path MTU
+//! discovery is off or was told of a path too narrow for it. What the device cannot do
 //! itself, superframes and checksums, is done here.
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
@@ -19,9 +20,9 @@ pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, cor
     let mut list = PacketList::new();
     while let Some(mut segment) = cx.out.pop_front() {
         if tuple.is_ipv4() {
-            push_header::<true>(cx, tuple, &mut segment);
+            push_header::<true>(cx, dst, tuple, &mut segment);
         } else {
-            push_header::<false>(cx, tuple, &mut segment);
+            push_header::<false>(cx, dst, tuple, &mut segment);
         }
         cx.count(Counter::IpOutRequests, 1);
         cx.count(Counter::IpExtOutOctets, segment.len() as u64);
@@ -49,7 +50,7 @@ fn queue_of(dst: &Dst, core: CoreId) -> QueueId {
     QueueId(core.0 % dst.device.caps().queues)
 }
 
-fn push_header<const V4: bool>(cx: &mut Cx, tuple: &FourTuple, segment: &mut Packet) {
+fn push_header<const V4: bool>(cx: &mut Cx, dst: &Dst, tuple: &FourTuple, segment: &mut Packet) {
     let payload_len = segment.len();
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
     // A superframe is one packet of gso_segs segments, each with an identification of its own.
@@ -62,7 +63,7 @@ fn push_header<const V4: bool>(cx: &mut Cx, tuple: &FourTuple, segment: &mut Pac
         traffic_class: segment.meta().ecn.bits(),
         flow_label: 0,
         id: if V4 { cx.next_ip_id(segments) } else { 0 },
-        fragment: Fragment::DONT,
+        fragment: Fragment { dont: dst.dont_fragment, ..Fragment::default() },
         header_len: len16(header_len),
         payload_len: len16(payload_len),
     };

@@ -25,7 +25,7 @@ impl Host {
             return;
         }
         let remote: SocketAddr = tuple.remote;
-        match self.route(remote.ip(), Some(tuple.local.ip())) {
+        match self.route(cx, remote.ip(), Some(tuple.local.ip())) {
             Ok(dst) => output(self, cx, &dst, tuple, CoreId(0)),
             Err(_) => discard_unroutable(cx),
         }

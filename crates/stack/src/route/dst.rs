@@ -1,13 +1,16 @@
 //! A resolved path: what a socket needs to send without looking anything up.
 //!
 //! Made by [`Host::route`](crate::host::Host::route) from the forwarding table, cached on the socket, checked against
-//! the host's route generation before each use. Linux: `struct dst_entry`, `struct rtable`, `sk_dst_cache`.
+//! the host's route generation, what ICMP has reported since (`exception`) and the clock before each use. Linux: `struct dst_entry`, `struct rtable`, `sk_dst_cache`.
 //!
 //! Not here: the reference-counting modes and layouts of the dst entry; a path is shared through `Arc` and cloned once
 //! per connection, never per packet.
 
 use std::{net::IpAddr, sync::Arc};
 
+use pkt::Instant;
+
+use super::exception::Stamp;
 use crate::{
     device::{Capabilities, Device, GSO_BYTES_MAX, LinkType},
     neighbour_table::NeighborEntry,
@@ -34,6 +37,12 @@ pub struct Dst {
     pub(crate) async_completion: bool,
     /// The host's route generation when this path was resolved.
     pub(crate) generation: u32,
+    /// What was known about the destination then.
+    pub(crate) exception: Stamp,
+    /// When that counts no more (RFC 1191 §6.3); far away without an exception.
+    pub(crate) expires: Instant,
+    /// TCP segments carry DF (RFC 1191 §3).
+    pub(crate) dont_fragment: bool,
 }
 
 impl Dst {

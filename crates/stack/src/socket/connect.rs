@@ -52,7 +52,7 @@ fn open(
         return Err(Errno::EAFNOSUPPORT);
     }
     let source = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-    let dst = host.route(remote.ip(), source)?;
+    let dst = host.route(cx, remote.ip(), source)?;
     let source = source.unwrap_or(dst.source);
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {

@@ -10,7 +10,8 @@ use std::sync::{
 
 use pkt::{DropReason, Packet, Verdict};
 use tcp::{
-    FourTuple, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum, SocketOptions, Tcb,
+    FourTuple, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum,
+    SocketOptions, Tcb,
 };
 
 use super::{listener::Listener, stream::TcpSocket};
@@ -47,7 +48,7 @@ impl RequestSocket {
         header: &SegmentHeader,
         packet: Packet,
     ) {
-        let Ok(dst) = host.route(tuple.remote.ip(), Some(tuple.local.ip())) else {
+        let Ok(dst) = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip())) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
         let mut params = host.open_params(tuple, hash, &dst, cx.now);
@@ -183,11 +184,22 @@ impl RequestSocket {
         }
     }
 
+    /// Softirq: a router or the peer reports that our SYN-ACK could not be delivered (Linux: `tcp_req_err`).
+    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+        let ends = {
+            let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            request.on_icmp(&cx.tcp(), error, seq)
+        };
+        if ends {
+            self.give_up(host);
+        }
+    }
+
     fn transmit(&self, host: &Host, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
-        match host.route(self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
+        match host.route(cx, self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
             Ok(dst) => ip::output(host, cx, &dst, &self.tuple, self.core),
             Err(_) => ip::discard_unroutable(cx),
         }

@@ -47,6 +47,9 @@ const DEFERRED_ICMP: u8 = 1 << 2;
 /// Room a backlog gets beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 
+/// Reports that wait for the holder of the socket; more are not believed in a hurry either.
+const PENDING_ICMP_MAX: usize = 4;
+
 /// A TCP connection.
 #[derive(Debug)]
 pub struct TcpSocket {
@@ -66,8 +69,8 @@ pub struct TcpSocket {
     finishing: AtomicBool,
     /// Entries of this socket in its core's timer wheel.
     armed: Armed,
-    /// The last ICMP error that nobody has told the `Tcb` yet, with the sequence number it quotes.
-    icmp: Mutex<Option<(IcmpError, SeqNum)>>,
+    /// ICMP errors that nobody has told the `Tcb` yet, with the sequence numbers they quote: at most [`PENDING_ICMP_MAX`].
+    icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
     pub(super) lock: SocketLock<StreamState, Packet>,
     /// What devices that complete later still hold of ours.
     wmem: Arc<Wmem>,
@@ -111,7 +114,7 @@ impl TcpSocket {
             backlog_limit: AtomicU32::new(u32::MAX),
             finishing: AtomicBool::new(false),
             armed: Armed::new(),
-            icmp: Mutex::new(None),
+            icmp: Mutex::default(),
             lock: SocketLock::new(StreamState { tcb, dst, hashed: true, latest, confirmed }),
             wmem: Arc::default(),
             readers: EventCount::new(),
@@ -212,7 +215,13 @@ impl TcpSocket {
 
     /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
     pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
-        *self.icmp.lock().unwrap_or_else(PoisonError::into_inner) = Some((error, seq));
+        {
+            let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
+            if pending.len() >= PENDING_ICMP_MAX {
+                return cx.counters().tcp.add(tcp::Counter::TcpExtLockDroppedIcmps, 1);
+            }
+            pending.push((error, seq));
+        }
         self.deferred(host, cx, DEFERRED_ICMP);
     }
 
@@ -309,16 +318,30 @@ impl StreamState {
                 self.transmit(socket, host, cx);
             }
             Work::Deferred(bits) => {
+                if self.hashed {
+                    self.check_path(socket, host, cx);
+                }
                 if bits & DEFERRED_ICMP != 0 {
-                    let error = socket.icmp.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    if let Some((error, seq)) = error {
-                        tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
-                    }
+                    self.take_reports(socket, host, cx);
                 }
                 if bits & DEFERRED_TIMER != 0 {
                     tcp::on_timer(&mut self.tcb, &mut cx.tcp());
                 }
                 self.settle(socket, host, cx);
+            }
+        }
+    }
+
+    /// Judges the ICMP errors that have come; a smaller path MTU is noted for every connection to the destination.
+    fn take_reports(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        let pending =
+            core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
+        for (error, seq) in pending {
+            let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
+            if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
+                && host.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
+            {
+                self.check_path(socket, host, cx);
             }
         }
     }
@@ -341,6 +364,10 @@ impl StreamState {
     /// Brings everything outside the `Tcb` up to date with it.
     pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         self.synchronise(cx);
+        // Before segments are cut: the path may have become narrower, or wider.
+        if self.hashed {
+            self.check_path(socket, host, cx);
+        }
         tcp::output(&mut self.tcb, &mut cx.tcp());
         self.confirm_neighbor(cx.now);
         self.transmit(socket, host, cx);
@@ -368,8 +395,9 @@ impl StreamState {
         if cx.out.is_empty() {
             return;
         }
-        let cached = self.check_path(socket, host);
-        cx.count(if cached { Counter::DstHit } else { Counter::DstMiss }, 1);
+        if self.check_path(socket, host, cx) {
+            cx.count(Counter::DstHit, 1);
+        }
         match &self.dst {
             Some(dst) => {
                 if dst.async_completion {
@@ -381,15 +409,18 @@ impl StreamState {
         }
     }
 
-    /// Resolves the path of the socket if it has none, or if the routes have changed since. True if that was not needed.
-    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host) -> bool {
-        if self.dst.as_ref().is_some_and(|dst| dst.generation == host.route_generation()) {
+    /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not
+    /// needed. TCP learns the present MTU (Linux: `tcp_current_mss`).
+    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) -> bool {
+        if self.dst.as_ref().is_some_and(|dst| host.is_current(dst, cx.now)) {
             return true;
         }
+        cx.count(Counter::DstMiss, 1);
         let local = Some(socket.tuple.local.ip());
-        self.dst = host.route(socket.tuple.remote.ip(), local).ok();
+        self.dst = host.route(cx, socket.tuple.remote.ip(), local).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_gso_bytes_max(dst.gso_max_bytes());
+            self.tcb.set_path_mtu(dst.mtu);
         }
         false
     }

@@ -56,7 +56,7 @@ impl TimeWaitSocket {
             remnant.on_segment(&mut cx.tcp(), header, payload)
         };
         if !cx.out.is_empty() {
-            match host.route(self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
+            match host.route(cx, self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
                 Ok(dst) => ip::output(host, cx, &dst, &self.tuple, self.core),
                 Err(_) => ip::discard_unroutable(cx),
             }

@@ -196,7 +196,8 @@ fn path_mtu_cuts_what_is_queued_and_sends_it_again() {
     let seq = net.tcb(Side::A).snd_una;
     let before = net.log.len();
     net.call(Side::A, |tcb, cx| {
-        crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 576 }, seq);
+        let mtu = crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 576 }, seq);
+        tcb.set_path_mtu(mtu.expect("it is in flight"));
     });
     let sent = net.sent_by(Side::A, before);
     assert!(!sent.is_empty() && sent.iter().all(|sent| sent.len <= 576 - 52));
@@ -204,7 +205,8 @@ fn path_mtu_cuts_what_is_queued_and_sends_it_again() {
     assert_eq!(net.recv(Side::B).len(), 8000);
     // A report about something not in flight is forged.
     net.call(Side::A, |tcb, cx| {
-        crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 100 }, seq);
+        let mtu = crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 100 }, seq);
+        assert_eq!(mtu, None);
     });
     assert_eq!(net.tcb(Side::A).mss(), 576 - 52);
     assert_eq!(net.count(Side::A, Counter::TcpExtOutOfWindowIcmps), 1);

@@ -412,6 +412,29 @@ fn impossible_wires_are_refused() {
     assert_eq!(field(&bent(Impairment { rate_bps: Some(0), ..plain() })), "rate_bps");
     assert_eq!(field(&bent(Impairment { queue_packets: 0, ..plain() })), "queue_packets");
     assert_eq!(field(&bent(Impairment { corrupt: 0.1, ..plain() })), "corrupt");
+    let path_mtu = Some(PathMtu { bytes: 67, report: TooBigReport::Mtu });
+    assert_eq!(field(&bent(Impairment { path_mtu, ..plain() })), "path_mtu");
     let backward = WireConfig { backward: Impairment { loss: 2.0, ..plain() }, ..base() };
     assert_eq!(field(&backward), "loss");
+}
+
+#[test]
+fn what_is_too_big_for_the_path_is_dropped_and_reported() {
+    for report in [TooBigReport::Mtu, TooBigReport::NoMtu, TooBigReport::Silent] {
+        let path_mtu = Some(PathMtu { bytes: 999, report });
+        let delay = Duration::from_millis(2);
+        let mut bench = Bench::forward(Impairment { delay, path_mtu, ..Impairment::default() });
+        bench.send(1);
+        assert_eq!(bench.drops(DropReason::PacketTooBig), 1);
+        let told = bench.left.next_deadline(QUEUE);
+        core::mem::swap(&mut bench.left, &mut bench.right);
+        let wanted = (report != TooBigReport::Silent).then_some(START + delay);
+        assert_eq!(told, wanted, "a report comes back over the wire");
+        assert_eq!(bench.arrivals().len(), usize::from(told.is_some()));
+        core::mem::swap(&mut bench.left, &mut bench.right);
+        bench.left.set_path_mtu(Some(PathMtu { bytes: 1000, report }));
+        bench.send(1);
+        assert_eq!(bench.numbers(), [0], "the largest that passes");
+        bench.finish();
+    }
 }

@@ -1,0 +1,149 @@
+//! A path narrower than the link: what whole stacks make of it over a wire with a router on the way.
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use sim::{
+        World,
+        apps::{Pattern, Receiver, Sender, connect, listen},
+    };
+    use stack::{
+        config::{DeviceConfig, HostConfig},
+        device::{Device, Impairment, PathMtu, TooBigReport, Wire, WireConfig},
+        socket::{ShutdownHow, TcpSocket},
+        sysctl::Sysctls,
+    };
+    use tcp::Counter;
+
+    /// Two hosts, a wire and one connection from host 0 to host 1.
+    struct Path {
+        world: World,
+        wire: Arc<Wire>,
+        client: Arc<TcpSocket>,
+        server: Arc<TcpSocket>,
+    }
+
+    /// A wire with 5 ms each way and this router on the way from host 0.
+    fn narrow(path_mtu: Option<PathMtu>) -> WireConfig {
+        let backward = Impairment { delay: Duration::from_millis(5), ..Impairment::default() };
+        WireConfig {
+            forward: Impairment { path_mtu, ..backward },
+            backward,
+            ..WireConfig::default()
+        }
+    }
+
+    impl Path {
+        fn new(config: &WireConfig, settings: &[(&str, &str)]) -> Self {
+            let mut sysctls = Sysctls::default();
+            for (name, value) in settings {
+                sysctls.set(name, value).expect("a setting");
+            }
+            let mut world = World::new(1);
+            let (left, right) = Wire::pair(config).expect("a wire");
+            for (number, end) in [(1, Arc::clone(&left)), (2, right)] {
+                let address = format!("10.0.0.{number}/24").parse().expect("a prefix");
+                let device: Arc<dyn Device> = end;
+                let added = world.add_host(HostConfig {
+                    name: format!("host{number}"),
+                    devices: vec![DeviceConfig { device, addresses: vec![address] }],
+                    cores: 1,
+                    sysctls: sysctls.clone(),
+                    ..HostConfig::default()
+                });
+                added.expect("a valid configuration");
+            }
+            let listener = listen(&mut world, 80);
+            let (client, server) = connect(&mut world, &listener);
+            let host = Arc::clone(&world.hosts[1]);
+            listener.close(&host, &mut world.cx);
+            Self { world, wire: left, client, server }
+        }
+
+        /// Sends `length` bytes and the end of the stream to host 1. Answers how long that took.
+        fn stream(&mut self, length: u64) -> Duration {
+            let (start, pattern) = (self.world.elapsed(), Pattern(7));
+            let mut sender = Sender::new(0, Arc::clone(&self.client), pattern, length);
+            let mut receiver = Receiver::new(1, Arc::clone(&self.server), pattern, 70_000);
+            let result = self.world.run(Duration::from_secs(3600), |world| {
+                let sent = sender.step(world);
+                receiver.step(world) && sent
+            });
+            result.unwrap_or_else(|stalled| panic!("{stalled:?}"));
+            assert_eq!(receiver.received(), length);
+            self.world.elapsed() - start
+        }
+
+        fn count(&self, counter: Counter) -> u64 {
+            self.world.hosts[0].counters().get(counter.name()).expect("a counter")
+        }
+
+        fn mss(&mut self) -> u32 {
+            let host = Arc::clone(&self.world.hosts[0]);
+            self.client.with_tcb(&host, &mut self.world.cx, |tcb, _| tcb.mss())
+        }
+
+        fn finish(mut self) {
+            let hosts = self.world.hosts.clone();
+            let _ = self.server.shutdown(&hosts[1], &mut self.world.cx, ShutdownHow::Write);
+            self.client.close(&hosts[0], &mut self.world.cx);
+            self.server.close(&hosts[1], &mut self.world.cx);
+            drop((self.client, self.server, self.wire));
+            self.world.pass(Duration::from_secs(1200));
+            for host in &hosts {
+                assert_eq!(host.established_len(), 0, "{} still has sockets", host.name());
+            }
+            assert_eq!(self.world.packets_alive(), 0, "packets leaked");
+        }
+    }
+
+    #[test]
+    fn a_router_that_reports_costs_one_flight_and_no_timeout() {
+        for tso in [true, false] {
+            let router = PathMtu { bytes: 1280, report: TooBigReport::Mtu };
+            let mut path = Path::new(&WireConfig { tso, ..narrow(Some(router)) }, &[]);
+            let took = path.stream(1_000_000);
+            assert_eq!(path.mss(), 1280 - 52);
+            assert_eq!(path.count(Counter::TcpExtTCPTimeouts), 0);
+            assert!(took < Duration::from_secs(1), "{took:?} with tso {tso}");
+            path.finish();
+        }
+    }
+
+    #[test]
+    fn a_router_older_than_rfc_1191_is_passed_plateau_by_plateau() {
+        let router = PathMtu { bytes: 1000, report: TooBigReport::NoMtu };
+        let settings = [("net.ipv4.route.min_pmtu", "500")];
+        let mut path = Path::new(&narrow(Some(router)), &settings);
+        path.stream(300_000);
+        assert_eq!(path.mss(), 508 - 52, "1492, 1006, 508");
+        path.finish();
+    }
+
+    #[test]
+    fn a_path_that_narrows_in_the_middle_is_followed() {
+        let mut path = Path::new(&narrow(None), &[]);
+        let host = Arc::clone(&path.world.hosts[0]);
+        for bytes in [1400, 900, 600] {
+            path.wire.set_path_mtu(Some(PathMtu { bytes, report: TooBigReport::Mtu }));
+            let bytes_sent = [std::io::IoSlice::new(&[1; 100_000])];
+            let taken = path.client.send(&host, &mut path.world.cx, &bytes_sent).expect("room");
+            assert!(taken > 1000);
+            path.world.pass(Duration::from_secs(1));
+            let other = Arc::clone(&path.world.hosts[1]);
+            let mut buf = vec![0; 100_000];
+            let mut read = 0;
+            while let Ok(count @ 1..) =
+                path.server.recv(&other, &mut path.world.cx, &mut buf, false)
+            {
+                read += count;
+                path.world.pass(Duration::from_millis(100));
+            }
+            assert_eq!(read, taken);
+            assert_eq!(path.mss(), bytes - 52);
+        }
+        assert_eq!(path.count(Counter::TcpExtTCPTimeouts), 0);
+        path.finish();
+    }
+}

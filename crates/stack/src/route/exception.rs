@@ -1,0 +1,254 @@
+//! What ICMP has taught about the paths to single destinations: exceptions from what the routes say.
+//!
+//! Below: `Host::route` applies them to the paths it resolves. Above: connections bring reports that they have validated.
+//! RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`, `update_or_create_fnhe`.
+//!
+//! A destination that reports a smaller path MTU gets an entry for `route.mtu_expires` (600 s); then the route's own MTU is
+//! tried again. Buckets are chosen by a keyed hash and hold at most five entries, of which the one that expires first makes
+//! room: a flood of reports costs memory for 1,280 destinations at most, and each of them an honest-looking connection.
+//!
+//! Cached paths do not read entries. They remember the generation of their bucket, which every change bumps: one load of a
+//! line that is hardly ever written tells all connections to a destination, and a few others, to resolve anew.
+//!
+//! Not here: redirects, which a host behind one router has no use for; who may report.
+
+use std::{
+    boxed::Box,
+    hash::Hasher,
+    net::IpAddr,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+    vec::Vec,
+};
+
+use pkt::Instant;
+use siphasher::sip::SipHasher13;
+use sync::{
+    RcuCell,
+    epoch::{Domain, Section},
+};
+
+/// Buckets; a power of two. Linux: FNHE_HASH_SIZE, 2,048 for each next hop.
+const BUCKETS: usize = 256;
+
+/// Entries of a bucket. Linux: FNHE_RECLAIM_DEPTH.
+const DEPTH: usize = 5;
+
+/// What is known about the path to one destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exception {
+    remote: IpAddr,
+    /// Largest IP packet in bytes.
+    pub(crate) mtu: u32,
+    /// The report asked for less than `route.min_pmtu`: packets of `mtu` bytes go without DF, to be cut by the router
+    /// (Linux: `fnhe_mtu_locked`).
+    pub(crate) locked: bool,
+    /// When the entry counts no more.
+    pub(crate) expires: Instant,
+}
+
+/// How reports are taken: settings by their Linux names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// `net.ipv4.route.min_pmtu`.
+    pub(crate) min_pmtu: u32,
+    /// `net.ipv4.route.mtu_expires`.
+    pub(crate) mtu_expires: Duration,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    /// Bumped after each change of `entries`. Release there, Acquire by who resolves a path: a path that saw the new
+    /// number was made from the new entries.
+    generation: AtomicU32,
+    entries: RcuCell<Vec<Exception>>,
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub(crate) struct Exceptions {
+    buckets: Box<[Bucket]>,
+    /// Key of the hash: nobody outside may aim many destinations at one bucket.
+    secret: (u64, u64),
+}
+
+/// Which state of which bucket a path was resolved from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    bucket: u32,
+    generation: u32,
+}
+
+impl Exceptions {
+    pub(crate) fn new(rcu: &Domain, secret: (u64, u64)) -> Self {
+        let bucket =
+            || Bucket { generation: AtomicU32::new(0), entries: RcuCell::new(rcu, Vec::new()) };
+        Self { buckets: (0..BUCKETS).map(|_| bucket()).collect(), secret }
+    }
+
+    /// What is known about `remote` at `now`, and the stamp that says whether it still holds later.
+    pub(crate) fn lookup(
+        &self,
+        remote: IpAddr,
+        now: Instant,
+        rcu: &Section<'_>,
+    ) -> (Option<Exception>, Stamp) {
+        let index = self.index(remote);
+        let bucket = &self.buckets[index as usize];
+        // Before the entries: a change in between makes the stamp too old, never the entries.
+        let generation = bucket.generation.load(Ordering::Acquire);
+        let entries = bucket.entries.load(rcu);
+        let found = entries.iter().find(|entry| entry.remote == remote && now < entry.expires);
+        (found.copied(), Stamp { bucket: index, generation })
+    }
+
+    /// Whether nothing has changed in the bucket since the path was resolved.
+    #[inline]
+    pub(crate) fn is_current(&self, stamp: Stamp) -> bool {
+        self.buckets[stamp.bucket as usize].generation.load(Ordering::Acquire) == stamp.generation
+    }
+
+    /// The path to `remote`, of `present` bytes so far, carries `mtu` only. Answers whether that was news.
+    ///
+    /// A report never raises an MTU (RFC 1191 §6.3): only time does.
+    pub(crate) fn learn(
+        &self,
+        remote: IpAddr,
+        mtu: u32,
+        present: u32,
+        limits: Limits,
+        now: Instant,
+    ) -> bool {
+        if mtu >= present {
+            return false;
+        }
+        let locked = mtu < limits.min_pmtu;
+        let mtu = if locked { limits.min_pmtu.min(present) } else { mtu };
+        let expires = now + limits.mtu_expires;
+        let bucket = &self.buckets[self.index(remote) as usize];
+        bucket.entries.update(|entries| {
+            let others =
+                entries.iter().filter(|entry| entry.remote != remote && now < entry.expires);
+            let mut next: Vec<_> = others.copied().collect();
+            if next.len() >= DEPTH
+                && let Some(oldest) = (0..next.len()).min_by_key(|&index| next[index].expires)
+            {
+                next.remove(oldest);
+            }
+            next.push(Exception { remote, mtu, locked, expires });
+            next
+        });
+        bucket.generation.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    fn index(&self, remote: IpAddr) -> u32 {
+        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
+        match remote {
+            IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
+            IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits choose the bucket")]
+        let index = hasher.finish() as u32 & (BUCKETS as u32 - 1);
+        index
+    }
+}
+
+/// The plateaus of RFC 1191 §7.1, from small to large: MTUs that real links have.
+const PLATEAUS: [u32; 11] = [68, 296, 508, 1006, 1492, 2002, 4352, 8166, 17_914, 32_000, 65_535];
+
+/// RFC 1191 §5: a router that names no MTU carries less than the packet it returned; try the next smaller plateau.
+pub(crate) fn plateau_below(packet_bytes: u32) -> u32 {
+    let smaller = PLATEAUS.iter().rev().find(|&&plateau| plateau < packet_bytes);
+    smaller.copied().unwrap_or(PLATEAUS[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { min_pmtu: 552, mtu_expires: Duration::from_secs(600) };
+
+    fn host(number: u32) -> IpAddr {
+        IpAddr::V4((0xc000_0200 + number).into())
+    }
+
+    fn at(secs: u64) -> Instant {
+        Instant::from_secs(secs)
+    }
+
+    fn table() -> (Domain, Exceptions) {
+        let domain = Domain::new();
+        let exceptions = Exceptions::new(&domain, (1, 2));
+        (domain, exceptions)
+    }
+
+    fn mtu(domain: &Domain, exceptions: &Exceptions, remote: IpAddr, now: Instant) -> Option<u32> {
+        let reader = domain.reader();
+        let section = reader.pin();
+        exceptions.lookup(remote, now, &section).0.map(|exception| exception.mtu)
+    }
+
+    #[test]
+    fn an_entry_counts_until_it_expires() {
+        let (domain, exceptions) = table();
+        assert!(exceptions.learn(host(1), 1400, 1500, LIMITS, at(100)));
+        assert_eq!(mtu(&domain, &exceptions, host(1), at(699)), Some(1400));
+        assert_eq!(mtu(&domain, &exceptions, host(2), at(100)), None);
+        assert_eq!(mtu(&domain, &exceptions, host(1), at(700)), None);
+    }
+
+    #[test]
+    fn a_report_never_raises_the_mtu() {
+        let (domain, exceptions) = table();
+        assert!(exceptions.learn(host(1), 1000, 1500, LIMITS, at(1)));
+        assert!(!exceptions.learn(host(1), 1400, 1000, LIMITS, at(2)));
+        assert!(!exceptions.learn(host(1), 1000, 1000, LIMITS, at(2)));
+        assert_eq!(mtu(&domain, &exceptions, host(1), at(3)), Some(1000));
+    }
+
+    #[test]
+    fn less_than_the_minimum_locks_the_minimum() {
+        let (domain, exceptions) = table();
+        assert!(exceptions.learn(host(1), 68, 1500, LIMITS, at(1)));
+        let reader = domain.reader();
+        let section = reader.pin();
+        let (found, _) = exceptions.lookup(host(1), at(2), &section);
+        let found = found.expect("an entry");
+        assert_eq!((found.mtu, found.locked), (552, true));
+    }
+
+    #[test]
+    fn a_change_ends_the_stamps_of_its_bucket() {
+        let (domain, exceptions) = table();
+        let reader = domain.reader();
+        let section = reader.pin();
+        let (_, stamp) = exceptions.lookup(host(1), at(1), &section);
+        assert!(exceptions.is_current(stamp));
+        exceptions.learn(host(1), 1400, 1500, LIMITS, at(1));
+        assert!(!exceptions.is_current(stamp));
+    }
+
+    #[test]
+    fn a_full_bucket_gives_up_what_expires_first() {
+        let (domain, exceptions) = table();
+        let index = exceptions.index(host(0));
+        let crowd: Vec<_> =
+            (0..).map(host).filter(|&ip| exceptions.index(ip) == index).take(6).collect();
+        for (now, &remote) in (1..).zip(&crowd) {
+            assert!(exceptions.learn(remote, 1400, 1500, LIMITS, at(now)));
+        }
+        let known =
+            crowd.iter().filter(|&&ip| mtu(&domain, &exceptions, ip, at(9)).is_some()).count();
+        assert_eq!(known, DEPTH);
+        assert_eq!(mtu(&domain, &exceptions, crowd[0], at(9)), None, "the oldest went");
+    }
+
+    #[test]
+    fn plateaus_are_those_of_rfc_1191() {
+        assert_eq!(plateau_below(1500), 1492);
+        assert_eq!(plateau_below(1492), 1006);
+        assert_eq!(plateau_below(65_535), 32_000);
+        assert_eq!(plateau_below(68), 68);
+    }
+}
