@@ -411,7 +411,7 @@ impl StreamState {
 
     /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not
     /// needed. TCP learns the present MTU (Linux: `tcp_current_mss`).
-    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) -> bool {
+    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) -> bool {
         if self.dst.as_ref().is_some_and(|dst| host.is_current(dst, cx.now)) {
             return true;
         }
