@@ -60,7 +60,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         package: "quietline-sim",
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
-        outer: Some(&["arrayvec"]),
+        outer: Some(&["arrayvec", "pcap-file"]),
     },
     Layer { package: "netns-tests", inner: &[], outer: None },
     Layer { package: "xtask", inner: &[], outer: None },

@@ -9,7 +9,7 @@
 //!
 //! Not here: more than one host, threads, offloads.
 
-mod books;
+pub(crate) mod books;
 mod calls;
 mod epilogue;
 mod frames;

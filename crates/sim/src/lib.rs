@@ -3,8 +3,9 @@
 //! The stack is the product's own, with every context; only the clock is ours. A [`World`] steps from event to event;
 //! nothing in it depends on anything but the seed, so a failing run is replayed by its number.
 //!
-//! Two ways to look at a host: joined to other hosts by wires ([`World::pair`]), or alone, opposite a peer that says
-//! byte for byte what a test wants ([`Rig`]).
+//! Three ways to look at a host: joined to another by a wire ([`World::pair`]); among others in a network where everything
+//! goes wrong, with applications that do anything ([`scenario`]); or alone, opposite a peer that says byte for byte what a
+//! test wants ([`Rig`]).
 //!
 //! Below: `stack`. Not here: real devices, packet scripts.
 
@@ -14,8 +15,11 @@ pub mod apps;
 pub mod byte_link;
 pub mod frame;
 pub mod hostile;
+pub mod network;
 pub mod peer;
 pub mod rig;
+pub mod scenario;
+pub mod traffic;
 pub mod world;
 
 pub use byte_link::ByteLink;

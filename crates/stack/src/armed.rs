@@ -67,6 +67,15 @@ impl Armed {
         self.far_ns.store(far, Ordering::Relaxed);
         must
     }
+
+    /// Whether an entry is pending that fires at `deadline` or before. Under the owner's lock.
+    pub(crate) fn covers(&self, deadline: Instant) -> bool {
+        let fired = self.fired_ns.load(Ordering::Relaxed);
+        [&self.near_ns, &self.far_ns].into_iter().any(|entry| {
+            let entry = entry.load(Ordering::Relaxed);
+            entry > fired && entry <= deadline.as_nanos()
+        })
+    }
 }
 
 #[cfg(test)]

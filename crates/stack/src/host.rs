@@ -171,6 +171,29 @@ impl Host {
         if self.is_down() { Err(Errno::ENETDOWN) } else { Ok(()) }
     }
 
+    /// Walks the invariants of every connection, and shows `see` the numbers of each that may only grow. For the
+    /// simulator, between two turns.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn check(&self, cx: &mut Cx, mut see: impl FnMut(&FourTuple, tcp::Edges)) {
+        let mut streams = Vec::new();
+        {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            self.demux.for_each_established(&rcu, |_, entry| {
+                if let Entry::Stream(socket) = entry {
+                    streams.push(Arc::clone(socket));
+                }
+            });
+        }
+        for socket in streams {
+            if let Some(edges) = socket.check(self, cx) {
+                see(socket.tuple(), edges);
+            }
+        }
+    }
+
     /// Number of this host in the process.
     #[must_use]
     pub const fn id(&self) -> u64 {

@@ -21,13 +21,15 @@
 //! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a slot's bit in `occupied`
 //! is set exactly when its list is not empty. `TimerWheel::check` walks them.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use pkt::Instant;
 
 /// Nanoseconds in a tick, as a power of two: 2^20 ns = 1.05 ms, the resolution of Linux at HZ=1000. Retransmission and
 /// delayed-ACK times are tens of milliseconds and more, so a finer tick would only wake more often.
 const TICK_SHIFT: u32 = 20;
+/// How late an entry may expire.
+pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
 /// Bits of one digit. 64 slots, so that one word says which are occupied.
 const DIGIT_BITS: u32 = 6;

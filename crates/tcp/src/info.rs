@@ -1,6 +1,8 @@
-//! A snapshot of a connection, and the invariants of its block.
+//! A snapshot of a connection.
 //!
-//! Above: `TCP_INFO`, `ss`, the simulator. Linux: tcp_get_info.
+//! Above: `TCP_INFO`, `ss`. Linux: tcp_get_info.
+//!
+//! Not here: the invariants of the block (`audit`).
 
 use core::time::Duration;
 
@@ -130,38 +132,5 @@ impl Tcb {
             delivery_rate: self.rate.best().map(|(rate, _)| rate),
             delivery_rate_app_limited: self.rate.best().is_some_and(|(_, limited)| limited),
         }
-    }
-
-    /// Walks the block's invariants.
-    ///
-    /// # Panics
-    ///
-    /// If one does not hold: the engine has a bug.
-    pub fn check(&self) {
-        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA <= SND.NXT");
-        assert!(self.rcv_wup.le(self.rcv_nxt), "RCV.NXT only grows");
-        self.receive_queue.check();
-        self.reassembly.check(self.rcv_nxt);
-        self.congestion.check();
-        if self.state == State::Close {
-            assert!(self.send_queue.is_empty(), "a closed connection queues nothing");
-            assert_eq!(self.next_deadline(), None, "a closed connection waits for nothing");
-            return;
-        }
-        let syn_acked = self.snd_una != self.iss;
-        let una = if syn_acked { self.snd_una } else { self.iss + 1 };
-        self.send_queue.check(una, self.snd_nxt);
-        let window_end = self.rcv_wup + self.rcv_wnd;
-        let fin = u32::from(self.flags.contains(TcbFlags::FIN_RECEIVED));
-        if self.state.is_synchronized() {
-            assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT stays inside the window");
-        }
-        assert!(self.snd_wnd <= self.max_window, "MAX.WND is the largest window");
-        let waits = self.next_deadline().is_some();
-        let outstanding = !self.send_queue.is_empty() || !syn_acked;
-        assert!(
-            !outstanding || waits || self.state == State::SynRecv,
-            "what is outstanding has a timer"
-        );
     }
 }

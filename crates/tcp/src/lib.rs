@@ -70,6 +70,7 @@ extern crate std;
 
 mod acked;
 pub mod api;
+pub mod audit;
 mod close;
 pub mod config;
 pub mod congestion;
@@ -113,6 +114,7 @@ mod tlp;
 mod tests;
 
 pub use api::{Readiness, RecvError, SendError, TcpError};
+pub use audit::Edges;
 pub use config::{BufferLimits, Keepalive, PathParams, SocketOptions, TcpConfig};
 pub use congestion::{Algorithm, Congestion, CongestionConfig};
 pub use counters::{Counter, Counters};

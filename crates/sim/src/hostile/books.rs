@@ -8,8 +8,13 @@ use super::Play;
 pub(super) fn check(play: &Play<'_>) {
     let counters = play.rig.host().counters();
     link(play, &counters);
-    internet(&counters);
-    transport(&counters);
+    check_layers(&counters);
+}
+
+/// The layers above the link, of any host.
+pub(crate) fn check_layers(counters: &Snapshot) {
+    internet(counters);
+    transport(counters);
 }
 
 /// Every frame is ARP, IP, or dropped by the link layer.

@@ -14,7 +14,7 @@ use sync::Owned;
 use tcp::{Readiness, RecvError, SendError, State};
 
 use super::stream::{StreamState, TcpSocket};
-use crate::{cx::Cx, errno::Errno, host::Host};
+use crate::{cx::Cx, errno::Errno, host::Host, timer::TICK};
 use pkt::Packet;
 
 /// Application bytes that one step of `send` takes before it transmits: one superframe, so that payload is still in
@@ -139,6 +139,22 @@ impl TcpSocket {
         change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R,
     ) -> R {
         self.call(host, cx, |_, state, _, cx| change(&mut state.tcb, &mut cx.tcp()))
+    }
+
+    /// Walks the invariants of the connection and of what stands around it, without a turn of TCP: what was forgotten
+    /// stays forgotten. For the simulator, between two turns. See [`tcp::Tcb::check_turn`].
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn check(&self, host: &Host, cx: &mut Cx) -> Option<tcp::Edges> {
+        let state = self.lock.own();
+        // The wheel may be a tick late, and nothing else.
+        let edges = state.tcb.check_turn(cx.now - TICK);
+        if let Some(deadline) = state.tcb.next_deadline() {
+            assert!(self.is_armed(deadline), "the wheel knows nothing of {deadline:?}");
+        }
+        release(self, state, host, cx);
+        edges
     }
 
     /// How long `close` should wait for queued data (`SO_LINGER`), if it should.

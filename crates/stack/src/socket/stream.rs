@@ -264,6 +264,11 @@ impl TcpSocket {
         );
     }
 
+    /// An entry of the timer wheel will fire in time for `deadline`. Under the lock.
+    pub(super) fn is_armed(&self, deadline: Instant) -> bool {
+        self.armed.covers(deadline)
+    }
+
     fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {

@@ -1,0 +1,432 @@
+//! A network of hosts, made of bytes: every frame is read when it is sent, travels through what is wrong with its path,
+//! and is received as from a ring.
+//!
+//! Above: the hosts of one world, each with one [`Port`] and the address [`address`] gives it. What one port sends goes
+//! through its [`PathConfig`] (rate, queue, delay, loss, …) to the port of the destination; the network is a router in
+//! between, and says so by ICMP when a packet is too big. Paths change while time passes ([`Change`]).
+//!
+//! Nothing vanishes: [`Network::check`] holds that every frame sent was delivered, is on its way, or was counted with
+//! the reason why not.
+//!
+//! Not here: link addresses (frames begin with the IP header), what hosts do, when paths change (`scenario`).
+
+mod capture;
+mod edit;
+mod path;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::Ipv4Addr,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use arrayvec::ArrayVec;
+use pkt::{BATCH_MAX, Batch, Gso, GsoKind, Instant, Packet, PacketList, RxChecksum};
+use stack::{
+    Capabilities, Cx, Device,
+    device::{Doorbell, LinkType, QueueId},
+    icmp::header::IcmpMessage,
+    ip::header::protocol,
+};
+
+pub use capture::Capture;
+pub use path::{Burst, Change, Fate, PathConfig};
+
+use self::path::Path;
+use crate::frame::{self, Ipv4};
+
+/// Where ICMP errors of the network come from.
+pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+
+/// The address of the host at port `index`.
+///
+/// # Panics
+/// Above 200 hosts.
+#[must_use]
+pub fn address(index: usize) -> Ipv4Addr {
+    assert!(index < 200, "a small network");
+    Ipv4Addr::new(10, 0, 0, u8::try_from(index + 1).expect("below 200"))
+}
+
+/// What the devices of a network can do, and what becomes of superframes on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Devices without offloads: every frame has its checksum and fits the MTU.
+    None,
+    /// TSO as network cards do it: superframes are cut where they enter the network.
+    Cut,
+    /// Superframes travel whole, and share one fate, as between virtual devices.
+    Whole,
+}
+
+/// Frames by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sent by hosts; the segments of a superframe that was cut count one by one.
+    pub sent: u64,
+    /// Copies the network made.
+    pub duplicated: u64,
+    /// ICMP errors the network sent.
+    pub icmp: u64,
+    /// Received by hosts.
+    pub delivered: u64,
+    /// Lost, by [`Fate`].
+    pub lost: [u64; Fate::COUNT],
+    /// Of those sent, delivered with a bit flipped.
+    pub corrupted: u64,
+    /// Of those sent, marked Congestion Experienced.
+    pub marked: u64,
+}
+
+/// A frame on its way.
+#[derive(Clone, Debug)]
+struct Frame {
+    bytes: Vec<u8>,
+    gso: Gso,
+}
+
+/// One host's connection to the network: a device without link addresses.
+#[derive(Debug)]
+pub struct Port {
+    caps: Capabilities,
+    index: usize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    doorbells: Vec<OnceLock<Doorbell>>,
+}
+
+struct State {
+    offload: Offload,
+    paths: Vec<Path>,
+    /// Per port: what will arrive, by when and by order of sending.
+    inboxes: Vec<BTreeMap<(Instant, u64), Frame>>,
+    order: u64,
+    counts: Counts,
+    /// Per port.
+    delivered: Vec<u64>,
+    capture: Option<Capture>,
+    /// A fault of the network itself, to test what is to find it.
+    sabotage: Option<Sabotage>,
+}
+
+/// A deliberate fault, which a run must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A payload byte of the n-th data segment is changed and its checksum made to fit.
+    Forge(u64),
+    /// The n-th frame vanishes without being counted.
+    Vanish(u64),
+    /// From the n-th frame on, nothing passes.
+    Silence(u64),
+}
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub struct Network {
+    shared: Arc<Shared>,
+    ports: Vec<Arc<Port>>,
+}
+
+impl Network {
+    /// A network with one port for each of `paths`, whose devices have this MTU. `start` is when time begins for
+    /// [`Change`]s; chance comes from `seed`.
+    #[must_use]
+    pub fn new(
+        paths: &[PathConfig],
+        (mtu, offload): (u32, Offload),
+        seed: u64,
+        start: Instant,
+    ) -> Self {
+        let mut rng = tcp::Rng::new(seed);
+        let paths: Vec<Path> =
+            paths.iter().map(|config| Path::new(config.clone(), rng.next_u64(), start)).collect();
+        let count = paths.len();
+        let state = State {
+            offload,
+            paths,
+            inboxes: vec![BTreeMap::new(); count],
+            order: 0,
+            counts: Counts::default(),
+            delivered: vec![0; count],
+            capture: None,
+            sabotage: None,
+        };
+        let doorbells = (0..count).map(|_| OnceLock::new()).collect();
+        let shared = Arc::new(Shared { state: Mutex::new(state), doorbells });
+        let tso = offload != Offload::None;
+        let port = |index| {
+            let caps = Capabilities {
+                name: format!("port{index}"),
+                mtu,
+                link: LinkType::Ip,
+                tx_checksum: tso,
+                tso4: tso,
+                tso6: tso,
+                gso_max_bytes: 65_535,
+                queues: 1,
+                async_completion: false,
+            };
+            Arc::new(Port { caps, index, shared: Arc::clone(&shared) })
+        };
+        let ports = (0..count).map(port).collect();
+        Self { shared, ports }
+    }
+
+    /// The device of the host with this index.
+    #[must_use]
+    pub fn port(&self, index: usize) -> Arc<Port> {
+        Arc::clone(&self.ports[index])
+    }
+
+    /// Every frame from here on is recorded.
+    pub fn capture(&self, capture: Capture) {
+        lock(&self.shared).capture = Some(capture);
+    }
+
+    /// Puts a fault into the network.
+    pub fn sabotage(&self, sabotage: Sabotage) {
+        lock(&self.shared).sabotage = Some(sabotage);
+    }
+
+    /// What became of the frames.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        lock(&self.shared).counts
+    }
+
+    /// Frames that the host at port `index` has received.
+    #[must_use]
+    pub fn delivered(&self, index: usize) -> u64 {
+        lock(&self.shared).delivered[index]
+    }
+
+    /// Asserts that no frame is unaccounted for; answers how many are on their way.
+    ///
+    /// # Panics
+    /// When one is.
+    pub fn check(&self) -> usize {
+        let state = lock(&self.shared);
+        let on_the_way: usize = state.inboxes.iter().map(BTreeMap::len).sum();
+        let Counts { sent, duplicated, icmp, delivered, lost, .. } = state.counts;
+        let ended = delivered + lost.iter().sum::<u64>() + on_the_way as u64;
+        assert_eq!(
+            sent + duplicated + icmp,
+            ended,
+            "frames in and out of the network: {:?}",
+            state.counts
+        );
+        on_the_way
+    }
+}
+
+impl State {
+    /// A frame leaves the host at port `from`.
+    fn send(&mut self, from: usize, now: Instant, frame: Frame) {
+        self.record(from, now, true, &frame.bytes);
+        if self.offload == Offload::Cut && frame.gso.kind != GsoKind::None {
+            for bytes in edit::segments(&frame.bytes, usize::from(frame.gso.size)) {
+                self.travel(from, now, Frame { bytes, gso: Gso::default() });
+            }
+        } else {
+            self.travel(from, now, frame);
+        }
+    }
+
+    /// One frame through its path.
+    fn travel(&mut self, from: usize, now: Instant, mut frame: Frame) {
+        self.counts.sent += 1;
+        if self.is_sabotaged(&mut frame) {
+            return;
+        }
+        let Some(to) = edit::destination(&frame.bytes).filter(|to| *to < self.paths.len()) else {
+            return self.lose(Fate::Unroutable);
+        };
+        let path = &mut self.paths[from];
+        path.advance(now);
+        let size = edit::packet_bytes(&frame.bytes, frame.gso);
+        if path.is_dark() {
+            return self.lose(Fate::Blackout);
+        }
+        if size > path.config.mtu as usize {
+            let (mtu, tells) = (path.config.mtu, path.config.tells_mtu);
+            let delay = path.config.delay;
+            self.lose(Fate::TooBig);
+            if tells {
+                self.too_big(from, now + delay, mtu, &frame.bytes);
+            }
+            return;
+        }
+        let due = match path.pass(now, frame.bytes.len()) {
+            Ok(due) => due,
+            Err(fate) => return self.lose(fate),
+        };
+        if path.wants_mark(now) && edit::mark_congestion(&mut frame.bytes) {
+            self.counts.marked += 1;
+        }
+        let path = &mut self.paths[from];
+        if self.offload != Offload::Whole && path.corrupts() {
+            path.flip_one_bit(&mut frame.bytes);
+            self.counts.corrupted += 1;
+        }
+        if path.duplicates() {
+            let again = due + path.straggle();
+            self.counts.duplicated += 1;
+            self.put(to, again, frame.clone());
+        }
+        self.put(to, due, frame);
+    }
+
+    fn put(&mut self, to: usize, due: Instant, frame: Frame) {
+        self.order += 1;
+        self.inboxes[to].insert((due, self.order), frame);
+    }
+
+    fn lose(&mut self, fate: Fate) {
+        self.counts.lost[fate as usize] += 1;
+    }
+
+    /// RFC 1191 §4: the router says what would have fitted.
+    fn too_big(&mut self, to: usize, due: Instant, mtu: u32, packet: &[u8]) {
+        /// The IP header, the ports and the sequence number: what every router quotes.
+        const QUOTED: usize = 28;
+        let quoted = &packet[..packet.len().min(QUOTED)];
+        let message = frame::icmp(&IcmpMessage::PacketTooBig { mtu }, quoted);
+        let bytes = Ipv4::new(ROUTER, address(to), protocol::ICMP).with(&message);
+        self.counts.icmp += 1;
+        self.put(to, due, Frame { bytes, gso: Gso::default() });
+    }
+
+    fn is_sabotaged(&mut self, frame: &mut Frame) -> bool {
+        match self.sabotage {
+            Some(Sabotage::Forge(n)) if self.counts.sent >= n => {
+                if edit::forge(&mut frame.bytes) {
+                    self.sabotage = None;
+                }
+                false
+            }
+            Some(Sabotage::Vanish(n)) if self.counts.sent >= n => {
+                self.sabotage = None;
+                true
+            }
+            Some(Sabotage::Silence(n)) if self.counts.sent >= n => {
+                self.lose(Fate::Loss);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn record(&self, port: usize, now: Instant, outbound: bool, bytes: &[u8]) {
+        if let Some(capture) = &self.capture {
+            capture.record(port, now, outbound, bytes);
+        }
+    }
+
+    /// The next frame for `port` that is due.
+    fn take(&mut self, port: usize, now: Instant) -> Option<Frame> {
+        let first = self.inboxes[port].first_entry()?;
+        if first.key().0 > now {
+            return None;
+        }
+        let frame = first.remove();
+        self.record(port, now, false, &frame.bytes);
+        Some(frame)
+    }
+}
+
+impl Device for Port {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let mut state = lock(&self.shared);
+        let mut taken = 0;
+        while taken < budget && out.packets().len() < BATCH_MAX {
+            let Some(frame) = state.take(self.index, cx.now) else { break };
+            let Some(packet) = receive(cx, &frame) else {
+                state.lose(Fate::NoMemory);
+                continue;
+            };
+            state.counts.delivered += 1;
+            state.delivered[self.index] += 1;
+            let Ok(()) = out.push(packet) else { unreachable!("there was room") };
+            taken += 1;
+        }
+        taken
+    }
+
+    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let due: Vec<Option<Instant>> = {
+            let mut state = lock(&self.shared);
+            while let Some(packet) = list.pop_front() {
+                let frame = Frame { bytes: edit::completed(&packet), gso: packet.meta().gso };
+                cx.pool.free(packet);
+                state.send(self.index, cx.now, frame);
+            }
+            let first = |inbox: &BTreeMap<(Instant, u64), Frame>| Some(inbox.keys().next()?.0);
+            state.inboxes.iter().map(first).collect()
+        };
+        for (due, doorbell) in due.into_iter().zip(&self.shared.doorbells) {
+            if let (Some(due), Some(doorbell)) = (due, doorbell.get()) {
+                doorbell.ring_at(due);
+                if due <= cx.now {
+                    doorbell.ring(cx);
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
+        Some(lock(&self.shared).inboxes[self.index].keys().next()?.0)
+    }
+
+    fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+        let _ = self.shared.doorbells[self.index].set(doorbell);
+    }
+}
+
+/// The frame in packet memory, as a device with a ring of receive slots leaves it.
+fn receive(cx: &mut Cx, frame: &Frame) -> Option<Packet> {
+    let mut slot = cx.pool.rx_slot(frame.bytes.len())?;
+    let mut pieces = ArrayVec::<_, 4>::new();
+    slot.io_slices(&mut pieces);
+    let mut rest = frame.bytes.as_slice();
+    for piece in &mut pieces {
+        let (now, later) = rest.split_at(piece.len().min(rest.len()));
+        piece[..now.len()].copy_from_slice(now);
+        rest = later;
+    }
+    drop(pieces);
+    let mut packet = slot.finish(&mut cx.pool, frame.bytes.len());
+    let meta = packet.meta_mut();
+    meta.timestamp = cx.now;
+    meta.gso = frame.gso;
+    if frame.gso.kind != GsoKind::None {
+        meta.rx_checksum = RxChecksum::Unnecessary;
+    }
+    Some(packet)
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+    shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a frame of `bytes` occupies a link of `rate_bps`, framing included.
+fn transmission_time(rate_bps: u64, bytes: usize) -> Duration {
+    /// Ethernet header and FCS, preamble, gap.
+    const FRAMING_BYTES: u64 = 38;
+    Duration::from_nanos((bytes as u64 + FRAMING_BYTES) * 8 * 1_000_000_000 / rate_bps.max(1))
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}

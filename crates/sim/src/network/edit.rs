@@ -1,0 +1,173 @@
+//! What the network does with the bytes of a frame: reads where it goes, cuts superframes, marks, forges.
+//!
+//! Checksums are made anew by `frame`, the plain way, so that the stack's own sums are not judged by themselves.
+
+use pkt::{Gso, GsoKind, Packet, TxChecksum};
+use stack::ip::header::{IPV4_HEADER_LEN, protocol};
+
+use std::net::Ipv4Addr;
+
+use crate::frame;
+
+/// Offsets in the IPv4 header.
+const TOS: usize = 1;
+const TOTAL_LEN: usize = 2;
+const ID: usize = 4;
+const PROTOCOL: usize = 9;
+const SRC: usize = 12;
+const DST: usize = 16;
+
+/// Offsets in the TCP header.
+const SEQ: usize = 4;
+const DATA_OFFSET: usize = 12;
+const FLAGS: usize = 13;
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// The bytes of a packet that a host has sent, its checksum completed as the device it was left to would.
+pub(super) fn completed(packet: &Packet) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    if matches!(packet.meta().tx_checksum, TxChecksum::Partial { .. }) {
+        sum(&mut bytes);
+    }
+    bytes
+}
+
+/// Port of the host that the packet is addressed to.
+pub(super) fn destination(packet: &[u8]) -> Option<usize> {
+    match packet.get(DST..DST + 4)? {
+        [10, 0, 0, last] => usize::from(*last).checked_sub(1),
+        _ => None,
+    }
+}
+
+/// Size of the largest IP packet this frame stands for.
+pub(super) fn packet_bytes(packet: &[u8], gso: Gso) -> usize {
+    match (gso.kind, headers(packet)) {
+        (GsoKind::None, _) | (_, None) => packet.len(),
+        (_, Some((_, payload))) => packet.len().min(payload + usize::from(gso.size)),
+    }
+}
+
+/// Where the TCP header and the payload begin.
+fn headers(packet: &[u8]) -> Option<(usize, usize)> {
+    if *packet.get(PROTOCOL)? != protocol::TCP {
+        return None;
+    }
+    let transport = usize::from(packet[0] & 0x0f) * 4;
+    let payload = transport + usize::from(packet.get(transport + DATA_OFFSET)? >> 4) * 4;
+    (transport >= IPV4_HEADER_LEN && payload <= packet.len()).then_some((transport, payload))
+}
+
+/// Cuts a superframe into segments of `size` bytes of payload, as a network card does.
+pub(super) fn segments(packet: &[u8], size: usize) -> Vec<Vec<u8>> {
+    let Some((transport, payload)) = headers(packet) else { return vec![packet.to_vec()] };
+    let (headers, data) = packet.split_at(payload);
+    let count = data.chunks(size).count();
+    let cut = data.chunks(size).enumerate().map(|(index, piece)| {
+        let mut bytes = headers.to_vec();
+        bytes.extend_from_slice(piece);
+        let length = u16::try_from(bytes.len()).expect("a segment");
+        bytes[TOTAL_LEN..TOTAL_LEN + 2].copy_from_slice(&length.to_be_bytes());
+        let at = u32::try_from(index * size).expect("inside a superframe");
+        add(&mut bytes[ID..ID + 2], u32::try_from(index).expect("few segments"));
+        add(&mut bytes[transport + SEQ..transport + SEQ + 4], at);
+        if index + 1 < count {
+            bytes[transport + FLAGS] &= !FIN_PSH;
+        }
+        if index > 0 {
+            bytes[transport + FLAGS] &= !CWR;
+        }
+        frame::fix_ipv4_checksum(&mut bytes);
+        sum(&mut bytes);
+        bytes
+    });
+    cut.collect()
+}
+
+/// Adds to a number of two or four bytes, modulo its size.
+fn add(field: &mut [u8], n: u32) {
+    let mut carry = n;
+    for byte in field.iter_mut().rev() {
+        let sum = u32::from(*byte) + (carry & 0xff);
+        *byte = (sum & 0xff) as u8;
+        carry = (carry >> 8) + (sum >> 8);
+    }
+}
+
+/// Sets Congestion Experienced in a packet that speaks ECN (RFC 3168 §5); false when it does not.
+pub(super) fn mark_congestion(packet: &mut [u8]) -> bool {
+    let is_capable = packet.len() >= IPV4_HEADER_LEN && packet[TOS] & 3 != 0;
+    if is_capable {
+        packet[TOS] |= 3;
+        frame::fix_ipv4_checksum(packet);
+    }
+    is_capable
+}
+
+/// Changes a byte of payload and makes the checksum fit; false when the packet has none.
+pub(super) fn forge(packet: &mut [u8]) -> bool {
+    match headers(packet) {
+        Some((_, payload)) if payload < packet.len() => {
+            packet[payload] ^= 1;
+            sum(packet);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Puts the TCP checksum in place.
+fn sum(packet: &mut [u8]) {
+    let Some((transport, _)) = headers(packet) else { return };
+    let address =
+        |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
+    let (src, dst) = (address(SRC), address(DST));
+    frame::fix_tcp_checksum(src, dst, &mut packet[transport..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use stack::ip::header::protocol;
+    use tcp::{Flags, SegmentHeader, SeqNum};
+
+    use super::*;
+    use crate::frame::{Ipv4, Seen, judge_ipv4};
+
+    fn superframe(payload: &[u8]) -> Vec<u8> {
+        let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let flags = Flags::ACK | Flags::PSH | Flags::FIN;
+        let header = SegmentHeader { flags, seq: SeqNum(u32::MAX), ..SegmentHeader::default() };
+        let segment = frame::tcp(src, dst, &header, payload);
+        Ipv4::new(src, dst, protocol::TCP).with(&segment)
+    }
+
+    #[test]
+    fn segments_of_a_superframe_are_sound_and_hold_its_bytes() {
+        let payload: Vec<u8> = (0..=255).cycle().take(2500).collect();
+        let cut = segments(&superframe(&payload), 1000);
+        let mut joined = Vec::new();
+        for (index, packet) in cut.iter().enumerate() {
+            let Ok(Seen::Tcp(_, header, bytes)) = judge_ipv4(packet, 1500) else {
+                panic!("segment {index} is unsound");
+            };
+            assert_eq!(header.seq, SeqNum(u32::MAX) + u32::try_from(joined.len()).unwrap());
+            assert_eq!(header.has(Flags::FIN), index == 2);
+            joined.extend_from_slice(&bytes);
+        }
+        assert_eq!(joined, payload);
+    }
+
+    #[test]
+    fn what_is_marked_or_forged_has_good_checksums() {
+        let mut packet = superframe(b"data");
+        assert!(!mark_congestion(&mut packet), "not capable");
+        packet[TOS] |= 2;
+        frame::fix_ipv4_checksum(&mut packet);
+        assert!(mark_congestion(&mut packet) && packet[TOS] & 3 == 3);
+        assert!(judge_ipv4(&packet, 1500).is_ok());
+        assert!(forge(&mut packet));
+        let seen = judge_ipv4(&packet, 1500).expect("sound");
+        assert_eq!(seen.segment().map(|(_, payload)| payload), Some(&b"eata"[..]));
+    }
+}

@@ -1,0 +1,127 @@
+//! One number decides everything: hosts, their settings, paths, weather, applications. [`run`] plays it and asserts.
+//!
+//! After every event the invariants of every connection hold (`Host::check`), its sequence numbers only grow, no frame is
+//! unaccounted for, and while the network passes anything the bytes flow: [`STALL`] without progress is a failure. At the
+//! end every stream has arrived whole, and nothing is left: no connection, no timer's work, no packet.
+//!
+//! A failing seed is replayed by [`explain`], which writes what went over the network as a pcapng file.
+//!
+//! Not here: what each part does (`network`, `traffic`).
+
+mod draw;
+mod play;
+
+use std::{
+    any::Any,
+    fmt::Write as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    time::Duration,
+};
+
+use stack::sysctl::Sysctls;
+
+use crate::{
+    network::{Capture, Counts, Offload, PathConfig, Sabotage},
+    traffic::Manners,
+};
+
+/// Virtual time without a byte for any application, while no path is dark, that counts as a stall. An RTO backs off to
+/// 120 s; this is two of the longest with room to spare.
+pub const STALL: Duration = Duration::from_secs(400);
+
+/// Everything that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Settings of each host.
+    pub hosts: Vec<Sysctls>,
+    /// What the network does to what each host sends.
+    pub paths: Vec<PathConfig>,
+    /// MTU of every device.
+    pub mtu: u32,
+    /// Offloads of every device.
+    pub offload: Offload,
+    /// The connections.
+    pub sessions: Vec<Session>,
+}
+
+/// One connection: who, when, and how both applications behave.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The host that connects.
+    pub client: usize,
+    /// The host that listens.
+    pub server: usize,
+    /// When it begins.
+    pub at: Duration,
+    /// The client's application.
+    pub up: Manners,
+    /// The server's.
+    pub down: Manners,
+}
+
+/// What a run leaves to look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Virtual time to the end of the last stream.
+    pub took: Duration,
+    /// Bytes that applications have read.
+    pub bytes: u64,
+    /// Connections that were aborted, as planned.
+    pub aborted: u64,
+    /// Events of the world.
+    pub steps: u64,
+    /// Frames.
+    pub frames: Counts,
+}
+
+/// Plays `scenario`, with a fault in the network if a test wants one.
+///
+/// # Panics
+/// When something does not hold.
+pub fn run(scenario: &Scenario, capture: Option<Capture>, sabotage: Option<Sabotage>) -> Outcome {
+    play::Play::new(scenario, capture, sabotage).run()
+}
+
+/// Plays `scenario`; when something does not hold, what.
+///
+/// # Errors
+/// The message of the panic.
+pub fn try_run(
+    scenario: &Scenario,
+    capture: Option<Capture>,
+    sabotage: Option<Sabotage>,
+) -> Result<Outcome, String> {
+    // Nothing of the world survives the panic, so nothing inconsistent can be seen.
+    let played = catch_unwind(AssertUnwindSafe(|| run(scenario, capture, sabotage)));
+    played.map_err(|panic| message(panic.as_ref()))
+}
+
+/// Plays a seed that has failed once more, writes `file`, and says how to look at it.
+#[must_use]
+pub fn explain(scenario: &Scenario, error: &str, file: &Path) -> String {
+    let capture = Capture::default();
+    let again = try_run(scenario, Some(capture.clone()), None);
+    let mut text = format!("seed {}: {error}\n", scenario.seed);
+    match capture.write(file) {
+        Ok(frames) => {
+            let _ = writeln!(text, "  capture: {} ({frames} frames)", file.display());
+        }
+        Err(error) => {
+            let _ = writeln!(text, "  capture: {}: {error}", file.display());
+        }
+    }
+    if again.err().as_deref() != Some(error) {
+        text.push_str("  the replay ended in another way: the run depends on more than its seed\n");
+    }
+    let command = "cargo test -p quietline-sim --test network -- --nocapture seeds";
+    let _ = write!(text, "  replay: SEED={} {command}\n  {scenario:?}", scenario.seed);
+    text
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text").into()
+}

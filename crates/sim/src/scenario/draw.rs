@@ -1,0 +1,221 @@
+//! From a seed to a scenario.
+//!
+//! Bounds keep a run short and every stream deliverable: no mean loss above a few percent, no blackout longer than 20 s,
+//! less to send where segments are tiny.
+
+use std::time::Duration;
+
+use stack::sysctl::Sysctls;
+use tcp::{Algorithm, Rng};
+
+use super::{Scenario, Session};
+use crate::{
+    network::{Burst, Change, Offload, PathConfig},
+    traffic::{Ending, Manners},
+};
+
+/// Longest blackout.
+const DARK_MS_MAX: u32 = 20_000;
+
+impl Scenario {
+    /// What `seed` says.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut draw = Draw { rng: Rng::new(seed ^ 0x5ce0_a210) };
+        let offload = [Offload::None, Offload::None, Offload::Cut, Offload::Whole];
+        let offload = offload[draw.below(4)];
+        let mtu = [576, 1280, 1500, 1500, 9000][draw.below(5)];
+        let count = [2, 2, 2, 2, 3, 4][draw.below(6)];
+        let hosts: Vec<Sysctls> = (0..count).map(|_| draw.sysctls()).collect();
+        let paths: Vec<PathConfig> = (0..count).map(|_| draw.path(mtu)).collect();
+        let tiny = hosts.iter().any(|host| host.tcp.tcp_rmem.max < 20_000)
+            || paths.iter().any(|path| path.rate_bps.is_some_and(|rate| rate < 1_000_000));
+        let sessions = match draw.below(20) {
+            0 => 8 + draw.below(20),
+            1..6 => 2 + draw.below(3),
+            _ => 1,
+        };
+        let budget = if tiny { 100_000 } else { 1_500_000 } / sessions;
+        let sessions = (0..sessions).map(|_| draw.session(count, budget as u32)).collect();
+        Self { seed, hosts, paths, mtu, offload, sessions }
+    }
+}
+
+struct Draw {
+    rng: Rng,
+}
+
+impl Draw {
+    fn below(&mut self, bound: u32) -> usize {
+        self.rng.below(bound) as usize
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        self.rng.below(n) == 0
+    }
+
+    fn fraction(&mut self, max: f64) -> f64 {
+        f64::from(self.rng.below(1000)) / 1000.0 * max
+    }
+
+    fn millis(&mut self, max: u32) -> Duration {
+        Duration::from_micros(u64::from(self.rng.below(max * 1000)))
+    }
+
+    /// From 1 to `max`, small numbers as often as large ones.
+    fn size(&mut self, max: u32) -> u32 {
+        let bits = 32 - max.leading_zeros();
+        let top = 1_u32 << self.rng.below(bits);
+        (top + self.rng.below(top)).min(max)
+    }
+
+    fn sysctls(&mut self) -> Sysctls {
+        let mut sysctls = Sysctls::default();
+        let tcp = &mut sysctls.tcp;
+        // An application that has closed is promised less: here its stream must arrive, too.
+        tcp.tcp_orphan_retries = tcp.tcp_retries2;
+        tcp.tcp_sack = !self.one_in(5);
+        tcp.tcp_timestamps = !self.one_in(5);
+        tcp.tcp_window_scaling = !self.one_in(6);
+        tcp.tcp_dsack = !self.one_in(8);
+        tcp.tcp_frto = !self.one_in(8);
+        tcp.tcp_moderate_rcvbuf = !self.one_in(6);
+        tcp.tcp_slow_start_after_idle = !self.one_in(4);
+        if self.one_in(6) {
+            tcp.tcp_early_retrans = 0;
+        }
+        if self.one_in(6) {
+            tcp.tcp_tso_win_divisor = [0, 1, 8][self.below(3)];
+        }
+        if self.one_in(8) {
+            tcp.tcp_reordering = 1 + self.rng.below(10) as u8;
+        }
+        if self.one_in(5) {
+            let most = 4096 + self.size(200_000);
+            tcp.tcp_rmem.default = most.min(tcp.tcp_rmem.default);
+            tcp.tcp_rmem.max = most;
+        }
+        if self.one_in(5) {
+            let most = 4608 + self.size(200_000);
+            tcp.tcp_wmem.default = most.min(tcp.tcp_wmem.default);
+            tcp.tcp_wmem.max = most;
+        }
+        if self.one_in(8) {
+            tcp.tcp_notsent_lowat = 1 + self.size(100_000);
+        }
+        sysctls
+    }
+
+    fn path(&mut self, mtu: u32) -> PathConfig {
+        let mut path = PathConfig { delay: self.millis(100), ..PathConfig::default() };
+        if self.one_in(2) {
+            path.rate_bps = Some(200_000 * u64::from(self.size(1 << 12)));
+            // From a queue for one packet to bufferbloat.
+            path.queue = Duration::from_millis(u64::from(self.size(2000)) - 1);
+        }
+        if self.one_in(3) {
+            path.loss = self.fraction(0.05);
+        }
+        if self.one_in(4) {
+            path.burst = Some(Burst {
+                good: Duration::from_millis(1000) + self.millis(3000),
+                bad: Duration::from_millis(1) + self.millis(100),
+                loss: 0.2 + self.fraction(0.8),
+            });
+        }
+        if self.one_in(4) {
+            path.jitter = self.millis(30);
+            path.jitter_reorders = self.one_in(2);
+        }
+        if self.one_in(4) {
+            path.reorder = self.fraction(0.15);
+        }
+        path.reorder_delay = self.millis(20);
+        if self.one_in(5) {
+            path.duplicate = self.fraction(0.1);
+        }
+        if self.one_in(5) {
+            path.corrupt = self.fraction(0.03);
+        }
+        if self.one_in(4) {
+            path.mark_above = Some(self.millis(20));
+        }
+        if self.one_in(6) {
+            path.mtu = 576 + self.rng.below(mtu);
+        }
+        path.changes = self.changes(mtu, path.rate_bps);
+        path
+    }
+
+    fn changes(&mut self, mtu: u32, rate: Option<u64>) -> Vec<(Duration, Change)> {
+        let mut changes = Vec::new();
+        if self.one_in(6) {
+            for _ in 0..=self.below(3) {
+                let start = self.millis(3000);
+                let length = Duration::from_millis(u64::from(self.size(DARK_MS_MAX)));
+                changes.push((start, Change::Dark(true)));
+                changes.push((start + length, Change::Dark(false)));
+            }
+        }
+        if self.one_in(5) {
+            for _ in 0..=self.below(3) {
+                changes.push((self.millis(2000), Change::Mtu(576 + self.rng.below(mtu))));
+            }
+        }
+        if let Some(rate) = rate
+            && self.one_in(6)
+        {
+            let rate = (rate / u64::from(1 + self.rng.below(10))).max(200_000);
+            changes.push((self.millis(2000), Change::Rate(rate)));
+        }
+        if self.one_in(8) {
+            changes.push((self.millis(2000), Change::Delay(self.millis(200))));
+        }
+        changes.sort_by_key(|(at, _)| *at);
+        changes
+    }
+
+    fn session(&mut self, hosts: u32, budget: u32) -> Session {
+        let client = self.below(hosts);
+        let server = (client + 1 + self.below(hosts - 1)) % hosts as usize;
+        let at = if self.one_in(2) { Duration::ZERO } else { self.millis(2000) };
+        let mut session =
+            Session { client, server, at, up: self.manners(budget), down: self.manners(budget) };
+        // Both streams, or one of them alone.
+        match self.below(4) {
+            0 => session.up.length = 0,
+            1 => session.down.length = 0,
+            _ => {}
+        }
+        match self.below(8) {
+            0 => session.up.ending = Ending::Last,
+            1 => session.down.ending = Ending::Last,
+            2 if session.down.length == 0 => session.up.ending = Ending::LetGo,
+            3 if session.up.length == 0 => session.down.ending = Ending::LetGo,
+            4 if self.one_in(2) => {
+                let after = u64::from(self.rng.below(budget));
+                let aborter = if self.one_in(2) { &mut session.up } else { &mut session.down };
+                aborter.ending = Ending::Abort(after);
+            }
+            _ => {}
+        }
+        session
+    }
+
+    fn manners(&mut self, budget: u32) -> Manners {
+        Manners {
+            length: u64::from(self.size(budget)),
+            write_max: self.size(200_000).max(if budget > 2000 { 64 } else { 1 }),
+            write_pause: self.millis(300),
+            read_max: self.size(100_000).max(64),
+            read_pause: self.millis(300),
+            pauses: [0, 0, 5, 50][self.below(4)],
+            more: [0, 0, 100, 500][self.below(4)],
+            fiddles: [0, 0, 5, 30][self.below(4)],
+            ending: Ending::First,
+        }
+    }
+}
+
+// Every algorithm is drawn by `traffic`'s changes of options; the default is the first.
+const _: () = assert!(!Algorithm::ALL.is_empty());

@@ -1,0 +1,364 @@
+//! Plays one scenario, from event to event, and looks after each.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use pkt::Instant;
+use stack::{
+    Readiness,
+    config::{DeviceConfig, HostConfig},
+    counters::Counter,
+    socket::{Listener, TcpSocket},
+};
+use tcp::{Edges, FourTuple};
+
+use super::{Outcome, STALL, Scenario, Session};
+use crate::{
+    World,
+    apps::Pattern,
+    network::{Capture, Change, Network, Sabotage, address},
+    traffic::{End, Ending},
+};
+
+/// The port that every host listens on.
+const PORT: u16 = 80;
+
+/// Attempts to connect before the run counts as failed.
+const ATTEMPTS_MAX: u32 = 10;
+
+/// How long the peer of an application that has aborted waits: the reset may be lost, and then nothing tells it.
+const MOURNING: Duration = Duration::from_secs(100);
+
+/// How long a client waits for its peer's application: when every ACK of the handshake is lost the server forgets it,
+/// and a client that has nothing to send never learns.
+const PATIENCE: Duration = Duration::from_secs(130);
+
+/// Turns at one instant before time moves on: what one application does may be what another waits for.
+const TURNS_PER_INSTANT: usize = 4;
+
+/// Where a connection stands.
+#[derive(Debug)]
+struct Link<'a> {
+    plan: &'a Session,
+    number: u64,
+    attempts: u32,
+    client: Option<Arc<TcpSocket>>,
+    connecting_since: Instant,
+    ends: Option<[End; 2]>,
+    /// When one of the applications aborted.
+    aborted_at: Option<Instant>,
+}
+
+pub(super) struct Play<'a> {
+    scenario: &'a Scenario,
+    world: World,
+    network: Network,
+    listeners: Vec<Arc<Listener>>,
+    links: Vec<Link<'a>>,
+    /// What each connection showed when it was looked at last.
+    edges: BTreeMap<(usize, FourTuple), Edges>,
+    start: Instant,
+    /// When all blackouts are over.
+    up_at: Instant,
+    progress: (u64, Instant),
+    steps: u64,
+}
+
+impl<'a> Play<'a> {
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        capture: Option<Capture>,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        let mut world = World::new(scenario.seed);
+        let start = world.cx.now;
+        let device = (scenario.mtu, scenario.offload);
+        let network = Network::new(&scenario.paths, device, scenario.seed, start);
+        if let Some(capture) = capture {
+            network.capture(capture);
+        }
+        if let Some(sabotage) = sabotage {
+            network.sabotage(sabotage);
+        }
+        let mut listeners = Vec::new();
+        for (index, sysctls) in scenario.hosts.iter().enumerate() {
+            let added = world.add_host(HostConfig {
+                name: format!("host{index}"),
+                devices: vec![DeviceConfig {
+                    device: network.port(index),
+                    addresses: vec![format!("{}/24", address(index)).parse().expect("a prefix")],
+                }],
+                cores: 1,
+                sysctls: sysctls.clone(),
+                ..HostConfig::default()
+            });
+            added.expect("a valid configuration");
+            let local = SocketAddr::new(address(index).into(), PORT);
+            let host = Arc::clone(&world.hosts[index]);
+            let listener = Listener::listen(&host, &mut world.cx, local, 128);
+            listeners.push(listener.expect("a free port"));
+        }
+        let links = (0..).zip(&scenario.sessions).map(|(number, plan)| Link {
+            plan,
+            number,
+            attempts: 0,
+            client: None,
+            connecting_since: start,
+            ends: None,
+            aborted_at: None,
+        });
+        let links = links.collect();
+        let dark = scenario.paths.iter().flat_map(|path| &path.changes);
+        let dark = dark.filter(|(_, change)| matches!(change, Change::Dark(_)));
+        let up_at = start + dark.map(|(at, _)| *at).max().unwrap_or_default();
+        let edges = BTreeMap::new();
+        let progress = (0, start);
+        Self { scenario, world, network, listeners, links, edges, start, up_at, progress, steps: 0 }
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        loop {
+            let mut next = self.settle();
+            for _ in 0..TURNS_PER_INSTANT {
+                if !self.step_applications() {
+                    break;
+                }
+                next = self.settle();
+            }
+            if self.is_done() {
+                break;
+            }
+            self.watch();
+            let wakes = self.links.iter().filter_map(|link| link.wakes_at(&self.world, self.start));
+            let next = wakes.chain(next).min();
+            let Some(next) = next else { self.stalled("nothing will happen any more") };
+            self.world.cx.now = self.world.cx.now.max(next);
+        }
+        self.end()
+    }
+
+    fn is_done(&self) -> bool {
+        self.links.iter().all(Link::is_done)
+    }
+
+    fn step_applications(&mut self) -> bool {
+        let mut moved = self.accept();
+        let Self { links, world, start, scenario, .. } = self;
+        for link in links {
+            moved |= link.step(world, *start, scenario.seed);
+        }
+        moved
+    }
+
+    /// Gives each accepted socket to its connection.
+    fn accept(&mut self) -> bool {
+        let mut moved = false;
+        for (index, listener) in self.listeners.iter().enumerate() {
+            while let Ok(socket) = listener.accept() {
+                moved = true;
+                let link = self.links.iter_mut().find(|link| {
+                    let local = link.client.as_ref().map(|client| client.local());
+                    link.ends.is_none() && local == Some(socket.remote())
+                });
+                match link {
+                    Some(link) => link.begin(socket, self.scenario.seed),
+                    // The client has given this attempt up.
+                    None => {
+                        let host = Arc::clone(&self.world.hosts[index]);
+                        socket.abort(&host, &mut self.world.cx);
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    /// Runs the hosts until they rest, and looks at what they have become.
+    fn settle(&mut self) -> Option<Instant> {
+        let next = self.world.settle();
+        self.steps += 1;
+        self.look();
+        next
+    }
+
+    /// The invariants, after every event.
+    fn look(&mut self) {
+        self.network.check();
+        let Self { world, edges, .. } = self;
+        for (index, host) in world.hosts.iter().enumerate() {
+            host.check(&mut world.cx, |tuple, now| {
+                let before = edges.insert((index, *tuple), now);
+                if let Some(before) = before.filter(|before| before.iss == now.iss) {
+                    now.check_after(&before);
+                }
+            });
+        }
+    }
+
+    /// No stall: bytes flow while the network passes any.
+    fn watch(&mut self) {
+        let moved = self.links.iter().map(Link::progress).sum();
+        if moved != self.progress.0 {
+            self.progress = (moved, self.world.cx.now);
+        }
+        let begin = self.scenario.sessions.iter().map(|session| session.at).max();
+        let since = self.progress.1.max(self.up_at).max(self.start + begin.unwrap_or_default());
+        if self.world.cx.now.saturating_duration_since(since) > STALL {
+            self.stalled("no progress");
+        }
+    }
+
+    fn stalled(&self, what: &str) -> ! {
+        let waiting = self.links.iter().filter(|link| !link.is_done());
+        let waiting: Vec<_> = waiting.map(Link::summary).collect();
+        panic!("{what} at {:?}: {}", self.world.elapsed(), waiting.join("; "));
+    }
+
+    /// Every stream is complete; then nothing is left.
+    fn end(mut self) -> Outcome {
+        let took = self.world.elapsed();
+        let mut outcome = Outcome { took, steps: self.steps, ..Outcome::default() };
+        for link in &self.links {
+            outcome.bytes += link.progress();
+            if link.may_break() {
+                outcome.aborted += 1;
+            } else {
+                link.ends.iter().flatten().for_each(End::check_complete);
+            }
+        }
+        self.links.clear();
+        let hosts = self.world.hosts.clone();
+        for (listener, host) in self.listeners.drain(..).zip(&hosts) {
+            listener.close(host, &mut self.world.cx);
+        }
+        self.world.pass(Duration::from_secs(1200));
+        self.look();
+        assert_eq!(self.network.check(), 0, "frames still on their way");
+        for (index, host) in hosts.iter().enumerate() {
+            assert_eq!(host.established_len(), 0, "{} still has sockets", host.name());
+            let counters = host.counters();
+            assert_eq!(counters.tcp(tcp::Counter::TcpCurrEstab), 0, "the gauge");
+            let received = counters.stack(Counter::SoftnetProcessed);
+            assert_eq!(received, self.network.delivered(index), "frames received");
+            crate::hostile::books::check_layers(&counters);
+        }
+        outcome.frames = self.network.counts();
+        drop(hosts);
+        assert_eq!(self.world.packets_alive(), 0, "packets leaked");
+        outcome
+    }
+}
+
+impl Link<'_> {
+    fn step(&mut self, world: &mut World, start: Instant, seed: u64) -> bool {
+        if self.is_done() || world.cx.now < start + self.plan.at {
+            return false;
+        }
+        if self.ends.is_some() {
+            return self.exchange(world);
+        }
+        match self.client.take() {
+            Some(client)
+                if client.readiness().intersects(Readiness::ERROR | Readiness::HUP)
+                    || world.cx.now - self.connecting_since >= PATIENCE =>
+            {
+                let host = Arc::clone(&world.hosts[self.plan.client]);
+                client.close(&host, &mut world.cx);
+                true
+            }
+            Some(client) => {
+                self.client = Some(client);
+                false
+            }
+            None => {
+                self.attempts += 1;
+                self.connecting_since = world.cx.now;
+                assert!(
+                    self.attempts <= ATTEMPTS_MAX,
+                    "no connection: {:?}, seed {seed}",
+                    self.plan
+                );
+                let host = Arc::clone(&world.hosts[self.plan.client]);
+                let remote = SocketAddr::new(address(self.plan.server).into(), PORT);
+                let client = TcpSocket::connect(&host, &mut world.cx, None, remote);
+                self.client = Some(client.expect("a route and a port"));
+                true
+            }
+        }
+    }
+
+    /// Both sockets exist: the applications begin.
+    fn begin(&mut self, server: Arc<TcpSocket>, seed: u64) {
+        let Some(client) = self.client.clone() else { return };
+        let Session { up, down, .. } = self.plan;
+        let number = seed.wrapping_mul(1_000_003).wrapping_add(self.number);
+        let (there, back) = (Pattern(number), Pattern(!number));
+        self.ends = Some([
+            End::new(
+                (self.plan.client, client),
+                up.clone(),
+                there,
+                (back, down.length),
+                number.wrapping_add(1 << 40),
+            ),
+            End::new(
+                (self.plan.server, server),
+                down.clone(),
+                back,
+                (there, up.length),
+                number.wrapping_add(1 << 41),
+            ),
+        ]);
+    }
+
+    fn exchange(&mut self, world: &mut World) -> bool {
+        let Some(ends) = &mut self.ends else { return false };
+        let mut moved = false;
+        for end in ends.iter_mut() {
+            moved |= end.step(world);
+        }
+        if ends.iter().any(End::has_aborted) {
+            let since = *self.aborted_at.get_or_insert(world.cx.now);
+            if world.cx.now - since >= MOURNING {
+                ends.iter_mut().for_each(|end| end.let_go(world));
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    fn is_done(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.iter().all(End::is_done))
+    }
+
+    /// One of the applications means to abort: what the other gets is a beginning of the stream.
+    fn may_break(&self) -> bool {
+        let abrupt = |ending| matches!(ending, Ending::Abort(_));
+        abrupt(self.plan.up.ending) || abrupt(self.plan.down.ending)
+    }
+
+    /// Where it stands, for a message.
+    fn summary(&self) -> String {
+        let Self { number, attempts, client, ends, .. } = self;
+        let local = client.as_ref().map(|client| client.local());
+        let ends: Vec<_> = ends.iter().flatten().map(End::summary).collect();
+        format!("connection {number} of {local:?}, attempt {attempts}: {ends:?}")
+    }
+
+    fn progress(&self) -> u64 {
+        let moved: u64 = self.ends.iter().flatten().map(End::moved).sum();
+        moved + u64::from(self.attempts)
+    }
+
+    fn wakes_at(&self, world: &World, start: Instant) -> Option<Instant> {
+        let now = world.cx.now;
+        if self.is_done() {
+            return None;
+        }
+        let begin = Some(start + self.plan.at).filter(|at| *at > now);
+        let mourned = self.aborted_at.map(|at| at + MOURNING).filter(|at| *at > now);
+        let tired = self.connecting_since + PATIENCE;
+        let tired = Some(tired).filter(|at| self.ends.is_none() && *at > now);
+        let ends = self.ends.iter().flatten().filter_map(|end| end.wakes_at(now));
+        ends.chain(begin).chain(mourned).chain(tired).min()
+    }
+}

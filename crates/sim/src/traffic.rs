@@ -1,0 +1,324 @@
+//! What applications do, at random: two streams over one connection, with all the manners that socket programs have.
+//!
+//! An [`End`] writes its stream in pieces from one byte to many superframes, with pauses, corks, `MSG_MORE` and changing
+//! options, and reads the peer's the same way; it ends its half before or after the peer, lets go at once, or aborts.
+//! Every byte read is compared; a connection that nobody aborted must bring all of them, and the end of the stream.
+//!
+//! Not here: who talks to whom (`scenario`), the network.
+
+use std::{io::IoSlice, sync::Arc, time::Duration};
+
+use pkt::Instant;
+use stack::{
+    Errno, Readiness,
+    socket::{ShutdownHow, TcpSocket},
+};
+use tcp::{Algorithm, Keepalive, Rng, SendError};
+
+use crate::{World, apps::Pattern};
+
+/// How an application behaves.
+#[derive(Clone, Debug)]
+pub struct Manners {
+    /// Bytes it sends before it ends its half.
+    pub length: u64,
+    /// Largest write, at least one byte; the size of each is drawn.
+    pub write_max: u32,
+    /// Pause after a write, if drawn.
+    pub write_pause: Duration,
+    /// Largest read, at least one byte.
+    pub read_max: u32,
+    /// Pause after a read, if drawn.
+    pub read_pause: Duration,
+    /// How many of a thousand writes and reads are followed by their pause.
+    pub pauses: u32,
+    /// How many of a thousand writes promise another (`MSG_MORE`).
+    pub more: u32,
+    /// How many of a thousand steps change an option.
+    pub fiddles: u32,
+    /// How it ends.
+    pub ending: Ending,
+}
+
+/// How an application ends its side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// `shutdown(SHUT_WR)` after the last byte, then reads to the end.
+    First,
+    /// Reads to the end of the peer's stream, then ends its own.
+    Last,
+    /// `close` right after the last byte: for an application whose peer says nothing.
+    LetGo,
+    /// Aborts once it has written and read this many bytes.
+    Abort(u64),
+}
+
+/// One end of a connection with its application.
+#[derive(Debug)]
+pub struct End {
+    host: usize,
+    socket: Option<Arc<TcpSocket>>,
+    manners: Manners,
+    out: Pattern,
+    sent: u64,
+    inward: Pattern,
+    expected: u64,
+    received: u64,
+    shut: bool,
+    ended: bool,
+    aborted: bool,
+    failed: Option<Errno>,
+    write_at: Instant,
+    read_at: Instant,
+    rng: Rng,
+}
+
+impl End {
+    /// The application at `socket` of host number `host`; the peer's application sends `expected` bytes of `inward`.
+    #[must_use]
+    pub fn new(
+        (host, socket): (usize, Arc<TcpSocket>),
+        manners: Manners,
+        out: Pattern,
+        (inward, expected): (Pattern, u64),
+        seed: u64,
+    ) -> Self {
+        Self {
+            host,
+            socket: Some(socket),
+            manners,
+            out,
+            sent: 0,
+            inward,
+            expected,
+            received: 0,
+            shut: false,
+            ended: false,
+            aborted: false,
+            failed: None,
+            write_at: Instant::ZERO,
+            read_at: Instant::ZERO,
+            rng: Rng::new(seed),
+        }
+    }
+
+    /// Does what it can at this moment. True when anything came of it.
+    ///
+    /// # Panics
+    /// When a byte is wrong.
+    pub fn step(&mut self, world: &mut World) -> bool {
+        let Some(socket) = self.socket.clone() else { return false };
+        if self.draws(self.manners.fiddles) {
+            self.fiddle(world, &socket);
+        }
+        let wrote = self.write(world, &socket);
+        let read = self.read(world, &socket);
+        if self.is_done() {
+            self.let_go(world);
+            return true;
+        }
+        wrote || read
+    }
+
+    /// Nothing is left to do, in good order or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let let_go = self.manners.ending == Ending::LetGo && self.shut;
+        self.socket.is_none()
+            || self.failed.is_some()
+            || self.aborted
+            || let_go
+            || self.shut && self.ended
+    }
+
+    /// Closes the socket, if it still has it.
+    pub fn let_go(&mut self, world: &mut World) {
+        if let Some(socket) = self.socket.take() {
+            let host = Arc::clone(&world.hosts[self.host]);
+            socket.close(&host, &mut world.cx);
+        }
+    }
+
+    /// When it wants to go on although nothing happens.
+    #[must_use]
+    pub fn wakes_at(&self, now: Instant) -> Option<Instant> {
+        self.socket.as_ref()?;
+        [self.write_at, self.read_at].into_iter().filter(|at| *at > now).min()
+    }
+
+    /// It has aborted the connection.
+    #[must_use]
+    pub const fn has_aborted(&self) -> bool {
+        self.aborted
+    }
+
+    /// Bytes sent and received so far.
+    #[must_use]
+    pub const fn moved(&self) -> u64 {
+        self.sent + self.received
+    }
+
+    /// Asserts that everything was sent and received; for connections that nobody aborted.
+    ///
+    /// # Panics
+    /// When something is missing.
+    pub fn check_complete(&self) {
+        assert_eq!(self.failed, None, "the connection failed: {}", self.summary());
+        assert_eq!(self.sent, self.manners.length, "bytes sent: {}", self.summary());
+        assert_eq!(self.received, self.expected, "bytes received: {}", self.summary());
+    }
+
+    /// Where it stands, for a message.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let Self { sent, received, expected, shut, ended, failed, .. } = self;
+        let (length, ready) = (self.manners.length, self.socket.as_ref().map(|s| s.readiness()));
+        format!(
+            "sent {sent}/{length} received {received}/{expected} shut {shut} ended {ended} \
+             failed {failed:?} ready {ready:?} {:?}",
+            self.manners.ending
+        )
+    }
+
+    fn write(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
+        let host = Arc::clone(&world.hosts[self.host]);
+        let mut wrote = false;
+        while !self.shut && self.failed.is_none() && self.write_at <= world.cx.now {
+            if let Ending::Abort(after) = self.manners.ending
+                && self.moved() >= after
+            {
+                self.aborted = true;
+                socket.abort(&host, &mut world.cx);
+                return true;
+            }
+            if self.sent == self.manners.length {
+                return self.finish_writing(world, socket) || wrote;
+            }
+            if !socket.readiness().contains(Readiness::WRITE) {
+                break;
+            }
+            let bytes = self.next_write();
+            let sent = if self.draws(self.manners.more) {
+                socket.with_tcb(&host, &mut world.cx, |tcb, cx| {
+                    tcb.send(cx, &[bytes.as_slice()], true).map_err(errno)
+                })
+            } else {
+                socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)])
+            };
+            match sent {
+                Ok(taken) => {
+                    self.sent += taken as u64;
+                    wrote = true;
+                    if self.draws(self.manners.pauses) {
+                        self.write_at = world.cx.now + self.manners.write_pause;
+                    }
+                }
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
+                Err(error) => self.failed = Some(error),
+            }
+        }
+        wrote
+    }
+
+    fn next_write(&mut self) -> Vec<u8> {
+        let left = self.manners.length - self.sent;
+        let want = u64::from(1 + self.rng.below(self.manners.write_max)).min(left);
+        let bytes = (self.sent..self.sent + want).map(|at| self.out.byte(at));
+        bytes.collect()
+    }
+
+    /// Everything is written: the half ends, now or when the peer's has.
+    fn finish_writing(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
+        let host = Arc::clone(&world.hosts[self.host]);
+        match self.manners.ending {
+            Ending::Last if !self.ended => return false,
+            // The application's close follows in `step`.
+            Ending::LetGo => {}
+            _ => match socket.shutdown(&host, &mut world.cx, ShutdownHow::Write) {
+                Ok(()) => {}
+                Err(error) => self.failed = Some(error),
+            },
+        }
+        self.shut = true;
+        true
+    }
+
+    fn read(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
+        let host = Arc::clone(&world.hosts[self.host]);
+        let mut read = false;
+        while !self.ended
+            && !self.aborted
+            && self.failed.is_none()
+            && self.read_at <= world.cx.now
+            && self.manners.ending != Ending::LetGo
+        {
+            let mut buf = vec![0; 1 + self.rng.below(self.manners.read_max) as usize];
+            let peek = self.draws(20);
+            match socket.recv(&host, &mut world.cx, &mut buf, peek) {
+                Ok(0) => self.ended = true,
+                Ok(count) => {
+                    for (at, byte) in (self.received..).zip(&buf[..count]) {
+                        assert_eq!(*byte, self.inward.byte(at), "byte {at} of the stream");
+                    }
+                    if peek {
+                        continue;
+                    }
+                    self.received += count as u64;
+                    assert!(self.received <= self.expected, "more than was sent");
+                    if self.draws(self.manners.pauses) {
+                        self.read_at = world.cx.now + self.manners.read_pause;
+                    }
+                }
+                Err(Errno::EAGAIN) => break,
+                Err(error) => self.failed = Some(error),
+            }
+            read = true;
+        }
+        read
+    }
+
+    /// Another value for some option.
+    fn fiddle(&mut self, world: &mut World, socket: &Arc<TcpSocket>) {
+        let host = Arc::clone(&world.hosts[self.host]);
+        let (what, value) = (self.rng.below(11), self.rng.next_u32());
+        let on = value & 1 == 1;
+        socket.with_tcb(&host, &mut world.cx, |tcb, cx| match what {
+            0 => tcb.set_nodelay(on),
+            1 => tcb.set_cork(on),
+            2 => tcb.set_quickack(on),
+            3 => tcb.set_rcvbuf(2304 + value % 300_000),
+            4 => tcb.set_sndbuf(4608 + value % 300_000),
+            5 => tcb.set_notsent_lowat(1 + value % 100_000),
+            6 => tcb.set_header_prediction(on),
+            7 => {
+                let choices = Algorithm::ALL;
+                tcb.set_congestion(choices[value as usize % choices.len()]);
+            }
+            8 => tcb.set_maxseg(536 + (value % 1000) as u16),
+            9 => {
+                let often = Keepalive {
+                    time: Duration::from_millis(u64::from(1 + value % 5000)),
+                    interval: Duration::from_millis(500),
+                    // No blackout is long enough for so many.
+                    probes: 255,
+                };
+                tcb.set_keepalive(cx, on.then_some(often));
+            }
+            // The peer's answer is of no interest here, only that asking harms nothing.
+            _ => drop(tcb.info()),
+        });
+    }
+
+    fn draws(&mut self, of_a_thousand: u32) -> bool {
+        of_a_thousand > 0 && self.rng.below(1000) < of_a_thousand
+    }
+}
+
+fn errno(error: SendError) -> Errno {
+    match error {
+        SendError::WouldBlock => Errno::EAGAIN,
+        SendError::BrokenPipe => Errno::EPIPE,
+        SendError::NoMemory => Errno::ENOBUFS,
+        SendError::Connection(error) => error.into(),
+    }
+}

@@ -1,0 +1,196 @@
+//! Ten thousand networks, one for each seed: whatever weather, settings and applications a seed draws, every stream
+//! arrives whole, every invariant holds at every moment, and nothing is left behind.
+//!
+//! Replay one seed with `SEED=n cargo test -p quietline-sim --test network -- --nocapture seeds`: it also writes what went
+//! over the network, as pcapng. `SEEDS=n` runs that many, `FIRST=n` begins there. With `CI=true` there are 10,000 of them,
+//! else 1,000.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        path::PathBuf,
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, AtomicU64, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    use sim::{
+        network::{Burst, Capture, Counts, Fate, Offload, PathConfig, Sabotage},
+        scenario::{Outcome, Scenario, explain, run, try_run},
+    };
+
+    /// Threads that run seeds: the machines of CI have two cores.
+    const THREADS: u64 = 2;
+
+    fn number(name: &str) -> Option<u64> {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
+    }
+
+    fn file(seed: u64) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seed-{seed}.pcapng"))
+    }
+
+    #[derive(Debug, Default)]
+    struct Totals {
+        seeds: u64,
+        bytes: u64,
+        aborted: u64,
+        steps: u64,
+        frames: Counts,
+        longest: Duration,
+    }
+
+    impl Totals {
+        fn add(&mut self, outcome: &Outcome) {
+            self.seeds += 1;
+            self.bytes += outcome.bytes;
+            self.aborted += outcome.aborted;
+            self.steps += outcome.steps;
+            self.longest = self.longest.max(outcome.took);
+            self.frames.sent += outcome.frames.sent;
+            self.frames.duplicated += outcome.frames.duplicated;
+            self.frames.icmp += outcome.frames.icmp;
+            self.frames.delivered += outcome.frames.delivered;
+            self.frames.corrupted += outcome.frames.corrupted;
+            self.frames.marked += outcome.frames.marked;
+            for (sum, lost) in self.frames.lost.iter_mut().zip(outcome.frames.lost) {
+                *sum += lost;
+            }
+        }
+    }
+
+    fn replay(seed: u64) {
+        let scenario = Scenario::of(seed);
+        let capture = Capture::default();
+        let played = try_run(&scenario, Some(capture.clone()), None);
+        let frames = capture.write(&file(seed)).expect("a file in the target directory");
+        println!("{scenario:#?}\n{}: {frames} frames", file(seed).display());
+        match played {
+            Ok(outcome) => println!("{outcome:#?}"),
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+
+    #[test]
+    fn seeds() {
+        if let Some(seed) = number("SEED") {
+            return replay(seed);
+        }
+        let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        let first = number("FIRST").unwrap_or(0);
+        let end = first + number("SEEDS").unwrap_or(if in_ci { 10_000 } else { 1000 });
+        let next = AtomicU64::new(first);
+        let failed = AtomicBool::new(false);
+        let totals = Mutex::new(Totals::default());
+        let work = || {
+            while !failed.load(Ordering::Relaxed) {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= end {
+                    return;
+                }
+                let scenario = Scenario::of(seed);
+                match try_run(&scenario, None, None) {
+                    Ok(outcome) => totals.lock().expect("no panic inside").add(&outcome),
+                    Err(error) => {
+                        failed.store(true, Ordering::Relaxed);
+                        println!("{}", explain(&scenario, &error, &file(seed)));
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(work);
+            }
+        });
+        assert!(!failed.into_inner(), "a seed has failed: its replay is printed above");
+        let totals = totals.into_inner().expect("no panic inside");
+        println!("{totals:?}");
+        assert_eq!(totals.seeds, end - first);
+        if totals.seeds >= 1000 {
+            // Everything that can happen did.
+            let frames = totals.frames;
+            let happened = [frames.duplicated, frames.icmp, frames.corrupted, totals.aborted];
+            assert!(happened.iter().all(|count| *count > 0), "{totals:?}");
+            for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
+                assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");
+            }
+        }
+    }
+
+    /// A scenario that is found good, for faults to be put into.
+    fn plain() -> Scenario {
+        let mut scenario = Scenario::of(0);
+        scenario.hosts.truncate(2);
+        scenario.hosts.fill(stack::sysctl::Sysctls::default());
+        let delay = Duration::from_millis(10);
+        scenario.paths = vec![PathConfig { delay, ..PathConfig::default() }; 2];
+        scenario.offload = Offload::None;
+        scenario.sessions.truncate(1);
+        let session = &mut scenario.sessions[0];
+        (session.client, session.server) = (0, 1);
+        for manners in [&mut session.up, &mut session.down] {
+            manners.length = 50_000;
+            manners.ending = sim::traffic::Ending::First;
+        }
+        scenario
+    }
+
+    fn found(sabotage: Sabotage, by: &str) {
+        let error = try_run(&plain(), None, Some(sabotage)).expect_err("the fault is found");
+        assert!(error.contains(by), "{error}");
+    }
+
+    #[test]
+    fn a_run_without_a_fault_is_found_good() {
+        assert_eq!(run(&plain(), None, None).frames.lost, [0; Fate::COUNT]);
+    }
+
+    #[test]
+    fn a_forged_byte_is_found() {
+        found(Sabotage::Forge(20), "of the stream");
+    }
+
+    #[test]
+    fn a_frame_that_vanishes_uncounted_is_found() {
+        found(Sabotage::Vanish(20), "frames in and out of the network");
+    }
+
+    #[test]
+    fn a_network_that_falls_silent_is_found() {
+        found(Sabotage::Silence(20), "no progress");
+    }
+
+    #[test]
+    fn a_failure_leaves_a_capture_and_the_command_to_replay_it() {
+        let mut scenario = plain();
+        // Nothing gets through.
+        scenario.paths[0].loss = 1.0;
+        let error = try_run(&scenario, None, None).expect_err("no connection");
+        let at = file(1 << 60);
+        let text = explain(&scenario, &error, &at);
+        assert!(text.contains("SEED=0 cargo test") && !text.contains("depends on more"), "{text}");
+        let written = std::fs::read(&at).expect("a capture");
+        assert_eq!(written[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section");
+        std::fs::remove_file(at).expect("our own file");
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_run_twice() {
+        let scenario = Scenario::of(7);
+        let [once, again] = [(); 2].map(|()| run(&scenario, None, None));
+        assert_eq!(format!("{once:?}"), format!("{again:?}"));
+    }
+
+    #[test]
+    fn bursts_lose_neighbours() {
+        let mut scenario = plain();
+        let good = Duration::from_millis(50);
+        scenario.paths[0].burst = Some(Burst { good, bad: good, loss: 1.0 });
+        assert!(run(&scenario, None, None).frames.lost[Fate::Burst as usize] > 1);
+    }
+}

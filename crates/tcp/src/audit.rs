@@ -1,0 +1,116 @@
+//! What always holds of a connection between two turns: the invariants that simulator, fuzzer and tests walk.
+//!
+//! Above: `sim`, `fuzz` and the tests of this crate; nothing on the data path asks.
+//!
+//! Sums are recomputed from what they are sums of, sequence numbers are compared with each other and with what they were
+//! ([`Edges`]), and whatever waits must have a timer. A check that fails is a bug of the engine, whatever the peer did.
+//!
+//! Not here: what needs both ends or the network (`sim`).
+
+use pkt::Instant;
+
+use crate::{
+    seq::SeqNum,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// Sequence numbers that only move forward while a connection lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edges {
+    /// ISS: tells connections of one four-tuple apart.
+    pub iss: SeqNum,
+    /// SND.UNA.
+    pub snd_una: SeqNum,
+    /// SND.NXT.
+    pub snd_nxt: SeqNum,
+    /// RCV.NXT.
+    pub rcv_nxt: SeqNum,
+    /// Right edge of the announced window, RCV.NXT + RCV.WND: a window never shrinks (RFC 9293 §3.8.6).
+    pub window_end: SeqNum,
+}
+
+impl Edges {
+    /// Compares with what the same connection showed earlier.
+    ///
+    /// # Panics
+    ///
+    /// If one of them has moved back.
+    pub fn check_after(&self, before: &Self) {
+        assert!(self.snd_una.ge(before.snd_una), "SND.UNA moved back: {before:?} to {self:?}");
+        assert!(self.snd_nxt.ge(before.snd_nxt), "SND.NXT moved back: {before:?} to {self:?}");
+        assert!(self.rcv_nxt.ge(before.rcv_nxt), "RCV.NXT moved back: {before:?} to {self:?}");
+        assert!(self.window_end.ge(before.window_end), "the window shrank: {before:?} to {self:?}");
+    }
+}
+
+impl Tcb {
+    /// Walks the block's invariants. May be asked at any time.
+    ///
+    /// # Panics
+    ///
+    /// If one does not hold: the engine has a bug.
+    pub fn check(&self) {
+        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA <= SND.NXT");
+        assert!(self.rcv_wup.le(self.rcv_nxt), "RCV.NXT only grows");
+        self.receive_queue.check();
+        self.reassembly.check(self.rcv_nxt);
+        self.congestion.check();
+        if self.state == State::Close {
+            assert!(self.send_queue.is_empty(), "a closed connection queues nothing");
+            assert_eq!(self.next_deadline(), None, "a closed connection waits for nothing");
+            return;
+        }
+        let syn_acked = self.snd_una != self.iss;
+        let una = if syn_acked { self.snd_una } else { self.iss + 1 };
+        self.send_queue.check(una, self.snd_nxt);
+        let window_end = self.rcv_wup + self.rcv_wnd;
+        let fin = u32::from(self.flags.contains(TcbFlags::FIN_RECEIVED));
+        if self.state.is_synchronized() {
+            assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT stays inside the window");
+        }
+        assert!(self.snd_wnd <= self.max_window, "MAX.WND is the largest window");
+        let waits = self.next_deadline().is_some();
+        let outstanding = !self.send_queue.is_empty() || !syn_acked;
+        assert!(
+            !outstanding || waits || self.state == State::SynRecv,
+            "what is outstanding has a timer"
+        );
+    }
+
+    /// [`check`](Self::check), and what holds once [`output`](crate::output()) has run after everything that happened up
+    /// to `now`. Answers the numbers that may only grow; `None` before the handshake and after the end.
+    ///
+    /// # Panics
+    ///
+    /// If one does not hold: the engine has a bug.
+    pub fn check_turn(&self, now: Instant) -> Option<Edges> {
+        self.check();
+        if self.state == State::Close {
+            return None;
+        }
+        if let Some(deadline) = self.next_deadline() {
+            assert!(deadline >= now, "a timer was due {:?} ago", now - deadline);
+        }
+        if self.state.may_transmit() {
+            // RFC 6298 §5.1: what is in flight is watched. RFC 9293 §3.8.6.1: what is held back is probed for.
+            let unsent = self.send_queue.first_unsent().is_some();
+            assert!(
+                self.send_queue.sent_count() == 0 || self.timers.is_watching(),
+                "data is in flight and nothing watches it: {:?}",
+                self.timers
+            );
+            assert!(!unsent || self.timers.rtx().is_some(), "data waits without a timer");
+        }
+        if self.ack.is_pending() {
+            assert!(self.timers.delack().is_some(), "an ACK is owed and no timer sends it");
+        }
+        self.state.is_synchronized().then(|| Edges {
+            iss: self.iss,
+            snd_una: self.snd_una,
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.rcv_nxt,
+            window_end: self.rcv_wup + self.rcv_wnd,
+        })
+    }
+}
