@@ -31,12 +31,12 @@ impl Scenario {
         let tiny = hosts.iter().any(|host| host.tcp.tcp_rmem.max < 20_000)
             || paths.iter().any(|path| path.rate_bps.is_some_and(|rate| rate < 1_000_000));
         let sessions = match draw.below(20) {
-            0 => 8 + draw.below(20),
-            1..6 => 2 + draw.below(3),
+            0 => 8 + draw.rng.below(20),
+            1..6 => 2 + draw.rng.below(3),
             _ => 1,
         };
         let budget = if tiny { 100_000 } else { 1_500_000 } / sessions;
-        let sessions = (0..sessions).map(|_| draw.session(count, budget as u32)).collect();
+        let sessions = (0..sessions).map(|_| draw.session(count, budget)).collect();
         Self { seed, hosts, paths, mtu, offload, sessions }
     }
 }
@@ -78,7 +78,7 @@ impl Draw {
         tcp.tcp_timestamps = !self.one_in(5);
         tcp.tcp_window_scaling = !self.one_in(6);
         tcp.tcp_dsack = !self.one_in(8);
-        tcp.tcp_frto = !self.one_in(8);
+        tcp.tcp_frto = u8::from(!self.one_in(8)) * 2;
         tcp.tcp_moderate_rcvbuf = !self.one_in(6);
         tcp.tcp_slow_start_after_idle = !self.one_in(4);
         if self.one_in(6) {
@@ -88,7 +88,7 @@ impl Draw {
             tcp.tcp_tso_win_divisor = [0, 1, 8][self.below(3)];
         }
         if self.one_in(8) {
-            tcp.tcp_reordering = 1 + self.rng.below(10) as u8;
+            tcp.tcp_reordering = [1, 2, 5, 10][self.below(4)];
         }
         if self.one_in(5) {
             let most = 4096 + self.size(200_000);
