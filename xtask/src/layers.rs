@@ -62,6 +62,12 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
         outer: Some(&["arrayvec", "pcap-file"]),
     },
+    // A host without an operating system, as the simulator drives it, but behind a C boundary.
+    Layer {
+        package: "quietline-packetdrill",
+        inner: &["quietline-stack", "quietline-tcp", "quietline-pkt"],
+        outer: Some(&["arrayvec", "ipnet", "libc"]),
+    },
     Layer { package: "netns-tests", inner: &[], outer: None },
     Layer { package: "xtask", inner: &[], outer: None },
 ];

@@ -1,0 +1,115 @@
+//! Settings that a script changes while it runs.
+//!
+//! Scripts of packetdrill set sysctls by command: `` `sysctl -q net.ipv4.tcp_sack=0` ``. Those commands would change the
+//! kernel and not this stack, so whoever runs scripts puts a `sysctl` of their own first in `PATH`, one that appends its
+//! name and arguments as a line to the file that the environment variable `PD_CTL` names. The file is read when a socket
+//! is made and whenever it has grown.
+//!
+//! Not here: what a setting means (`stack::sysctl`).
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::PathBuf,
+};
+
+/// One setting by its Linux name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+/// The file and how far it has been read.
+#[derive(Debug, Default)]
+pub(crate) struct ControlFile {
+    path: Option<PathBuf>,
+    read: u64,
+    /// The beginning of a line whose end is not written yet.
+    partial: String,
+}
+
+impl ControlFile {
+    /// The file that `PD_CTL` names; nothing is ever read without it.
+    pub(crate) fn from_environment() -> Self {
+        Self { path: std::env::var_os("PD_CTL").map(PathBuf::from), ..Self::default() }
+    }
+
+    /// The settings of lines that were added since the last call, and lines that are no settings.
+    pub(crate) fn read_new(&mut self) -> (Vec<Setting>, Vec<String>) {
+        let (mut settings, mut others) = (Vec::new(), Vec::new());
+        if let Some(text) = self.read_grown() {
+            self.partial.push_str(&text);
+        }
+        while let Some(end) = self.partial.find('\n') {
+            let line: String = self.partial.drain(..=end).collect();
+            match parse_line(line.trim()) {
+                Some(found) => settings.extend(found),
+                None => others.push(line.trim().to_owned()),
+            }
+        }
+        (settings, others)
+    }
+
+    /// What is new in the file. It appears with the first command; until then there is nothing to read.
+    fn read_grown(&mut self) -> Option<String> {
+        let mut file = File::open(self.path.as_ref()?).ok()?;
+        file.seek(SeekFrom::Start(self.read)).ok()?;
+        let mut bytes = Vec::new();
+        self.read += file.read_to_end(&mut bytes).ok()? as u64;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// The settings of one line; `None` if it is no `sysctl` command. A value may hold blanks: the shell has taken its quotes.
+fn parse_line(line: &str) -> Option<Vec<Setting>> {
+    let mut words = line.split_whitespace();
+    let command = words.next()?;
+    if command.rsplit('/').next() != Some("sysctl") {
+        return None;
+    }
+    let mut settings: Vec<Setting> = Vec::new();
+    for word in words {
+        if let Some((name, value)) = word.split_once('=') {
+            settings.push(Setting { name: name.to_owned(), value: value.to_owned() });
+        } else if let (false, Some(last)) = (word.starts_with('-'), settings.last_mut()) {
+            last.value.push(' ');
+            last.value.push_str(word);
+        }
+    }
+    Some(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(name: &str, value: &str) -> Setting {
+        Setting { name: name.to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn a_sysctl_line_may_hold_several_settings_and_blanks() {
+        assert_eq!(
+            parse_line("sysctl -q net.ipv4.tcp_rmem=4096 540000 15728640 net.ipv4.tcp_sack=1"),
+            Some(vec![
+                setting("net.ipv4.tcp_rmem", "4096 540000 15728640"),
+                setting("net.ipv4.tcp_sack", "1"),
+            ])
+        );
+        assert_eq!(parse_line("/sbin/sysctl -w a=1"), Some(vec![setting("a", "1")]));
+        assert_eq!(parse_line("tc qdisc add dev tun0 root pfifo"), None);
+    }
+
+    #[test]
+    fn a_line_counts_once_it_is_complete() {
+        let path = std::env::temp_dir().join(format!("quietline-control-{}", std::process::id()));
+        let mut control = ControlFile { path: Some(path.clone()), ..ControlFile::default() };
+        assert_eq!(control.read_new(), (vec![], vec![]));
+        std::fs::write(&path, "sysctl a=1\nsysctl b").unwrap();
+        assert_eq!(control.read_new().0, [setting("a", "1")]);
+        std::fs::write(&path, "sysctl a=1\nsysctl b=2\nip link\n").unwrap();
+        assert_eq!(control.read_new(), (vec![setting("b", "2")], vec!["ip link".to_owned()]));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,123 @@
+//! The device between packetdrill and the stack: bare IP packets, one queue each way.
+//!
+//! No TSO and no checksum offload: packetdrill compares ranges of bytes, and complete packets of one MTU can be joined
+//! to any range, while a superframe can only match itself.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use arrayvec::ArrayVec;
+use pkt::{Batch, Instant, Packet, PacketList, RX_LEN_MAX};
+use stack::{
+    Capabilities, Cx, Device,
+    device::{Doorbell, LinkType, QueueId},
+};
+
+/// Largest IP packet: what packetdrill's own device has.
+const MTU: u32 = 1500;
+
+/// A packet that the stack has sent.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// The whole IP packet.
+    pub(crate) bytes: Vec<u8>,
+    /// When it left.
+    pub(crate) at: Instant,
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub(crate) struct PacketDevice {
+    caps: Capabilities,
+    arrived: Mutex<VecDeque<Packet>>,
+    sent: Mutex<VecDeque<Sent>>,
+    doorbell: OnceLock<Doorbell>,
+}
+
+impl PacketDevice {
+    pub(crate) fn new() -> Self {
+        Self {
+            caps: Capabilities {
+                name: String::from("tun0"),
+                mtu: MTU,
+                link: LinkType::Ip,
+                tx_checksum: false,
+                tso4: false,
+                tso6: false,
+                gso_max_bytes: stack::device::GSO_BYTES_MAX,
+                queues: 1,
+                async_completion: false,
+            },
+            arrived: Mutex::default(),
+            sent: Mutex::default(),
+            doorbell: OnceLock::new(),
+        }
+    }
+
+    /// A packet arrives; the host runs on `cx` when it is next polled. False when it is too long or there is no memory.
+    pub(crate) fn deliver(&self, cx: &mut Cx, bytes: &[u8]) -> bool {
+        if bytes.len() > RX_LEN_MAX {
+            return false;
+        }
+        let Some(mut slot) = cx.pool.rx_slot(bytes.len()) else { return false };
+        let mut pieces = ArrayVec::<_, 4>::new();
+        slot.io_slices(&mut pieces);
+        let mut rest = bytes;
+        for piece in &mut pieces {
+            let (now, later) = rest.split_at(piece.len().min(rest.len()));
+            piece[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        drop(pieces);
+        let mut packet = slot.finish(&mut cx.pool, bytes.len());
+        packet.meta_mut().timestamp = cx.now;
+        lock(&self.arrived).push_back(packet);
+        if let Some(doorbell) = self.doorbell.get() {
+            doorbell.ring(cx);
+        }
+        true
+    }
+
+    /// The oldest packet that the stack has sent.
+    pub(crate) fn take(&self) -> Option<Sent> {
+        lock(&self.sent).pop_front()
+    }
+}
+
+impl Device for PacketDevice {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _queue: QueueId, _cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let mut arrived = lock(&self.arrived);
+        let mut taken = 0;
+        while taken < budget {
+            let Some(packet) = arrived.pop_front() else { break };
+            if let Err(packet) = out.push(packet) {
+                arrived.push_front(packet);
+                break;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let mut sent = lock(&self.sent);
+        while let Some(packet) = list.pop_front() {
+            sent.push_back(Sent { bytes: packet.to_vec(), at: cx.now });
+            cx.pool.free(packet);
+        }
+    }
+
+    fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+        let _ = self.doorbell.set(doorbell);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,69 @@
+//! What `--so_flags` says.
+//!
+//! A list of words with commas: `virtual` (the default) or `wall` for the clock, `seed=N` for sequence numbers, ports
+//! and hash keys, `report` to hear of settings that a script changes and this stack does not have.
+
+/// How the library runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags {
+    /// Time stands still while anybody runs.
+    pub(crate) virtual_time: bool,
+    /// Seeds everything an outsider must not guess. Scripts compare relative numbers, so that any will do.
+    pub(crate) seed: u64,
+    /// Settings without effect are told on standard error.
+    pub(crate) report: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self { virtual_time: true, seed: 1, report: false }
+    }
+}
+
+impl Flags {
+    /// Reads the argument of `--so_flags`; packetdrill passes no pointer when there is none.
+    ///
+    /// # Errors
+    /// One line that names the word and what is allowed.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut flags = Self::default();
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                None if word == "virtual" => flags.virtual_time = true,
+                None if word == "wall" => flags.virtual_time = false,
+                None if word == "report" => flags.report = true,
+                Some(("seed", number)) => {
+                    flags.seed = number
+                        .parse()
+                        .map_err(|_| format!("so_flags: {word}: expected seed=NUMBER"))?;
+                }
+                _ => {
+                    return Err(format!(
+                        "so_flags: {word}: expected virtual, wall, report or seed=NUMBER"
+                    ));
+                }
+            }
+        }
+        Ok(flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_in_any_order() {
+        let flags = Flags::parse("report, seed=7,wall").unwrap();
+        assert_eq!(flags, Flags { virtual_time: false, seed: 7, report: true });
+        assert_eq!(Flags::parse("").unwrap(), Flags::default());
+    }
+
+    #[test]
+    fn an_unknown_word_is_an_error() {
+        for bad in ["slow", "seed", "seed=x", "virtual=1"] {
+            let error = Flags::parse(bad).unwrap_err();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+}
