@@ -24,7 +24,6 @@ const TYPE_FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
 impl Runtime {
     pub(crate) fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
-        self.refresh_settings();
         if domain != libc::AF_INET {
             return Err(Errno::EAFNOSUPPORT);
         }
@@ -105,9 +104,10 @@ impl Runtime {
         })?;
         let ended = self.wait_for(patience, |state, host, cx| {
             let Some(stream) = state.descriptors.stream(fd)? else { return Err(Errno::EINVAL) };
-            if !stream.readiness().intersects(
-                Readiness::WRITE | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR,
-            ) {
+            if !stream
+                .readiness()
+                .intersects(Readiness::WRITE | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR)
+            {
                 return Err(Errno::EAGAIN);
             }
             let socket = state.descriptors.socket_mut(fd)?;
@@ -198,12 +198,7 @@ impl Runtime {
     }
 
     /// How long a call on `fd` may wait.
-    pub(crate) fn patience(
-        &self,
-        fd: RawFd,
-        way: Way,
-        dont_wait: bool,
-    ) -> Result<Patience, Errno> {
+    pub(crate) fn patience(&self, fd: RawFd, way: Way, dont_wait: bool) -> Result<Patience, Errno> {
         self.run(|state, _, _| Ok(state.descriptors.socket(fd)?.patience(way, dont_wait)))
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Scripts of packetdrill set sysctls by command: `` `sysctl -q net.ipv4.tcp_sack=0` ``. Those commands would change the
 //! kernel and not this stack, so whoever runs scripts puts a `sysctl` of their own first in `PATH`, one that appends its
-//! name and arguments as a line to the file that the environment variable `PD_CTL` names. The file is read when a socket
-//! is made and whenever it has grown.
+//! name and arguments as a line to the file that the environment variable `PD_CTL` names. Every call looks whether it has
+//! grown.
 //!
 //! Not here: what a setting means (`stack::sysctl`).
 
@@ -53,7 +53,11 @@ impl ControlFile {
 
     /// What is new in the file. It appears with the first command; until then there is nothing to read.
     fn read_grown(&mut self) -> Option<String> {
-        let mut file = File::open(self.path.as_ref()?).ok()?;
+        let path = self.path.as_ref()?;
+        if std::fs::metadata(path).ok()?.len() <= self.read {
+            return None;
+        }
+        let mut file = File::open(path).ok()?;
         file.seek(SeekFrom::Start(self.read)).ok()?;
         let mut bytes = Vec::new();
         self.read += file.read_to_end(&mut bytes).ok()? as u64;

@@ -23,11 +23,7 @@ use libc::{epoll_event, iovec, msghdr, pollfd, sockaddr, socklen_t, ssize_t, tim
 use stack::Errno;
 
 use crate::{
-    epoll::Event,
-    flags::Flags,
-    readiness::PollEntry,
-    runtime::Runtime,
-    socket::Way,
+    epoll::Event, flags::Flags, readiness::PollEntry, runtime::Runtime, socket::Way,
     transfer::Received,
 };
 
@@ -48,7 +44,10 @@ static CURRENT: Mutex<Weak<Runtime>> = Mutex::new(Weak::new());
 /// runs on.
 #[repr(C)]
 #[derive(Debug)]
-#[expect(missing_docs, reason = "each is the system call of its name, its first argument `userdata`")]
+#[expect(
+    missing_docs,
+    reason = "each is the system call of its name, its first argument `userdata`"
+)]
 pub struct Interface {
     pub userdata: Userdata,
     pub free: unsafe extern "C" fn(Userdata),
@@ -377,12 +376,7 @@ unsafe extern "C" fn socket(u: Userdata, domain: c_int, kind: c_int, protocol: c
     unsafe { call(u, |runtime| runtime.socket(domain, kind, protocol)) }
 }
 
-unsafe extern "C" fn bind(
-    u: Userdata,
-    fd: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> c_int {
+unsafe extern "C" fn bind(u: Userdata, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: (a) and (b).
     unsafe { call(u, |runtime| runtime.bind(fd, address(addr, len)?).map(zero)) }
 }
@@ -587,9 +581,12 @@ unsafe extern "C" fn ioctl(
 unsafe extern "C" fn close(u: Userdata, fd: c_int) -> c_int {
     // SAFETY: (a). The two ends of a pipe are the kernel's, and closing a number is safe.
     unsafe {
-        call(u, |runtime| {
-            if runtime.knows(fd) { runtime.close(fd).map(zero) } else { Ok(libc::close(fd)) }
-        })
+        call(
+            u,
+            |runtime| {
+                if runtime.knows(fd) { runtime.close(fd).map(zero) } else { Ok(libc::close(fd)) }
+            },
+        )
     }
 }
 
@@ -764,9 +761,7 @@ unsafe extern "C" fn epoll_wait(
 /// A pipe of the kernel: what a stack has to do with pipes is `splice`.
 unsafe extern "C" fn pipe(u: Userdata, fds: *mut c_int) -> c_int {
     // SAFETY: (a), and room for two descriptors by (b).
-    unsafe {
-        call(u, |_| if fds.is_null() { Err(Errno::EFAULT) } else { Ok(libc::pipe(fds)) })
-    }
+    unsafe { call(u, |_| if fds.is_null() { Err(Errno::EFAULT) } else { Ok(libc::pipe(fds)) }) }
 }
 
 unsafe extern "C" fn splice(

@@ -22,11 +22,7 @@ pub(crate) struct PollEntry {
 
 impl Runtime {
     /// Fills `revents`; returns how many lines have any. A negative timeout is endless.
-    pub(crate) fn poll(
-        &self,
-        entries: &mut [PollEntry],
-        timeout_ms: i32,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn poll(&self, entries: &mut [PollEntry], timeout_ms: i32) -> Result<usize, Errno> {
         let result = self.wait_for(patience_of(timeout_ms), |state, _, _| {
             let mut ready = 0;
             for entry in entries.iter_mut() {

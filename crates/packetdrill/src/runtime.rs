@@ -86,8 +86,8 @@ pub(crate) struct Runtime {
 pub(crate) struct State {
     pub(crate) clock: Clock,
     pub(crate) descriptors: Descriptors,
+    /// Built when it is first needed.
     host: Option<Arc<Host>>,
-    sysctls: Sysctls,
     control: ControlFile,
     sleepers: BTreeMap<u64, Sleeper>,
     next_sleeper: u64,
@@ -132,7 +132,6 @@ impl Runtime {
                 clock: Clock::new(flags.virtual_time),
                 descriptors: Descriptors::default(),
                 host: None,
-                sysctls: Sysctls::default(),
                 control: ControlFile::from_environment(),
                 sleepers: BTreeMap::new(),
                 next_sleeper: 0,
@@ -213,9 +212,11 @@ impl Runtime {
 
     /// A packet arrives from packetdrill.
     pub(crate) fn deliver(&self, bytes: &[u8]) -> Result<(), Errno> {
-        self.run(|_, _, cx| {
-            if self.device.deliver(cx, bytes) { Ok(()) } else { Err(Errno::ENOBUFS) }
-        })
+        self.run(
+            |_, _, cx| {
+                if self.device.deliver(cx, bytes) { Ok(()) } else { Err(Errno::ENOBUFS) }
+            },
+        )
     }
 
     /// The next packet that the stack emits. `None` when there is none for [`RECEIVE_LIMIT`].
@@ -381,12 +382,17 @@ impl Runtime {
         result
     }
 
-    /// The host, built with the settings known when it is first needed.
+    /// The host, with the settings of this moment.
     fn host(&self, state: &mut State) -> Arc<Host> {
-        if let Some(host) = &state.host {
-            return Arc::clone(host);
-        }
-        state.read_control(self.flags.report);
+        let host = match &state.host {
+            Some(host) => Arc::clone(host),
+            None => Arc::clone(state.host.insert(self.build_host())),
+        };
+        state.read_control(&host, self.flags.report);
+        host
+    }
+
+    fn build_host(&self) -> Arc<Host> {
         let address = LOCAL_ADDRESS.parse().expect("an address with its prefix");
         let gateway = GATEWAY.parse().expect("an address");
         let any = ipnet::IpNet::V4(ipnet::Ipv4Net::default());
@@ -396,17 +402,10 @@ impl Runtime {
             devices: vec![DeviceConfig { device, addresses: vec![address] }],
             routes: vec![RouteSpec::via(any, gateway)],
             cores: 1,
-            sysctls: state.sysctls.clone(),
+            sysctls: Sysctls::default(),
             seed: self.flags.seed,
         };
-        let host = Host::new(&self.memory, config).expect("a valid configuration");
-        state.host = Some(Arc::clone(&host));
-        host
-    }
-
-    /// A script may have changed settings since the last call.
-    pub(crate) fn refresh_settings(&self) {
-        self.lock().read_control(self.flags.report);
+        Host::new(&self.memory, config).expect("a valid configuration")
     }
 
     fn is_driver(&self) -> bool {
@@ -420,10 +419,10 @@ impl State {
     }
 
     /// Takes over what the script has set. `report` tells of what has no effect here.
-    fn read_control(&mut self, report: bool) {
+    fn read_control(&mut self, host: &Host, report: bool) {
         let (settings, others) = self.control.read_new();
         for setting in settings {
-            let result = self.sysctls.set(&setting.name, &setting.value);
+            let result = host.set_sysctl(&setting.name, &setting.value);
             if let Err(error) = result
                 && report
             {

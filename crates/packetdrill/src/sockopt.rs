@@ -72,7 +72,7 @@ impl Runtime {
         self.run(|state, host, cx| {
             let socket = state.descriptors.socket(fd)?;
             if let Some(stream) = socket.stream() {
-                return get_of_stream(stream, host, cx, level, name);
+                return option_of_stream(stream, host, cx, level, name);
             }
             if (level, name) == (SOL_SOCKET, libc::SO_ERROR) {
                 return Ok(0i32.to_ne_bytes().to_vec());
@@ -153,7 +153,7 @@ fn set_on_stream(
     })
 }
 
-fn get_of_stream(
+fn option_of_stream(
     stream: &Arc<TcpSocket>,
     host: &Host,
     cx: &mut Cx,

@@ -9,11 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use stack::{
-    Cx, Errno, Readiness,
-    host::Host,
-    socket::TcpSocket,
-};
+use stack::{Cx, Errno, Readiness, host::Host, socket::TcpSocket};
 
 use crate::{
     runtime::{Runtime, raw_errno},
@@ -42,12 +38,7 @@ pub(crate) struct Received {
 }
 
 impl Runtime {
-    pub(crate) fn send(
-        &self,
-        fd: RawFd,
-        bufs: &[IoSlice<'_>],
-        flags: i32,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn send(&self, fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
         let patience = self.patience(fd, Way::Send, flags & libc::MSG_DONTWAIT != 0)?;
         if flags & !SEND_FLAGS != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -217,4 +208,3 @@ impl Gathered {
         }
     }
 }
-
