@@ -1,0 +1,147 @@
+//! Packet scripts: a host held to a conversation written down line by line, in virtual time.
+//!
+//! The language is packetdrill's: what the peer sends (`<`), what the host has to send (`>`), calls of its application with
+//! their results, and assertions (`%{ assert tcpi_snd_cwnd == 10 }%`). The whole stack runs, on a [`World`](crate::World) of one
+//! host. CONTRIBUTING.md says how to write and run a script; the scripts are in `tests/scripts`.
+//!
+//! ```text
+//! text ── lex ── parse ──► events ── run (when) ── stage (who) ──► host
+//!          parse_packet, parse_call              conn, packet: numbers and bytes
+//!                                                syscall, sockopt: the application
+//!                                                expr, info: assertions
+//! ```
+//!
+//! Not here: IPv6, shell commands (only `sysctl` is interpreted), Python.
+
+mod ast;
+mod compare;
+mod config;
+mod conn;
+mod constants;
+mod expr;
+mod info;
+mod lex;
+mod packet;
+mod parse;
+mod parse_call;
+mod parse_packet;
+mod run;
+mod sockopt;
+mod stage;
+mod syscall;
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use ast::{Event, What};
+use config::Config;
+use run::Player;
+use stage::Stage;
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ScriptError {
+    /// 0 for the end of the script.
+    line: u32,
+    text: String,
+}
+
+impl ScriptError {
+    fn new(line: u32, text: impl Into<String>) -> Self {
+        Self { line, text: text.into() }
+    }
+}
+
+/// Why a script failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The script, as its file is named.
+    pub name: String,
+    /// The line that was not fulfilled; 0 when it was the end.
+    pub line: u32,
+    /// What was expected and what came.
+    pub text: String,
+    /// What had happened until then, one line each.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}:{}: {}", self.name, self.line, self.text)?;
+        for line in &self.trace {
+            writeln!(f, "    {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a script and returns its trace. `name` is for messages.
+///
+/// # Errors
+/// The first line that cannot be read or was not fulfilled.
+pub fn run(name: &str, text: &str) -> Result<Vec<String>, Failure> {
+    let failure = |error: ScriptError, trace| Failure {
+        name: name.to_owned(),
+        line: error.line,
+        text: error.text,
+        trace,
+    };
+    let (mut player, events) = start(text).map_err(|error| failure(error, Vec::new()))?;
+    // A broken invariant is a panic: what led to it is worth as much as where it was.
+    let played = catch_unwind(AssertUnwindSafe(|| play(&mut player, &events)));
+    let Player { mut stage, .. } = player;
+    let mut trace = std::mem::take(&mut stage.trace);
+    match played {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            for sent in &stage.sent {
+                let shown = stage.show(&sent.segment);
+                trace.push(format!("{} > {shown}   (not expected yet)", run::show_time(sent.at)));
+            }
+            return Err(failure(error, trace));
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+            let text = format!("panic: {}", text.unwrap_or_default());
+            return Err(failure(ScriptError::new(0, text), trace));
+        }
+    }
+    match stage.finish() {
+        Ok(()) => Ok(trace),
+        Err(text) => Err(failure(ScriptError::new(0, text), trace)),
+    }
+}
+
+/// Reads a script and builds its host; settings at its head are the host's from the beginning.
+fn start(text: &str) -> Result<(Player, Vec<Event>), ScriptError> {
+    let parsed = parse::parse(text)?;
+    let config = Config::read(&parsed.options)?;
+    let mut settings = Vec::new();
+    let mut line = 0;
+    let mut events = parsed.events.into_iter().peekable();
+    while let Some(Event { what: What::Sysctls(_), .. }) = events.peek() {
+        if let Some(Event { line: at, what: What::Sysctls(more), .. }) = events.next() {
+            line = at;
+            settings.extend(more);
+        }
+    }
+    let events: Vec<_> = events.collect();
+    if events.is_empty() {
+        return Err(ScriptError::new(line, "a script without events"));
+    }
+    let stage = Stage::new(config, &settings).map_err(|text| ScriptError::new(line, text))?;
+    Ok((Player::new(stage), events))
+}
+
+fn play(player: &mut Player, events: &[Event]) -> Result<(), ScriptError> {
+    for event in events {
+        player.play(event)?;
+    }
+    player.end()
+}
+
+#[cfg(test)]
+mod tests;
