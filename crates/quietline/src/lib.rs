@@ -27,6 +27,7 @@ mod builder;
 mod clock;
 pub mod device;
 mod listener;
+mod options;
 mod running;
 pub mod sans_io;
 mod stream;
@@ -35,6 +36,7 @@ mod worker;
 
 pub use builder::{Attachment, PollFd, StackBuilder};
 pub use listener::{Incoming, TcpListener};
+pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 pub use pkt::DomainStats as MemoryStats;
 pub use running::Stack;
 pub use stack::{

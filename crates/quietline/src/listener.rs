@@ -11,10 +11,9 @@ use std::{
 
 use stack::{Errno, core::CoreId, socket::Listener};
 
-use crate::{clock::with_cx, running::Stack, stream::TcpStream, wait::wait_until};
-
-/// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
-const BACKLOG_DEFAULT: u32 = 128;
+use crate::{
+    clock::with_cx, options::ListenOptions, running::Stack, stream::TcpStream, wait::wait_until,
+};
 
 /// A listening socket. It stops listening when the last clone is dropped; connections nobody accepted are reset.
 #[derive(Clone)]
@@ -34,7 +33,12 @@ impl TcpListener {
     /// # Errors
     /// `EADDRINUSE`, or `EADDRNOTAVAIL` for an address that is not ours.
     pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
-        Self::bind_with_backlog(stack, local, BACKLOG_DEFAULT)
+        Self::options().listen(stack, local)
+    }
+
+    /// How to listen with more than an address: backlog, `SO_REUSEPORT`, options of the connections.
+    pub fn options() -> ListenOptions {
+        ListenOptions::default()
     }
 
     /// Listens with room for `backlog` connections that wait for `accept`, at most `net.core.somaxconn`.
@@ -42,7 +46,15 @@ impl TcpListener {
     /// # Errors
     /// As [`bind`](Self::bind).
     pub fn bind_with_backlog(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
-        let listener = with_cx(|cx| Listener::listen(stack.host(), cx, local, backlog))?;
+        Self::options().backlog(backlog).listen(stack, local)
+    }
+
+    pub(crate) fn listen(
+        stack: &Stack,
+        local: SocketAddr,
+        options: &stack::socket::ListenOptions,
+    ) -> io::Result<Self> {
+        let listener = with_cx(|cx| Listener::listen_with(stack.host(), cx, local, options))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 stack: stack.clone(),

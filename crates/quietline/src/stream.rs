@@ -21,6 +21,7 @@ use tcp::Keepalive;
 
 use crate::{
     clock::{self, with_cx},
+    options::ConnectOptions,
     running::Stack,
     wait::wait_until,
 };
@@ -46,9 +47,12 @@ impl TcpStream {
     /// # Errors
     /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`.
     pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
-        let stream = Self::start(stack, None, remote)?;
-        stream.wait_connected(None)?;
-        Ok(stream)
+        Self::options().connect(stack, remote)
+    }
+
+    /// How to connect with more than an address: from where, `SO_REUSEADDR`, options of the connection.
+    pub fn options() -> ConnectOptions {
+        ConnectOptions::default()
     }
 
     /// Connects and waits at most `timeout`.
@@ -60,23 +64,16 @@ impl TcpStream {
         remote: SocketAddr,
         timeout: Duration,
     ) -> io::Result<Self> {
-        if timeout.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"));
-        }
-        let deadline = clock::now() + timeout;
-        let stream = Self::start(stack, None, remote)?;
-        stream.wait_connected(Some(deadline))?;
-        Ok(stream)
+        Self::options().connect_timeout(stack, remote, timeout)
     }
 
     /// Connects from `local`; port 0 there means any port.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); `EADDRNOTAVAIL` when `local` is not ours or the four-tuple is taken.
+    /// As [`connect`](Self::connect); `EADDRINUSE` for a port that another socket owns, `EADDRNOTAVAIL` when `local` is
+    /// not ours.
     pub fn connect_from(stack: &Stack, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
-        let stream = Self::start(stack, Some(local), remote)?;
-        stream.wait_connected(None)?;
-        Ok(stream)
+        Self::options().bind(local).connect(stack, remote)
     }
 
     /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
@@ -85,13 +82,15 @@ impl TcpStream {
     /// # Errors
     /// What can be told without waiting: no route, no port.
     pub fn connect_nonblocking(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
-        let stream = Self::start(stack, None, remote)?;
-        stream.set_nonblocking(true)?;
-        Ok(stream)
+        Self::options().connect_nonblocking(stack, remote)
     }
 
-    fn start(stack: &Stack, local: Option<SocketAddr>, remote: SocketAddr) -> io::Result<Self> {
-        let socket = with_cx(|cx| TcpSocket::connect(stack.host(), cx, local, remote))?;
+    pub(crate) fn start(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: &stack::socket::ConnectOptions,
+    ) -> io::Result<Self> {
+        let socket = with_cx(|cx| TcpSocket::connect_with(stack.host(), cx, remote, options))?;
         Ok(Self::new(stack.clone(), socket))
     }
 
@@ -107,7 +106,7 @@ impl TcpStream {
         }
     }
 
-    fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
         if !self.wait(Readiness::WRITE, deadline) {
             return Err(Errno::ETIMEDOUT.into());
         }

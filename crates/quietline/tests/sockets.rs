@@ -9,7 +9,7 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use quietline::{Impairment, Stack, TcpListener, TcpStream, Wire, WireConfig};
+    use quietline::{Impairment, SocketOptions, Stack, TcpListener, TcpStream, Wire, WireConfig};
 
     const SERVER: &str = "10.0.0.2";
 
@@ -50,6 +50,61 @@ mod tests {
         let mut buf = [0; 6];
         a.read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"answer");
+    }
+
+    /// Every thread accepts on a listener of its own; together they get every connection, each with its options.
+    #[test]
+    fn listeners_share_a_port() {
+        let (client, server) = pair(&WireConfig::default());
+        let group = TcpListener::options()
+            .reuse_port(true)
+            .backlog(64)
+            .socket_options(SocketOptions { nodelay: true, ..SocketOptions::default() });
+        let listeners: Vec<_> =
+            (0..3).map(|_| group.listen(&server, at(80)).expect("a group")).collect();
+        let alone = TcpListener::bind(&server, at(80)).expect_err("not of the group");
+        assert_eq!(alone.kind(), ErrorKind::AddrInUse);
+        let threads: Vec<_> = listeners
+            .iter()
+            .map(|listener| {
+                let listener = listener.try_clone().unwrap();
+                thread::spawn(move || {
+                    let mut accepted = 0;
+                    while let Ok((mut stream, _)) = listener.accept() {
+                        assert!(stream.nodelay().unwrap());
+                        stream.write_all(b"x").unwrap();
+                        accepted += 1;
+                    }
+                    accepted
+                })
+            })
+            .collect();
+        for _ in 0..60 {
+            let mut stream = TcpStream::connect(&client, at(80)).unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+        }
+        listeners.iter().for_each(TcpListener::close);
+        let accepted: Vec<usize> =
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(accepted.iter().sum::<usize>(), 60);
+        assert!(accepted.iter().all(|&count| count > 3), "{accepted:?}");
+    }
+
+    #[test]
+    fn a_bound_port_is_shared_by_those_who_say_so() {
+        let (client, server) = pair(&WireConfig::default());
+        let first = TcpListener::bind(&server, at(81)).unwrap();
+        let second = TcpListener::bind(&server, at(82)).unwrap();
+        let local: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+        let shared = TcpStream::options().bind(local).reuse_address(true);
+        let one = shared.connect(&client, first.local_addr().unwrap()).unwrap();
+        assert_eq!(one.local_addr().unwrap(), local);
+        let refused = TcpStream::connect_from(&client, local, at(82)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        let other = shared.connect(&client, second.local_addr().unwrap()).unwrap();
+        assert_eq!(other.local_addr().unwrap(), local);
+        let taken = shared.connect(&client, at(82)).unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrNotAvailable);
     }
 
     #[test]

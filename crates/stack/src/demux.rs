@@ -1,16 +1,19 @@
 //! From a four-tuple to a socket, in constant time and without writing a shared line.
 //!
 //! `established` holds everything that has both ends named: streams, half-open requests and TIME-WAIT remnants, as
-//! Linux's ehash does. `listeners` is keyed by local port. `bound` is the set of local ports in use, touched only when
-//! a socket is bound or connected. Linux: net/ipv4/inet_hashtables.c.
+//! Linux's ehash does. `listeners` is keyed by local port. Who owns a port follows from the two: a port is looked at when
+//! it is bound, and costs a connection no more than a count. Linux: net/ipv4/inet_hashtables.c, inet_csk_get_port.
 //!
 //! Lookups run under an RCU section and return borrowed entries.
 
 use std::{
-    collections::BTreeMap,
+    boxed::Box,
     hash::Hasher,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     vec::Vec,
 };
 
@@ -22,7 +25,9 @@ use sync::{
 use tcp::FourTuple;
 
 use crate::{
+    core::CoreId,
     errno::Errno,
+    host::Host,
     socket::{Listener, RequestSocket, TcpSocket, TimeWaitSocket},
 };
 
@@ -37,21 +42,36 @@ pub(crate) enum Entry {
     TimeWait(Arc<TimeWaitSocket>),
 }
 
-/// Who holds a local port.
-#[derive(Debug, Default)]
-struct PortUse {
-    /// Addresses that listeners are bound to on this port.
-    listening: Vec<IpAddr>,
-    /// Connections whose local end was bound or chosen here.
-    connections: usize,
+/// With whom a socket shares its local port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BindFlags {
+    /// `SO_REUSEADDR`: with any that says so too and does not listen.
+    pub(crate) reuse_address: bool,
+    /// `SO_REUSEPORT`: with any that says so too.
+    pub(crate) reuse_port: bool,
 }
+
+impl BindFlags {
+    /// Linux's `inet_bind_conflict` for two sockets on addresses that overlap.
+    const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
+        let address = self.reuse_address && owner.reuse_address && !listening;
+        !address && !(self.reuse_port && owner.reuse_port)
+    }
+}
+
+/// One count for each port.
+const PORTS: usize = 1 << 16;
 
 /// The lookup tables of a host.
 #[derive(Debug)]
 pub(crate) struct Demux {
     established: RcuMap<FourTuple, Entry>,
     listeners: RcuMap<u16, Arc<Vec<Arc<Listener>>>>,
-    bound: Mutex<BTreeMap<u16, PortUse>>,
+    /// Connections and remnants by their local port, so that most ports need not be searched for. Written once when a
+    /// connection begins and once when it ends. Relaxed: whoever binds at the same moment comes before or after.
+    owners: Box<[AtomicU32]>,
+    /// Held while a port is bound: between the look and the entry nobody else may bind.
+    binding: Mutex<()>,
     /// Key of the hash: a peer must not be able to aim many connections at one bucket.
     secret: (u64, u64),
 }
@@ -61,7 +81,8 @@ impl Demux {
         Self {
             established: RcuMap::new(rcu, 1024),
             listeners: RcuMap::new(rcu, 64),
-            bound: Mutex::default(),
+            owners: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
+            binding: Mutex::default(),
             secret,
         }
     }
@@ -92,34 +113,57 @@ impl Demux {
         self.established.lookup(hash, tuple, rcu)
     }
 
-    /// The listener of `local`: one bound to the address itself before one bound to any address.
+    /// The listener of `local`: one bound to the address itself before one bound to any address. Of a group that
+    /// shares the port, the member that `hash` chooses, among those that want the core of the flow if there are any.
     pub(crate) fn listener<'s>(
         &'s self,
+        host: &Host,
         local: SocketAddr,
+        hash: u32,
         rcu: &'s Section<'_>,
     ) -> Option<&'s Arc<Listener>> {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu)?;
-        let mut any = None;
-        for listener in on_port.iter() {
-            let bound = listener.local().ip();
-            if bound == local.ip() {
-                return Some(listener);
-            }
-            if bound.is_unspecified() && bound.is_ipv4() == local.is_ipv4() {
-                any = Some(listener);
-            }
-        }
-        any
+        let flow = (hash, host.core_of_flow(hash));
+        let any = match local.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        member(on_port, local.ip(), flow).or_else(|| member(on_port, any, flow))
     }
 
     /// Adds a connection whose four-tuple must be new.
     pub(crate) fn insert(&self, hash: u32, tuple: FourTuple, entry: Entry) -> Result<(), Errno> {
-        self.established.insert(hash, tuple, entry).map_err(|_| Errno::EADDRNOTAVAIL)
+        let owns = entry.owns_port();
+        self.established.insert(hash, tuple, entry).map_err(|_| Errno::EADDRNOTAVAIL)?;
+        if owns {
+            self.owner_added(tuple.local.port());
+        }
+        Ok(())
+    }
+
+    /// As `insert`, for a local end that the application has chosen; `EADDRINUSE` when another owns it.
+    pub(crate) fn insert_bound(
+        &self,
+        hash: u32,
+        tuple: FourTuple,
+        entry: Entry,
+        flags: BindFlags,
+        rcu: &Section<'_>,
+    ) -> Result<(), Errno> {
+        let _binding = self.bind();
+        if self.is_in_use(tuple.local, flags, rcu) {
+            return Err(Errno::EADDRINUSE);
+        }
+        self.insert(hash, tuple, entry)
     }
 
     /// Puts `entry` where another of the same tuple was: request → stream, stream → TIME-WAIT.
     pub(crate) fn replace(&self, hash: u32, tuple: FourTuple, entry: Entry) {
+        // A remnant inherits the port of its stream.
+        if matches!(entry, Entry::Stream(_)) {
+            self.owner_added(tuple.local.port());
+        }
         self.established.insert_or_replace(hash, tuple, entry);
     }
 
@@ -130,7 +174,48 @@ impl Demux {
         tuple: &FourTuple,
         is_gone: impl FnOnce(&Entry) -> bool,
     ) {
-        self.established.remove_if(hash, tuple, is_gone);
+        let mut owned = false;
+        self.established.remove_if(hash, tuple, |entry| {
+            let gone = is_gone(entry);
+            owned = gone && entry.owns_port();
+            gone
+        });
+        if owned {
+            self.owners[usize::from(tuple.local.port())].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn owner_added(&self, port: u16) {
+        self.owners[usize::from(port)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn bind(&self) -> MutexGuard<'_, ()> {
+        self.binding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody owns `local` who does not share it with `flags`: bind(2)'s question, and listen(2)'s.
+    fn is_in_use(&self, local: SocketAddr, flags: BindFlags, rcu: &Section<'_>) -> bool {
+        let port = local.port();
+        let on_port = self.listeners.lookup(port_hash(port), &port, rcu);
+        let listening = on_port.is_some_and(|list| {
+            list.iter().any(|listener| {
+                overlap(local.ip(), listener.local().ip())
+                    && flags.conflicts_with(listener.flags(), true)
+            })
+        });
+        if listening || self.owners[usize::from(port)].load(Ordering::Relaxed) == 0 {
+            return listening;
+        }
+        let mut in_use = false;
+        self.established.for_each(rcu, |tuple, entry| {
+            if tuple.local.port() == port
+                && overlap(local.ip(), tuple.local.ip())
+                && let Some(owner) = entry.bind_flags()
+            {
+                in_use |= flags.conflicts_with(owner, false);
+            }
+        });
+        in_use
     }
 
     /// How many four-tuples are known.
@@ -154,38 +239,24 @@ impl Demux {
         self.listeners.for_each(rcu, |_, on_port| on_port.iter().for_each(&mut visit));
     }
 
-    /// Registers a listener; `EADDRINUSE` when another holds the address and port.
+    /// Registers a listener; `EADDRINUSE` when another owns the address and port.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
-        let local = listener.local();
-        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        let port_use = bound.entry(local.port()).or_default();
-        let conflict = port_use.listening.iter().any(|other| {
-            other.is_ipv4() == local.is_ipv4()
-                && (*other == local.ip() || other.is_unspecified() || local.ip().is_unspecified())
-        });
-        if conflict {
+        let _binding = self.bind();
+        if self.is_in_use(listener.local(), listener.flags(), &rcu.pin()) {
             return Err(Errno::EADDRINUSE);
         }
-        port_use.listening.push(local.ip());
-        self.edit_listeners(rcu, local.port(), |list| list.push(Arc::clone(listener)));
+        self.edit_listeners(rcu, listener.local().port(), |list| list.push(Arc::clone(listener)));
         Ok(())
     }
 
     pub(crate) fn unlisten(&self, rcu: &Reader, listener: &Arc<Listener>) {
-        let local = listener.local();
-        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(port_use) = bound.get_mut(&local.port()) {
-            port_use.listening.retain(|ip| *ip != local.ip());
-            if port_use.listening.is_empty() && port_use.connections == 0 {
-                bound.remove(&local.port());
-            }
-        }
-        self.edit_listeners(rcu, local.port(), |list| {
+        let _binding = self.bind();
+        self.edit_listeners(rcu, listener.local().port(), |list| {
             list.retain(|other| !Arc::ptr_eq(other, listener))
         });
     }
 
-    /// Copy-on-write change of the listeners of one port. `bound` is held by the callers: it serialises writers.
+    /// Copy-on-write change of the listeners of one port. `binding` is held by the callers: it serialises writers.
     fn edit_listeners(&self, rcu: &Reader, port: u16, edit: impl FnOnce(&mut Vec<Arc<Listener>>)) {
         let hash = port_hash(port);
         let mut list = {
@@ -201,17 +272,63 @@ impl Demux {
         }
     }
 
-    /// A port nobody listens on, from `candidates`; used to listen on port 0.
-    pub(crate) fn unused_port(&self, mut candidates: impl Iterator<Item = u16>) -> Option<u16> {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        candidates.find(|port| !bound.contains_key(port))
+    /// A port nobody owns, from `candidates`; used to listen on port 0.
+    pub(crate) fn unused_port(
+        &self,
+        mut candidates: impl Iterator<Item = u16>,
+        rcu: &Section<'_>,
+    ) -> Option<u16> {
+        candidates.find(|&port| {
+            self.owners[usize::from(port)].load(Ordering::Relaxed) == 0
+                && self.may_connect_from(port, rcu)
+        })
     }
 
-    /// Whether a connection may use `port` as its local port: nobody listens there.
-    pub(crate) fn may_connect_from(&self, port: u16) -> bool {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.get(&port).is_none_or(|port_use| port_use.listening.is_empty())
+    /// Whether a connection may take `port` as its local port by itself: nobody listens there.
+    pub(crate) fn may_connect_from(&self, port: u16, rcu: &Section<'_>) -> bool {
+        self.listeners.lookup(port_hash(port), &port, rcu).is_none()
     }
+}
+
+impl Entry {
+    /// With whom it shares its local port; `None` for a request, which owns none: its listener does.
+    fn bind_flags(&self) -> Option<BindFlags> {
+        match self {
+            Self::Stream(socket) => Some(socket.bind_flags()),
+            Self::TimeWait(remnant) => Some(remnant.bind_flags()),
+            Self::Request(_) => None,
+        }
+    }
+
+    const fn owns_port(&self) -> bool {
+        !matches!(self, Self::Request(_))
+    }
+}
+
+/// Two local addresses that cannot both be served apart: the same, or one of them any.
+fn overlap(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
+}
+
+/// The listener bound to `ip`; of several the one for this flow.
+fn member(
+    on_port: &[Arc<Listener>],
+    ip: IpAddr,
+    (hash, core): (u32, CoreId),
+) -> Option<&Arc<Listener>> {
+    let bound = || on_port.iter().filter(move |listener| listener.local().ip() == ip);
+    let first = bound().next()?;
+    if !first.flags().reuse_port {
+        return Some(first);
+    }
+    let here = || bound().filter(move |listener| listener.incoming_core() == Some(core));
+    let (mine, all) = (here().count(), bound().count());
+    // The high bits have chosen the core: others choose among its members.
+    let nth = |count: usize| {
+        let spread = u64::from(hash.wrapping_mul(0x9e37_79b9));
+        usize::try_from((spread * count as u64) >> 32).unwrap_or_default()
+    };
+    if mine > 0 { here().nth(nth(mine)) } else { bound().nth(nth(all)) }
 }
 
 /// Ports are spread evenly by multiplication with the golden ratio.

@@ -13,7 +13,10 @@ use std::{
 };
 
 use pkt::Instant;
-use tcp::{FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions};
+use sync::epoch::Section;
+use tcp::{
+    FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, SynCookies,
+};
 
 use crate::{
     config::{ConfigError, HostConfig},
@@ -27,8 +30,9 @@ use crate::{
     neighbour_table::NeighborTable,
     route::{
         Dst,
-        exception::{Exceptions, Limits},
+        exception::{Exceptions, Limits, Stamp},
         fib::{Fib, RouteKind},
+        reply::ReplyPaths,
     },
     sysctl::{LiveSysctls, SysctlError, Sysctls},
 };
@@ -41,6 +45,22 @@ pub const CORES_MAX: u16 = 64;
 
 /// Index of the loopback device.
 const LOOPBACK: u32 = 0;
+
+/// Which way a packet goes, as the tables say: what a path is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    /// Device the packet leaves by.
+    pub(crate) index: u32,
+    pub(crate) next_hop: IpAddr,
+    pub(crate) source: IpAddr,
+    ipv4: bool,
+    /// Largest IP packet: the device's, the route's or what ICMP has taught.
+    pub(crate) mtu: u32,
+    pub(crate) dont_fragment: bool,
+    generation: u32,
+    exception: Stamp,
+    expires: Instant,
+}
 
 /// One instance of the stack.
 #[derive(Debug)]
@@ -58,6 +78,9 @@ pub struct Host {
     demux: Demux,
     cores: Vec<Arc<Core>>,
     isn: IsnGenerator,
+    syn_cookies: SynCookies,
+    /// Paths of answers that no socket sends.
+    reply_paths: ReplyPaths,
     ports: PortSelector,
     icmp_limiter: IcmpLimiter,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
@@ -93,6 +116,8 @@ impl Host {
                 .collect(),
             isn: IsnGenerator::new(&secret(&mut rng)),
             ports: PortSelector::new(&secret(&mut rng)),
+            syn_cookies: SynCookies::new(&secret(&mut rng)),
+            reply_paths: ReplyPaths::new(&memory.rcu),
             icmp_limiter: IcmpLimiter::new(),
             time_waits: AtomicUsize::new(0),
             down: AtomicBool::new(false),
@@ -272,6 +297,25 @@ impl Host {
         &self.ports
     }
 
+    pub(crate) const fn syn_cookies(&self) -> &SynCookies {
+        &self.syn_cookies
+    }
+
+    /// The path of an answer from `source` to `remote` that no socket sends. Allocates only for a next hop that no
+    /// answer has taken lately.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route).
+    pub(crate) fn reply_path<'s>(
+        &'s self,
+        cx: &Cx,
+        remote: IpAddr,
+        source: IpAddr,
+        rcu: &'s Section<'_>,
+    ) -> Result<&'s Dst, Errno> {
+        self.reply_paths.path(self, &self.hop(cx, remote, Some(source))?, rcu)
+    }
+
     pub(crate) const fn neighbours(&self) -> &NeighborTable {
         &self.neighbours
     }
@@ -312,7 +356,7 @@ impl Host {
             .min()
     }
 
-    fn route_generation(&self) -> u32 {
+    pub(crate) fn route_generation(&self) -> u32 {
         self.route_generation.load(Ordering::Acquire)
     }
 
@@ -356,6 +400,11 @@ impl Host {
         remote: IpAddr,
         source: Option<IpAddr>,
     ) -> Result<Arc<Dst>, Errno> {
+        self.make_dst(&self.hop(cx, remote, source)?)
+    }
+
+    /// The first half of `route`: everything that is only looked up.
+    fn hop(&self, cx: &Cx, remote: IpAddr, source: Option<IpAddr>) -> Result<Hop, Errno> {
         if let Some(source) = source
             && !self.is_local(source)
         {
@@ -373,9 +422,6 @@ impl Host {
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
         };
-        let device = Arc::clone(self.device(index));
-        let caps = device.caps();
-        let link = caps.link;
         let next_hop = route.via.unwrap_or(remote);
         let source = match (source.or(route.prefsrc), route.kind) {
             (Some(source), _) => source,
@@ -386,29 +432,48 @@ impl Host {
         if source.is_loopback() && index != LOOPBACK {
             return Err(Errno::EINVAL);
         }
+        let caps_mtu = self.device(index).caps().mtu;
+        let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
+        let generation = self.route_generation();
+        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &cx.reader().pin());
+        Ok(Hop {
+            index,
+            next_hop,
+            source,
+            ipv4: remote.is_ipv4(),
+            mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
+            dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
+                && !exception.is_some_and(|exception| exception.locked),
+            generation,
+            exception: stamp,
+            expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
+        })
+    }
+
+    /// The second half of `route`: makes the path, and the neighbour if it is a new one.
+    pub(crate) fn make_dst(&self, hop: &Hop) -> Result<Arc<Dst>, Errno> {
+        let device = Arc::clone(self.device(hop.index));
+        let caps = device.caps();
+        let link = caps.link;
         let neighbor = match link {
             LinkType::Ethernet { .. } => {
-                let entry = self.neighbours.entry(index, next_hop, source);
+                let entry = self.neighbours.entry(hop.index, hop.next_hop, hop.source);
                 Some(entry.ok_or(Errno::ENOBUFS)?)
             }
             LinkType::Ip => None,
         };
-        let generation = self.route_generation();
-        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &cx.reader().pin());
-        let mtu = route.mtu.unwrap_or(caps.mtu).min(caps.mtu);
         Ok(Arc::new(Dst {
             link,
             neighbor,
-            source,
-            mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
-            tso_max_bytes: Dst::tso_limit(caps, remote.is_ipv4()),
+            source: hop.source,
+            mtu: hop.mtu,
+            tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
             tx_checksum: caps.tx_checksum,
             async_completion: caps.async_completion,
-            generation,
-            exception: stamp,
-            expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
-            dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
-                && !exception.is_some_and(|exception| exception.locked),
+            generation: hop.generation,
+            exception: hop.exception,
+            expires: hop.expires,
+            dont_fragment: hop.dont_fragment,
             device,
         }))
     }

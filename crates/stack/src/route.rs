@@ -3,5 +3,6 @@
 pub mod dst;
 pub(crate) mod exception;
 pub mod fib;
+pub(crate) mod reply;
 
 pub use dst::Dst;

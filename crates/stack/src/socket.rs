@@ -9,6 +9,7 @@ mod connect;
 mod listener;
 mod request;
 mod stream;
+mod syn_queue;
 mod time_wait;
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use pkt::{DropReason, Packet};
 use tcp::FourTuple;
 
 pub use calls::ShutdownHow;
-pub use listener::Listener;
+pub use connect::ConnectOptions;
+pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
 pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};
 pub(crate) use time_wait::TimeWaitSocket;

@@ -111,8 +111,10 @@ sysctls! {
         icmp_echo_ignore_all: bool = false, Switch 0..=1, "net.ipv4.icmp_echo_ignore_all";
         /// Answer no echo requests to broadcast and multicast addresses (RFC 1122 §3.2.2.6).
         icmp_echo_ignore_broadcasts: bool = true, Switch 0..=1, "net.ipv4.icmp_echo_ignore_broadcasts";
-        /// Half-open connections of one listener.
+        /// Half-open connections of one listener, which its backlog bounds as well.
         tcp_max_syn_backlog: u32 = 4096, Number 1..=INT_MAX, "net.ipv4.tcp_max_syn_backlog";
+        /// SYN cookies (RFC 4987): 0 never, 1 when the SYN queue is full, 2 always.
+        tcp_syncookies: u8 = 1, Number 0..=2, "net.ipv4.tcp_syncookies";
         /// Connections in TIME-WAIT; further ones are closed at once.
         tcp_max_tw_buckets: u32 = 262_144, Number 0..=INT_MAX, "net.ipv4.tcp_max_tw_buckets";
         /// Upper bound of the backlog given to `listen`.

@@ -9,7 +9,7 @@
 //! an address, and never changes for a four-tuple, so that PAWS and TIME_WAIT's reuse rule hold
 //! across incarnations.
 //!
-//! Not here: SYN cookies, which need their own key.
+//! Not here: SYN cookies ([`crate::syn_cookie`]), which need their own key.
 
 use core::fmt;
 

@@ -59,7 +59,7 @@
 //! - [`rtt`]: round-trip estimate and retransmission time-out (RFC 6298).
 //! - [`congestion`]: how much may be in flight (RFC 5681, RFC 6582).
 //! - [`reassembly`]: packets that arrived before their turn.
-//! - [`isn`], [`ports`]: numbers an outsider must not guess (RFC 6528, RFC 6056).
+//! - [`isn`], [`ports`], [`syn_cookie`]: numbers an outsider must not guess (RFC 6528, RFC 6056, RFC 4987).
 //! - [`counters`], [`rng`]: what is counted under Linux's names, and the engine's source of chance.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -105,6 +105,7 @@ mod send_queue;
 pub mod seq;
 mod sockopt;
 pub mod state;
+pub mod syn_cookie;
 pub mod tcb;
 pub mod time_wait;
 pub mod timer;
@@ -135,6 +136,7 @@ pub use rng::Rng;
 pub use rtt::{RttConfig, RttEstimator};
 pub use seq::SeqNum;
 pub use state::State;
+pub use syn_cookie::SynCookies;
 pub use tcb::{OpenParams, Tcb};
 pub use time_wait::{TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};
 pub use timer::on_timer;

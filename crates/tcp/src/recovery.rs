@@ -78,6 +78,8 @@ pub(crate) struct Recovery {
     timeouts: u8,
     /// The SYN or SYN-ACK was sent more than once.
     handshake_lossy: bool,
+    /// When our SYN-ACK left is not known: a cookie keeps nothing.
+    handshake_unsampled: bool,
 }
 
 impl Recovery {
@@ -95,12 +97,22 @@ impl Recovery {
             state: CaState::Open,
             timeouts: 0,
             handshake_lossy: false,
+            handshake_unsampled: false,
         }
     }
 
     /// The handshake needed `retransmits` repetitions while it was a request.
     pub(crate) fn on_request_retransmits(&mut self, retransmits: u8) {
         self.handshake_lossy = retransmits > 0;
+    }
+
+    /// The handshake's round trip is unknown.
+    pub(crate) fn on_unsampled_handshake(&mut self) {
+        self.handshake_unsampled = true;
+    }
+
+    pub(crate) fn handshake_is_unsampled(&self) -> bool {
+        self.handshake_unsampled
     }
 
     pub(crate) fn handshake_was_lossy(&self) -> bool {

@@ -6,7 +6,9 @@
 //! A SYN costs this and one packet that leaves at once; the control block comes with the third segment of the
 //! handshake. Until then the peer's data is dropped: it has seen no window it could rely on.
 //!
-//! Not here: how many requests a listener holds, SYN cookies, the accept queue.
+//! Not here: how many requests a listener holds, the accept queue. Requests that are not kept are in `cookie`.
+
+mod cookie;
 
 use core::time::Duration;
 
@@ -57,6 +59,8 @@ pub struct Request {
     timestamps: bool,
     /// SACK was offered and is accepted.
     sack: bool,
+    /// It was never kept: when its SYN-ACK left is not known.
+    from_cookie: bool,
     retransmits: u8,
 }
 
@@ -100,13 +104,23 @@ impl Request {
         params: &OpenParams,
         header: &SegmentHeader,
     ) -> Result<Self, DropReason> {
+        let mut request = Self::new(cx, params, header);
+        if !request.send_syn_ack(cx) {
+            return Err(DropReason::NoMemory);
+        }
+        cx.count(Counter::TcpOutSegs);
+        Ok(request)
+    }
+
+    /// What a SYN asks for and the settings agree to.
+    fn new(cx: &Cx<'_>, params: &OpenParams, header: &SegmentHeader) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options } = params;
         let offered = &header.options;
         let mss = PathMss::new(cx.config, *tuple, path, options);
         let buffer = ReceiveBuffer::new(cx.config, options, mss.advertised());
         let snd_wscale = offered.window_scale.filter(|_| cx.config.tcp_window_scaling);
         let timestamps = offered.timestamps.filter(|_| cx.config.tcp_timestamps);
-        let mut request = Self {
+        Self {
             tuple: *tuple,
             deadline: cx.now + TIMEOUT_INITIAL,
             sent_at: cx.now,
@@ -123,13 +137,9 @@ impl Request {
             rcv_wscale: snd_wscale.map_or(0, |_| buffer.offered_scale(cx.config)),
             timestamps: timestamps.is_some(),
             sack: offered.sack_permitted && cx.config.tcp_sack,
+            from_cookie: false,
             retransmits: 0,
-        };
-        if !request.send_syn_ack(cx) {
-            return Err(DropReason::NoMemory);
         }
-        cx.count(Counter::TcpOutSegs);
-        Ok(request)
     }
 
     /// SYN-RECEIVED: a segment of the request's connection arrives. `accept_room` says that the accept queue can
@@ -240,6 +250,9 @@ impl Request {
         tcb.mss.on_handshake(self.peer_mss, self.timestamps);
         tcb.last_sent_at = self.sent_at;
         tcb.recovery.on_request_retransmits(self.retransmits);
+        if self.from_cookie {
+            tcb.recovery.on_unsampled_handshake();
+        }
         retransmit::arm_rto(&mut tcb, cx);
         tcb
     }

@@ -14,4 +14,6 @@ mod listener;
 #[cfg(test)]
 mod path_mtu;
 #[cfg(test)]
+mod syn_cookies;
+#[cfg(test)]
 mod time_wait;

@@ -6,6 +6,7 @@ use crate::{
     cx::{Cx, Memory},
     device::{Wire, WireConfig},
     host::Host,
+    socket::{ConnectOptions, ListenOptions},
 };
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -37,8 +38,12 @@ impl Bench {
     fn found(&self, ip: Ipv4Addr, port: u16) -> Option<IpAddr> {
         let reader = self.cx.reader();
         let rcu = reader.pin();
-        let listener = self.host.demux().listener((ip, port).into(), &rcu);
+        let listener = self.host.demux().listener(&self.host, (ip, port).into(), 7, &rcu);
         listener.map(|listener| listener.local().ip())
+    }
+
+    fn may_connect_from(&self, port: u16) -> bool {
+        self.host.demux().may_connect_from(port, &self.cx.reader().pin())
     }
 }
 
@@ -97,24 +102,142 @@ fn connect(
     local: Option<(Ipv4Addr, u16)>,
     remote: u16,
 ) -> Result<Arc<TcpSocket>, Errno> {
-    let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), remote);
-    TcpSocket::connect(&bench.host, &mut bench.cx, local.map(Into::into), to)
+    connect_with(bench, remote, &bound(local, BindFlags::default()))
 }
 
+fn bound(local: Option<(Ipv4Addr, u16)>, flags: BindFlags) -> ConnectOptions {
+    let BindFlags { reuse_address, reuse_port } = flags;
+    let local = local.map(Into::into);
+    ConnectOptions { local, reuse_address, reuse_port, ..ConnectOptions::default() }
+}
+
+fn connect_with(
+    bench: &mut Bench,
+    remote: u16,
+    options: &ConnectOptions,
+) -> Result<Arc<TcpSocket>, Errno> {
+    let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), remote);
+    TcpSocket::connect_with(&bench.host, &mut bench.cx, to, options)
+}
+
+const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false };
+const PORT: BindFlags = BindFlags { reuse_address: false, reuse_port: true };
+
 #[test]
-fn connections_share_a_port_to_different_peers_only() {
+fn a_bound_port_is_one_connection_s_own() {
     let mut bench = Bench::new();
-    let bound = Some((OURS, 4000));
-    let first = connect(&mut bench, bound, 80).unwrap();
-    assert_eq!(connect(&mut bench, bound, 80).unwrap_err(), Errno::EADDRNOTAVAIL);
-    let second = connect(&mut bench, bound, 81).unwrap();
-    let third = connect(&mut bench, Some((SECOND, 4000)), 80).unwrap();
-    assert_eq!(bench.host.established_len(), 3);
-    for socket in [first, second, third] {
+    let local = Some((OURS, 4000));
+    let first = connect(&mut bench, local, 80).unwrap();
+    assert_eq!(connect(&mut bench, local, 81).unwrap_err(), Errno::EADDRINUSE);
+    let shared = bound(local, ADDRESS);
+    assert_eq!(connect_with(&mut bench, 81, &shared).unwrap_err(), Errno::EADDRINUSE);
+    let second = connect(&mut bench, Some((SECOND, 4000)), 80).unwrap();
+    for socket in [first, second] {
         socket.abort(&bench.host, &mut bench.cx);
     }
     assert_eq!(bench.host.established_len(), 0);
-    connect(&mut bench, bound, 80).expect("free again").abort(&bench.host, &mut bench.cx);
+    connect(&mut bench, local, 80).expect("free again").abort(&bench.host, &mut bench.cx);
+}
+
+#[test]
+fn connections_that_agree_share_a_port_to_different_peers_only() {
+    for flags in [ADDRESS, PORT] {
+        let mut bench = Bench::new();
+        let options = bound(Some((OURS, 4000)), flags);
+        let first = connect_with(&mut bench, 80, &options).unwrap();
+        assert_eq!(connect_with(&mut bench, 80, &options).unwrap_err(), Errno::EADDRNOTAVAIL);
+        let second = connect_with(&mut bench, 81, &options).unwrap();
+        assert_eq!(bench.host.established_len(), 2);
+        for socket in [first, second] {
+            socket.abort(&bench.host, &mut bench.cx);
+        }
+    }
+}
+
+/// The table of inet_bind_conflict: what the first has set, what the second has set, whether the second may listen.
+#[test]
+fn who_may_listen_beside_whom() {
+    let none = BindFlags::default();
+    let both = BindFlags { reuse_address: true, reuse_port: true };
+    for (first, second, beside_connection, beside_listener) in [
+        (none, none, false, false),
+        (none, ADDRESS, false, false),
+        (ADDRESS, none, false, false),
+        (ADDRESS, ADDRESS, true, false),
+        (PORT, ADDRESS, false, false),
+        (PORT, PORT, true, true),
+        (both, ADDRESS, true, false),
+        (both, PORT, true, true),
+    ] {
+        let mut bench = Bench::new();
+        let options = |flags: BindFlags| ListenOptions {
+            reuse_address: flags.reuse_address,
+            reuse_port: flags.reuse_port,
+            ..ListenOptions::default()
+        };
+        let listen = |bench: &mut Bench, ip: Ipv4Addr, port: u16, flags| {
+            let local = SocketAddr::from((ip, port));
+            Listener::listen_with(&bench.host, &mut bench.cx, local, &options(flags))
+        };
+        let connection =
+            connect_with(&mut bench, 80, &bound(Some((OURS, 4000)), first)).expect("free");
+        let listener = listen(&mut bench, OURS, 5000, first).expect("free");
+        for ip in [OURS, ANY] {
+            for (port, allowed) in [(4000, beside_connection), (5000, beside_listener)] {
+                let result = listen(&mut bench, ip, port, second);
+                assert_eq!(result.is_ok(), allowed, "{first:?} {second:?} {ip}:{port}");
+                if let Ok(listener) = result {
+                    listener.close(&bench.host, &mut bench.cx);
+                }
+            }
+        }
+        let elsewhere = listen(&mut bench, SECOND, 5000, second).expect("another address");
+        for listener in [listener, elsewhere] {
+            listener.close(&bench.host, &mut bench.cx);
+        }
+        connection.abort(&bench.host, &mut bench.cx);
+    }
+}
+
+#[test]
+fn a_group_shares_its_connections_by_their_flow() {
+    let mut bench = Bench::new();
+    let options =
+        |core| ListenOptions { reuse_port: true, incoming_core: core, ..ListenOptions::default() };
+    let members: Vec<_> = (0..4)
+        .map(|_| {
+            let local = SocketAddr::from((OURS, 80));
+            Listener::listen_with(&bench.host, &mut bench.cx, local, &options(None)).unwrap()
+        })
+        .collect();
+    let pick = |bench: &Bench, hash| {
+        let reader = bench.cx.reader();
+        let rcu = reader.pin();
+        let demux = bench.host.demux();
+        Arc::clone(demux.listener(&bench.host, (OURS, 80).into(), hash, &rcu).unwrap())
+    };
+    let mut rng = tcp::Rng::new(1);
+    let mut counts = [0; 4];
+    for _ in 0..4000 {
+        let hash = rng.next_u32();
+        let chosen = pick(&bench, hash);
+        assert!(Arc::ptr_eq(&chosen, &pick(&bench, hash)), "a flow has one listener");
+        counts[members.iter().position(|member| Arc::ptr_eq(member, &chosen)).unwrap()] += 1;
+    }
+    assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    // A member that wants the core of the flow has all of its flows.
+    let mine = Listener::listen_with(
+        &bench.host,
+        &mut bench.cx,
+        (OURS, 80).into(),
+        &options(Some(CoreId(0))),
+    )
+    .unwrap();
+    assert!(Arc::ptr_eq(&pick(&bench, 1 << 31), &mine));
+    for listener in members.into_iter().chain([mine]) {
+        listener.close(&bench.host, &mut bench.cx);
+    }
+    assert_eq!(bench.found(OURS, 80), None);
 }
 
 #[test]
@@ -126,12 +249,12 @@ fn chosen_ports_are_those_nobody_listens_on() {
     ports.dedup();
     assert_eq!(ports.len(), 100);
     for socket in &sockets {
-        assert!(bench.host.demux().may_connect_from(socket.local().port()));
+        assert!(bench.may_connect_from(socket.local().port()));
     }
     let listener = bench.listen(OURS, 0).unwrap();
-    assert!(!bench.host.demux().may_connect_from(listener.local().port()));
+    assert!(!bench.may_connect_from(listener.local().port()));
     listener.close(&bench.host, &mut bench.cx);
-    assert!(bench.host.demux().may_connect_from(listener.local().port()));
+    assert!(bench.may_connect_from(listener.local().port()));
     for socket in sockets {
         socket.abort(&bench.host, &mut bench.cx);
     }

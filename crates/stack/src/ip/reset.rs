@@ -1,6 +1,4 @@
-//! The answer to a segment that belongs to no connection.
-
-use std::net::SocketAddr;
+//! Answers without a socket: resets, and what requests and TIME-WAIT remnants send.
 
 use pkt::{DropReason, Packet};
 use tcp::{FourTuple, SegmentHeader};
@@ -21,12 +19,18 @@ impl Host {
         let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         tcp::reset::reply(&mut cx.tcp(), tuple, header, payload);
         cx.drop_packet(reason, packet);
+        self.reply(cx, tuple, CoreId(0));
+    }
+
+    /// Sends what is in `cx.out` for `tuple`, to which no socket with a path of its own belongs.
+    pub(crate) fn reply(&self, cx: &mut Cx, tuple: &FourTuple, core: CoreId) {
         if cx.out.is_empty() {
             return;
         }
-        let remote: SocketAddr = tuple.remote;
-        match self.route(cx, remote.ip(), Some(tuple.local.ip())) {
-            Ok(dst) => output(self, cx, &dst, tuple, CoreId(0)),
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        match self.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) {
+            Ok(dst) => output(self, cx, dst, tuple, core),
             Err(_) => discard_unroutable(cx),
         }
     }

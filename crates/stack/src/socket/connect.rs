@@ -8,21 +8,59 @@ use std::{
     sync::Arc,
 };
 
-use tcp::{FourTuple, Tcb};
+use tcp::{FourTuple, OpenParams, SocketOptions, Tcb};
 
 use super::stream::TcpSocket;
-use crate::{cx::Cx, demux::Entry, errno::Errno, host::Host, ip, route::Dst};
+use crate::{
+    cx::Cx,
+    demux::{BindFlags, Entry},
+    errno::Errno,
+    host::Host,
+    ip,
+    route::Dst,
+};
+
+/// How a connection is to be opened: what the socket calls set before `connect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Local end that the application has bound. The address may be left open (0.0.0.0), and so may the port: it is
+    /// chosen for the four-tuple, as with `IP_BIND_ADDRESS_NO_PORT`.
+    pub local: Option<SocketAddr>,
+    /// `SO_REUSEADDR`: a bound port is shared with connections that say so too, as long as the peers differ.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`: a bound port is shared with any socket that says so too.
+    pub reuse_port: bool,
+    /// What the connection starts with.
+    pub options: SocketOptions,
+}
 
 impl TcpSocket {
     /// Starts to connect to `remote`, from `local` where the application has bound one.
+    ///
+    /// # Errors
+    /// As [`connect_with`](Self::connect_with).
     pub fn connect(
         host: &Arc<Host>,
         cx: &mut Cx,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<Arc<Self>, Errno> {
+        Self::connect_with(host, cx, remote, &ConnectOptions { local, ..ConnectOptions::default() })
+    }
+
+    /// Starts to connect to `remote`.
+    ///
+    /// # Errors
+    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another owns, `EADDRNOTAVAIL` for
+    /// an address that is not ours or a four-tuple that is taken.
+    pub fn connect_with(
+        host: &Arc<Host>,
+        cx: &mut Cx,
+        remote: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Self>, Errno> {
         let entered = cx.enter(host);
-        let socket = open(host, cx, local, remote);
+        let socket = open(host, cx, remote, options);
         cx.do_softirq();
         cx.leave(entered);
         socket
@@ -32,9 +70,10 @@ impl TcpSocket {
 fn open(
     host: &Arc<Host>,
     cx: &mut Cx,
-    local: Option<SocketAddr>,
     remote: SocketAddr,
+    options: &ConnectOptions,
 ) -> Result<Arc<TcpSocket>, Errno> {
+    let local = options.local;
     host.check_up()?;
     // Linux connects to itself when asked for the unspecified address.
     let remote = match remote.ip() {
@@ -57,15 +96,15 @@ fn open(
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {
         let tuple = FourTuple { local: SocketAddr::new(source, wanted), remote };
-        return start(host, cx, tuple, &dst);
+        return start(host, cx, tuple, &dst, options);
     }
     let range = cx.sysctls().ip_local_port_range.clone();
     for port in host.ports().candidates(source, remote, &range) {
-        if !host.demux().may_connect_from(port) {
+        if !host.demux().may_connect_from(port, &cx.reader().pin()) {
             continue;
         }
         let tuple = FourTuple { local: SocketAddr::new(source, port), remote };
-        match start(host, cx, tuple, &dst) {
+        match start(host, cx, tuple, &dst, options) {
             Err(Errno::EADDRNOTAVAIL) => {}
             result => return result,
         }
@@ -79,18 +118,33 @@ fn start(
     cx: &mut Cx,
     tuple: FourTuple,
     dst: &Arc<Dst>,
+    options: &ConnectOptions,
 ) -> Result<Arc<TcpSocket>, Errno> {
     let hash = host.demux().hash(&tuple);
     let core = host.core_of_flow(hash);
     if host.demux().established(hash, &tuple, &cx.reader().pin()).is_some() {
         return Err(Errno::EADDRNOTAVAIL);
     }
-    let params = host.open_params(tuple, hash, dst, cx.now);
+    let params = OpenParams {
+        options: options.options.clone(),
+        ..host.open_params(tuple, hash, dst, cx.now)
+    };
+    let bind = BindFlags { reuse_address: options.reuse_address, reuse_port: options.reuse_port };
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
-    let socket = TcpSocket::new(host, tuple, hash, core, Box::new(tcb), Some(Arc::clone(dst)));
+    let name = (tuple, hash, core);
+    let socket = TcpSocket::new(host, name, Box::new(tcb), Some(Arc::clone(dst)), bind);
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));
-    if let Err(errno) = socket.begin(host, cx, || host.demux().insert(hash, tuple, entry)) {
+    let is_bound = options.local.is_some_and(|local| local.port() != 0);
+    let reader = cx.reader();
+    let begun = socket.begin(host, cx, || {
+        if is_bound {
+            host.demux().insert_bound(hash, tuple, entry, bind, &reader.pin())
+        } else {
+            host.demux().insert(hash, tuple, entry)
+        }
+    });
+    if let Err(errno) = begun {
         ip::discard_output(cx);
         return Err(errno);
     }

@@ -1,8 +1,11 @@
 //! Passive opens: the listener with its SYN queue and accept queue.
 //!
 //! A SYN becomes a small request in the established table; the third segment turns the request into a connection,
-//! which waits in the accept queue. Both queues are bounded: the accept queue by the backlog of `listen` (and
-//! `net.core.somaxconn`), the SYN queue by `net.ipv4.tcp_max_syn_backlog`. Linux: net/ipv4/inet_connection_sock.c.
+//! which waits in the accept queue. Both queues are bounded by the backlog of `listen` (and `net.core.somaxconn`), the
+//! SYN queue by `net.ipv4.tcp_max_syn_backlog` as well. When the SYN queue is full, SYNs are answered with cookies
+//! (`net.ipv4.tcp_syncookies`) and nothing is kept. Linux: net/ipv4/inet_connection_sock.c, tcp_conn_request.
+//!
+//! Not here: which listener a segment is for (`demux`), requests (`request`, `syn_queue`).
 
 use std::{
     collections::VecDeque,
@@ -10,39 +13,99 @@ use std::{
     ops::RangeInclusive,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
-use pkt::{DropReason, Packet};
+use pkt::{DropReason, Instant, Packet};
 use sync::EventCount;
-use tcp::{Counter as TcpCounter, Flags, FourTuple, SegmentHeader, SeqNum};
+use tcp::{
+    Counter as TcpCounter, Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum,
+    SocketOptions, syn_cookie::COOKIE_LIFETIME_SECONDS,
+};
 
-use super::{request::RequestSocket, stream::TcpSocket};
-use crate::{counters::Counter, cx::Cx, errno::Errno, host::Host, sysctl::Sysctls};
+use super::{request::RequestSocket, stream::TcpSocket, syn_queue::SynQueue};
+use crate::{
+    core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host, ip,
+    route::Dst, sysctl::Sysctls,
+};
+
+/// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
+pub const BACKLOG_DEFAULT: u32 = 128;
+
+/// How a listener is to be made: what the socket calls set before `listen`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128, as `std::net`.
+    pub backlog: u32,
+    /// `SO_REUSEADDR`: connections that are left of an earlier listener do not keep the port. Default on, as
+    /// `std::net`.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`: listeners that all set it share the port, and connections are spread over them by their flow.
+    /// Default off.
+    pub reuse_port: bool,
+    /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core come here first. Default none.
+    pub incoming_core: Option<CoreId>,
+    /// What every connection starts with.
+    pub options: SocketOptions,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            backlog: BACKLOG_DEFAULT,
+            reuse_address: true,
+            reuse_port: false,
+            incoming_core: None,
+            options: SocketOptions::default(),
+        }
+    }
+}
 
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
     local: SocketAddr,
+    flags: BindFlags,
+    incoming_core: Option<CoreId>,
     /// Connections that may wait for `accept`.
     backlog: usize,
-    /// Requests in the table. A gauge; the bound is checked against it before a request is made.
-    requests: AtomicUsize,
+    /// What every connection starts with.
+    options: SocketOptions,
+    syn_queue: SynQueue,
     accept_queue: Mutex<VecDeque<Arc<TcpSocket>>>,
     /// Length of `accept_queue`, to look without the lock.
     waiting: AtomicUsize,
+    /// When the last cookie was sent, in nanoseconds; 0 for never. Relaxed: an ACK that misses it is repeated.
+    cookie_sent_ns: AtomicU64,
     closed: AtomicBool,
     acceptors: EventCount,
 }
 
 impl Listener {
-    /// Listens on `local`; port 0 takes any free port. `backlog` is limited by `net.core.somaxconn`.
+    /// Listens on `local` with the defaults of [`ListenOptions`]; port 0 takes any free port.
+    ///
+    /// # Errors
+    /// As [`listen_with`](Self::listen_with).
     pub fn listen(
         host: &Arc<Host>,
         cx: &mut Cx,
-        mut local: SocketAddr,
+        local: SocketAddr,
         backlog: u32,
+    ) -> Result<Arc<Self>, Errno> {
+        Self::listen_with(host, cx, local, &ListenOptions { backlog, ..ListenOptions::default() })
+    }
+
+    /// Listens on `local`; port 0 takes any free port.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for an address that is not ours, `EADDRINUSE` as bind(2) and listen(2) decide it, `ENETDOWN`.
+    pub fn listen_with(
+        host: &Arc<Host>,
+        cx: &mut Cx,
+        mut local: SocketAddr,
+        options: &ListenOptions,
     ) -> Result<Arc<Self>, Errno> {
         host.check_up()?;
         if !local.ip().is_unspecified() && !host.is_local(local.ip()) {
@@ -54,7 +117,7 @@ impl Listener {
             if any_port {
                 local.set_port(unused_port(host, cx, local, &sysctls.ip_local_port_range)?);
             }
-            let listener = Arc::new(Self::new(&sysctls, local, backlog));
+            let listener = Arc::new(Self::new(&sysctls, local, options));
             match host.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
                 // Another thread has taken the port since it was looked for.
@@ -66,13 +129,21 @@ impl Listener {
         Ok(listener)
     }
 
-    fn new(sysctls: &Sysctls, local: SocketAddr, backlog: u32) -> Self {
+    fn new(sysctls: &Sysctls, local: SocketAddr, options: &ListenOptions) -> Self {
+        let backlog = options.backlog.clamp(1, sysctls.somaxconn);
         Self {
             local,
-            backlog: backlog.clamp(1, sysctls.somaxconn) as usize,
-            requests: AtomicUsize::new(0),
+            flags: BindFlags {
+                reuse_address: options.reuse_address,
+                reuse_port: options.reuse_port,
+            },
+            incoming_core: options.incoming_core,
+            backlog: backlog as usize,
+            options: options.options.clone(),
+            syn_queue: SynQueue::new(),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
+            cookie_sent_ns: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             acceptors: EventCount::new(),
         }
@@ -84,7 +155,26 @@ impl Listener {
         self.local
     }
 
+    /// Whom it shares its port with.
+    pub(crate) const fn flags(&self) -> BindFlags {
+        self.flags
+    }
+
+    /// The core whose connections it wants.
+    pub(crate) const fn incoming_core(&self) -> Option<CoreId> {
+        self.incoming_core
+    }
+
+    /// Half-open connections.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.syn_queue.len()
+    }
+
     /// Takes the oldest finished connection; `EAGAIN` when there is none.
+    ///
+    /// # Errors
+    /// `EAGAIN`, or `EINVAL` once it is closed.
     pub fn accept(&self) -> Result<Arc<TcpSocket>, Errno> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Errno::EINVAL);
@@ -107,13 +197,16 @@ impl Listener {
         &self.acceptors
     }
 
-    /// Stops listening; connections nobody accepted are reset, as Linux does.
+    /// Stops listening. Half-open connections are forgotten, connections nobody accepted are reset, as Linux does.
     pub fn close(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
         if self.closed.swap(true, Ordering::AcqRel) {
             // The port may be another listener's by now.
             return;
         }
         host.demux().unlisten(&cx.reader(), self);
+        for request in self.syn_queue.close().iter().filter_map(std::sync::Weak::upgrade) {
+            request.give_up(host);
+        }
         let abandoned = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             self.waiting.store(0, Ordering::Release);
@@ -132,7 +225,7 @@ impl Listener {
         self: &Arc<Self>,
         host: &Host,
         cx: &mut Cx,
-        (tuple, hash): (FourTuple, u32),
+        name: (FourTuple, u32),
         iss_min: Option<SeqNum>,
         header: &SegmentHeader,
         packet: Packet,
@@ -142,50 +235,139 @@ impl Listener {
             return cx.drop_packet(DropReason::TcpReset, packet);
         }
         if header.has(Flags::ACK) {
-            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+            return self.third_segment(host, cx, name, header, packet);
         }
-        if !header.has(Flags::SYN) {
+        if !header.has(Flags::SYN) || header.has(Flags::FIN) {
             return cx.drop_packet(DropReason::TcpFlags, packet);
         }
-        match self.admit(cx.sysctls().tcp_max_syn_backlog) {
-            Ok(()) => RequestSocket::open(host, cx, self, (tuple, hash), iss_min, header, packet),
+        match self.admit(cx, iss_min.is_some()) {
+            Ok(Answer::Request) => {
+                RequestSocket::open(host, cx, self, name, iss_min, header, packet);
+            }
+            Ok(Answer::Cookie) => self.send_cookie(host, cx, name, header, packet),
             Err(reason) => {
-                let counters = &cx.counters().tcp;
-                counters.add(TcpCounter::TcpExtListenDrops, 1);
-                counters.add(
-                    match reason {
-                        DropReason::ListenOverflow => TcpCounter::TcpExtListenOverflows,
-                        _ => TcpCounter::TcpExtTCPReqQFullDrop,
-                    },
-                    1,
-                );
+                cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
                 cx.drop_packet(reason, packet);
             }
         }
     }
 
-    /// Room for one more SYN among `syn_backlog`? A full accept queue refuses new ones first, as in Linux.
-    fn admit(&self, syn_backlog: u32) -> Result<(), DropReason> {
+    /// Requests that may wait for their third segment.
+    pub(super) fn syn_backlog(&self, cx: &Cx) -> usize {
+        self.backlog.min(cx.sysctls().tcp_max_syn_backlog as usize)
+    }
+
+    /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
+    /// cookie can promise.
+    fn admit(&self, cx: &Cx, reopens: bool) -> Result<Answer, DropReason> {
+        let counters = &cx.counters().tcp;
+        let policy = cx.sysctls().tcp_syncookies;
+        let full = self.syn_queue.len() >= self.syn_backlog(cx);
+        let answer = if full || (policy == 2 && !reopens) {
+            if policy == 0 || reopens {
+                counters.add(TcpCounter::TcpExtTCPReqQFullDrop, 1);
+                return Err(DropReason::SynQueueFull);
+            }
+            counters.add(TcpCounter::TcpExtTCPReqQFullDoCookies, 1);
+            Answer::Cookie
+        } else {
+            Answer::Request
+        };
         if self.is_accept_queue_full() {
+            counters.add(TcpCounter::TcpExtListenOverflows, 1);
             return Err(DropReason::ListenOverflow);
         }
-        if self.requests.load(Ordering::Relaxed) >= syn_backlog as usize {
-            return Err(DropReason::SynQueueFull);
+        Ok(answer)
+    }
+
+    fn send_cookie(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        (tuple, hash): (FourTuple, u32),
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
+            return cx.drop_packet(DropReason::IpNoRoute, packet);
+        };
+        let params = self.open_params(host, (tuple, hash), dst, cx.now);
+        let mut tcx = cx.tcp();
+        if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, host.syn_cookies()) {
+            return cx.drop_packet(reason, packet);
         }
-        Ok(())
+        cx.pool.free(packet);
+        self.note_cookie(cx.now);
+        ip::output(host, cx, dst, &tuple, host.core_of_flow(hash));
+    }
+
+    /// Written at most once a second: the line is shared.
+    fn note_cookie(&self, now: Instant) {
+        let sent = Instant::from_nanos(self.cookie_sent_ns.load(Ordering::Relaxed));
+        if now.checked_duration_since(sent).is_some_and(|age| age >= Duration::from_secs(1)) {
+            self.cookie_sent_ns.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    fn expects_cookies(&self, cx: &Cx) -> bool {
+        let sent = self.cookie_sent_ns.load(Ordering::Relaxed);
+        cx.sysctls().tcp_syncookies != 0
+            && sent != 0
+            && cx.now - Instant::from_nanos(sent) <= Duration::from_secs(COOKIE_LIFETIME_SECONDS)
+    }
+
+    /// An ACK for no connection: a cookie that comes back, or somebody to be reset.
+    fn third_segment(
+        self: &Arc<Self>,
+        host: &Host,
+        cx: &mut Cx,
+        (tuple, hash): (FourTuple, u32),
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        if header.has(Flags::SYN) || !self.expects_cookies(cx) {
+            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+        }
+        let params = {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
+                return cx.drop_packet(DropReason::IpNoRoute, packet);
+            };
+            self.open_params(host, (tuple, hash), dst, cx.now)
+        };
+        let tcx = cx.tcp();
+        let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {
+            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+        };
+        RequestSocket::open_from_cookie(host, cx, self, (tuple, hash), request, (header, packet));
+    }
+
+    /// What a connection to this listener starts with.
+    pub(super) fn open_params(
+        &self,
+        host: &Host,
+        (tuple, hash): (FourTuple, u32),
+        dst: &Dst,
+        now: Instant,
+    ) -> OpenParams {
+        OpenParams { options: self.options.clone(), ..host.open_params(tuple, hash, dst, now) }
+    }
+
+    /// What every connection of this listener starts with.
+    pub(super) const fn options(&self) -> &SocketOptions {
+        &self.options
+    }
+
+    pub(super) const fn syn_queue(&self) -> &SynQueue {
+        &self.syn_queue
     }
 
     /// Linux's `sk_acceptq_is_full`: one more than the backlog may wait.
     pub(super) fn is_accept_queue_full(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > self.backlog
-    }
-
-    pub(super) fn request_added(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn request_gone(&self) {
-        self.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -215,7 +397,16 @@ impl Listener {
     }
 }
 
-/// A port nobody listens on.
+/// What a SYN gets.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// A request that waits for the third segment.
+    Request,
+    /// A number that says everything: nothing waits.
+    Cookie,
+}
+
+/// A port nobody uses.
 fn unused_port(
     host: &Host,
     cx: &mut Cx,
@@ -226,5 +417,6 @@ fn unused_port(
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
     let candidates = host.ports().candidates(local.ip(), remote, range);
-    host.demux().unused_port(candidates).ok_or(Errno::EADDRINUSE)
+    let reader = cx.reader();
+    host.demux().unused_port(candidates, &reader.pin()).ok_or(Errno::EADDRINUSE)
 }

@@ -1,20 +1,23 @@
 //! A passive open in SYN-RECEIVED: small, because a peer can make many of them for free.
 //!
-//! Lives in the established table under its four-tuple until the third segment, a reset or the last SYN-ACK timeout.
-//! Linux: `struct request_sock`, `tcp_check_req`.
+//! Lives in the established table under its four-tuple until the third segment, a reset or the last SYN-ACK timeout, or
+//! until its listener closes. Whoever sets `done` ends it, once: takes it out of the listener's SYN queue and replaces or
+//! removes its entry. Linux: `struct request_sock`, `tcp_check_req`.
+//!
+//! Not here: SYNs that are answered with a cookie (`listener`).
 
 use std::sync::{
     Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use pkt::{DropReason, Packet, Verdict};
 use tcp::{
-    FourTuple, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum,
-    SocketOptions, Tcb,
+    Counter as TcpCounter, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict,
+    SegmentHeader, SeqNum, Tcb,
 };
 
-use super::{listener::Listener, stream::TcpSocket};
+use super::{listener::Listener, stream::TcpSocket, syn_queue::Refused};
 use crate::{
     core::{CoreId, TimerEntry},
     cx::Cx,
@@ -22,6 +25,9 @@ use crate::{
     host::Host,
     ip,
 };
+
+/// Not in the SYN queue: a cookie that came back stays for one segment only.
+const NO_SLOT: usize = usize::MAX;
 
 /// A half-open connection.
 #[derive(Debug)]
@@ -31,9 +37,12 @@ pub(crate) struct RequestSocket {
     core: CoreId,
     this: Weak<Self>,
     listener: Arc<Listener>,
+    /// Its place in the listener's SYN queue. Written once, before the table leads to this object. Relaxed: the table
+    /// orders it.
+    slot: AtomicUsize,
     /// Held for one segment or timer only, and never while segments go out.
     request: Mutex<Request>,
-    /// Turned into a connection, or given up; whoever sets it has removed the request from its listener's count.
+    /// Turned into a connection, or given up.
     done: AtomicBool,
 }
 
@@ -48,10 +57,12 @@ impl RequestSocket {
         header: &SegmentHeader,
         packet: Packet,
     ) {
-        let Ok(dst) = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip())) else {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let mut params = host.open_params(tuple, hash, &dst, cx.now);
+        let mut params = listener.open_params(host, (tuple, hash), dst, cx.now);
         if let Some(iss_min) = iss_min
             && params.iss.lt(iss_min)
         {
@@ -62,27 +73,74 @@ impl RequestSocket {
             Ok(request) => request,
             Err(reason) => return cx.drop_packet(reason, packet),
         };
-        cx.pool.free(packet);
-        let core = host.core_of_flow(hash);
         let deadline = request.deadline();
-        let socket = Arc::new_cyclic(|this| Self {
+        let socket = Self::new(host, listener, (tuple, hash), request);
+        if let Err(reason) = socket.register(host, listener.syn_backlog(cx)) {
+            ip::discard_output(cx);
+            cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
+            return cx.drop_packet(reason, packet);
+        }
+        cx.pool.free(packet);
+        host.core(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
+        ip::output(host, cx, dst, &tuple, socket.core);
+    }
+
+    /// A cookie came back: the request it stands for takes the segment that brought it, and is gone with it.
+    pub(super) fn open_from_cookie(
+        host: &Host,
+        cx: &mut Cx,
+        listener: &Arc<Listener>,
+        (tuple, hash): (FourTuple, u32),
+        request: Request,
+        (header, packet): (&SegmentHeader, Packet),
+    ) {
+        let socket = Self::new(host, listener, (tuple, hash), request);
+        if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
+            // Another core has had the same segment a moment ago.
+            return cx.drop_packet(DropReason::TcpClosed, packet);
+        }
+        socket.segment(host, cx, header, packet);
+        socket.give_up(host);
+    }
+
+    fn new(
+        host: &Host,
+        listener: &Arc<Listener>,
+        (tuple, hash): (FourTuple, u32),
+        request: Request,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
             tuple,
             hash,
-            core,
+            core: host.core_of_flow(hash),
             this: this.clone(),
             listener: Arc::clone(listener),
+            slot: AtomicUsize::new(NO_SLOT),
             request: Mutex::new(request),
             done: AtomicBool::new(false),
-        });
-        listener.request_added();
-        if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
+        })
+    }
+
+    /// Takes its place in the SYN queue and in the table, or neither.
+    fn register(self: &Arc<Self>, host: &Host, limit: usize) -> Result<(), DropReason> {
+        let syn_queue = self.listener.syn_queue();
+        let slot = syn_queue.add(self.this.clone(), limit).map_err(|refused| match refused {
+            Refused::Closed => DropReason::TcpClosed,
+            Refused::Full => DropReason::SynQueueFull,
+        })?;
+        self.slot.store(slot, Ordering::Relaxed);
+        if host.demux().insert(self.hash, self.tuple, Entry::Request(Arc::clone(self))).is_err() {
             // Another core answered the same SYN a moment ago; its SYN-ACK is the one that counts.
-            listener.request_gone();
-            ip::discard_output(cx);
-            return;
+            self.give_up(host);
+            return Err(DropReason::TcpInvalidSyn);
         }
-        host.core(core).arm(deadline, TimerEntry::Request(socket.this.clone()));
-        ip::output(host, cx, &dst, &tuple, core);
+        if self.done.load(Ordering::Acquire) {
+            // The listener was closed since, and may have looked for the entry before it was there. If not, the lock of
+            // the table has brought us its `done`, or it has found the entry.
+            self.remove_entry(host);
+            return Err(DropReason::TcpClosed);
+        }
+        Ok(())
     }
 
     /// Softirq: a segment for this half-open connection.
@@ -93,27 +151,23 @@ impl RequestSocket {
         header: &SegmentHeader,
         packet: Packet,
     ) {
-        if self.listener.is_closed() {
-            self.give_up(host);
-            return host.reply_with_reset(cx, &self.tuple, header, DropReason::TcpClosed, packet);
-        }
         let has_room = !self.listener.is_accept_queue_full();
         let verdict = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
                 drop(request);
-                // The sender repeats what we cannot place; by then the table leads to the connection.
+                // The sender repeats what we cannot place; by then the table leads to the connection, or to nobody.
                 return cx.drop_packet(DropReason::TcpClosed, packet);
             }
             let mut tcx = cx.tcp();
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
-                // Its timer, or a reset on another core, may have given the request up just now.
+                // Its timer, or its listener on another core, may have given the request up just now.
                 RequestVerdict::Establish(packet) if self.done.swap(true, Ordering::AcqRel) => {
                     Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
                 }
                 RequestVerdict::Establish(packet) => {
-                    Ok((request.to_tcb(&tcx, &SocketOptions::default()), packet))
+                    Ok((request.to_tcb(&tcx, self.listener.options()), packet))
                 }
                 other => Err(other),
             }
@@ -136,9 +190,10 @@ impl RequestSocket {
         header: &SegmentHeader,
         packet: Packet,
     ) {
-        self.listener.request_gone();
+        self.leave_queue();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
-        let socket = TcpSocket::new(host, self.tuple, self.hash, self.core, Box::new(tcb), None);
+        let name = (self.tuple, self.hash, self.core);
+        let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.listener.flags());
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, || {
             host.demux().replace(self.hash, self.tuple, entry);
@@ -164,9 +219,6 @@ impl RequestSocket {
 
     /// Softirq: time to repeat the SYN-ACK, or to give up.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
-        if self.listener.is_closed() {
-            return self.give_up(host);
-        }
         let next = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
@@ -196,21 +248,27 @@ impl RequestSocket {
     }
 
     fn transmit(&self, host: &Host, cx: &mut Cx) {
-        if cx.out.is_empty() {
-            return;
-        }
-        match host.route(cx, self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
-            Ok(dst) => ip::output(host, cx, &dst, &self.tuple, self.core),
-            Err(_) => ip::discard_unroutable(cx),
+        host.reply(cx, &self.tuple, self.core);
+    }
+
+    /// Ends it without a connection. Nothing is sent.
+    pub(super) fn give_up(&self, host: &Host) {
+        if !self.done.swap(true, Ordering::AcqRel) {
+            self.leave_queue();
+            self.remove_entry(host);
         }
     }
 
-    fn give_up(&self, host: &Host) {
-        if !self.done.swap(true, Ordering::AcqRel) {
-            self.listener.request_gone();
-            host.demux().remove(self.hash, &self.tuple, |entry| {
-                matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
-            });
+    fn leave_queue(&self) {
+        match self.slot.load(Ordering::Relaxed) {
+            NO_SLOT => {}
+            slot => self.listener.syn_queue().remove(slot),
         }
+    }
+
+    fn remove_entry(&self, host: &Host) {
+        host.demux().remove(self.hash, &self.tuple, |entry| {
+            matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
+        });
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     core::{CoreId, TimerEntry},
     counters::Counter,
     cx::Cx,
-    demux::Entry,
+    demux::{BindFlags, Entry},
     errno::Errno,
     host::Host,
     ip,
@@ -59,6 +59,8 @@ pub struct TcpSocket {
     core: CoreId,
     /// Both ends are this host.
     over_loopback: bool,
+    /// Who else may bind its local end.
+    bind: BindFlags,
     this: Weak<Self>,
     // Written by the holder, read by anybody.
     /// `Readiness` bits as of the last change. Written under the lock, read by waiters without it.
@@ -97,11 +99,10 @@ pub(crate) struct StreamState {
 impl TcpSocket {
     pub(super) fn new(
         host: &Host,
-        tuple: FourTuple,
-        hash: u32,
-        core: CoreId,
+        (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
         dst: Option<Arc<Dst>>,
+        bind: BindFlags,
     ) -> Arc<Self> {
         let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
         Arc::new_cyclic(|this| Self {
@@ -109,6 +110,7 @@ impl TcpSocket {
             hash,
             core,
             over_loopback: host.is_local(tuple.remote.ip()),
+            bind,
             this: this.clone(),
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
@@ -124,6 +126,10 @@ impl TcpSocket {
 
     pub(crate) const fn tuple(&self) -> &FourTuple {
         &self.tuple
+    }
+
+    pub(crate) const fn bind_flags(&self) -> BindFlags {
+        self.bind
     }
 
     pub(crate) const fn is_over_loopback(&self) -> bool {
@@ -437,7 +443,8 @@ impl StreamState {
         let remnant = TimeWait::from_tcb(&self.tcb, cx.now);
         self.tcb.release_time_wait(&mut cx.tcp());
         if host.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
-            let time_wait = TimeWaitSocket::new(socket.tuple, socket.hash, socket.core, remnant);
+            let name = (socket.tuple, socket.hash, socket.core);
+            let time_wait = TimeWaitSocket::new(name, remnant, socket.bind);
             host.demux().replace(
                 socket.hash,
                 socket.tuple,

@@ -13,9 +13,8 @@ use tcp::{FourTuple, SegmentHeader, TimeWait, TimeWaitVerdict};
 use crate::{
     core::{CoreId, TimerEntry},
     cx::Cx,
-    demux::Entry,
+    demux::{BindFlags, Entry},
     host::Host,
-    ip,
 };
 
 /// A connection in TIME-WAIT.
@@ -24,6 +23,8 @@ pub(crate) struct TimeWaitSocket {
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
+    /// Who else may bind its local end.
+    bind: BindFlags,
     this: Weak<Self>,
     /// Held for one segment or timer only.
     remnant: Mutex<TimeWait>,
@@ -31,11 +32,16 @@ pub(crate) struct TimeWaitSocket {
 }
 
 impl TimeWaitSocket {
-    pub(super) fn new(tuple: FourTuple, hash: u32, core: CoreId, remnant: TimeWait) -> Arc<Self> {
+    pub(super) fn new(
+        (tuple, hash, core): (FourTuple, u32, CoreId),
+        remnant: TimeWait,
+        bind: BindFlags,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
             core,
+            bind,
             this: this.clone(),
             remnant: Mutex::new(remnant),
             done: AtomicBool::new(false),
@@ -55,12 +61,7 @@ impl TimeWaitSocket {
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
             remnant.on_segment(&mut cx.tcp(), header, payload)
         };
-        if !cx.out.is_empty() {
-            match host.route(cx, self.tuple.remote.ip(), Some(self.tuple.local.ip())) {
-                Ok(dst) => ip::output(host, cx, &dst, &self.tuple, self.core),
-                Err(_) => ip::discard_unroutable(cx),
-            }
-        }
+        host.reply(cx, &self.tuple, self.core);
         match verdict {
             TimeWaitVerdict::Keep => cx.drop_packet(DropReason::TcpTimeWait, packet),
             TimeWaitVerdict::Closed => {
@@ -71,7 +72,7 @@ impl TimeWaitSocket {
                 self.end(host);
                 let reader = cx.reader();
                 let rcu = reader.pin();
-                match host.demux().listener(self.tuple.local, &rcu) {
+                match host.demux().listener(host, self.tuple.local, self.hash, &rcu) {
                     Some(listener) => {
                         let name = (self.tuple, self.hash);
                         listener.segment(host, cx, name, Some(iss), header, packet);
@@ -93,18 +94,24 @@ impl TimeWaitSocket {
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
             host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
-        } else {
+        } else if self.end(host) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTW, 1);
-            self.end(host);
         }
     }
 
-    fn end(&self, host: &Host) {
-        if !self.done.swap(true, Ordering::AcqRel) {
+    pub(crate) const fn bind_flags(&self) -> BindFlags {
+        self.bind
+    }
+
+    /// Ends the wait; false if it had ended.
+    fn end(&self, host: &Host) -> bool {
+        let ends = !self.done.swap(true, Ordering::AcqRel);
+        if ends {
             host.demux().remove(self.hash, &self.tuple, |entry| {
                 matches!(entry, Entry::TimeWait(remnant) if std::ptr::eq(&raw const **remnant, self))
             });
             host.time_wait_release();
         }
+        ends
     }
 }

@@ -74,7 +74,9 @@ fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<()
 pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     // The SYN alone is acknowledged here: nothing else was sent before.
     tcb.snd_una = tcb.iss + 1;
-    let rtt = if tcb.recovery.handshake_was_lossy() {
+    let rtt = if tcb.recovery.handshake_is_unsampled() {
+        None
+    } else if tcb.recovery.handshake_was_lossy() {
         timestamp_rtt(tcb, segment, cx.now)
     } else {
         Some(cx.now - tcb.last_sent_at)

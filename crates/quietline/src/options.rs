@@ -1,0 +1,132 @@
+//! Builders for sockets that want more than the defaults: what `setsockopt` and `bind` say before `listen` and `connect`.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use stack::core::CoreId;
+pub use tcp::SocketOptions;
+
+use crate::{clock, listener::TcpListener, running::Stack, stream::TcpStream};
+
+/// How to listen. Made by [`TcpListener::options`]; every method takes and returns it.
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until listen()"]
+pub struct ListenOptions {
+    inner: stack::socket::ListenOptions,
+}
+
+impl ListenOptions {
+    /// Connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128.
+    pub const fn backlog(mut self, connections: u32) -> Self {
+        self.inner.backlog = connections;
+        self
+    }
+
+    /// `SO_REUSEADDR`: connections left of an earlier listener do not keep the port. Default on, as in `std::net`.
+    pub const fn reuse_address(mut self, on: bool) -> Self {
+        self.inner.reuse_address = on;
+        self
+    }
+
+    /// `SO_REUSEPORT`: listeners that all set it share the port; each connection goes to one of them, by its flow.
+    /// Default off. A listener that closes resets the connections it has not accepted, the others keep theirs.
+    pub const fn reuse_port(mut self, on: bool) -> Self {
+        self.inner.reuse_port = on;
+        self
+    }
+
+    /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of core number `core`. One
+    /// listener and one accepting thread per core never meet.
+    pub const fn incoming_core(mut self, core: u16) -> Self {
+        self.inner.incoming_core = Some(CoreId(core));
+        self
+    }
+
+    /// What every accepted connection starts with.
+    pub fn socket_options(mut self, options: SocketOptions) -> Self {
+        self.inner.options = options;
+        self
+    }
+
+    /// Listens on `local`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` as Linux decides it, or `EADDRNOTAVAIL` for an address that is not ours.
+    pub fn listen(&self, stack: &Stack, local: SocketAddr) -> io::Result<TcpListener> {
+        TcpListener::listen(stack, local, &self.inner)
+    }
+}
+
+/// How to connect. Made by [`TcpStream::options`]; every method takes and returns it.
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until connect()"]
+pub struct ConnectOptions {
+    inner: stack::socket::ConnectOptions,
+}
+
+impl ConnectOptions {
+    /// Connects from this address and port. 0.0.0.0 leaves the address open. Port 0 leaves the port open until the
+    /// four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that ports are shared between destinations.
+    pub const fn bind(mut self, local: SocketAddr) -> Self {
+        self.inner.local = Some(local);
+        self
+    }
+
+    /// `SO_REUSEADDR`: a bound port is shared with connections that set it too, TIME-WAIT included, as long as the
+    /// peers differ. Default off.
+    pub const fn reuse_address(mut self, on: bool) -> Self {
+        self.inner.reuse_address = on;
+        self
+    }
+
+    /// `SO_REUSEPORT`: a bound port is shared with sockets that set it too. Default off.
+    pub const fn reuse_port(mut self, on: bool) -> Self {
+        self.inner.reuse_port = on;
+        self
+    }
+
+    /// What the connection starts with.
+    pub fn socket_options(mut self, options: SocketOptions) -> Self {
+        self.inner.options = options;
+        self
+    }
+
+    /// Connects to `remote` and waits until the connection is established.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`]; `EADDRINUSE` for a bound port that another socket owns.
+    pub fn connect(&self, stack: &Stack, remote: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::start(stack, remote, &self.inner)?;
+        stream.wait_connected(None)?;
+        Ok(stream)
+    }
+
+    /// Connects and waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` for a zero timeout.
+    pub fn connect_timeout(
+        &self,
+        stack: &Stack,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        if timeout.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"));
+        }
+        let deadline = clock::now() + timeout;
+        let stream = TcpStream::start(stack, remote, &self.inner)?;
+        stream.wait_connected(Some(deadline))?;
+        Ok(stream)
+    }
+
+    /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
+    /// [`TcpStream::take_error`] tells a failure.
+    ///
+    /// # Errors
+    /// What can be told without waiting: no route, no port.
+    pub fn connect_nonblocking(&self, stack: &Stack, remote: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::start(stack, remote, &self.inner)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+}
