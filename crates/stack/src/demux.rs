@@ -55,7 +55,8 @@ impl BindFlags {
     /// Linux's `inet_bind_conflict` for two sockets on addresses that overlap.
     const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
         let address = self.reuse_address && owner.reuse_address && !listening;
-        !address && !(self.reuse_port && owner.reuse_port)
+        let port = self.reuse_port && owner.reuse_port;
+        !(address || port)
     }
 }
 

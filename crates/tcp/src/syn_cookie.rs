@@ -146,7 +146,6 @@ const fn sizes(tuple: &FourTuple) -> &'static [u16; 4] {
     if tuple.is_ipv4() { &MSS_V4 } else { &MSS_V6 }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "slots are compared modulo 256")]
 fn slot_of(now: Instant) -> u32 {
     (now.as_nanos() / (SLOT_SECONDS * 1_000_000_000)) as u32
 }
