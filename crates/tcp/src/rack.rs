@@ -85,11 +85,6 @@ impl Rack {
         self.persist = PERSIST_RECOVERIES;
     }
 
-    /// A timeout proved needless: what its retransmissions said of the order of arrivals is out of date.
-    pub(crate) fn forget_newest(&mut self) {
-        self.newest = None;
-    }
-
     /// A recovery ended.
     pub(crate) fn on_recovery_end(&mut self) {
         self.persist = self.persist.saturating_sub(1);
@@ -108,6 +103,13 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     if acked.duplicate.is_some() {
         tcb.recovery.rack.on_duplicate(tcb.snd_una, tcb.snd_nxt);
     }
+}
+
+/// A reduction was taken back: what the needless retransmissions said of the order of arrivals is out of date. What is
+/// known of the originals stays, or nothing would ever tell of the holes between those that arrived.
+pub(crate) fn forget_retransmissions(tcb: &mut Tcb) {
+    tcb.recovery.rack.newest = tcb.send_queue.newest_sacked_original();
+    tcb.recovery.rack.rtt = tcb.rtt.srtt().unwrap_or(Duration::ZERO);
 }
 
 /// RFC 8985 §6.2 step 4: how much later than a lost transmission the one that proves it left.

@@ -16,7 +16,7 @@ use crate::{
     acked::Acked,
     counters::Counter,
     cx::Cx,
-    input,
+    input, rack,
     seq::SeqNum,
     tcb::{Tcb, TcbFlags},
 };
@@ -92,7 +92,7 @@ pub(super) fn revert(tcb: &mut Tcb, cx: &Cx<'_>, counter: Counter) {
     tcb.recovery.frto = Frto::Off;
     tcb.congestion.undo();
     tcb.send_queue.unmark_lost();
-    tcb.recovery.rack.forget_newest();
+    rack::forget_retransmissions(tcb);
     tcb.rtt.reset_backoff();
 }
 

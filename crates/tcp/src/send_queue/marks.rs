@@ -15,7 +15,10 @@
 use pkt::{Instant, Pool};
 
 use super::{EntryFlags, SendQueue};
-use crate::{acked::Acked, seq::SeqNum};
+use crate::{
+    acked::{Acked, Transmission},
+    seq::SeqNum,
+};
 
 /// Charge of the queue above the send buffer at which no entry is cut for SACK any more: two superframes' worth.
 const SPLIT_SLACK: u32 = 2 << 16;
@@ -176,6 +179,18 @@ impl SendQueue {
             entry.flags -= EntryFlags::LOST;
         }
         self.lost_bytes = 0;
+    }
+
+    /// The transmission that left last of those which the peer reports and which were made once only.
+    pub(crate) fn newest_sacked_original(&self) -> Option<Transmission> {
+        let sent = self.entries.iter().take(self.sent);
+        let originals = sent.filter(|entry| {
+            entry.flags & (EntryFlags::SACKED | EntryFlags::EVER_RETRANSMITTED)
+                == EntryFlags::SACKED
+        });
+        let made = originals
+            .map(|entry| Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() });
+        made.reduce(|newest, this| if this.is_after(&newest) { this } else { newest })
     }
 
     /// The peer has dropped data that it had reported (RFC 2018 §8): nothing is believed any more.
