@@ -152,10 +152,27 @@ impl TcpStream {
     }
 
     fn recv(&self, buf: &mut [u8], peek: bool) -> io::Result<usize> {
-        let Shared { stack, socket, read_timeout_ns, .. } = &*self.shared;
-        self.blocking(Readiness::READ, read_timeout_ns, || {
+        let Shared { stack, socket, read_timeout_ns, nonblocking, .. } = &*self.shared;
+        let mut got = self.blocking(Readiness::READ, read_timeout_ns, || {
             with_cx(|cx| socket.recv(stack.host(), cx, buf, peek))
-        })
+        })?;
+        // SO_RCVLOWAT: a blocking read waits for as much, or for all it wants, or for the end.
+        let target = buf.len().min(socket.rcvlowat() as usize);
+        while got < target && got > 0 && !peek && !nonblocking.load(Ordering::Relaxed) {
+            if socket.readiness().contains(Readiness::ERROR) {
+                // The next call's: reporting takes it.
+                break;
+            }
+            let rest = &mut buf[got..];
+            match self.blocking(Readiness::READ, read_timeout_ns, || {
+                with_cx(|cx| socket.recv(stack.host(), cx, rest, false))
+            }) {
+                Ok(more @ 1..) => got += more,
+                // What was read is answered first.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        Ok(got)
     }
 
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -275,6 +292,24 @@ impl TcpStream {
             tcb.set_keepalive(cx, keepalive);
         });
         Ok(())
+    }
+
+    /// How many bytes a blocking read waits for, and make the stream readable (`SO_RCVLOWAT`); 1 by default. Bounded by
+    /// half of the largest receive buffer.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn set_rcvlowat(&self, bytes: u32) -> io::Result<()> {
+        self.shared.with_tcb(|tcb, cx| tcb.set_rcvlowat(cx, bytes));
+        Ok(())
+    }
+
+    /// How many bytes a blocking read waits for (`SO_RCVLOWAT`).
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn rcvlowat(&self) -> io::Result<u32> {
+        Ok(self.shared.socket.rcvlowat())
     }
 
     /// Takes the pending error (`SO_ERROR`).

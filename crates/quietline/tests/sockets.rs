@@ -108,6 +108,30 @@ mod tests {
     }
 
     #[test]
+    fn a_read_waits_for_the_low_water_mark_and_for_no_more_than_it_wants() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        b.set_rcvlowat(1000).unwrap();
+        assert_eq!(b.rcvlowat().unwrap(), 1000);
+        let writer = thread::spawn(move || {
+            for _ in 0..20 {
+                a.write_all(&[7; 100]).unwrap();
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let mut buf = [0; 4096];
+        assert!(b.read(&mut buf).unwrap() >= 1000);
+        assert!(b.read(&mut buf[..50]).unwrap() == 50, "a short buffer is the whole wish");
+        writer.join().unwrap();
+        // The end of the stream ends the wait.
+        let mut rest = 0;
+        while let n @ 1.. = b.read(&mut buf).unwrap() {
+            rest += n;
+        }
+        assert!(rest > 0);
+    }
+
+    #[test]
     fn loopback_carries_a_stack_to_itself() {
         let (client, _server) = pair(&WireConfig::default());
         let listener = TcpListener::bind(&client, "127.0.0.1:0".parse().unwrap()).unwrap();

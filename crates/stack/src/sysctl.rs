@@ -15,7 +15,7 @@ use std::time::Duration;
 use tcp::TcpConfig;
 
 use crate::neighbour::NeighborConfig;
-use codec::{Codec, Limits, Micros, Millis, Number, Ports, Seconds, Switch};
+use codec::{Codec, Limits, Micros, Millis, Nanos, Number, Ports, Seconds, Switch};
 
 pub(crate) use live::LiveSysctls;
 
@@ -156,6 +156,9 @@ sysctls! {
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
         "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;
         "net.ipv4.tcp_min_rtt_wlen", tcp.tcp_min_rtt_wlen, Seconds 0..=86_400;
+        "net.ipv4.tcp_comp_sack_delay_ns", tcp.tcp_comp_sack_delay, Nanos 0..=INT_MAX;
+        "net.ipv4.tcp_comp_sack_nr", tcp.tcp_comp_sack_nr, Number 0..=255;
+        "net.ipv4.tcp_pingpong_thresh", tcp.tcp_pingpong_thresh, Number 1..=255;
         "net.ipv4.tcp_rto_max_ms", tcp.tcp_rto_max, Millis 1_000..=120_000;
         "net.quietline.tcp_delack_max_ms", tcp.tcp_delack_max, Millis 1..=500;
         "net.quietline.tcp_delack_min_ms", tcp.tcp_delack_min, Millis 1..=500;

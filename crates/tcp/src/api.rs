@@ -14,7 +14,7 @@ use bitflags::bitflags;
 use crate::{
     cx::Cx,
     delivery_rate,
-    receive_window::{receive_window, wanted_window},
+    receive_window::{receive_window, rmem_alloc, wanted_window},
     state::State,
     tcb::{Tcb, TcbFlags},
 };
@@ -207,8 +207,8 @@ impl Tcb {
             return;
         }
         let unacked = self.rcv_nxt.since(self.rcv_wup);
-        let drained = self.receive_queue.is_empty() && !self.ack.is_pingpong();
-        if self.ack.is_pending() && (unacked > self.ack.rcv_mss() || (drained && unacked > 0)) {
+        let drained = self.receive_queue.is_empty() && self.ack.wants_ack_when_drained();
+        if self.ack.is_pending() && (unacked > self.ack.rcv_mss() || drained) {
             self.ack.schedule_now();
             return;
         }
@@ -234,9 +234,22 @@ impl Tcb {
         if matches!(self.state, State::SynSent | State::SynRecv) {
             return ready;
         }
-        ready.set(Readiness::READ, shut_read || !self.receive_queue.is_empty());
+        ready.set(Readiness::READ, shut_read || self.is_readable());
         ready.set(Readiness::WRITE, shut_write || self.has_write_space());
         ready
+    }
+
+    /// `SO_RCVLOWAT` bytes are there, or as many as there will be before the application reads: the buffer is nearly
+    /// full, or the window nearly closed (Linux `tcp_epollin_ready`).
+    fn is_readable(&self) -> bool {
+        let readable = self.receive_queue.bytes();
+        if readable == 0 {
+            return false;
+        }
+        let rcvbuf = self.receive_buffer.rcvbuf();
+        readable >= self.receive_buffer.lowat()
+            || rmem_alloc(self) > rcvbuf - rcvbuf / 8
+            || receive_window(self) <= self.ack.rcv_mss()
     }
 
     /// A third of the buffer is free (Linux `sk_stream_min_wspace`), and few enough bytes are unsent.

@@ -88,6 +88,12 @@ pub struct TcpConfig {
     pub tcp_rto_min: Duration,
     /// `tcp_rto_max_ms`, as a duration: 120 s.
     pub tcp_rto_max: Duration,
+    /// `tcp_comp_sack_delay_ns`, as a duration: how long an ACK of segments out of order may wait for more of them. 1 ms.
+    pub tcp_comp_sack_delay: Duration,
+    /// `tcp_comp_sack_nr`: segments out of order that one ACK may answer; 0 answers each.
+    pub tcp_comp_sack_nr: u8,
+    /// `tcp_pingpong_thresh`: answers sent soon after what they answer, from which on they are trusted to carry ACKs.
+    pub tcp_pingpong_thresh: u8,
     /// Longest time an ACK may wait (Linux `TCP_DELACK_MAX`); RFC 9293 §3.8.6.3 allows 500 ms.
     pub tcp_delack_max: Duration,
     /// Shortest delayed-ACK time (Linux `TCP_DELACK_MIN`).
@@ -128,6 +134,9 @@ impl Default for TcpConfig {
             tcp_min_rtt_wlen: Duration::from_secs(300),
             tcp_rto_min: Duration::from_millis(200),
             tcp_rto_max: Duration::from_secs(120),
+            tcp_comp_sack_delay: Duration::from_millis(1),
+            tcp_comp_sack_nr: 44,
+            tcp_pingpong_thresh: 1,
             tcp_delack_max: Duration::from_millis(200),
             tcp_delack_min: Duration::from_millis(40),
         }
@@ -170,6 +179,10 @@ pub struct SocketOptions {
     pub linger: Option<Duration>,
     /// `SO_RCVBUF`, already doubled and bounded by the socket layer; it ends autotuning.
     pub rcvbuf: Option<u32>,
+    /// `SO_RCVLOWAT`: bytes that make the socket readable; `None` is 1.
+    pub rcvlowat: Option<u32>,
+    /// `TCP_WINDOW_CLAMP`: largest window to announce, in bytes; it also bounds the window scale we offer.
+    pub window_clamp: Option<u32>,
     /// `SO_SNDBUF`, already doubled and bounded by the socket layer; it ends autotuning.
     pub sndbuf: Option<u32>,
     /// `TCP_USER_TIMEOUT` (RFC 5482): how long sent data may stay unacknowledged.

@@ -6,9 +6,10 @@
 //! An ACK is owed at once after more than one full segment (counted in bytes, so that a superframe counts as what
 //! it carries), for anything out of order, and while `quick` lasts: at the start of a connection the peer's slow
 //! start needs every ACK. A connection that answers requests (`pingpong`) lets its answers carry them instead.
-//! Owing is noted by `input`; one ACK for everything leaves with `output`.
+//! Owing is noted by `input`; one ACK for everything leaves with `output`. Once the reader has fallen behind so far that
+//! an ACK could not move the window's edge, it waits for the reader.
 //!
-//! Not here: the timer slot (`timer`), the segment (`output`).
+//! Not here: the timer slot (`timer`), the segment (`output`), answers to what comes out of order (`ack_compression`).
 
 use core::time::Duration;
 
@@ -23,6 +24,9 @@ const QUICK_ACKS_MAX: u8 = 16;
 /// First guess of the peer's segment size, until a larger segment shows it.
 const RCV_MSS_INITIAL: u32 = 536;
 
+/// Segment sizes below this say nothing about the peer's MSS (Linux `TCP_MIN_MSS`).
+const RCV_MSS_MIN: u32 = 88;
+
 /// What is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
@@ -31,6 +35,22 @@ enum Pending {
     Delayed,
     /// With the next `output`.
     Now,
+    /// With the next `output`, and with a closed window: there was no memory for what came.
+    NowClosed,
+}
+
+/// A segment with data, as the delayed-ACK engine sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataSeen {
+    pub(crate) now: Instant,
+    /// Size of one segment of it: a superframe's MSS.
+    pub(crate) segment_bytes: u32,
+    /// It ends a write of the peer: PSH, FIN or URG.
+    pub(crate) pushed: bool,
+    /// The MSS we announced.
+    pub(crate) advmss: u16,
+    pub(crate) rcv_wnd: u32,
+    pub(crate) rto: Duration,
 }
 
 /// See the module head.
@@ -44,11 +64,16 @@ pub(crate) struct DelayedAck {
     rcv_mss: u32,
     delack_min_us: u32,
     delack_max_us: u32,
+    /// The last segment that was smaller than `rcv_mss`: two of one size are the peer's new MSS.
+    last_small_bytes: u16,
     pending: Pending,
     /// ACKs still to be sent at once.
     quick: u8,
-    /// We answer what we receive: ACKs ride on the answers.
-    pingpong: bool,
+    /// Answers that left within the ATO of what they answer; at `tcp_pingpong_thresh` ACKs ride on the answers.
+    pingpong: u8,
+    /// Ends of writes since the last ACK, up to two (Linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
+    pushed: u8,
+    pingpong_thresh: u8,
 }
 
 impl DelayedAck {
@@ -59,36 +84,52 @@ impl DelayedAck {
             rcv_mss: RCV_MSS_INITIAL,
             delack_min_us: micros(config.tcp_delack_min),
             delack_max_us: micros(config.tcp_delack_max),
+            last_small_bytes: 0,
             pending: Pending::Nothing,
             quick: 0,
-            pingpong: false,
+            pingpong: 0,
+            pushed: 0,
+            pingpong_thresh: config.tcp_pingpong_thresh.max(1),
         }
     }
 
-    /// A segment with data was accepted. `segment_bytes` is the size of one segment of it: a superframe's MSS.
-    pub(crate) fn on_data(
-        &mut self,
-        now: Instant,
-        segment_bytes: u32,
-        advmss: u16,
-        rcv_wnd: u32,
-        rto: Duration,
-    ) {
-        self.rcv_mss = self.rcv_mss.max(segment_bytes.min(u32::from(advmss)));
-        let gap_us = micros(now - self.last_data_at);
+    /// A segment with data was accepted: the ATO follows the gaps between arrivals, between 40 ms and the RTO.
+    pub(crate) fn on_data(&mut self, seen: &DataSeen) {
+        self.measure_rcv_mss(seen);
+        let gap_us = micros(seen.now - self.last_data_at);
         let min = self.delack_min_us;
         if self.ato_us == 0 {
-            self.start_quick(rcv_wnd);
+            self.start_quick(seen.rcv_wnd);
             self.ato_us = min;
         } else if gap_us <= min / 2 {
             self.ato_us = self.ato_us / 2 + min / 2;
         } else if gap_us < self.ato_us {
-            self.ato_us = (self.ato_us / 2 + gap_us).min(micros(rto));
-        } else if gap_us > micros(rto) {
+            self.ato_us = (self.ato_us / 2 + gap_us).min(micros(seen.rto));
+        } else if gap_us > micros(seen.rto) {
             // The peer was silent for an RTO: it may have restarted slow start.
-            self.start_quick(rcv_wnd);
+            self.start_quick(seen.rcv_wnd);
         }
-        self.last_data_at = now;
+        self.last_data_at = seen.now;
+    }
+
+    /// The peer's segment size: the largest seen, or what two segments in a row agree on once it became smaller. Also
+    /// notes what ends a write: its reader is acknowledged at once (Linux tcp_measure_rcv_mss).
+    fn measure_rcv_mss(&mut self, seen: &DataSeen) {
+        let len = seen.segment_bytes;
+        if len >= self.rcv_mss {
+            self.rcv_mss = len.min(u32::from(seen.advmss));
+            if seen.pushed {
+                self.pushed = self.pushed.max(1);
+            }
+            return;
+        }
+        let full_sized = len >= RCV_MSS_INITIAL || (len >= RCV_MSS_MIN && !seen.pushed);
+        let small = u16::try_from(len).unwrap_or(u16::MAX);
+        if full_sized && core::mem::replace(&mut self.last_small_bytes, small) == small {
+            self.rcv_mss = len;
+            return;
+        }
+        self.pushed = (self.pushed + 1).min(2);
     }
 
     fn start_quick(&mut self, rcv_wnd: u32) {
@@ -99,26 +140,33 @@ impl DelayedAck {
     /// The peer seems to miss our ACKs (it repeats itself): answer at once for a while.
     pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
         self.start_quick(rcv_wnd);
-        self.pingpong = false;
+        self.pingpong = 0;
         self.ato_us = self.delack_min_us;
     }
 
-    /// `TCP_QUICKACK`.
+    /// The window opened further: the peer may use it as soon as it knows.
+    pub(crate) fn on_window_grown(&mut self) {
+        self.quick |= 1;
+    }
+
+    /// The receive buffer overran: more ACKs would only bring more data.
+    pub(crate) fn stop_quick(&mut self) {
+        self.quick = 0;
+    }
+
+    /// `TCP_QUICKACK`. It is no lasting state, as in Linux: what follows may enter or leave it again.
     pub(crate) fn set_quick(&mut self, on: bool) {
-        self.pingpong = !on;
-        if on {
-            self.quick = self.quick.max(1);
-            if self.pending == Pending::Delayed {
-                self.pending = Pending::Now;
-            }
+        self.pingpong = if on { 0 } else { self.pingpong_thresh };
+        if on && self.pending == Pending::Delayed {
+            self.pending = Pending::Now;
         }
     }
 
-    /// Data is owed an ACK; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the last one.
-    pub(crate) fn schedule(&mut self, unacked: u32) {
-        let quick = self.quick > 0 && !self.pingpong;
-        if unacked > self.rcv_mss || quick {
-            self.pending = Pending::Now;
+    /// Data is owed an ACK; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the last one. `useful` says that an ACK would
+    /// move the window's edge, or that the application waits for more; else it is left to the reader.
+    pub(crate) fn schedule(&mut self, unacked: u32, useful: bool) {
+        if (unacked > self.rcv_mss && useful) || self.is_quick() {
+            self.schedule_now();
         } else if self.pending == Pending::Nothing {
             self.pending = Pending::Delayed;
         }
@@ -126,7 +174,19 @@ impl DelayedAck {
 
     /// An ACK is owed with the next `output`.
     pub(crate) fn schedule_now(&mut self) {
-        self.pending = Pending::Now;
+        if self.pending != Pending::NowClosed {
+            self.pending = Pending::Now;
+        }
+    }
+
+    /// A segment was dropped for want of memory: the ACK that is owed closes the window (Linux `ICSK_ACK_NOMEM`).
+    pub(crate) fn schedule_closed(&mut self) {
+        self.pending = Pending::NowClosed;
+    }
+
+    /// The next ACK closes the window.
+    pub(crate) fn closes_window(&self) -> bool {
+        self.pending == Pending::NowClosed
     }
 
     /// A segment with ACK left: nothing is owed.
@@ -138,19 +198,20 @@ impl DelayedAck {
             }
         }
         self.pending = Pending::Nothing;
+        self.pushed = 0;
     }
 
     /// Data left soon after data came: an interactive connection.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
         if self.ato_us != 0 && micros(now - self.last_data_at) < self.ato_us {
-            self.pingpong = true;
+            self.pingpong = self.pingpong.saturating_add(1);
         }
     }
 
     /// The delayed-ACK timer ran out: no answer came in time, so do not count on the next.
     pub(crate) fn on_delack_timeout(&mut self, rto: Duration) {
-        if self.pingpong {
-            self.pingpong = false;
+        if self.is_pingpong() {
+            self.pingpong = 0;
             self.ato_us = self.delack_min_us;
         } else {
             self.ato_us = self.ato_us.saturating_mul(2).min(micros(rto));
@@ -166,7 +227,17 @@ impl DelayedAck {
     }
 
     pub(crate) fn is_now(&self) -> bool {
-        self.pending == Pending::Now
+        matches!(self.pending, Pending::Now | Pending::NowClosed)
+    }
+
+    /// Every segment is answered at once.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick > 0 && !self.is_pingpong()
+    }
+
+    /// The application has read everything: the end of a write is acknowledged, unless an answer will carry the ACK.
+    pub(crate) fn wants_ack_when_drained(&self) -> bool {
+        self.pushed > 1 || (self.pushed > 0 && !self.is_pingpong())
     }
 
     /// The peer's segment size as seen.
@@ -175,7 +246,7 @@ impl DelayedAck {
     }
 
     pub(crate) fn is_pingpong(&self) -> bool {
-        self.pingpong
+        self.pingpong >= self.pingpong_thresh
     }
 
     pub(crate) fn ato(&self) -> Duration {
@@ -185,7 +256,7 @@ impl DelayedAck {
     /// How long the owed ACK may wait from now on.
     pub(crate) fn delay(&self, srtt: Option<Duration>) -> Duration {
         let mut ceiling = self.delack_max_us.saturating_mul(5) / 2;
-        if self.pingpong {
+        if self.is_pingpong() || self.pushed > 0 {
             ceiling = self.delack_max_us;
         }
         // Never much longer than the round trip: the peer's RTO has to cover both.

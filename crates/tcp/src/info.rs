@@ -54,6 +54,8 @@ pub struct TcpInfo {
     pub rcv_rtt: Duration,
     /// Bytes read in the best round trip.
     pub rcv_space: u32,
+    /// Largest window to be announced for now.
+    pub rcv_ssthresh: u32,
     /// Largest IP packet of the path.
     pub pmtu: u32,
     /// Announced MSS.
@@ -114,6 +116,7 @@ impl Tcb {
             rcv_wnd: receive_window(self),
             rcv_rtt: self.receive_buffer.rtt(),
             rcv_space: self.receive_buffer.space(),
+            rcv_ssthresh: self.receive_buffer.ssthresh(),
             pmtu: self.mss.pmtu(),
             advmss: self.mss.advertised(),
             retransmits: self.recovery.timeouts(),

@@ -16,6 +16,7 @@
 
 mod ack;
 mod data;
+mod prune;
 mod reset;
 mod sequence;
 mod syn_sent;

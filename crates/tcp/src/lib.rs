@@ -68,6 +68,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod ack_compression;
 mod acked;
 pub mod api;
 pub mod audit;
@@ -90,6 +91,7 @@ pub mod output;
 pub mod ports;
 mod rack;
 pub mod reassembly;
+mod receive_buffer;
 mod receive_queue;
 mod receive_window;
 mod recovery;

@@ -47,11 +47,16 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             // No memory: the timer tries again.
             tcb.timers.arm_delack(cx.now + cx.config.tcp_delack_min);
         }
-    } else {
-        let deadline = cx.now + tcb.ack.delay(tcb.rtt.srtt());
-        if tcb.timers.delack().is_none_or(|armed| deadline < armed) {
-            tcb.timers.arm_delack(deadline);
+        return;
+    }
+    let wait = tcb.ack.delay(tcb.rtt.srtt());
+    match tcb.timers.delack() {
+        // The timer would fire soon anyway: what it costs to wait is worth nothing.
+        Some(armed) if armed <= cx.now + wait / 4 && !tcb.ack_compression.is_waiting() => {
+            segment::send_ack(tcb, cx);
         }
+        Some(armed) if armed <= cx.now + wait => {}
+        _ => tcb.timers.arm_delack(cx.now + wait),
     }
 }
 

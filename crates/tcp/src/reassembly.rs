@@ -29,13 +29,18 @@
 //! Not here: whether a segment is acceptable, memory accounting of the socket, the order of SACK
 //! blocks.
 
+mod place;
+mod reduce;
 mod run;
 
 use alloc::collections::VecDeque;
 
 use pkt::{DropReason, Packet, PacketList};
 
-use self::run::{Run, payload_len, trim, truesize};
+use self::{
+    place::Place,
+    run::{Run, is_small, payload_len, trim, truesize},
+};
 use crate::seq::SeqNum;
 
 /// Runs held at once. One for each gap: a 64 MiB window of full segments at 1 % random loss has
@@ -55,6 +60,11 @@ pub struct Reassembly {
     fin: Option<SeqNum>,
     /// Sum of the packets' memory.
     truesize: usize,
+    /// Memory of the small packets queued since they were last copied together.
+    small_truesize: usize,
+    /// Runs moved and packets walked since the beginning: what a hostile peer makes us do.
+    #[cfg(test)]
+    pub(crate) steps: usize,
 }
 
 /// What became of an inserted packet.
@@ -97,7 +107,14 @@ impl Reassembly {
     /// An empty queue; it allocates with its first packet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { runs: VecDeque::new(), fin: None, truesize: 0 }
+        Self {
+            runs: VecDeque::new(),
+            fin: None,
+            truesize: 0,
+            small_truesize: 0,
+            #[cfg(test)]
+            steps: 0,
+        }
     }
 
     /// Queues a packet that holds nothing but data, whose first byte is `seq`, trimmed to the
@@ -161,7 +178,9 @@ impl Reassembly {
                 ready.stale.append(&mut run.packets);
                 continue;
             }
+            let stale = ready.stale.len();
             run.skip_to(rcv_nxt, &mut ready.stale);
+            self.note_steps(1 + ready.stale.len() - stale);
             ready.packets = run.packets;
             ready.rcv_nxt = run.end;
             // The next run starts behind a gap.
@@ -169,25 +188,6 @@ impl Reassembly {
         }
         self.shrink();
         ready
-    }
-
-    /// Frees memory down to `limit_bytes` by giving back the packets furthest from their turn, to
-    /// be dropped with [`DropReason::TcpOfoPrune`]. The peer must keep what it has not been
-    /// acknowledged for, even when SACK reported it (RFC 2018 §8).
-    #[must_use]
-    pub fn prune(&mut self, limit_bytes: usize) -> PacketList {
-        let mut pruned = PacketList::default();
-        while self.truesize > limit_bytes {
-            let Some(last) = self.runs.back_mut() else { break };
-            let others = self.truesize - last.truesize;
-            last.keep_front(limit_bytes.saturating_sub(others), &mut pruned);
-            self.truesize = others + last.truesize;
-            if last.start == last.end {
-                self.runs.pop_back();
-            }
-        }
-        self.shrink();
-        pruned
     }
 
     /// Gives back everything and forgets the FIN: the connection takes no more data.
@@ -278,67 +278,15 @@ impl Reassembly {
         }
     }
 
-    fn first_ending_after(&self, seq: SeqNum) -> usize {
-        self.runs.partition_point(|run| run.end.le(seq))
-    }
-
-    /// Index of the first run that ends at `seq` or later. The usual answer, the last or none,
-    /// costs no search.
-    fn first_touching(&self, seq: SeqNum) -> usize {
-        let count = self.runs.len();
-        match self.runs.back() {
-            Some(last) if last.end.lt(seq) => count,
-            Some(last) if last.start.le(seq) => count - 1,
-            _ => self.runs.partition_point(|run| run.end.lt(seq)),
-        }
-    }
-
-    /// Where the range `seq..end` goes.
-    fn place(&self, seq: SeqNum, end: SeqNum) -> Place {
-        let index = self.first_touching(seq);
-        let mut place = Place {
-            start: seq,
-            end,
-            index,
-            covered_end: index,
-            joins_left: false,
-            joins_right: false,
-            is_duplicate: false,
-            duplicate: None,
-        };
-        let Some(run) = self.runs.get(index) else { return place };
-        if run.start.le(seq) {
-            if run.end.ge(end) {
-                place.is_duplicate = true;
-                return place;
-            }
-            place.overlap(seq, run.end);
-            place.start = run.end;
-            place.joins_left = true;
-            place.index = index + 1;
-            place.covered_end = index + 1;
-        }
-        while let Some(run) = self.runs.get(place.covered_end) {
-            if run.end.le(end) {
-                place.overlap(run.start, run.end);
-                place.covered_end += 1;
-            } else {
-                if run.start.le(end) {
-                    place.overlap(run.start, end);
-                    place.end = run.start;
-                    place.joins_right = true;
-                }
-                break;
-            }
-        }
-        place
-    }
-
     /// Takes out the runs a packet covers whole; answers their packets and how many bytes they
     /// held.
     fn remove_covered(&mut self, place: &Place) -> (PacketList, u32) {
         let mut redundant = PacketList::default();
         let mut bytes = 0;
+        self.note_steps(place.covered_end - place.index);
+        if place.covered_end > place.index {
+            self.note_moves(place.covered_end);
+        }
         for mut run in self.runs.drain(place.index..place.covered_end) {
             self.truesize -= run.truesize;
             bytes += run.end.since(run.start);
@@ -350,9 +298,13 @@ impl Reassembly {
     /// Puts a trimmed packet in its place and answers the run it is in.
     fn link(&mut self, place: &Place, packet: Packet) -> (SeqNum, SeqNum) {
         self.truesize += truesize(&packet);
+        if is_small(&packet) {
+            self.small_truesize += truesize(&packet);
+        }
         let mut new = Run::new(place.start, place.end, packet);
         let index = match (place.joins_left, place.joins_right) {
             (false, false) => {
+                self.note_moves(place.index);
                 self.runs.insert(place.index, new);
                 place.index
             }
@@ -364,6 +316,7 @@ impl Reassembly {
             }
             (true, joins_right) => {
                 if joins_right && let Some(mut right) = self.runs.remove(place.index) {
+                    self.note_moves(place.index);
                     new.absorb(&mut right);
                 }
                 self.runs[place.index - 1].absorb(&mut new);
@@ -373,43 +326,30 @@ impl Reassembly {
         (self.runs[index].start, self.runs[index].end)
     }
 
+    /// Counts the runs that a change at `index` moves: those on its shorter side.
+    fn note_moves(&mut self, index: usize) {
+        self.note_steps(index.min(self.runs.len() - index.min(self.runs.len())));
+    }
+
+    /// Counts work, for the tests that bound it.
+    #[cfg(test)]
+    fn note_steps(&mut self, steps: usize) {
+        self.steps += steps;
+    }
+
+    #[cfg(not(test))]
+    #[expect(
+        clippy::unused_self,
+        clippy::needless_pass_by_ref_mut,
+        reason = "counts in tests only"
+    )]
+    fn note_steps(&mut self, _steps: usize) {}
+
     /// An empty queue keeps no large allocation.
     fn shrink(&mut self) {
         if self.runs.is_empty() && self.runs.capacity() > RUNS_KEPT {
             self.runs.shrink_to(RUNS_KEPT);
         }
-    }
-}
-
-/// Where a range goes and how it meets what is there.
-#[derive(Debug)]
-struct Place {
-    /// The range without what overlaps its neighbours; runs in its middle are covered.
-    start: SeqNum,
-    end: SeqNum,
-    /// First run behind `start`.
-    index: usize,
-    /// First run behind `index` that is not covered whole.
-    covered_end: usize,
-    /// Run `index - 1` ends at `start`.
-    joins_left: bool,
-    /// Run `covered_end` starts at `end`.
-    joins_right: bool,
-    /// All of it is here already.
-    is_duplicate: bool,
-    /// The first range that is here already.
-    duplicate: Option<(SeqNum, SeqNum)>,
-}
-
-impl Place {
-    fn overlap(&mut self, start: SeqNum, end: SeqNum) {
-        if start != end && self.duplicate.is_none() {
-            self.duplicate = Some((start, end));
-        }
-    }
-
-    fn is_new_run(&self) -> bool {
-        !self.joins_left && !self.joins_right && self.index == self.covered_end
     }
 }
 

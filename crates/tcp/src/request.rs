@@ -24,7 +24,7 @@ use crate::{
     input::is_older,
     mss::PathMss,
     option::Options,
-    receive_window::ReceiveBuffer,
+    receive_buffer::ReceiveBuffer,
     reset, retransmit, segment,
     seq::SeqNum,
     state::State,

@@ -117,6 +117,13 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             break;
         }
         let limit = ((room / mss).max(1) * mss).min(tcb.mss.transmit_max());
+        // The first and the last entry are cut whatever they cost, so that a tiny send buffer stalls nothing.
+        let inner = index > 0 && index + 1 < tcb.send_queue.sent_count();
+        if len > limit && inner && tcb.send_queue.is_too_big(tcb.sndbuf) {
+            cx.count(Counter::TcpExtTCPWqueueTooBig);
+            cx.count(Counter::TcpExtTCPRetransFail);
+            break;
+        }
         if len > limit && !tcb.send_queue.split(cx.pool, index, limit) {
             cx.count(Counter::TcpExtTCPRetransFail);
             break;

@@ -41,6 +41,11 @@ impl SackReport {
         self.recent.insert(0, start);
     }
 
+    /// Reporting `block` would push out another that no ACK has carried yet, if ACKs were saved meanwhile.
+    pub(crate) fn is_full_for(&self, (start, end): (SeqNum, SeqNum)) -> bool {
+        self.recent.is_full() && !self.recent.iter().any(|seq| seq.ge(start) && seq.lt(end))
+    }
+
     /// `range` arrived twice. `false` when another range waits to be reported that it does not touch.
     fn add_duplicate(&mut self, range: (SeqNum, SeqNum)) -> bool {
         let (start, end) = range;

@@ -18,7 +18,7 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
-/// Takes the SACK blocks of an ACK between SND.UNA and SND.NXT. `Acked` then tells what they reported for the first
+/// Takes the SACK blocks of an ACK not beyond SND.NXT; it may be older than SND.UNA. `Acked` then tells what they reported for the first
 /// time, and what the peer received twice.
 pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, acked: &mut Acked) {
     let blocks = &header.options.sack_blocks[..];
@@ -42,8 +42,9 @@ pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, ac
         let mss = tcb.mss.effective();
         let start = start.max(una);
         if start.lt(end) {
-            let splits = tcb.send_queue.mark_sacked(cx.pool, (start, end), mss, tcb.sndbuf, acked);
-            cx.counters.add(Counter::TcpExtTCPSackShiftFallback, u64::from(splits));
+            let cuts = tcb.send_queue.mark_sacked(cx.pool, (start, end), mss, tcb.sndbuf, acked);
+            cx.counters.add(Counter::TcpExtTCPSackShiftFallback, u64::from(cuts.made));
+            cx.counters.add(Counter::TcpExtTCPWqueueTooBig, u64::from(cuts.refused));
         }
     }
 }

@@ -12,6 +12,7 @@
 use pkt::{Gso, GsoKind, Instant, Packet, TxChecksum, checksum};
 
 use crate::{
+    ack_compression,
     counters::Counter,
     cx::Cx,
     four_tuple::FourTuple,
@@ -101,6 +102,7 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, mut header: SegmentHeade
     report_blocks(tcb, &mut header, len);
     if !tcb.sack_report.has_duplicate() {
         tcb.ack.on_ack_sent();
+        ack_compression::on_ack_sent(tcb, cx);
         tcb.timers.stop_delack();
     }
     send_packet(tcb, cx, packet, header, len);

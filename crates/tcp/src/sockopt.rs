@@ -87,6 +87,29 @@ impl Tcb {
         self.receive_buffer.rcvbuf()
     }
 
+    /// `SO_RCVLOWAT`: the socket becomes readable with this many bytes, and the buffer grows to hold them. At least 1, at
+    /// most half of the largest buffer.
+    pub fn set_rcvlowat(&mut self, cx: &Cx<'_>, bytes: u32) {
+        self.receive_buffer.set_lowat(bytes, cx.config);
+    }
+
+    /// `SO_RCVLOWAT`.
+    #[must_use]
+    pub fn rcvlowat(&self) -> u32 {
+        self.receive_buffer.lowat()
+    }
+
+    /// `TCP_WINDOW_CLAMP`: no window above this many bytes is announced from here on; 0 lifts it.
+    pub fn set_window_clamp(&mut self, bytes: u32) {
+        self.receive_buffer.set_window_clamp(bytes, self.rcv_wnd);
+    }
+
+    /// `TCP_WINDOW_CLAMP`: the largest window that may be announced, in bytes.
+    #[must_use]
+    pub fn window_clamp(&self) -> u32 {
+        self.receive_buffer.window_clamp()
+    }
+
     /// `SO_SNDBUF` in bytes of memory: ends autotuning.
     pub fn set_sndbuf(&mut self, bytes: u32) {
         self.sndbuf = bytes;
@@ -111,9 +134,15 @@ impl Tcb {
         self.mss.effective()
     }
 
-    /// `TCP_QUICKACK`: on sends what is owed at once and for a while; off prefers answers to carry ACKs.
+    /// `TCP_QUICKACK`: on sends what is owed at once and leaves the mode in which answers carry ACKs; off enters it.
     pub fn set_quickack(&mut self, on: bool) {
         self.ack.set_quick(on);
+    }
+
+    /// `TCP_QUICKACK`: ACKs do not wait for answers to carry them.
+    #[must_use]
+    pub fn quickack(&self) -> bool {
+        !self.ack.is_pingpong()
     }
 
     /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.

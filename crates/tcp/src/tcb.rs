@@ -17,6 +17,7 @@ use bitflags::bitflags;
 use pkt::Instant;
 
 use crate::{
+    ack_compression::AckCompression,
     api::TcpError,
     config::{Keepalive, PathParams, SocketOptions},
     congestion::{Congestion, CongestionConfig},
@@ -27,8 +28,8 @@ use crate::{
     four_tuple::FourTuple,
     mss::PathMss,
     reassembly::Reassembly,
+    receive_buffer::ReceiveBuffer,
     receive_queue::ReceiveQueue,
-    receive_window::ReceiveBuffer,
     recovery::Recovery,
     rtt::{RttConfig, RttEstimator},
     sack_report::SackReport,
@@ -161,6 +162,8 @@ pub struct Tcb {
     pub(crate) reassembly: Reassembly,
     /// What arrived out of order or twice, as the next ACK reports it.
     pub(crate) sack_report: SackReport,
+    /// Answers to it that wait.
+    pub(crate) ack_compression: AckCompression,
     /// Receive buffer and its autotuning.
     pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) congestion: Congestion,
@@ -276,6 +279,7 @@ impl Tcb {
             receive_queue: ReceiveQueue::default(),
             reassembly: Reassembly::new(),
             sack_report: SackReport::default(),
+            ack_compression: AckCompression::new(),
             receive_buffer,
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),

@@ -1,5 +1,6 @@
 //! The engine under test: two control blocks joined by a network in virtual time.
 
+mod acks;
 mod close;
 mod fast_path;
 mod handshake;
@@ -8,6 +9,8 @@ mod hostile;
 mod loss;
 mod memory;
 pub(crate) mod net;
+mod pathological;
+mod receive_buffer;
 mod sack;
 mod sack_report;
 mod segments;

@@ -14,6 +14,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
+    ack_compression,
     api::TcpError,
     counters::Counter,
     cx::Cx,
@@ -136,8 +137,12 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// RFC 9293 §3.8.6.3: no second segment came and the application sent nothing to carry the ACK.
-fn on_delack(tcb: &mut Tcb, cx: &Cx<'_>) {
+fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_delack();
+    if tcb.ack_compression.is_waiting() && tcb.state != State::Close {
+        ack_compression::release(tcb, cx);
+        return;
+    }
     if !tcb.ack.is_pending() || tcb.state == State::Close {
         return;
     }

@@ -67,6 +67,8 @@ pub struct TcpSocket {
     ready: AtomicU8,
     /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
+    /// `SO_RCVLOWAT`: bytes a blocking read waits for. Written under the lock. Relaxed: a limit orders nothing.
+    rcvlowat: AtomicU32,
     /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
     finishing: AtomicBool,
     /// Entries of this socket in its core's timer wheel.
@@ -114,6 +116,7 @@ impl TcpSocket {
             this: this.clone(),
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
+            rcvlowat: AtomicU32::new(tcb.rcvlowat()),
             finishing: AtomicBool::new(false),
             armed: Armed::new(),
             icmp: Mutex::default(),
@@ -257,7 +260,14 @@ impl TcpSocket {
         self.finishing.load(Ordering::Acquire)
     }
 
+    /// `SO_RCVLOWAT`: bytes that a blocking read waits for, if it wants as many.
+    #[must_use]
+    pub fn rcvlowat(&self) -> u32 {
+        self.rcvlowat.load(Ordering::Relaxed)
+    }
+
     fn publish(&self, tcb: &Tcb) {
+        self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         self.ready.store(tcb.readiness().bits(), Ordering::Release);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         self.finishing.store(finishing, Ordering::Release);

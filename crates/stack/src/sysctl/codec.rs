@@ -116,6 +116,24 @@ impl Codec<Duration> for Micros {
     }
 }
 
+/// A time in nanoseconds.
+pub(super) struct Nanos;
+
+impl Nanos {
+    pub(super) const FORM: &str = "a number of nanoseconds";
+}
+
+impl Codec<Duration> for Nanos {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_nanos(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_nanos().to_string()
+    }
+}
+
 /// Minimum, default and maximum of a buffer.
 pub(super) struct Limits;
 

@@ -40,13 +40,16 @@ pub(super) fn check(
         return Err(DropReason::TcpAckUnsentData);
     }
     if ack.lt(tcb.snd_una) {
-        // RFC 5961 §5: older than any window the peer can have meant is a blind injection.
-        if ack.lt(tcb.snd_una - tcb.max_window) {
+        // RFC 5961 §5: older than any window the peer can have meant, or than anything it can have acknowledged, is a
+        // blind injection.
+        let acked = u32::try_from(tcb.totals.bytes_acked).unwrap_or(u32::MAX);
+        if ack.lt(tcb.snd_una - tcb.max_window.min(acked)) {
             reset::challenge(tcb, cx);
             return Err(DropReason::TcpTooOldAck);
         }
-        // A late ACK says nothing new, but its segment may carry data.
+        // A late ACK acknowledges nothing new, but its segment may carry data, and its SACK blocks may be news.
         note_alive(tcb, cx.now);
+        process_old_blocks(tcb, segment, cx);
         return Ok(());
     }
     if segment.seq_len() == 0 {
@@ -123,6 +126,19 @@ fn measure(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
         let segments = acked.delivered.div_ceil(tcb.mss.effective());
         cx.counters.add(Counter::TcpExtTCPDelivered, u64::from(segments));
     }
+}
+
+/// The SACK blocks of an ACK that others have overtaken: what they report has arrived all the same (Linux tcp_ack,
+/// old_ack).
+fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
+    if segment.header.options.sack_blocks.is_empty() || tcb.send_queue.sent_count() == 0 {
+        return;
+    }
+    let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
+    acked.has_news = true;
+    scoreboard::process(tcb, cx, segment.header, &mut acked);
+    let reorder = recovery::on_ack(tcb, cx, &acked, None, false);
+    update_timer(tcb, cx, &acked, reorder);
 }
 
 /// SND.WND from the newest segment (RFC 9293 §3.10.7.4: SND.WL1, SND.WL2). Answers whether the window changed.

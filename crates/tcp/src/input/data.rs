@@ -8,10 +8,13 @@
 
 use pkt::{DropReason, Packet};
 
-use super::Segment;
+use super::{Segment, prune};
 use crate::{
+    ack_compression,
     counters::Counter,
     cx::Cx,
+    delayed_ack::DataSeen,
+    header::Flags,
     reassembly::Insert,
     receive_window, sack_report, segment,
     seq::SeqNum,
@@ -72,9 +75,9 @@ fn queue_in_order(
     // The window promised room for these bytes, so small packets may overdraw the buffer by their descriptors.
     // Differs from Linux: twice the buffer instead of once, because a drop here costs the peer a recovery.
     let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
-    if !has_room(tcb, cx, limit) && !tcb.receive_queue.is_empty() {
+    if !prune::has_room(tcb, cx, segment.seq, limit) && !tcb.receive_queue.is_empty() {
         cx.count(Counter::TcpExtTCPRcvQDrop);
-        tcb.ack.schedule_now();
+        tcb.ack.schedule_closed();
         return Err(DropReason::TcpRcvQueueFull);
     }
     on_data(tcb, segment, cx);
@@ -82,7 +85,7 @@ fn queue_in_order(
         accept(tcb, cx, packet, segment.len);
     }
     if tcb.reassembly.is_empty() {
-        tcb.ack.schedule(tcb.rcv_nxt.since(tcb.rcv_wup));
+        schedule_ack(tcb);
         return Ok(());
     }
     let mut ready = tcb.reassembly.take_contiguous(tcb.rcv_nxt);
@@ -100,6 +103,16 @@ fn queue_in_order(
     Ok(())
 }
 
+/// One ACK for every second full segment (RFC 5681 §4.2), if it moves the window's edge: else the reader sends it. Bytes
+/// that the application waits for (`SO_RCVLOWAT`) are acknowledged anyway, because it will not read before they are there.
+fn schedule_ack(tcb: &mut Tcb) {
+    let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
+    let useful = unacked <= tcb.ack.rcv_mss()
+        || tcb.receive_queue.bytes() < tcb.receive_buffer.lowat()
+        || receive_window::wanted_window(tcb) >= tcb.rcv_wnd;
+    tcb.ack.schedule(unacked, useful);
+}
+
 fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, len: u32) {
     tcb.rcv_nxt += len;
     tcb.totals.bytes_received += u64::from(len);
@@ -112,9 +125,9 @@ fn queue_out_of_order(
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
     let rcvbuf = tcb.receive_buffer.rcvbuf();
-    if !has_room(tcb, cx, rcvbuf) {
+    if !prune::has_room(tcb, cx, segment.seq, rcvbuf) {
         cx.count(Counter::TcpExtTCPOFODrop);
-        answer_out_of_order(tcb, cx);
+        ack_compression::answer(tcb, cx);
         return Err(DropReason::TcpOfoQueueFull);
     }
     if segment.len > 0 {
@@ -125,7 +138,7 @@ fn queue_out_of_order(
     let limit = rcvbuf as usize * 2;
     let inserted = tcb.reassembly.insert(segment.seq, packet, segment.fin, limit);
     report(tcb, cx, &inserted, (segment.seq, segment.seq + segment.len));
-    answer_out_of_order(tcb, cx);
+    ack_compression::answer(tcb, cx);
     match inserted {
         Insert::Queued(mut queued) => {
             queued.redundant.free_all(cx.pool);
@@ -159,14 +172,10 @@ fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, Seq
         sack_report::on_duplicate(tcb, cx, range, Counter::TcpExtTCPDSACKOfoSent);
     }
     if let Some(block) = block {
+        if tcb.ack_compression.is_waiting() && tcb.sack_report.is_full_for(block) {
+            ack_compression::release(tcb, cx);
+        }
         tcb.sack_report.on_block(block);
-    }
-}
-
-/// A duplicate ACK for every segment out of order (RFC 5681 §4.2): they must not be merged, the peer counts them.
-fn answer_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if !segment::send_duplicate_ack(tcb, cx) {
-        tcb.ack.schedule_now();
     }
 }
 
@@ -174,14 +183,20 @@ fn answer_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     let segment_bytes = segment.segment_bytes();
     let advmss = tcb.mss.advertised();
-    tcb.ack.on_data(cx.now, segment_bytes, advmss, tcb.rcv_wnd, tcb.rtt.rto());
-    if let Some(packet) = &segment.packet {
-        tcb.receive_buffer.on_packet(segment.len, packet.truesize());
-    }
+    tcb.ack.on_data(&DataSeen {
+        now: cx.now,
+        segment_bytes,
+        pushed: segment.header.flags.intersects(Flags::PSH | Flags::FIN | Flags::URG),
+        advmss,
+        rcv_wnd: tcb.rcv_wnd,
+        rto: tcb.rtt.rto(),
+    });
+    grow_window(tcb, segment, cx);
     match segment.header.options.timestamps {
         Some((_, echo)) if tcb.flags.contains(TcbFlags::TIMESTAMPS) && echo != 0 => {
             if segment_bytes >= tcb.ack.rcv_mss() {
-                tcb.receive_buffer.on_rtt_timestamp(tcb.ts_now(cx.now).wrapping_sub(echo));
+                let ms = tcb.ts_now(cx.now).wrapping_sub(echo);
+                tcb.receive_buffer.on_rtt_timestamp(echo, ms);
             }
         }
         _ => tcb.receive_buffer.on_rtt_window(tcb.rcv_nxt, tcb.rcv_wnd, cx.now),
@@ -189,17 +204,17 @@ fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     tcb.last_received_at = cx.now;
 }
 
-/// No more than `limit` is held. Out-of-order data is given up first: it can be sent again (Linux tcp_prune_queue).
-fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, limit: u32) -> bool {
-    if receive_window::rmem_alloc(tcb) <= limit {
-        return true;
+/// The limit of the announced window follows what arrives, and what its memory costs.
+fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
+    let Some(packet) = &segment.packet else { return };
+    let (truesize, rcv_mss) = (packet.truesize(), tcb.ack.rcv_mss());
+    if segment.segment_bytes() >= rcv_mss {
+        tcb.receive_buffer.on_packet(segment.len, truesize);
     }
-    if !tcb.reassembly.is_empty() {
-        cx.count(Counter::TcpExtPruneCalled);
-        cx.count(Counter::TcpExtOfoPruned);
-        tcb.reassembly.prune(0).free_all(cx.pool);
+    let free = receive_window::free_window(tcb);
+    if tcb.receive_buffer.on_arrival(segment.len, truesize, rcv_mss, free, cx.config) {
+        tcb.ack.on_window_grown();
     }
-    receive_window::rmem_alloc(tcb) <= limit
 }
 
 /// The FIN, once everything before it is there.

@@ -2,9 +2,15 @@
 //!
 //! Above: `reassembly`, which keeps runs sorted and apart. Linux: none; its queue is a tree of packets.
 
-use pkt::{Packet, PacketList};
+use pkt::{Packet, PacketList, Pool};
 
 use crate::seq::SeqNum;
+
+/// Packets up to this size are copied together: below it a descriptor weighs more than their bytes.
+const COLLAPSE_BYTES_MAX: usize = 512;
+
+/// What they are copied into holds at most this: a page's worth, so that no copy grows without end.
+const COLLAPSED_BYTES_MAX: usize = 4096;
 
 /// A stretch without a gap.
 #[derive(Debug)]
@@ -68,6 +74,49 @@ impl Run {
         pruned.append(&mut self.packets);
         (self.packets, self.end, self.truesize) = (kept, end, memory);
     }
+
+    /// Copies small neighbours together; answers how many packets that saved. Without memory they stay as they are.
+    pub(super) fn collapse(&mut self, pool: &mut Pool) -> usize {
+        let before = self.packets.len();
+        let (mut kept, mut memory) = (PacketList::default(), 0);
+        let mut keep = |packet: Packet| {
+            memory += truesize(&packet);
+            kept.push_back(packet);
+        };
+        let mut tail: Option<Packet> = None;
+        while let Some(packet) = self.packets.pop_front() {
+            let small = is_small(&packet);
+            if small
+                && let Some(open) = tail.as_mut()
+                && take_over(open, &packet, pool)
+            {
+                pool.free(packet);
+                continue;
+            }
+            tail.replace(packet).into_iter().for_each(&mut keep);
+        }
+        tail.into_iter().for_each(&mut keep);
+        (self.packets, self.truesize) = (kept, memory);
+        before - self.packets.len()
+    }
+}
+
+/// It is worth copying: a descriptor weighs more than its bytes.
+pub(super) fn is_small(packet: &Packet) -> bool {
+    packet.len() <= COLLAPSE_BYTES_MAX
+}
+
+/// Copies `packet` behind `open`, if it fits.
+fn take_over(open: &mut Packet, packet: &Packet, pool: &mut Pool) -> bool {
+    let before = open.len();
+    if before + packet.len() > COLLAPSED_BYTES_MAX {
+        return false;
+    }
+    let fitted = packet.slices().all(|slice| open.append(pool, slice) == slice.len());
+    if !fitted {
+        open.truncate(before);
+    }
+    fitted
 }
 
 /// Keeps `len` bytes from `skip` on.

@@ -32,7 +32,7 @@ pub(super) struct Again {
 
 impl SendQueue {
     /// The peer holds `start..end`, which lies in flight: marks the entries that lie inside whole, cutting those at the
-    /// edges at a multiple of `mss`. Answers how many were cut.
+    /// edges at a multiple of `mss`.
     pub(crate) fn mark_sacked(
         &mut self,
         pool: &mut Pool,
@@ -40,8 +40,8 @@ impl SendQueue {
         mss: u32,
         sndbuf: u32,
         acked: &mut Acked,
-    ) -> u8 {
-        let mut splits = 0;
+    ) -> Cuts {
+        let mut cuts = Cuts::default();
         let mut from = start;
         while let Some((gap_start, gap_end)) = self.sacked.next_gap(from, end) {
             let mut index = self.index_of(gap_start);
@@ -50,10 +50,10 @@ impl SendQueue {
                     Inside::Whole => self.mark_one_sacked(index, acked),
                     Inside::None => {}
                     Inside::CutAt(at) => {
-                        // A piece costs more than it holds: better to send some of it twice (Linux tcp_fragment).
-                        let too_many = self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK);
-                        if !too_many && self.split(pool, index, at) {
-                            splits += 1;
+                        if self.is_too_big(sndbuf) {
+                            cuts.refused += 1;
+                        } else if self.split(pool, index, at) {
+                            cuts.made += 1;
                             continue;
                         }
                     }
@@ -62,7 +62,14 @@ impl SendQueue {
             }
             from = gap_end;
         }
-        splits
+        cuts
+    }
+
+    /// The queue holds so much more than the send buffer that nothing in flight is cut any more: a piece costs more than
+    /// it holds, and a peer whose SACK blocks or tiny MSS ask for many pieces would own our memory (CVE-2019-11478).
+    /// Better to send some of it twice (Linux tcp_fragment).
+    pub(crate) fn is_too_big(&self, sndbuf: u32) -> bool {
+        self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK)
     }
 
     /// How the entry at `index` lies to a reported range.
@@ -343,6 +350,14 @@ impl SendQueue {
         assert_eq!(count, self.sacked_count, "sacked_count is the entries'");
         assert!(again <= self.again.len(), "every retransmission is listed");
     }
+}
+
+/// What the edges of a reported range did to entries.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cuts {
+    pub(crate) made: u32,
+    /// Not made because the queue is too large.
+    pub(crate) refused: u32,
 }
 
 /// How an entry lies to a reported range.

@@ -108,6 +108,8 @@ fn an_ack_older_than_any_window_is_refused() {
     assert_eq!(net.host(Side::A).drops, [DropReason::TcpTooOldAck]);
     assert!(net.recv(Side::A).is_empty());
     // An ACK that is merely late carries its data.
+    net.send(Side::A, &[7; 1000]);
+    net.run_for(Duration::from_millis(100));
     let mut late = net.forge(Side::A);
     late.ack -= 1000;
     net.inject(Side::A, &late, b"late");

@@ -1,0 +1,124 @@
+//! Answers to what arrives out of order: at once while they tell the sender of a loss, few of them afterwards.
+//!
+//! Above: `input::data`. Below: `segment` sends, the delayed-ACK slot of `timer` waits. RFC 5681 §4.2, RFC 2018 §4; Linux:
+//! __tcp_ack_snd_check, tcp_sack_compress_send_ack.
+//!
+//! Three duplicate ACKs are what fast retransmit needs, so the first of a hole leave for every segment. What follows
+//! tells the sender only that more has arrived, which one ACK says for many: it waits for a twentieth of the round trip,
+//! at most `tcp_comp_sack_delay`, and answers at most `tcp_comp_sack_nr` segments. Without SACK duplicates are counted,
+//! so none is saved.
+//!
+//! Not here: ACKs of data in order (`delayed_ack`), which blocks an ACK carries (`sack_report`).
+
+use core::time::Duration;
+
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    segment,
+    seq::SeqNum,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// Duplicate ACKs that leave at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
+const DUP_ACKS_AT_ONCE: u8 = 3;
+
+/// A compressed ACK waits for this part of the round trip.
+const RTT_DIVISOR: u32 = 20;
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub(crate) struct AckCompression {
+    /// RCV.NXT of the hole that is being answered.
+    rcv_nxt: SeqNum,
+    /// Duplicate ACKs sent for it.
+    dup_acks: u8,
+    /// Segments since then that the next ACK answers together.
+    compressed: u8,
+}
+
+impl AckCompression {
+    pub(crate) const fn new() -> Self {
+        Self { rcv_nxt: SeqNum(0), dup_acks: 0, compressed: 0 }
+    }
+
+    /// Segments wait for one ACK.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.compressed > 0
+    }
+
+    /// An ACK left: it answers everything. Answers how many ACKs it saved.
+    pub(crate) fn on_ack_sent(&mut self) -> u8 {
+        core::mem::take(&mut self.compressed)
+    }
+
+    /// The wait is over: the ACK that leaves is none of those saved.
+    fn on_timeout(&mut self) {
+        self.compressed = self.compressed.saturating_sub(1);
+    }
+}
+
+/// A segment came out of order: its answer leaves, or joins those that wait.
+pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if compress(tcb, cx) {
+        return;
+    }
+    if !segment::send_duplicate_ack(tcb, cx) {
+        tcb.ack.schedule_now();
+    }
+}
+
+/// Whether the answer may wait, and then makes it wait.
+fn compress(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+    let rcv_nxt = tcb.rcv_nxt;
+    let state = &mut tcb.ack_compression;
+    if !tcb.flags.contains(TcbFlags::SACK) || state.compressed >= cx.config.tcp_comp_sack_nr {
+        return false;
+    }
+    // A duplicate is reported once: the sender asks now. So does one whose window we watch closely.
+    if tcb.ack.is_quick() || tcb.ack.is_now() || tcb.sack_report.has_duplicate() {
+        return false;
+    }
+    if state.rcv_nxt != rcv_nxt {
+        (state.rcv_nxt, state.dup_acks) = (rcv_nxt, 0);
+    }
+    if state.dup_acks < DUP_ACKS_AT_ONCE {
+        state.dup_acks += 1;
+        return false;
+    }
+    let wait = delay(tcb, cx);
+    if wait.is_zero() {
+        return false;
+    }
+    tcb.ack_compression.compressed += 1;
+    let deadline = cx.now + wait;
+    if tcb.timers.delack().is_none_or(|armed| deadline < armed) {
+        tcb.timers.arm_delack(deadline);
+    }
+    true
+}
+
+/// How long an answer may wait: the sender must see it within the round trip it belongs to.
+fn delay(tcb: &Tcb, cx: &Cx<'_>) -> Duration {
+    let mut rtt = tcb.receive_buffer.rtt();
+    if let Some(srtt) = tcb.rtt.srtt() {
+        rtt = rtt.min(srtt);
+    }
+    (rtt / RTT_DIVISOR).min(cx.config.tcp_comp_sack_delay)
+}
+
+/// What waits leaves now: the time is over, or a block is about to be forgotten before it was reported.
+pub(crate) fn release(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    tcb.ack_compression.on_timeout();
+    if !segment::send_ack(tcb, cx) {
+        tcb.ack.schedule_now();
+    }
+}
+
+/// An ACK left, whatever it was sent for.
+pub(crate) fn on_ack_sent(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let saved = tcb.ack_compression.on_ack_sent();
+    if saved > 0 {
+        cx.counters.add(Counter::TcpExtTCPAckCompressed, u64::from(saved));
+    }
+}

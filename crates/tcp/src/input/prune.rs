@@ -1,0 +1,59 @@
+//! Room in the receive buffer, and what is given up for it.
+//!
+//! Above: `data`, before it queues anything. Below: `reassembly`. RFC 2018 §8 (what SACK reported may be dropped); Linux:
+//! tcp_try_rmem_schedule, tcp_prune_queue, tcp_prune_ofo_queue.
+//!
+//! Data in order is promised and is kept; data out of order can be sent again. It is given up from its far end, which the
+//! sender needs last, and an eighth of the buffer at a time, so that the walk is paid for by many segments (CVE-2018-5390,
+//! SegmentSmack).
+//!
+//! Not here: how far the buffer may grow (`receive_buffer`), small packets in order (`receive_queue` copies them).
+
+use crate::{counters::Counter, cx::Cx, receive_window::rmem_alloc, seq::SeqNum, tcb::Tcb};
+
+/// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
+pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) -> bool {
+    if rmem_alloc(tcb) <= tcb.receive_buffer.rcvbuf() {
+        return true;
+    }
+    relieve(tcb, cx, seq);
+    rmem_alloc(tcb) <= limit
+}
+
+/// The buffer overran: what is out of order shrinks, and the window stops growing.
+///
+/// Differs from Linux: the buffer grows for data in order only. That was promised; what is out of order may be a peer's
+/// attempt to make us hold it.
+fn relieve(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
+    cx.count(Counter::TcpExtPruneCalled);
+    tcb.ack.stop_quick();
+    collapse(tcb, cx);
+    let held = rmem_alloc(tcb);
+    if held <= tcb.receive_buffer.rcvbuf() {
+        return;
+    }
+    tcb.receive_buffer.on_overrun(held, seq == tcb.rcv_nxt, cx.config);
+    if rmem_alloc(tcb) > tcb.receive_buffer.rcvbuf() && !prune_far_end(tcb, cx, seq) {
+        cx.count(Counter::TcpExtRcvPruned);
+    }
+}
+
+/// Small packets that wait out of order are copied together.
+fn collapse(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    let worth = tcb.receive_buffer.rcvbuf() / 8;
+    let saved = tcb.reassembly.collapse(cx.pool, worth as usize);
+    cx.counters.add(Counter::TcpExtTCPRcvCollapsed, saved as u64);
+}
+
+/// Drops from the far end until an eighth of the buffer is free; `false` when that did not help. A segment that would be
+/// the furthest itself drops nothing.
+fn prune_far_end(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
+    let rcvbuf = tcb.receive_buffer.rcvbuf();
+    if tcb.reassembly.highest_end().is_none_or(|end| seq.ge(end)) {
+        return false;
+    }
+    let goal = (rcvbuf - rcvbuf / 8).saturating_sub(tcb.receive_queue.rmem_alloc());
+    cx.count(Counter::TcpExtOfoPruned);
+    tcb.reassembly.prune(goal as usize).free_all(cx.pool);
+    rmem_alloc(tcb) <= rcvbuf
+}

@@ -1,0 +1,255 @@
+//! Peers that try to make us work or hold memory: SegmentSmack (CVE-2018-5390), the SACK panic class (CVE-2019-11477,
+//! -11478, -11479), overlaps in the style of FragmentSmack (CVE-2018-5391). Work is counted in steps, never in time.
+
+use core::time::Duration;
+use std::vec::Vec;
+
+use super::net::{Net, Side};
+use pkt::DropReason;
+
+use crate::{Counter, Rng, SeqNum, receive_window};
+
+const RCVBUF: u32 = 131_072;
+/// What the smallest packet costs.
+const PACKET: u32 = 704;
+
+fn target(seed: u64, rcvbuf: Option<u32>) -> (Net, SeqNum) {
+    let mut net = Net::new(seed);
+    net.host(Side::B).options.rcvbuf = rcvbuf;
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    let start = net.tcb(Side::B).rcv_nxt;
+    (net, start)
+}
+
+/// Gives B `bytes` at `offset` behind `start`.
+fn give(net: &mut Net, start: SeqNum, offset: u32, len: usize) {
+    let mut header = net.forge(Side::B);
+    header.seq = start + offset;
+    net.inject(Side::B, &header, &std::vec![7; len]);
+}
+
+/// Sends tiny segments at `offsets` and answers the steps that reassembly took for each.
+fn smack(net: &mut Net, start: SeqNum, len: usize, offsets: impl Iterator<Item = u32>) -> usize {
+    let before = net.tcb(Side::B).reassembly.steps;
+    let mut count = 0;
+    for offset in offsets {
+        give(net, start, offset, len);
+        count += 1;
+        let held = receive_window::rmem_alloc(net.tcb(Side::B));
+        let rcvbuf = net.tcb(Side::B).rcvbuf();
+        assert!(held <= rcvbuf + 2 * PACKET, "{held} of {rcvbuf}");
+        assert!(net.tcb(Side::B).rcvbuf() <= RCVBUF, "out-of-order data never grows the buffer");
+    }
+    (net.tcb(Side::B).reassembly.steps - before).div_ceil(count)
+}
+
+#[test]
+fn thousands_of_adjacent_tiny_segments_cost_little_each() {
+    let (mut net, start) = target(1, None);
+    let steps = smack(&mut net, start, 1, (1..20_000).map(|index| index + 1));
+    assert!(steps <= 16, "{steps} steps for each segment");
+    assert!(net.count(Side::B, Counter::TcpExtTCPRcvCollapsed) > 10_000);
+    assert_eq!(net.count(Side::B, Counter::TcpExtTCPOFODrop), 0, "they fit when copied together");
+    // What waited is delivered with the byte before it.
+    give(&mut net, start, 0, 2);
+    assert_eq!(net.recv(Side::B).len(), 20_001);
+    net.finish_clean();
+}
+
+#[test]
+fn thousands_of_tiny_segments_with_gaps_cost_little_each() {
+    for order in ["ascending", "descending", "random"] {
+        let (mut net, start) = target(2, None);
+        let mut rng = Rng::new(2);
+        let offsets: Vec<u32> = match order {
+            "ascending" => (1..20_000).map(|index| 2 * index).collect(),
+            "descending" => (1..20_000).rev().map(|index| 2 * index).collect(),
+            _ => (0..20_000).map(|_| 2 + 2 * rng.below(20_000)).collect(),
+        };
+        let steps = smack(&mut net, start, 1, offsets.into_iter());
+        assert!(steps <= 200, "{order}: {steps} steps for each segment");
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn a_large_buffer_bounds_the_number_of_gaps() {
+    let mut net = Net::new(3);
+    net.host(Side::B).options.rcvbuf = Some(6_000_000);
+    net.host(Side::B).config.rmem_max = 6_000_000;
+    net.open();
+    let start = net.tcb(Side::B).rcv_nxt;
+    let mut rng = Rng::new(3);
+    let before = net.tcb(Side::B).reassembly.steps;
+    for _ in 0..12_000 {
+        let offset = 2 + 2 * rng.below(30_000);
+        give(&mut net, start, offset, 1);
+    }
+    let steps = (net.tcb(Side::B).reassembly.steps - before) / 12_000;
+    assert!(net.tcb(Side::B).reassembly.blocks().len() <= crate::reassembly::RUNS_MAX);
+    assert!(steps <= crate::reassembly::RUNS_MAX / 2, "{steps}");
+    net.finish_clean();
+}
+
+#[test]
+fn overlapping_pieces_in_any_order_hold_no_more_than_the_buffer() {
+    let (mut net, start) = target(4, None);
+    let mut rng = Rng::new(4);
+    let offsets: Vec<u32> = (0..10_000).map(|_| 1 + rng.below(40_000)).collect();
+    let steps = smack(&mut net, start, 97, offsets.into_iter());
+    assert!(steps <= 200, "{steps} steps for each segment");
+    net.finish_clean();
+}
+
+#[test]
+fn pruning_gives_up_the_far_end_and_keeps_what_is_next() {
+    let (mut net, start) = target(5, Some(40_000));
+    // The far end first, then what is nearer: there is room for about eighteen.
+    for index in (1..17).rev() {
+        give(&mut net, start, index * 1000, 1000);
+    }
+    net.host(Side::B).drops.clear();
+    let before = net.tcb(Side::B).reassembly.highest_end().unwrap();
+    for index in 0..20 {
+        // Small pieces that stand apart inside the first gap.
+        give(&mut net, start, 2 + index * 40, 20);
+    }
+    assert!(net.count(Side::B, Counter::TcpExtOfoPruned) > 0);
+    assert!(net.count(Side::B, Counter::TcpExtPruneCalled) > 0);
+    let after = net.tcb(Side::B).reassembly.highest_end().unwrap();
+    assert!(after.lt(before), "the far end went");
+    let first = net.tcb(Side::B).reassembly.blocks().next().unwrap();
+    assert_eq!(first, (start + 2, start + 22), "what is nearest stays");
+    net.finish_clean();
+}
+
+#[test]
+fn a_segment_beyond_all_others_displaces_none_of_them() {
+    let (mut net, start) = target(6, Some(40_000));
+    let mut offset = 1000;
+    while receive_window::rmem_alloc(net.tcb(Side::B)) <= 40_000 {
+        give(&mut net, start, offset, 300);
+        offset += 301;
+        assert!(offset < 20_000, "the window is smaller than the buffer");
+    }
+    let held = net.tcb(Side::B).reassembly.blocks().len();
+    net.host(Side::B).drops.clear();
+    give(&mut net, start, offset, 300);
+    assert_eq!(net.host(Side::B).drops, [DropReason::TcpOfoQueueFull]);
+    assert_eq!(net.tcb(Side::B).reassembly.blocks().len(), held);
+    assert!(net.count(Side::B, Counter::TcpExtRcvPruned) > 0);
+    assert_eq!(net.count(Side::B, Counter::TcpExtTCPOFODrop), 1);
+    net.finish_clean();
+}
+
+/// A sender of superframes whose peer announced the smallest MSS, with much in flight.
+fn tiny_mss(seed: u64, sndbuf: u32) -> Net {
+    let mut net = Net::new(seed);
+    net.host(Side::A).path.gso_bytes_max = 65_536;
+    net.host(Side::A).options.sndbuf = Some(sndbuf);
+    net.host(Side::A).config.tcp_slow_start_after_idle = false;
+    net.host(Side::B).options.maxseg = Some(48);
+    net.open();
+    assert_eq!(net.tcb(Side::A).mss(), 36, "48 less the timestamps");
+    let start = net.now;
+    while net.tcb(Side::A).info().cwnd < 120_000 {
+        let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false));
+        net.step();
+        net.recv(Side::B);
+        assert!(net.now - start < Duration::from_secs(60), "{:?}", net.tcb(Side::A).info());
+    }
+    net.run_for(Duration::from_secs(1));
+    net.recv(Side::B);
+    net
+}
+
+/// Reports every second segment of what is in flight, four blocks an ACK.
+fn report_every_second_segment(net: &mut Net) {
+    let (una, nxt) = (net.tcb(Side::A).snd_una, net.tcb(Side::A).snd_nxt);
+    let segments = nxt.since(una) / 36;
+    let blocks: Vec<_> = (0..segments / 2)
+        .map(|pair| (una + (2 * pair + 1) * 36, una + (2 * pair + 2) * 36))
+        .collect();
+    for four in blocks.chunks(4) {
+        let mut header = net.forge(Side::A);
+        header.options.timestamps = None;
+        header.options.sack_blocks.extend(four.iter().copied());
+        net.inject(Side::A, &header, b"");
+    }
+}
+
+#[test]
+fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
+    let mut net = tiny_mss(7, 60_000);
+    while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
+    net.lose_in_flight();
+    let in_flight = net.tcb(Side::A).snd_nxt.since(net.tcb(Side::A).snd_una);
+    assert!(in_flight > 30_000, "{in_flight}");
+    report_every_second_segment(&mut net);
+    assert!(net.count(Side::A, Counter::TcpExtTCPWqueueTooBig) > 0, "the cap was never reached");
+    let wmem = net.tcb(Side::A).send_queue.wmem_queued();
+    // Twice the send buffer with its slack, and the superframe that was last cut.
+    assert!(wmem <= 2 * (60_000 + 131_072) + 2 * 66_000, "{wmem}");
+    // The connection goes on: what was not believed is sent again.
+    let mut got = 0;
+    let start = net.now;
+    while net.tcb(Side::A).unacked_bytes() > 0 {
+        assert!(net.step() && net.now - start < Duration::from_secs(300), "stalled after {got}");
+        got += net.recv(Side::B).len();
+    }
+    net.finish_clean();
+}
+
+#[test]
+fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {
+    let mut net = tiny_mss(8, 400_000);
+    let before = net.log.len();
+    while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
+    for sent in net.sent_by(Side::A, before) {
+        let segments = sent.len.div_ceil(36);
+        assert!(segments <= 1 || u32::from(sent.gso.segs) == segments, "{sent:?}");
+        assert!(sent.len <= 65_535);
+    }
+    report_every_second_segment(&mut net);
+    net.run_for(Duration::from_secs(5));
+    net.finish_clean();
+}
+
+#[test]
+fn blocks_of_an_overtaken_ack_are_believed() {
+    let mut net = Net::established(9);
+    for _ in 0..6 {
+        net.send(Side::A, &[7; 14_480]);
+        net.run_for(Duration::from_millis(100));
+        net.recv(Side::B);
+    }
+    net.send(Side::A, &[7; 10 * 1448]);
+    net.lose_in_flight();
+    let una = net.tcb(Side::A).snd_una;
+    let mut newer = net.forge(Side::A);
+    newer.ack = una + 1448;
+    net.inject(Side::A, &newer, b"");
+    // An ACK sent before that one, which reports what came out of order.
+    let mut older = net.forge(Side::A);
+    older.ack = una;
+    older.options.sack_blocks.push((una + 3 * 1448, una + 5 * 1448));
+    net.inject(Side::A, &older, b"");
+    assert_eq!(net.tcb(Side::A).snd_una, una + 1448);
+    assert_eq!(net.tcb(Side::A).send_queue.sacked_bytes(), 2 * 1448);
+    net.finish_clean();
+}
+
+#[test]
+fn an_ack_of_bytes_never_sent_is_challenged_however_large_the_window() {
+    let mut net = Net::established(10);
+    net.run_for(Duration::from_millis(100));
+    net.send(Side::A, &[7; 1000]);
+    net.run_for(Duration::from_millis(100));
+    net.host(Side::A).drops.clear();
+    let mut segment = net.forge(Side::A);
+    segment.ack -= 1002;
+    net.inject(Side::A, &segment, b"injected");
+    assert_eq!(net.host(Side::A).drops, [DropReason::TcpTooOldAck]);
+    net.finish_clean();
+}

@@ -1,0 +1,274 @@
+//! How the receive buffer and the window it announces grow, and what bounds them.
+
+use core::time::Duration;
+
+use super::net::{Net, Side};
+use crate::{Counter, Readiness, SendError};
+
+/// Sends from A for `time` as fast as the buffers let it; B reads with every step if `reads`. Answers what B read.
+fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
+    let (end, mut got) = (net.now + time, 0);
+    while net.now < end {
+        loop {
+            match net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 16_384][..]], false)) {
+                Ok(_) => {}
+                Err(SendError::WouldBlock) => break,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        if !net.step() {
+            break;
+        }
+        if reads {
+            got += net.recv(Side::B).len();
+        }
+    }
+    got
+}
+
+/// B's right edges, in the order announced, without the one of its SYN.
+fn edges(net: &Net, shift: u8) -> std::vec::Vec<crate::SeqNum> {
+    let sent = net.log.iter().filter(|sent| sent.from == Side::B).skip(1);
+    sent.map(|sent| sent.header.ack + (u32::from(sent.header.window) << shift)).collect()
+}
+
+#[test]
+fn the_buffer_grows_only_as_the_application_reads() {
+    for reads in [true, false] {
+        let mut net = Net::new(1);
+        net.delay = Duration::from_millis(25);
+        net.open();
+        let before = net.tcb(Side::B).rcvbuf();
+        stream(&mut net, Duration::from_secs(3), reads);
+        let after = net.tcb(Side::B).rcvbuf();
+        if reads {
+            assert!(after > 1_000_000, "{after}");
+        } else {
+            assert!(after <= before * 5 / 4, "{after}");
+        }
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn a_reader_at_a_fixed_rate_gets_a_buffer_of_about_twice_what_it_reads_per_round_trip() {
+    let mut net = Net::new(2);
+    net.delay = Duration::from_millis(50);
+    net.open();
+    let mut buf = [0; 20_000];
+    let mut turns = 0;
+    while turns < 1000 {
+        let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 40_000][..]], false));
+        // 20 kB each 10 ms: 200 kB per round trip.
+        net.run_for(Duration::from_millis(10));
+        let _ = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut buf, false));
+        turns += 1;
+    }
+    let info = net.tcb(Side::B).info();
+    assert!((180_000..=320_000).contains(&info.rcv_space), "{}", info.rcv_space);
+    let rcvbuf = net.tcb(Side::B).rcvbuf();
+    assert!((400_000..2_500_000).contains(&rcvbuf), "{rcvbuf}");
+    net.finish_clean();
+}
+
+#[test]
+fn moderation_switched_off_keeps_the_default_buffer() {
+    let mut net = Net::new(3);
+    net.host(Side::B).config.tcp_moderate_rcvbuf = false;
+    net.delay = Duration::from_millis(25);
+    net.open();
+    stream(&mut net, Duration::from_secs(2), true);
+    assert_eq!(net.tcb(Side::B).rcvbuf(), 131_072);
+    net.finish_clean();
+}
+
+#[test]
+fn autotuning_stops_at_the_largest_buffer() {
+    let mut net = Net::new(4);
+    net.host(Side::B).config.tcp_rmem.max = 400_000;
+    net.delay = Duration::from_millis(100);
+    net.open();
+    stream(&mut net, Duration::from_secs(4), true);
+    assert_eq!(net.tcb(Side::B).rcvbuf(), 400_000);
+    net.finish_clean();
+}
+
+#[test]
+fn the_round_trip_is_measured_with_and_without_timestamps() {
+    for timestamps in [true, false] {
+        let mut net = Net::new(5);
+        net.host(Side::B).config.tcp_timestamps = timestamps;
+        net.delay = Duration::from_millis(40);
+        net.open();
+        // Each echo gives one sample: later segments of a flight do not inflate it.
+        stream(&mut net, Duration::from_secs(2), true);
+        let rtt = net.tcb(Side::B).info().rcv_rtt;
+        let longest = if timestamps { 130 } else { 200 };
+        assert!(
+            rtt >= Duration::from_millis(79) && rtt < Duration::from_millis(longest),
+            "{rtt:?}"
+        );
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn the_window_grows_with_what_arrives_and_not_at_once() {
+    let mut net = Net::established(6);
+    let start = net.tcb(Side::B).info().rcv_ssthresh;
+    assert!(start <= 65_535, "{start}");
+    net.send(Side::A, &[7; 1448 * 4]);
+    net.run_for(Duration::from_millis(15));
+    let after = net.tcb(Side::B).info().rcv_ssthresh;
+    assert!(after > start || after >= net.tcb(Side::B).window_clamp(), "{start} to {after}");
+    assert!(after - start <= 4 * 2 * 1460, "two segments for each that came: {}", after - start);
+    net.finish_clean();
+}
+
+#[test]
+fn tiny_segments_do_not_open_the_window() {
+    let mut net = Net::established(7);
+    net.tcb(Side::A).set_nodelay(true);
+    let start = net.tcb(Side::B).info().rcv_ssthresh;
+    for _ in 0..50 {
+        net.send(Side::A, &[7; 100]);
+        net.run_for(Duration::from_millis(20));
+        net.recv(Side::B);
+    }
+    assert_eq!(net.tcb(Side::B).info().rcv_ssthresh, start);
+    net.finish_clean();
+}
+
+#[test]
+fn a_window_clamp_bounds_what_is_announced() {
+    let mut net = Net::new(8);
+    net.host(Side::B).options.window_clamp = Some(20_000);
+    net.delay = Duration::from_millis(25);
+    net.open();
+    stream(&mut net, Duration::from_secs(2), true);
+    let shift = net.tcb(Side::B).info().window_scales.1;
+    assert_eq!(shift, 0, "20,000 bytes need no scale");
+    let largest = net.sent_by(Side::B, 0).iter().map(|sent| sent.header.window).max();
+    assert!(largest.unwrap() <= 20_000, "{largest:?}");
+    net.finish_clean();
+}
+
+#[test]
+fn a_clamp_on_a_connection_closes_the_window_only_as_data_arrives() {
+    let mut net = Net::new(9);
+    net.delay = Duration::from_millis(25);
+    net.open();
+    stream(&mut net, Duration::from_secs(1), true);
+    net.call(Side::B, |tcb, _| tcb.set_window_clamp(30_000));
+    let before = net.log.len();
+    stream(&mut net, Duration::from_secs(2), true);
+    let shift = net.tcb(Side::B).info().window_scales.1;
+    let edges = edges(&net, shift);
+    assert!(edges.windows(2).all(|pair| pair[1].ge(pair[0])), "the edge moved back");
+    let last = net.sent_by(Side::B, before).last().unwrap().header.window;
+    assert!(u32::from(last) << shift <= 30_000 + (1 << shift), "{last}");
+    assert_eq!(net.tcb(Side::B).window_clamp(), 30_000);
+    net.call(Side::B, |tcb, _| tcb.set_window_clamp(0));
+    assert!(net.tcb(Side::B).window_clamp() > 100_000);
+    net.finish_clean();
+}
+
+#[test]
+fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
+    let mut net = Net::new(10);
+    net.delay = Duration::from_millis(25);
+    net.open();
+    stream(&mut net, Duration::from_secs(1), true);
+    net.call(Side::B, |tcb, _| tcb.set_rcvbuf(10_000));
+    stream(&mut net, Duration::from_secs(2), true);
+    let shift = net.tcb(Side::B).info().window_scales.1;
+    assert!(edges(&net, shift).windows(2).all(|pair| pair[1].ge(pair[0])), "the edge moved back");
+    assert_eq!(net.tcb(Side::B).rcvbuf(), 10_000, "the application's choice stays");
+    net.finish_clean();
+}
+
+#[test]
+fn a_peer_that_shrinks_its_window_is_obeyed_and_nothing_is_lost() {
+    let mut net = Net::established(11);
+    net.run_for(Duration::from_millis(100));
+    net.send(Side::A, &[7; 8 * 1448]);
+    let una = net.tcb(Side::A).snd_una;
+    net.run_for(Duration::from_millis(14));
+    // RFC 9293 §3.8.6: a sender must be robust against it. One segment is acknowledged, the window ends behind the next.
+    let mut header = net.forge(Side::A);
+    header.ack = una + 1448;
+    header.window = u16::try_from(1448u32.div_ceil(1 << net.tcb(Side::A).snd_wscale)).unwrap();
+    net.lose_in_flight();
+    net.inject(Side::A, &header, b"");
+    assert!(net.tcb(Side::A).info().snd_wnd < 2000);
+    let before = net.log.len();
+    let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[8; 1448][..]], false));
+    assert!(net.sent_by(Side::A, before).is_empty(), "nothing new beyond the window");
+    net.run_for(Duration::from_secs(20));
+    assert_eq!(net.recv(Side::B).len(), 9 * 1448);
+    net.finish_clean();
+}
+
+#[test]
+fn rcvlowat_makes_readable_with_enough_and_not_before() {
+    let mut net = Net::new(12);
+    net.host(Side::B).options.rcvlowat = Some(5000);
+    net.open();
+    net.send(Side::A, &[7; 4999]);
+    net.run_for(Duration::from_millis(100));
+    assert!(!net.tcb(Side::B).readiness().contains(Readiness::READ));
+    net.send(Side::A, &[7; 1]);
+    net.run_for(Duration::from_millis(100));
+    assert!(net.tcb(Side::B).readiness().contains(Readiness::READ));
+    net.recv(Side::B);
+    net.send(Side::A, b"end");
+    net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
+    net.run_for(Duration::from_millis(100));
+    assert!(net.tcb(Side::B).readiness().contains(Readiness::READ), "the end is news enough");
+    net.finish_clean();
+}
+
+#[test]
+fn rcvlowat_grows_the_buffer_and_is_bounded_by_it() {
+    let mut net = Net::established(13);
+    net.call(Side::B, |tcb, cx| tcb.set_rcvlowat(cx, 1_000_000));
+    assert_eq!(net.tcb(Side::B).rcvlowat(), 1_000_000);
+    assert!(net.tcb(Side::B).window_clamp() >= 1_000_000);
+    net.call(Side::B, |tcb, cx| tcb.set_rcvlowat(cx, u32::MAX));
+    assert_eq!(net.tcb(Side::B).rcvlowat(), 6_291_456 / 2);
+    net.call(Side::B, |tcb, cx| tcb.set_rcvlowat(cx, 0));
+    assert_eq!(net.tcb(Side::B).rcvlowat(), 1);
+    net.call(Side::B, |tcb, _| tcb.set_rcvbuf(20_000));
+    net.call(Side::B, |tcb, cx| tcb.set_rcvlowat(cx, 1_000_000));
+    assert_eq!(net.tcb(Side::B).rcvlowat(), 10_000);
+    assert_eq!(net.tcb(Side::B).rcvbuf(), 20_000);
+    net.finish_clean();
+}
+
+#[test]
+fn a_low_water_mark_that_the_window_cannot_reach_does_not_stall() {
+    let mut net = Net::new(14);
+    net.host(Side::B).options.rcvbuf = Some(16_384);
+    net.host(Side::B).options.rcvlowat = Some(1 << 20);
+    net.open();
+    let (mut sent, mut got) = (0, 0);
+    let body = [7; 100_000];
+    let start = net.now;
+    while got < body.len() {
+        if sent < body.len()
+            && let Ok(n) = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&body[sent..]], false))
+        {
+            sent += n;
+        }
+        assert!(net.step());
+        if net.tcb(Side::B).readiness().contains(Readiness::READ) {
+            got += net.recv(Side::B).len();
+        } else if sent == body.len() && net.tcb(Side::A).unacked_bytes() == 0 {
+            // The tail is below the mark: only the end of the stream would tell.
+            got += net.recv(Side::B).len();
+        }
+        assert!(net.now - start < Duration::from_secs(30), "{got} bytes so far");
+    }
+    assert_eq!(net.count(Side::B, Counter::TcpExtTCPRcvQDrop), 0);
+    net.finish_clean();
+}
