@@ -138,6 +138,7 @@ fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     acked.has_news = true;
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     let reorder = recovery::on_ack(tcb, cx, &acked, None, false);
+    measure(tcb, cx, &acked);
     update_timer(tcb, cx, &acked, reorder);
 }
 
