@@ -35,8 +35,6 @@ enum Pending {
     Delayed,
     /// With the next `output`.
     Now,
-    /// With the next `output`, and with a closed window: there was no memory for what came.
-    NowClosed,
 }
 
 /// A segment with data, as the delayed-ACK engine sees it.
@@ -174,19 +172,7 @@ impl DelayedAck {
 
     /// An ACK is owed with the next `output`.
     pub(crate) fn schedule_now(&mut self) {
-        if self.pending != Pending::NowClosed {
-            self.pending = Pending::Now;
-        }
-    }
-
-    /// A segment was dropped for want of memory: the ACK that is owed closes the window (Linux `ICSK_ACK_NOMEM`).
-    pub(crate) fn schedule_closed(&mut self) {
-        self.pending = Pending::NowClosed;
-    }
-
-    /// The next ACK closes the window.
-    pub(crate) fn closes_window(&self) -> bool {
-        self.pending == Pending::NowClosed
+        self.pending = Pending::Now;
     }
 
     /// A segment with ACK left: nothing is owed.
@@ -227,7 +213,7 @@ impl DelayedAck {
     }
 
     pub(crate) fn is_now(&self) -> bool {
-        matches!(self.pending, Pending::Now | Pending::NowClosed)
+        self.pending == Pending::Now
     }
 
     /// Every segment is answered at once.

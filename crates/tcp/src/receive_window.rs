@@ -3,8 +3,8 @@
 //! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2; Linux:
 //! __tcp_select_window, tcp_select_window.
 //!
-//! The right edge of an announced window never moves back, with one exception: a segment that was refused for want of
-//! memory is answered by a closed window, since the peer must not repeat it at once.
+//! The right edge of an announced window never moves back. Differs from Linux: neither when memory has run out, because a
+//! peer that is told to be silent about what is in flight has to guess; it repeats what was dropped.
 //!
 //! Not here: how the buffer grows (`receive_buffer`), what happens to data beyond the window (`input`).
 
@@ -54,11 +54,8 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
 /// Chooses the window of the segment about to leave and answers its 16-bit field.
 pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     let before = tcb.rcv_wnd;
-    let mut current = receive_window(tcb);
+    let current = receive_window(tcb);
     let mut window = wanted_window(tcb);
-    if tcb.ack.closes_window() {
-        (current, window) = (0, 0);
-    }
     if window < current {
         // The edge never moves back (RFC 9293 §3.8.6).
         if window == 0 {

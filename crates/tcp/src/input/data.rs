@@ -77,7 +77,7 @@ fn queue_in_order(
     let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
     if !prune::has_room(tcb, cx, segment.seq, limit) && !tcb.receive_queue.is_empty() {
         cx.count(Counter::TcpExtTCPRcvQDrop);
-        tcb.ack.schedule_closed();
+        tcb.ack.schedule_now();
         return Err(DropReason::TcpRcvQueueFull);
     }
     on_data(tcb, segment, cx);
