@@ -70,6 +70,7 @@ drop_reasons! {
     TcpCsum "TCP_CSUM" "The TCP checksum is wrong."
     TcpNoSocket "NO_SOCKET" "No connection and no listener matches the segment."
     TcpFlags "TCP_FLAGS" "A combination of TCP flags that is not valid in this state."
+    TcpDeferAccept "TCP_DEFER_ACCEPT" "A bare ACK for a listener that wants data first."
     TcpOldAck "TCP_OLD_ACK" "The ACK is older than SND.UNA: a duplicate without news."
     TcpTooOldAck "TCP_TOO_OLD_ACK" "The ACK is older than the largest window this side ever offered (RFC 5961)."
     TcpAckUnsentData "TCP_ACK_UNSENT_DATA" "The ACK covers data that was never sent."

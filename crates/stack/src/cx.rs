@@ -74,17 +74,25 @@ struct HostView {
     /// Number of `sysctls`.
     generation: u64,
     sysctls: Arc<Sysctls>,
+    challenges: Arc<tcp::ChallengeBudget>,
 }
 
 impl HostView {
     /// Before any host is entered.
     fn nowhere() -> Self {
-        Self { host: 0, page: Arc::default(), generation: 0, sysctls: Arc::default() }
+        Self {
+            host: 0,
+            page: Arc::default(),
+            generation: 0,
+            sysctls: Arc::default(),
+            challenges: Arc::default(),
+        }
     }
 
     fn new(host: &Host) -> Self {
         let (generation, sysctls) = host.live_sysctls().present();
-        Self { host: host.id(), page: host.register_page(), generation, sysctls }
+        let challenges = Arc::clone(host.challenges());
+        Self { host: host.id(), page: host.register_page(), generation, sysctls, challenges }
     }
 
     /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
@@ -203,6 +211,7 @@ impl Cx {
             out: &mut self.out,
             config: &view.sysctls.tcp,
             rng: &mut self.rng,
+            challenges: &view.challenges,
         }
     }
 

@@ -168,6 +168,17 @@ impl Demux {
         self.established.insert_or_replace(hash, tuple, entry);
     }
 
+    /// Puts a stream where a remnant was, if that is the one meant: both own the port. False if it is not.
+    pub(crate) fn replace_if(
+        &self,
+        hash: u32,
+        tuple: FourTuple,
+        entry: Entry,
+        is_meant: impl FnOnce(&Entry) -> bool,
+    ) -> bool {
+        self.established.replace_if(hash, tuple, entry, is_meant).is_ok()
+    }
+
     /// Takes `gone` out, unless something else has come in its place.
     pub(crate) fn remove(
         &self,
@@ -195,7 +206,7 @@ impl Demux {
     }
 
     /// Whether somebody owns `local` who does not share it with `flags`: bind(2)'s question, and listen(2)'s.
-    fn is_in_use(&self, local: SocketAddr, flags: BindFlags, rcu: &Section<'_>) -> bool {
+    pub(crate) fn is_in_use(&self, local: SocketAddr, flags: BindFlags, rcu: &Section<'_>) -> bool {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu);
         let listening = on_port.is_some_and(|list| {

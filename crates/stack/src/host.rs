@@ -15,7 +15,7 @@ use std::{
 use pkt::Instant;
 use sync::epoch::Section;
 use tcp::{
-    FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, SynCookies,
+    ChallengeBudget, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, SynCookies,
 };
 
 use crate::{
@@ -78,6 +78,8 @@ pub struct Host {
     demux: Demux,
     cores: Vec<Arc<Core>>,
     isn: IsnGenerator,
+    /// Shared with the contexts that run this host.
+    challenges: Arc<ChallengeBudget>,
     syn_cookies: SynCookies,
     /// Paths of answers that no socket sends.
     reply_paths: ReplyPaths,
@@ -85,6 +87,8 @@ pub struct Host {
     icmp_limiter: IcmpLimiter,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     time_waits: AtomicUsize,
+    /// Connections that nobody holds, bounded by `tcp_max_orphans`.
+    orphans: AtomicUsize,
     down: AtomicBool,
     pages: Mutex<Vec<Arc<CounterPage>>>,
 }
@@ -114,12 +118,14 @@ impl Host {
             cores: (0..config.cores)
                 .map(|index| Arc::new(Core::new(CoreId(index), this.clone())))
                 .collect(),
+            challenges: Arc::default(),
             isn: IsnGenerator::new(&secret(&mut rng)),
             ports: PortSelector::new(&secret(&mut rng)),
             syn_cookies: SynCookies::new(&secret(&mut rng)),
             reply_paths: ReplyPaths::new(&memory.rcu),
             icmp_limiter: IcmpLimiter::new(),
             time_waits: AtomicUsize::new(0),
+            orphans: AtomicUsize::new(0),
             down: AtomicBool::new(false),
             pages: Mutex::default(),
             devices,
@@ -295,6 +301,10 @@ impl Host {
 
     pub(crate) const fn ports(&self) -> &PortSelector {
         &self.ports
+    }
+
+    pub(crate) const fn challenges(&self) -> &Arc<ChallengeBudget> {
+        &self.challenges
     }
 
     pub(crate) const fn syn_cookies(&self) -> &SynCookies {
@@ -492,6 +502,7 @@ impl Host {
             ts_offset: self.isn.timestamp_offset(&tuple),
             path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes(), flow_hash: hash },
             options: SocketOptions::default(),
+            ts_recent: None,
         }
     }
 
@@ -503,6 +514,25 @@ impl Host {
             self.time_wait_release();
         }
         admitted
+    }
+
+    /// Room for one more connection that nobody holds? Counted if so.
+    pub(crate) fn orphan_admit(&self, limit: u32) -> bool {
+        let admitted = self.orphans.fetch_add(1, Ordering::Relaxed) < limit as usize;
+        if !admitted {
+            self.orphan_gone();
+        }
+        admitted
+    }
+
+    pub(crate) fn orphan_gone(&self) {
+        self.orphans.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Connections that nobody holds and that are not done.
+    #[must_use]
+    pub fn orphans(&self) -> usize {
+        self.orphans.load(Ordering::Relaxed)
     }
 
     pub(crate) fn time_wait_release(&self) {

@@ -117,6 +117,13 @@ sysctls! {
         tcp_syncookies: u8 = 1, Number 0..=2, "net.ipv4.tcp_syncookies";
         /// Connections in TIME-WAIT; further ones are closed at once.
         tcp_max_tw_buckets: u32 = 262_144, Number 0..=INT_MAX, "net.ipv4.tcp_max_tw_buckets";
+        /// Whether a connect may take over a connection in TIME-WAIT (RFC 6191): 0 never, 1 with timestamps, 2 with timestamps
+        /// over loopback.
+        tcp_tw_reuse: u8 = 2, Number 0..=2, "net.ipv4.tcp_tw_reuse";
+        /// How long it must have waited by then.
+        tcp_tw_reuse_delay: Duration = Duration::from_secs(1), Millis 1..=60_000, "net.ipv4.tcp_tw_reuse_delay";
+        /// Connections that nobody holds and that are not done; further ones are reset.
+        tcp_max_orphans: u32 = 65_536, Number 0..=INT_MAX, "net.ipv4.tcp_max_orphans";
         /// Upper bound of the backlog given to `listen`.
         somaxconn: u32 = 4096, Number 1..=INT_MAX, "net.core.somaxconn";
         /// How long, in microseconds, a thread that waits polls its core before it sleeps. Differs from Linux, where it is
@@ -149,6 +156,8 @@ sysctls! {
         "net.ipv4.tcp_rfc1337", tcp.tcp_rfc1337, Switch 0..=1;
         "net.ipv4.tcp_base_mss", tcp.tcp_base_mss, Number 48..=65_535;
         "net.ipv4.tcp_min_snd_mss", tcp.tcp_min_snd_mss, Number 48..=65_535;
+        "net.ipv4.tcp_challenge_ack_limit", tcp.tcp_challenge_ack_limit, Number 0..=INT_MAX;
+        "net.ipv4.tcp_abort_on_overflow", tcp.tcp_abort_on_overflow, Switch 0..=1;
         "net.ipv4.tcp_invalid_ratelimit", tcp.tcp_invalid_ratelimit, Millis 0..=INT_MAX;
         "net.ipv4.tcp_slow_start_after_idle", tcp.tcp_slow_start_after_idle, Switch 0..=1;
         "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff;

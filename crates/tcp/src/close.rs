@@ -99,11 +99,34 @@ impl Tcb {
         self.set_state(cx, next);
     }
 
-    /// FIN-WAIT-2 of an orphan ends by itself: the peer might never close (`tcp_fin_timeout`).
-    pub(crate) fn enter_fin_wait_2(&mut self, cx: &Cx<'_>) {
-        if self.flags.contains(TcbFlags::ORPHAN) {
-            self.timers.arm_keep(cx.now + cx.config.tcp_fin_timeout);
+    /// FIN-WAIT-2 of an orphan ends by itself: the peer might never close (`TCP_LINGER2`, `tcp_fin_timeout`; Linux:
+    /// tcp_fin_time).
+    pub(crate) fn enter_fin_wait_2(&mut self, cx: &mut Cx<'_>) {
+        if !self.flags.contains(TcbFlags::ORPHAN) {
+            return;
         }
+        if self.linger2_ms == 0 {
+            cx.count(Counter::TcpExtTCPAbortOnLinger);
+            segment::send_reset(self, cx);
+            return self.finish(cx, None);
+        }
+        let timeout = self.linger2().unwrap_or(cx.config.tcp_fin_timeout);
+        // Time enough for the peer to repeat its FIN.
+        let least = self.rtt.rto() * 7 / 2;
+        self.timers.arm_keep(cx.now + timeout.max(least));
+    }
+
+    /// Too many connections are held by nobody: this one is reset (Linux: tcp_check_oom).
+    pub fn abort_on_memory(&mut self, cx: &mut Cx<'_>) {
+        cx.count(Counter::TcpExtTCPAbortOnMemory);
+        segment::send_reset(self, cx);
+        self.finish(cx, None);
+    }
+
+    /// The application has let go of the connection.
+    #[must_use]
+    pub fn is_orphan(&self) -> bool {
+        self.flags.contains(TcbFlags::ORPHAN)
     }
 
     /// Both FINs are acknowledged: only old duplicates are left to wait for. The stack moves the connection to a

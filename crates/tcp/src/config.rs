@@ -72,6 +72,11 @@ pub struct TcpConfig {
     pub tcp_base_mss: u16,
     /// `tcp_min_snd_mss`: no peer and no ICMP may push our segments below this.
     pub tcp_min_snd_mss: u16,
+    /// `tcp_challenge_ack_limit`: challenge ACKs of all connections together in a second, about; INT_MAX is no limit
+    /// (RFC 5961 §7).
+    pub tcp_challenge_ack_limit: u32,
+    /// `tcp_abort_on_overflow`: a handshake that finds the accept queue full is reset instead of being ignored.
+    pub tcp_abort_on_overflow: bool,
     /// `tcp_invalid_ratelimit`: shortest time between two ACKs that answer unacceptable segments (RFC 5961 §7).
     pub tcp_invalid_ratelimit: Duration,
     /// `tcp_slow_start_after_idle`: shrink cwnd after an RTO without sending (RFC 2861).
@@ -126,6 +131,8 @@ impl Default for TcpConfig {
             tcp_rfc1337: false,
             tcp_base_mss: 1024,
             tcp_min_snd_mss: 48,
+            tcp_challenge_ack_limit: crate::challenge::UNLIMITED,
+            tcp_abort_on_overflow: false,
             tcp_invalid_ratelimit: Duration::from_millis(500),
             tcp_slow_start_after_idle: true,
             tcp_notsent_lowat: u32::MAX,
@@ -185,6 +192,11 @@ pub struct SocketOptions {
     pub window_clamp: Option<u32>,
     /// `SO_SNDBUF`, already doubled and bounded by the socket layer; it ends autotuning.
     pub sndbuf: Option<u32>,
+    /// `TCP_DEFER_ACCEPT` of a listener: how long a handshake waits for data before `accept` sees it.
+    pub defer_accept: Option<Duration>,
+    /// `TCP_LINGER2`: how long an orphan stays in FIN-WAIT-2, at most two minutes. Zero closes it at once by a reset,
+    /// where Linux takes a negative number; `None` is `tcp_fin_timeout`.
+    pub linger2: Option<Duration>,
     /// `TCP_USER_TIMEOUT` (RFC 5482): how long sent data may stay unacknowledged.
     pub user_timeout: Option<Duration>,
     /// `TCP_MAXSEG`: the MSS we announce and use at most.

@@ -64,7 +64,7 @@ counters! {
     TcpExtOutOfWindowIcmps: "ICMP errors dropped because their sequence number was outside the window.",
     TcpExtLockDroppedIcmps: "ICMP errors dropped because the socket was busy.",
     TcpExtTW: "Connections that ended TIME_WAIT by its timer.",
-    TcpExtTWRecycled: "TIME_WAIT connections reused for a new active open.",
+    TcpExtTWRecycled: "TIME_WAIT connections taken over by an active open.",
     TcpExtTWKilled: "TIME_WAIT connections ended early.",
     TcpExtPAWSActive: "Acknowledgments of our SYN refused because of their timestamp echo.",
     TcpExtPAWSEstab: "Segments refused because of an old timestamp.",

@@ -12,6 +12,7 @@ use core::fmt;
 use pkt::{Instant, PacketList, Pool, Verdict};
 
 use crate::{
+    challenge::ChallengeBudget,
     config::TcpConfig,
     counters::{Counter, Counters},
     rng::Rng,
@@ -32,6 +33,8 @@ pub struct Cx<'a> {
     pub config: &'a TcpConfig,
     /// Seeded chance.
     pub rng: &'a mut Rng,
+    /// What all connections of the stack share of RFC 5961's limit.
+    pub challenges: &'a ChallengeBudget,
 }
 
 impl Cx<'_> {

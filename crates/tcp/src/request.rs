@@ -15,7 +15,7 @@ use core::time::Duration;
 use pkt::{DropReason, Instant, Packet};
 
 use crate::{
-    config::{PathParams, SocketOptions},
+    config::{PathParams, SocketOptions, TcpConfig},
     counters::Counter,
     cx::Cx,
     four_tuple::FourTuple,
@@ -62,6 +62,10 @@ pub struct Request {
     /// It was never kept: when its SYN-ACK left is not known.
     from_cookie: bool,
     retransmits: u8,
+    /// `TCP_DEFER_ACCEPT`: bare ACKs are ignored until the SYN-ACK was repeated this often.
+    defer: u8,
+    /// A bare ACK has come: the peer is there, and silent.
+    acked: bool,
 }
 
 /// The SYN queue is what a flood fills.
@@ -74,7 +78,7 @@ const _: () = assert!(size_of::<Request>() <= REQUEST_BYTES_MAX);
 pub enum RequestVerdict {
     /// The segment is dropped for this reason, the request stays.
     Drop(DropReason, Packet),
-    /// A reset ended the request: the caller forgets it and drops the packet for this reason.
+    /// A reset, received or sent, ended the request: the caller forgets it and drops the packet for this reason.
     Closed(DropReason, Packet),
     /// The handshake is complete. The caller makes the connection with [`Request::to_tcb`], puts it in the
     /// request's place, and gives it this same segment with [`input`](crate::input::input).
@@ -114,7 +118,7 @@ impl Request {
 
     /// What a SYN asks for and the settings agree to.
     fn new(cx: &Cx<'_>, params: &OpenParams, header: &SegmentHeader) -> Self {
-        let OpenParams { tuple, iss, ts_offset, path, options } = params;
+        let OpenParams { tuple, iss, ts_offset, path, options, .. } = params;
         let offered = &header.options;
         let mss = PathMss::new(cx.config, *tuple, path, options);
         let buffer = ReceiveBuffer::new(cx.config, options, mss.advertised());
@@ -139,6 +143,8 @@ impl Request {
             sack: offered.sack_permitted && cx.config.tcp_sack,
             from_cookie: false,
             retransmits: 0,
+            defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
+            acked: false,
         }
     }
 
@@ -153,8 +159,22 @@ impl Request {
     ) -> RequestVerdict {
         let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         match self.check(cx, header, len) {
+            Ok(()) if self.defers(header, len) => {
+                self.acked = true;
+                cx.count(Counter::TcpExtTCPDeferAcceptDrop);
+                RequestVerdict::Drop(DropReason::TcpDeferAccept, packet)
+            }
             Ok(()) if accept_room => RequestVerdict::Establish(packet),
+            Ok(()) if cx.config.tcp_abort_on_overflow => {
+                cx.count(Counter::TcpExtListenOverflows);
+                cx.count(Counter::TcpExtListenDrops);
+                cx.count(Counter::TcpExtEmbryonicRsts);
+                cx.count(Counter::TcpAttemptFails);
+                reset::reply(cx, &self.tuple, header, len);
+                RequestVerdict::Closed(DropReason::ListenOverflow, packet)
+            }
             Ok(()) => {
+                self.acked = true;
                 // The peer believes the connection stands; it repeats its data until there is room.
                 cx.count(Counter::TcpExtListenOverflows);
                 cx.count(Counter::TcpExtListenDrops);
@@ -167,6 +187,11 @@ impl Request {
             }
             Err(reason) => RequestVerdict::Drop(reason, packet),
         }
+    }
+
+    /// An ACK without data, while the listener wants data first.
+    fn defers(&self, header: &SegmentHeader, len: u32) -> bool {
+        self.retransmits < self.defer && header.segment_len(len) == 0
     }
 
     /// RFC 9293 §3.10.7.4, first to fifth, for SYN-RECEIVED.
@@ -232,6 +257,7 @@ impl Request {
             ts_offset: self.ts_offset,
             path: self.path,
             options: options.clone(),
+            ts_recent: None,
         };
         // Counted here as in Linux: a flood of SYNs opens nothing.
         cx.count(Counter::TcpPassiveOpens);
@@ -262,13 +288,18 @@ impl Request {
         if cx.now < self.deadline {
             return RequestTimer::Keep;
         }
-        if self.retransmits >= cx.config.tcp_synack_retries {
+        let silent = self.acked && self.retransmits < self.defer;
+        if self.retransmits >= cx.config.tcp_synack_retries && !silent {
             cx.count(Counter::TcpAttemptFails);
             return RequestTimer::GiveUp;
         }
-        self.retransmits += 1;
-        cx.count(Counter::TcpExtTCPTimeouts);
-        self.send_syn_ack(cx);
+        // While a silent peer is waited for, only the last repetition leaves: its answer opens the connection.
+        let waits = silent && self.retransmits + 1 < self.defer;
+        self.retransmits = self.retransmits.saturating_add(1);
+        if !waits {
+            cx.count(Counter::TcpExtTCPTimeouts);
+            self.send_syn_ack(cx);
+        }
         let wait = TIMEOUT_INITIAL * (1 << u32::from(self.retransmits.min(16)));
         self.deadline = cx.now + wait.min(cx.config.tcp_rto_max);
         RequestTimer::Keep
@@ -371,4 +402,16 @@ impl Request {
     pub fn retransmits(&self) -> u8 {
         self.retransmits
     }
+}
+
+/// How many repetitions of a SYN-ACK fit into `wait`: Linux's secs_to_retrans.
+fn retransmits_in(wait: Duration, config: &TcpConfig) -> u8 {
+    let mut retransmits = 0;
+    let (mut passed, mut next) = (Duration::ZERO, TIMEOUT_INITIAL);
+    while passed < wait && retransmits < u8::MAX {
+        retransmits += 1;
+        passed += next;
+        next = (next * 2).min(config.tcp_rto_max);
+    }
+    retransmits
 }

@@ -12,9 +12,12 @@ use crate::{
     config::Keepalive,
     congestion::Algorithm,
     cx::Cx,
-    tcb::{Tcb, TcbFlags},
+    tcb::{LINGER2_DEFAULT, Tcb, TcbFlags},
     timer,
 };
+
+/// Linux's TCP_FIN_TIMEOUT_MAX.
+const LINGER2_MAX: Duration = Duration::from_secs(120);
 
 impl Tcb {
     /// `TCP_NODELAY`: small segments leave at once. Turning it on releases what Nagle holds.
@@ -63,6 +66,21 @@ impl Tcb {
     #[must_use]
     pub fn linger(&self) -> Option<Duration> {
         self.linger
+    }
+
+    /// `TCP_LINGER2`: how long the orphan stays in FIN-WAIT-2, at most two minutes; zero resets it there, `None` is
+    /// `tcp_fin_timeout`.
+    pub fn set_linger2(&mut self, timeout: Option<Duration>) {
+        self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
+            u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
+        });
+    }
+
+    /// `TCP_LINGER2`.
+    #[must_use]
+    pub fn linger2(&self) -> Option<Duration> {
+        (self.linger2_ms != LINGER2_DEFAULT)
+            .then(|| Duration::from_millis(u64::from(self.linger2_ms)))
     }
 
     /// `TCP_USER_TIMEOUT` (RFC 5482): `None` leaves it to `tcp_retries2`.

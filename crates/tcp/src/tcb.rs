@@ -180,6 +180,8 @@ pub struct Tcb {
     pub(crate) keepalive: Keepalive,
     pub(crate) user_timeout: Option<Duration>,
     pub(crate) linger: Option<Duration>,
+    /// `TCP_LINGER2` in milliseconds; `LINGER2_DEFAULT` leaves it to `tcp_fin_timeout`.
+    pub(crate) linger2_ms: u32,
     /// When the last ACK left that answered an unacceptable segment: their rate limit.
     pub(crate) last_challenge_at: Option<Instant>,
     /// When the unanswered probing began.
@@ -208,6 +210,9 @@ const _: () = assert!(offset_of!(Tcb, snd_nxt) == 3 * LINE);
 const _: () = assert!(offset_of!(Tcb, timers) + size_of::<Timers>() <= 4 * LINE + LINE / 2);
 const _: () = assert!(offset_of!(Tcb, send_queue) + size_of::<SendQueue>() <= 7 * LINE);
 
+/// `TCP_LINGER2` was not set.
+pub(crate) const LINGER2_DEFAULT: u32 = u32::MAX;
+
 /// What an active or passive open needs.
 #[derive(Clone, Debug)]
 pub struct OpenParams {
@@ -221,6 +226,9 @@ pub struct OpenParams {
     pub path: PathParams,
     /// What the socket set.
     pub options: SocketOptions,
+    /// TS.Recent of the connection whose TIME-WAIT this one takes over (RFC 6191 §2): what its answers must not be older
+    /// than.
+    pub ts_recent: Option<u32>,
 }
 
 impl Tcb {
@@ -238,7 +246,7 @@ impl Tcb {
 
     /// A connection in CLOSED that knows its own side only.
     pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
-        let OpenParams { tuple, iss, ts_offset, path, options } = params;
+        let OpenParams { tuple, iss, ts_offset, path, options, ts_recent } = params;
         let config = cx.config;
         let mss = PathMss::new(config, *tuple, path, options);
         let rtt = RttEstimator::new(&RttConfig {
@@ -266,7 +274,7 @@ impl Tcb {
             rcv_nxt: SeqNum(0),
             rcv_wup: SeqNum(0),
             rcv_wnd: receive_buffer.initial_window(),
-            ts_recent: 0,
+            ts_recent: ts_recent.unwrap_or(0),
             ts_recent_at: cx.now,
             last_received_at: cx.now,
             ack: DelayedAck::new(config),
@@ -291,6 +299,7 @@ impl Tcb {
             keepalive: options.keepalive.unwrap_or_else(|| Keepalive::from_config(config)),
             user_timeout: options.user_timeout,
             linger: options.linger,
+            linger2_ms: LINGER2_DEFAULT,
             last_challenge_at: None,
             probe_since: cx.now,
             probes_out: 0,
@@ -300,6 +309,7 @@ impl Tcb {
             not_sent_lowat: config.tcp_notsent_lowat,
             mss,
         };
+        tcb.set_linger2(options.linger2);
         tcb.flags.set(TcbFlags::NODELAY, options.nodelay);
         tcb.flags.set(TcbFlags::CORK, options.cork);
         tcb.flags.set(TcbFlags::KEEPALIVE, options.keepalive.is_some());

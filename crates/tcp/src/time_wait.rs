@@ -41,8 +41,19 @@ pub struct TimeWait {
     ts_recent: u32,
     ts_offset: u32,
     flow_hash: u32,
+    /// When `ts_recent` was taken.
+    ts_recent_at: Instant,
     window: u16,
     timestamps: bool,
+}
+
+/// What an active open takes over from the connection that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reuse {
+    /// Smallest ISS that no old segment can be confused with.
+    pub iss: SeqNum,
+    /// TS.Recent of the old connection.
+    pub ts_recent: u32,
 }
 
 /// What became of the connection that waits.
@@ -73,6 +84,7 @@ impl TimeWait {
             rcv_nxt: tcb.rcv_nxt,
             ts_recent: tcb.ts_recent,
             ts_offset: tcb.ts_offset,
+            ts_recent_at: tcb.ts_recent_at,
             flow_hash: tcb.flow_hash,
             window: u16::try_from(window).unwrap_or(u16::MAX),
             timestamps: tcb.flags.contains(TcbFlags::TIMESTAMPS),
@@ -97,6 +109,7 @@ impl TimeWait {
             }
             if let Some((value, _)) = timestamp {
                 self.ts_recent = value;
+                self.ts_recent_at = cx.now;
             }
             return TimeWaitVerdict::Keep;
         }
@@ -105,7 +118,6 @@ impl TimeWait {
         let newer = header.seq.gt(self.rcv_nxt)
             || timestamp.is_some_and(|(value, _)| is_older(self.ts_recent, value));
         if syn && !paws_reject && newer {
-            cx.count(Counter::TcpExtTWRecycled);
             return TimeWaitVerdict::Reopen { iss: self.snd_nxt + REOPEN_DISTANCE };
         }
         if paws_reject {
@@ -148,6 +160,18 @@ impl TimeWait {
         segment::push_header(&mut packet, &header, &self.tuple);
         cx.count(Counter::TcpOutSegs);
         cx.out.push_back(packet);
+    }
+
+    /// May an active open take the four-tuple over (RFC 6191 §2; Linux: tcp_twsk_unique)? Only with timestamps, which tell
+    /// the old segments from the new, and not before the peer's clock has ticked: `delay` (`tcp_tw_reuse_delay`) since its
+    /// last one. The caller then ends the wait and counts `TcpExtTWRecycled`.
+    #[must_use]
+    pub fn reuse(&self, now: Instant, delay: Duration) -> Option<Reuse> {
+        let ticked = now.checked_duration_since(self.ts_recent_at).is_some_and(|age| age >= delay);
+        (self.timestamps && ticked).then(|| Reuse {
+            iss: self.snd_nxt + REOPEN_DISTANCE,
+            ts_recent: self.ts_recent,
+        })
     }
 
     /// When the wait ends. May move later: the caller asks again before it removes the object, and then counts

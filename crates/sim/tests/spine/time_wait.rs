@@ -1,11 +1,16 @@
 //! TIME-WAIT: what the remnant of a connection answers, and when it gives way.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use pkt::DropReason;
-use sim::{Peer, Rig, RigConfig};
+use sim::{
+    Peer, Rig, RigConfig,
+    frame::Seen,
+    rig::{HOST_IP, PEER_IP},
+};
 use stack::{
-    socket::{Listener, ShutdownHow},
+    Errno, Readiness,
+    socket::{ConnectOptions, Listener, ShutdownHow, TcpSocket},
     sysctl::Sysctls,
 };
 use tcp::{Counter as TcpCounter, Flags, Options, SegmentHeader};
@@ -85,7 +90,7 @@ fn a_new_syn_with_later_numbers_opens_a_new_connection() {
         let mut buf = [0; 8];
         let host = rig.host();
         assert_eq!(socket.recv(&host, &mut rig.world.cx, &mut buf, false), Ok(3));
-        assert_eq!(rig.count_tcp(TcpCounter::TcpExtTWRecycled), 1);
+        assert_eq!(rig.count_tcp(TcpCounter::TcpExtTWRecycled), 0, "Linux counts active opens");
         drop((socket, host));
         finish(rig, listener);
     }
@@ -133,5 +138,125 @@ fn when_too_many_wait_the_next_is_closed_at_once() {
     assert_eq!(host.established_len(), 0);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPTimeWaitOverflow), 1);
     drop((socket, host));
+    finish(rig, listener);
+}
+
+/// The host has connected to the peer and closed first; what waits is its own port's.
+fn closed_client(rig: &mut Rig, port: u16, reuse: bool, options: Options) -> Peer {
+    let mut peer = Peer::new(4000, 80);
+    let socket = connect(rig, SocketAddr::new(HOST_IP.into(), port), reuse).expect("free");
+    answer(rig, &mut peer, options);
+    let host = rig.host();
+    socket.close(&host, &mut rig.world.cx);
+    peer.hear(&rig.take());
+    peer.send_next(rig, Flags::FIN | Flags::ACK, b"");
+    assert_eq!(rig.host().established_len(), 1, "the remnant");
+    rig.take();
+    peer
+}
+
+fn connect(rig: &mut Rig, local: SocketAddr, reuse: bool) -> Result<Arc<TcpSocket>, Errno> {
+    let options =
+        ConnectOptions { local: Some(local), reuse_address: reuse, ..ConnectOptions::default() };
+    let remote = SocketAddr::new(PEER_IP.into(), 80);
+    let host = rig.host();
+    TcpSocket::connect_with(&host, &mut rig.world.cx, remote, &options)
+}
+
+/// The peer answers the SYN of the host and hears its ACK. The SYN.
+fn answer(rig: &mut Rig, peer: &mut Peer, options: Options) -> SegmentHeader {
+    let seen = rig.take();
+    peer.hear(&seen);
+    let syn = seen.iter().filter_map(Seen::segment).next().expect("a SYN").0.clone();
+    let echo = syn.options.timestamps.map_or(0, |(value, _)| value);
+    let mut options = options;
+    options.timestamps = options.timestamps.map(|(value, _)| (value, echo));
+    let header = SegmentHeader { options, ..peer.header(SYN_ACK) };
+    peer.send(rig, &header, b"");
+    peer.hear(&rig.take());
+    syn
+}
+
+#[test]
+fn a_connect_takes_a_remnant_with_timestamps_over() {
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.ipv4.tcp_tw_reuse", "1").expect("a setting");
+    sysctls.set("net.ipv4.ip_local_port_range", "4000 4000").expect("a setting");
+    let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+    let any_port = SocketAddr::new(HOST_IP.into(), 0);
+    let mut peer = closed_client(&mut rig, 0, false, timestamps(1));
+    let too_early = connect(&mut rig, any_port, false);
+    assert_eq!(too_early.expect_err("the peer's clock may not have ticked"), Errno::EADDRNOTAVAIL);
+    rig.pass(Duration::from_millis(1100));
+    let old = peer.rcv_nxt;
+    let socket = connect(&mut rig, any_port, false).expect("RFC 6191");
+    assert_eq!(rig.count_tcp(TcpCounter::TcpExtTWRecycled), 1);
+    peer.ts_value += 1100;
+    peer.snd_nxt += 1_000_000;
+    let syn = answer(&mut rig, &mut peer, timestamps(2000));
+    assert!(syn.seq.gt(old + 65_535), "beyond the old connection's window");
+    assert_eq!(syn.options.timestamps.map(|(_, echo)| echo), Some(1), "TS.Recent is remembered");
+    assert!(socket.readiness().contains(Readiness::WRITE));
+    assert_eq!(rig.host().established_len(), 1);
+    drop(socket);
+    rig.finish();
+}
+
+/// A bound port is judged by bind(2) first; then timestamps alone count.
+#[test]
+fn a_bound_port_in_time_wait_is_reused_by_those_who_share_it() {
+    let local = SocketAddr::new(HOST_IP.into(), 4000);
+    for (first, second, options, expected) in [
+        (false, false, timestamps(1), Err(Errno::EADDRINUSE)),
+        (false, true, timestamps(1), Err(Errno::EADDRINUSE)),
+        (true, true, Options::default(), Err(Errno::EADDRNOTAVAIL)),
+        (true, true, timestamps(1), Ok(())),
+    ] {
+        let mut rig = Rig::new(RigConfig::default());
+        closed_client(&mut rig, 4000, first, options);
+        rig.pass(Duration::from_secs(2));
+        let result = connect(&mut rig, local, second);
+        assert_eq!(result.as_ref().map(|_| ()).map_err(|errno| *errno), expected);
+        drop(result);
+        rig.finish();
+    }
+}
+
+#[test]
+fn by_default_a_remnant_keeps_its_port_unless_it_is_on_loopback() {
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.ipv4.ip_local_port_range", "4000 4000").expect("a setting");
+    let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+    closed_client(&mut rig, 0, false, timestamps(1));
+    rig.pass(Duration::from_secs(2));
+    let refused = connect(&mut rig, SocketAddr::new(HOST_IP.into(), 0), false);
+    assert_eq!(refused.expect_err("it waits"), Errno::EADDRNOTAVAIL);
+    rig.pass(Duration::from_secs(60));
+    connect(&mut rig, SocketAddr::new(HOST_IP.into(), 0), false).expect("it is over");
+    rig.finish();
+}
+
+#[test]
+fn orphans_beyond_the_limit_are_reset() {
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.ipv4.tcp_max_orphans", "1").expect("a setting");
+    let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+    let listener = rig.listen(80, 8);
+    let host = rig.host();
+    let mut peers: Vec<_> =
+        (2000..2003).map(|port| Peer::open(&mut rig, 80, port, Options::default())).collect();
+    for expected in [Flags::FIN, Flags::RST, Flags::RST] {
+        let socket = listener.accept().expect("a connection");
+        socket.close(&host, &mut rig.world.cx);
+        let peer = peers.iter_mut().find(|peer| peer.tuple.remote == socket.remote());
+        let last = peer.expect("its peer").hear(&rig.take()).pop().expect("an end");
+        assert_eq!(last, expected | Flags::ACK);
+    }
+    assert_eq!((host.orphans(), host.established_len()), (1, 1));
+    assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPAbortOnMemory), 2);
+    // The one that is left ends in good order, and the next may take its place.
+    peers[0].send_next(&mut rig, Flags::FIN | Flags::ACK, b"");
+    assert_eq!(host.orphans(), 0);
+    drop(host);
     finish(rig, listener);
 }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use tcp::{FourTuple, OpenParams, SocketOptions, Tcb};
+use tcp::{FourTuple, SocketOptions, Tcb};
 
 use super::stream::TcpSocket;
 use crate::{
@@ -122,26 +122,42 @@ fn start(
 ) -> Result<Arc<TcpSocket>, Errno> {
     let hash = host.demux().hash(&tuple);
     let core = host.core_of_flow(hash);
-    if host.demux().established(hash, &tuple, &cx.reader().pin()).is_some() {
-        return Err(Errno::EADDRNOTAVAIL);
-    }
-    let params = OpenParams {
-        options: options.options.clone(),
-        ..host.open_params(tuple, hash, dst, cx.now)
-    };
     let bind = BindFlags { reuse_address: options.reuse_address, reuse_port: options.reuse_port };
+    let is_bound = options.local.is_some_and(|local| local.port() != 0);
+    let remnant = match host.demux().established(hash, &tuple, &cx.reader().pin()) {
+        None => None,
+        Some(Entry::TimeWait(remnant)) => Some(Arc::clone(remnant)),
+        Some(_) => return Err(Errno::EADDRNOTAVAIL),
+    };
+    let reader = cx.reader();
+    let reuse = match &remnant {
+        // As bind(2) would have said.
+        Some(_) if is_bound && host.demux().is_in_use(tuple.local, bind, &reader.pin()) => {
+            return Err(Errno::EADDRINUSE);
+        }
+        Some(remnant) => Some(remnant.reuse(cx, is_bound).ok_or(Errno::EADDRNOTAVAIL)?),
+        None => None,
+    };
+    let mut params = host.open_params(tuple, hash, dst, cx.now);
+    params.options = options.options.clone();
+    if let Some(reuse) = reuse {
+        params.ts_recent = Some(reuse.ts_recent);
+        params.iss = if params.iss.lt(reuse.iss) { reuse.iss } else { params.iss };
+    }
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
     let socket = TcpSocket::new(host, name, Box::new(tcb), Some(Arc::clone(dst)), bind);
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));
-    let is_bound = options.local.is_some_and(|local| local.port() != 0);
-    let reader = cx.reader();
-    let begun = socket.begin(host, cx, || {
-        if is_bound {
-            host.demux().insert_bound(hash, tuple, entry, bind, &reader.pin())
-        } else {
-            host.demux().insert(hash, tuple, entry)
+    let begun = socket.begin(host, cx, |cx| {
+        let demux = host.demux();
+        match &remnant {
+            None if is_bound => demux.insert_bound(hash, tuple, entry, bind, &reader.pin()),
+            None => demux.insert(hash, tuple, entry),
+            Some(remnant) => match remnant.give_way(host, cx, entry) {
+                true => Ok(()),
+                false => Err(Errno::EADDRNOTAVAIL),
+            },
         }
     });
     if let Err(errno) = begun {

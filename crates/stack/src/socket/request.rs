@@ -195,7 +195,7 @@ impl RequestSocket {
         let name = (self.tuple, self.hash, self.core);
         let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.listener.flags());
         let entry = Entry::Stream(Arc::clone(&socket));
-        let begun = socket.begin(host, cx, || {
+        let begun = socket.begin(host, cx, |_| {
             host.demux().replace(self.hash, self.tuple, entry);
             Ok(())
         });

@@ -91,6 +91,8 @@ pub(crate) struct StreamState {
     pub(super) dst: Option<Arc<Dst>>,
     /// The four-tuple leads to this socket.
     hashed: bool,
+    /// Counted among the host's orphans.
+    orphan: bool,
     /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
     /// timestamps above all) must not run backwards when it passes from one to another.
     latest: Instant,
@@ -120,7 +122,7 @@ impl TcpSocket {
             finishing: AtomicBool::new(false),
             armed: Armed::new(),
             icmp: Mutex::default(),
-            lock: SocketLock::new(StreamState { tcb, dst, hashed: true, latest, confirmed }),
+            lock: SocketLock::new(StreamState { tcb, dst, hashed: true, orphan: false, latest, confirmed }),
             wmem: Arc::default(),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -181,10 +183,10 @@ impl TcpSocket {
         &self,
         host: &Host,
         cx: &mut Cx,
-        register: impl FnOnce() -> Result<(), Errno>,
+        register: impl FnOnce(&Cx) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut state = self.lock.own();
-        register()?;
+        register(cx)?;
         state.settle(self, host, cx);
         state.release(|state, work| {
             state.work(self, host, cx, work);
@@ -397,8 +399,27 @@ impl StreamState {
             State::TimeWait => self.enter_time_wait(socket, host, cx),
             _ => {}
         }
+        self.count_orphan(socket, host, cx);
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb);
+    }
+
+    /// A connection that nobody holds and that is not done counts against `tcp_max_orphans`; beyond it is reset (Linux:
+    /// `tcp_check_oom`).
+    fn count_orphan(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        let is_orphan = self.tcb.is_orphan()
+            && !matches!(self.tcb.state(), State::Close | State::TimeWait);
+        if is_orphan == self.orphan {
+            return;
+        }
+        if !is_orphan {
+            host.orphan_gone();
+        } else if !host.orphan_admit(cx.sysctls().tcp_max_orphans) {
+            self.tcb.abort_on_memory(&mut cx.tcp());
+            self.transmit(socket, host, cx);
+            return self.unhash(socket, host);
+        }
+        self.orphan = is_orphan;
     }
 
     /// What the peer has acknowledged has passed the next hop: it need not be asked whether it is there (`dst_confirm`).

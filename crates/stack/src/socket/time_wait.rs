@@ -2,13 +2,16 @@
 //!
 //! Linux: `struct inet_timewait_sock`, `tcp_timewait_state_process`. Bounded by `net.ipv4.tcp_max_tw_buckets`.
 
-use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use pkt::{DropReason, Packet};
-use tcp::{FourTuple, SegmentHeader, TimeWait, TimeWaitVerdict};
+use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
 use crate::{
     core::{CoreId, TimerEntry},
@@ -87,6 +90,37 @@ impl TimeWaitSocket {
                 }
             }
         }
+    }
+
+    /// An active open wants the four-tuple: what it takes over, if the wait may end for it (RFC 6191 §2).
+    pub(super) fn reuse(&self, cx: &Cx, bound: bool) -> Option<Reuse> {
+        let sysctls = cx.sysctls();
+        let loopback =
+            self.tuple.local.ip().is_loopback() || self.tuple.remote.ip().is_loopback();
+        let allowed = match sysctls.tcp_tw_reuse {
+            0 => false,
+            1 => true,
+            _ => loopback,
+        };
+        // As Linux: who has bound the port, with SO_REUSEADDR, need not wait.
+        let delay = if bound { Duration::ZERO } else { sysctls.tcp_tw_reuse_delay };
+        if !allowed && !bound {
+            return None;
+        }
+        self.remnant.lock().unwrap_or_else(PoisonError::into_inner).reuse(cx.now, delay)
+    }
+
+    /// `entry` takes the place of this one in the table, unless that has ended meanwhile.
+    pub(super) fn give_way(&self, host: &Host, cx: &Cx, entry: Entry) -> bool {
+        let replaced = host.demux().replace_if(self.hash, self.tuple, entry, |present| {
+            matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
+                && !self.done.swap(true, Ordering::AcqRel)
+        });
+        if replaced {
+            host.time_wait_release();
+            cx.counters().tcp.add(tcp::Counter::TcpExtTWRecycled, 1);
+        }
+        replaced
     }
 
     /// Softirq: two maximum segment lifetimes have passed, or a segment has restarted them.

@@ -50,7 +50,7 @@ pub(super) fn on_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 pub(super) fn check_syn(
     tcb: &mut Tcb,
     segment: &Segment<'_>,
-    cx: &Cx<'_>,
+    cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
     if !segment.header.has(Flags::SYN) {
         return Ok(());
@@ -67,9 +67,10 @@ pub(super) fn check_syn(
     Err(DropReason::TcpInvalidSyn)
 }
 
-/// Owes a challenge ACK, if the limit of RFC 5961 §7 allows one.
-pub(super) fn challenge(tcb: &mut Tcb, cx: &Cx<'_>) {
-    if tcb.may_answer_invalid(cx) {
+/// Owes a challenge ACK, if the limits of RFC 5961 §7 allow one: the connection's, then the host's.
+pub(super) fn challenge(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    let limit = cx.config.tcp_challenge_ack_limit;
+    if tcb.may_answer_invalid(cx) && cx.challenges.take(cx.now, limit, cx.rng) {
         cx.count(Counter::TcpExtTCPChallengeACK);
         tcb.ack.schedule_now();
     } else {

@@ -18,6 +18,7 @@ use crate::{
     header::Flags,
     receive_window::receive_window,
     sack_report,
+    state::State,
     tcb::{Tcb, TcbFlags},
 };
 
@@ -92,6 +93,8 @@ fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
     let repeats_data = segment.len > 0 && !segment.header.has(Flags::SYN);
     if repeats_data || tcb.may_answer_invalid(cx) {
         tcb.ack.schedule_now();
+    } else if tcb.state == State::FinWait2 && tcb.flags.contains(TcbFlags::ORPHAN) {
+        cx.count(Counter::TcpExtTCPACKSkippedFinWait2);
     } else {
         cx.count(skipped);
     }

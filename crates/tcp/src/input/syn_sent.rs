@@ -33,6 +33,10 @@ pub(super) fn process(
         reset_segment::reply(cx, &tcb.tuple, header, segment.len);
         return Err(DropReason::TcpPaws);
     }
+    if has_ack && !header.has(Flags::RST) && is_before_reuse(tcb, segment) {
+        cx.count(Counter::TcpExtPAWSActive);
+        return Err(DropReason::TcpPaws);
+    }
     // Second: the RST bit. Without an acceptable ACK it is somebody's guess.
     if header.has(Flags::RST) {
         if !has_ack {
@@ -83,6 +87,14 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     tcb.snd_wl1 = header.seq;
     tcb.mss.on_handshake(options.mss, timestamps.is_some());
     tcb.congestion.set_mss(tcb.mss.effective());
+}
+
+/// The segment is older than the connection whose TIME-WAIT we have taken over: it is that one's (RFC 6191 §2).
+fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
+    match segment.header.options.timestamps {
+        Some((value, _)) => tcb.ts_recent != 0 && super::is_older(value, tcb.ts_recent),
+        None => false,
+    }
 }
 
 /// The segment echoes a timestamp we cannot have sent (RFC 7323 §5.2 leaves this check to us).

@@ -154,7 +154,7 @@ fn a_new_syn_reopens_time_wait_with_a_later_iss() {
     assert_eq!(net.state(Side::A), State::Established);
     assert_eq!(net.state(Side::B), State::Established);
     assert!(net.host(Side::A).iss.gt(old + 65_535));
-    assert_eq!(net.count(Side::A, Counter::TcpExtTWRecycled), 1);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTWRecycled), 0, "Linux counts active opens");
     net.finish_clean();
 }
 
@@ -196,5 +196,45 @@ fn peek_leaves_what_it_shows() {
     assert_eq!(&buf, b"abcd");
     assert_eq!(net.tcb(Side::B).readable_bytes(), 6);
     assert_eq!(net.recv(Side::B), b"abcdef");
+    net.finish_clean();
+}
+
+/// `TCP_LINGER2`: shorter than `tcp_fin_timeout`, or no wait at all.
+#[test]
+fn an_orphan_waits_in_fin_wait_2_as_long_as_its_socket_says() {
+    let mut net = quiet(13);
+    net.tcb(Side::A).set_linger2(Some(Duration::from_secs(5)));
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    net.run_for(Duration::from_secs(4));
+    assert_eq!(net.state(Side::A), State::FinWait2);
+    net.run_for(Duration::from_secs(2));
+    assert_eq!(net.state(Side::A), State::Close);
+    net.finish_clean();
+
+    let mut net = quiet(14);
+    net.tcb(Side::A).set_linger2(Some(Duration::ZERO));
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::A), State::Close);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPAbortOnLinger), 1);
+    assert_eq!(net.tcb(Side::B).take_error(), Some(TcpError::BrokenPipe));
+    net.finish_clean();
+}
+
+#[test]
+fn challenges_of_a_host_are_limited_together() {
+    let mut net = quiet(15);
+    net.host(Side::A).config.tcp_challenge_ack_limit = 10;
+    net.host(Side::A).config.tcp_invalid_ratelimit = Duration::ZERO;
+    let mut rst = net.forge(Side::A);
+    rst.flags = Flags::RST;
+    rst.seq += 1;
+    for _ in 0..100 {
+        net.inject(Side::A, &rst, b"");
+    }
+    let sent = net.count(Side::A, Counter::TcpExtTCPChallengeACK);
+    assert!((5..15).contains(&sent), "{sent}");
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPACKSkippedChallenge), 100 - sent);
+    assert_eq!(net.state(Side::A), State::Established);
     net.finish_clean();
 }

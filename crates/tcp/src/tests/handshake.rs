@@ -5,7 +5,7 @@ use core::time::Duration;
 use pkt::DropReason;
 
 use super::net::{Net, Side};
-use crate::{Counter, Flags, Request, State, Tcb, TimeWait};
+use crate::{Counter, Flags, Request, State, Tcb, TcpError, TimeWait};
 
 #[test]
 fn small_objects_are_small() {
@@ -141,5 +141,55 @@ fn a_lossy_handshake_starts_with_one_segment() {
     assert_eq!(info.cwnd, info.snd_mss);
     // The timestamp told which SYN was answered.
     assert_eq!(info.rtt, Some(Duration::from_millis(20)));
+    net.finish_clean();
+}
+
+#[test]
+fn a_deferred_handshake_waits_for_data() {
+    let mut net = Net::new(9);
+    net.host(Side::B).listening = true;
+    net.host(Side::B).options.defer_accept = Some(Duration::from_secs(3));
+    net.connect(Side::A);
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::A), State::Established);
+    assert_eq!(net.state(Side::B), State::SynRecv);
+    assert_eq!(net.count(Side::B, Counter::TcpExtTCPDeferAcceptDrop), 1);
+    net.send(Side::A, b"request");
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::B), State::Established);
+    assert_eq!(net.recv(Side::B), b"request");
+    net.finish_clean();
+}
+
+/// Three seconds are two repetitions: the first is held back, the second asks the silent peer for one more ACK.
+#[test]
+fn a_deferred_handshake_is_accepted_when_its_time_is_over() {
+    let mut net = Net::new(10);
+    net.host(Side::B).listening = true;
+    net.host(Side::B).options.defer_accept = Some(Duration::from_secs(3));
+    net.connect(Side::A);
+    net.run_for(Duration::from_millis(1500));
+    assert_eq!(net.state(Side::B), State::SynRecv);
+    let syn_acks = |net: &Net| {
+        net.sent_by(Side::B, 0).iter().filter(|sent| sent.header.has(Flags::SYN)).count()
+    };
+    assert_eq!(syn_acks(&net), 1, "the peer is there: it is not bothered");
+    net.run_for(Duration::from_secs(2));
+    assert_eq!(syn_acks(&net), 2);
+    assert_eq!(net.state(Side::B), State::Established);
+    net.finish_clean();
+}
+
+#[test]
+fn a_full_accept_queue_resets_if_told_to() {
+    let mut net = Net::new(11);
+    net.host(Side::B).listening = true;
+    net.host(Side::B).accept_room = false;
+    net.host(Side::B).config.tcp_abort_on_overflow = true;
+    net.connect(Side::A);
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::B), State::Listen);
+    assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionReset));
+    assert_eq!(net.count(Side::B, Counter::TcpExtListenOverflows), 1);
     net.finish_clean();
 }

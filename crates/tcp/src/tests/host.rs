@@ -7,7 +7,7 @@ use std::vec::Vec;
 use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 
 use crate::{
-    Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request, RequestTimer,
+    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request, RequestTimer,
     RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait,
     TimeWaitVerdict, input, on_timer, output, reset,
 };
@@ -29,6 +29,7 @@ pub(crate) struct Host {
     pub(super) pool: Pool,
     pub(super) out: PacketList,
     pub(super) rng: Rng,
+    pub(super) challenges: ChallengeBudget,
 }
 
 impl Host {
@@ -49,6 +50,7 @@ impl Host {
             pool: domain.pool(),
             out: PacketList::new(),
             rng: Rng::new(seed),
+            challenges: ChallengeBudget::new(),
         }
     }
 
@@ -59,6 +61,7 @@ impl Host {
             ts_offset: self.iss.0.rotate_left(9),
             path: self.path,
             options: self.options.clone(),
+            ts_recent: None,
         }
     }
 
@@ -72,8 +75,8 @@ impl Host {
         now: Instant,
         f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R,
     ) -> R {
-        let Self { tcb, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let Self { tcb, pool, counters, out, config, rng, challenges, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
         f(tcb.as_mut().expect("the host has a connection"), &mut cx)
     }
 
@@ -91,8 +94,8 @@ impl Host {
             return self.receive_in_request(now, &header, packet);
         }
         let params = self.params();
-        let Self { pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let Self { pool, counters, out, config, rng, challenges, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
         let len = u32::try_from(packet.len()).unwrap();
         let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         if self.listening && is_syn {
@@ -105,8 +108,8 @@ impl Host {
 
     fn receive_in_time_wait(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let len = u32::try_from(packet.len()).unwrap();
-        let Self { time_wait, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let Self { time_wait, pool, counters, out, config, rng, challenges, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
         let small = time_wait.as_mut().expect("checked by the caller");
         match small.on_segment(&mut cx, header, len) {
             TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
@@ -116,16 +119,16 @@ impl Host {
                 self.tcb = None;
                 self.iss = iss;
                 let params = self.params();
-                let Self { pool, counters, out, config, rng, .. } = self;
-                let mut cx = Cx { now, pool, counters, out, config, rng };
+                let Self { pool, counters, out, config, rng, challenges, .. } = self;
+                let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
                 self.request = Request::on_syn(&mut cx, &params, header).ok();
             }
         }
     }
 
     fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
-        let Self { request, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let Self { request, pool, counters, out, config, rng, challenges, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
         let pending = request.as_mut().expect("checked by the caller");
         match pending.on_segment(&mut cx, header, packet, self.accept_room) {
             RequestVerdict::Drop(reason, _) => self.drops.push(reason),
@@ -161,8 +164,8 @@ impl Host {
             self.enter(now, on_timer);
         }
         if let Some(mut request) = self.request.take() {
-            let Self { pool, counters, out, config, rng, .. } = self;
-            let mut cx = Cx { now, pool, counters, out, config, rng };
+            let Self { pool, counters, out, config, rng, challenges, .. } = self;
+            let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
             if request.on_timer(&mut cx) == RequestTimer::Keep {
                 self.request = Some(request);
             }

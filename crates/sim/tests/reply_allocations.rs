@@ -1,0 +1,173 @@
+//! Answers to strangers cost no memory of the system: resets and SYN cookies, each to another address.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        alloc::{GlobalAlloc, Layout, System},
+        cell::Cell,
+        net::{Ipv4Addr, SocketAddr},
+        sync::{
+            Arc, OnceLock,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use pkt::{Batch, PacketList};
+    use sim::{
+        World,
+        frame::{self, Ipv4},
+    };
+    use stack::{
+        Capabilities, Cx, Device,
+        config::{DeviceConfig, HostConfig},
+        device::{Doorbell, LinkType, QueueId},
+        ip::header::protocol,
+        route::fib::RouteSpec,
+        socket::Listener,
+        sysctl::Sysctls,
+    };
+    use tcp::{Counter as TcpCounter, Flags, Options, SegmentHeader, SeqNum};
+
+    thread_local! {
+        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The system's allocator, with a count for each thread.
+    struct Counting;
+
+    // SAFETY: every call goes to the system's allocator unchanged; the count is a thread-local cell without destructor,
+    // whose access allocates nothing.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            ALLOCATIONS.with(|count| count.set(count.get() + 1));
+            // SAFETY: the caller's promises are the ones that the system's allocator asks for.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            // SAFETY: `pointer` came from `alloc` above, that is from the system's allocator, with this layout.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+    /// A device that has these frames to give, a few at a time, and takes what is sent for delivered.
+    #[derive(Debug)]
+    struct Replay {
+        caps: Capabilities,
+        frames: Vec<Vec<u8>>,
+        /// Frames given.
+        given: AtomicUsize,
+        /// Frames that may be given.
+        limit: AtomicUsize,
+        sent: AtomicUsize,
+        doorbell: OnceLock<Doorbell>,
+    }
+
+    impl Device for Replay {
+        fn caps(&self) -> &Capabilities {
+            &self.caps
+        }
+
+        fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            let given = self.given.load(Ordering::Relaxed);
+            let count = budget.min(self.limit.load(Ordering::Relaxed) - given);
+            for frame in &self.frames[given..given + count] {
+                out.push(cx.pool.alloc_from(frame).expect("memory")).expect("room");
+            }
+            self.given.store(given + count, Ordering::Relaxed);
+            count
+        }
+
+        fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            while let Some(packet) = list.pop_front() {
+                self.sent.fetch_add(1, Ordering::Relaxed);
+                cx.pool.free(packet);
+            }
+        }
+
+        fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+            let _ = self.doorbell.set(doorbell);
+        }
+    }
+
+    /// A SYN to a full listener, a SYN and an ACK to nobody, by turns, each from another address.
+    fn frame(index: u32) -> Vec<u8> {
+        let source = Ipv4Addr::from_bits(Ipv4Addr::new(100, 0, 0, 0).to_bits() + index);
+        let (dst_port, flags) = match index % 3 {
+            0 => (80, Flags::SYN),
+            1 => (81, Flags::SYN),
+            _ => (81, Flags::ACK),
+        };
+        let header = SegmentHeader {
+            src_port: 2000,
+            dst_port,
+            seq: SeqNum(index),
+            flags,
+            window: 1000,
+            options: Options { timestamps: Some((index, 0)), ..Options::default() },
+            ..SegmentHeader::default()
+        };
+        let segment = frame::tcp(source, HOST, &header, b"");
+        Ipv4::new(source, HOST, protocol::TCP).with(&segment)
+    }
+
+    #[test]
+    fn replies_without_a_socket_allocate_nothing() {
+        let caps = Capabilities {
+            name: String::from("replay"),
+            mtu: 1500,
+            link: LinkType::Ip,
+            tx_checksum: false,
+            tso4: false,
+            tso6: false,
+            gso_max_bytes: 65_535,
+            queues: 1,
+            async_completion: false,
+        };
+        let device = Arc::new(Replay {
+            caps,
+            frames: (0..30_000).map(frame).collect(),
+            given: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
+            sent: AtomicUsize::new(0),
+            doorbell: OnceLock::new(),
+        });
+        let mut sysctls = Sysctls::default();
+        sysctls.set("net.ipv4.tcp_syncookies", "2").expect("a setting");
+        let mut world = World::new(1);
+        let everywhere = "0.0.0.0/0".parse().expect("a prefix");
+        world
+            .add_host(HostConfig {
+                devices: vec![DeviceConfig {
+                    device: Arc::clone(&device) as _,
+                    addresses: vec![format!("{HOST}/24").parse().expect("a prefix")],
+                }],
+                routes: vec![RouteSpec::via(everywhere, Ipv4Addr::new(192, 0, 2, 254).into())],
+                cores: 1,
+                sysctls,
+                ..HostConfig::default()
+            })
+            .expect("a host");
+        let host = Arc::clone(&world.hosts[0]);
+        let local = SocketAddr::new(HOST.into(), 80);
+        let listener = Listener::listen(&host, &mut world.cx, local, 8).expect("a free port");
+        let mut play = |frames: usize| {
+            device.limit.fetch_add(frames, Ordering::Relaxed);
+            let before = ALLOCATIONS.with(Cell::get);
+            while host.poll(&mut world.cx).is_some_and(|next| next <= world.cx.now) {}
+            ALLOCATIONS.with(Cell::get) - before
+        };
+        // Packet memory, the counters' page, the path of the answers.
+        play(3000);
+        assert_eq!(play(27_000), 0, "allocations for 27,000 answers");
+        assert_eq!(device.sent.load(Ordering::Relaxed), 30_000);
+        assert_eq!(host.counters().tcp(TcpCounter::TcpExtSyncookiesSent), 10_000);
+        assert_eq!(host.counters().tcp(TcpCounter::TcpOutRsts), 20_000);
+        listener.close(&host, &mut world.cx);
+    }
+}
