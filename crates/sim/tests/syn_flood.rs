@@ -1,7 +1,7 @@
 //! A SYN flood against a host that has work to do: what it costs the connections that stand, and the memory.
 //!
 //! The flood comes from as many addresses as there are SYNs and has a link of its own, so that nothing but the host's own
-//! state can slow the others down. Virtual time; SYN_FLOOD_SEGMENTS sets the length of the flood (200,000 by default), and
+//! state can slow the others down. Virtual time; SYN_FLOOD_SEGMENTS sets the length of the flood (a million by default), and
 //! with `--nocapture` the figures are printed.
 
 #[cfg(test)]
@@ -154,6 +154,20 @@ mod tests {
             self.accepted += 1;
         }
 
+        /// Bytes of the bulk transfer in so many steps, with visitors in between.
+        fn play(&mut self, steps: u32, syns: u32) -> u64 {
+            let before = self.receiver.received();
+            for step in 0..steps {
+                self.step(syns);
+                assert!(self.listener.requests() <= BACKLOG as usize);
+                assert!(self.world.hosts[1].established_len() <= BACKLOG as usize + 8);
+                if step % 50 == 25 {
+                    self.visit();
+                }
+            }
+            self.receiver.received() - before
+        }
+
         fn counters(&self) -> Snapshot {
             self.world.hosts[1].counters()
         }
@@ -164,19 +178,20 @@ mod tests {
         let hosts = world.hosts.clone();
         let remote = SocketAddr::new(SERVER.into(), 80);
         let client = TcpSocket::connect(&hosts[0], &mut world.cx, None, remote).expect("a route");
-        for _ in 0..100 {
+        // The transfer fills the queue of the wire: a round trip takes up to 14 ms.
+        for _ in 0..1000 {
             world.pass(Duration::from_micros(100));
             if let Ok(server) = listener.accept() {
                 assert_eq!(server.remote(), client.local());
                 return (client, server);
             }
         }
-        panic!("not accepted within 10 ms");
+        panic!("not accepted within 100 ms");
     }
 
     fn segments() -> u32 {
         let set = std::env::var("SYN_FLOOD_SEGMENTS").ok();
-        set.map_or(200_000, |text| text.parse().expect("SYN_FLOOD_SEGMENTS is a number"))
+        set.map_or(1_000_000, |text| text.parse().expect("SYN_FLOOD_SEGMENTS is a number"))
     }
 
     #[test]
@@ -185,21 +200,10 @@ mod tests {
         let steps = segments() / SYNS_PER_MS;
         // Past slow start.
         (0..200).for_each(|_| bench.step(0));
-        let before = bench.receiver.received();
-        (0..steps).for_each(|_| bench.step(0));
-        let quiet = bench.receiver.received() - before;
-
-        let (before, started) = (bench.receiver.received(), Instant::now());
+        let quiet = bench.play(steps, 0);
         let quiet_bytes = bench.world.memory().packets.stats().bytes;
-        for step in 0..steps {
-            bench.step(SYNS_PER_MS);
-            assert!(bench.listener.requests() <= BACKLOG as usize);
-            assert!(bench.world.hosts[1].established_len() <= BACKLOG as usize + 8);
-            if step % 50 == 25 {
-                bench.visit();
-            }
-        }
-        let flooded = bench.receiver.received() - before;
+        let started = Instant::now();
+        let flooded = bench.play(steps, SYNS_PER_MS);
         let took = started.elapsed();
         let flooded_bytes = bench.world.memory().packets.stats().bytes;
         let counters = bench.counters();
@@ -215,9 +219,11 @@ mod tests {
         assert!(flooded * 10 >= quiet * 9, "{flooded} of {quiet} bytes");
         // A millisecond of the flood waits in the device, its answers in the other: nothing piles up.
         assert!(flooded_bytes <= quiet_bytes + (4 << 20), "{quiet_bytes} -> {flooded_bytes}");
-        assert_eq!(bench.accepted, (steps + 24) / 50, "every honest client");
+        assert_eq!(bench.accepted, (steps + 24) / 50 * 2, "every honest client");
         let cookies = counters.tcp(TcpCounter::TcpExtSyncookiesSent);
-        assert!(cookies + u64::from(2 * BACKLOG) + u64::from(bench.accepted) >= u64::from(bench.syns));
+        assert!(
+            cookies + u64::from(2 * BACKLOG) + u64::from(bench.accepted) >= u64::from(bench.syns)
+        );
         assert_eq!(counters.tcp(TcpCounter::TcpExtListenDrops), 0);
         bench.end();
     }

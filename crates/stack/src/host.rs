@@ -15,7 +15,8 @@ use std::{
 use pkt::Instant;
 use sync::epoch::Section;
 use tcp::{
-    ChallengeBudget, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions, SynCookies,
+    ChallengeBudget, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions,
+    SynCookies,
 };
 
 use crate::{

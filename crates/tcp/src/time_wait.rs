@@ -168,10 +168,8 @@ impl TimeWait {
     #[must_use]
     pub fn reuse(&self, now: Instant, delay: Duration) -> Option<Reuse> {
         let ticked = now.checked_duration_since(self.ts_recent_at).is_some_and(|age| age >= delay);
-        (self.timestamps && ticked).then(|| Reuse {
-            iss: self.snd_nxt + REOPEN_DISTANCE,
-            ts_recent: self.ts_recent,
-        })
+        (self.timestamps && ticked)
+            .then(|| Reuse { iss: self.snd_nxt + REOPEN_DISTANCE, ts_recent: self.ts_recent })
     }
 
     /// When the wait ends. May move later: the caller asks again before it removes the object, and then counts

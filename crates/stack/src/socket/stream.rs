@@ -122,7 +122,14 @@ impl TcpSocket {
             finishing: AtomicBool::new(false),
             armed: Armed::new(),
             icmp: Mutex::default(),
-            lock: SocketLock::new(StreamState { tcb, dst, hashed: true, orphan: false, latest, confirmed }),
+            lock: SocketLock::new(StreamState {
+                tcb,
+                dst,
+                hashed: true,
+                orphan: false,
+                latest,
+                confirmed,
+            }),
             wmem: Arc::default(),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -407,8 +414,8 @@ impl StreamState {
     /// A connection that nobody holds and that is not done counts against `tcp_max_orphans`; beyond it is reset (Linux:
     /// `tcp_check_oom`).
     fn count_orphan(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        let is_orphan = self.tcb.is_orphan()
-            && !matches!(self.tcb.state(), State::Close | State::TimeWait);
+        let is_orphan =
+            self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
         if is_orphan == self.orphan {
             return;
         }

@@ -95,8 +95,7 @@ impl TimeWaitSocket {
     /// An active open wants the four-tuple: what it takes over, if the wait may end for it (RFC 6191 §2).
     pub(super) fn reuse(&self, cx: &Cx, bound: bool) -> Option<Reuse> {
         let sysctls = cx.sysctls();
-        let loopback =
-            self.tuple.local.ip().is_loopback() || self.tuple.remote.ip().is_loopback();
+        let loopback = self.tuple.local.ip().is_loopback() || self.tuple.remote.ip().is_loopback();
         let allowed = match sysctls.tcp_tw_reuse {
             0 => false,
             1 => true,

@@ -7,9 +7,9 @@ use std::vec::Vec;
 use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 
 use crate::{
-    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request, RequestTimer,
-    RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait,
-    TimeWaitVerdict, input, on_timer, output, reset,
+    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request,
+    RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb, TcpConfig,
+    TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
 };
 
 /// One end of the network.
