@@ -19,7 +19,7 @@ use pkt::Instant;
 use crate::{
     ack_compression::AckCompression,
     api::TcpError,
-    config::{Keepalive, PathParams, SocketOptions},
+    config::{Keepalive, PathParams, SocketOptions, TcpConfig},
     congestion::{Congestion, CongestionConfig},
     counters::Counter,
     cx::Cx,
@@ -249,12 +249,6 @@ impl Tcb {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent } = params;
         let config = cx.config;
         let mss = PathMss::new(config, *tuple, path, options);
-        let rtt = RttEstimator::new(&RttConfig {
-            rto_min: config.tcp_rto_min,
-            rto_max: config.tcp_rto_max,
-            min_rtt_window: config.tcp_min_rtt_wlen,
-            ..RttConfig::default()
-        });
         let congestion_config =
             CongestionConfig { algorithm: options.congestion, ..CongestionConfig::default() };
         let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
@@ -291,7 +285,7 @@ impl Tcb {
             receive_buffer,
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),
-            rtt,
+            rtt: RttEstimator::new(&rtt_config(config)),
             rate: DeliveryRate::default(),
             iss: *iss,
             irs: SeqNum(0),
@@ -410,5 +404,14 @@ impl Tcb {
     /// Header prediction is switched off.
     pub(crate) fn no_fast_path(&self) -> bool {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
+    }
+}
+
+fn rtt_config(config: &TcpConfig) -> RttConfig {
+    RttConfig {
+        rto_min: config.tcp_rto_min,
+        rto_max: config.tcp_rto_max,
+        min_rtt_window: config.tcp_min_rtt_wlen,
+        ..RttConfig::default()
     }
 }

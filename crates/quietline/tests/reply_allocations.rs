@@ -12,16 +12,13 @@ mod tests {
         },
     };
 
-    use pkt::{Batch, PacketList};
-    use sim::{
-        World,
-        frame::{self, Ipv4},
-    };
+    use pkt::{Batch, Instant, PacketList, RxChecksum};
     use stack::{
-        Capabilities, Cx, Device,
+        Capabilities, Cx, Device, Memory,
         config::{DeviceConfig, HostConfig},
         device::{Doorbell, LinkType, QueueId},
-        ip::header::protocol,
+        host::Host,
+        ip::header::{Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
         route::fib::RouteSpec,
         socket::Listener,
         sysctl::Sysctls,
@@ -53,6 +50,7 @@ mod tests {
     #[global_allocator]
     static ALLOCATOR: Counting = Counting;
 
+    const START: Instant = Instant::from_secs(1000);
     const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
     /// A device that has these frames to give, a few at a time, and takes what is sent for delivered.
@@ -77,7 +75,9 @@ mod tests {
             let given = self.given.load(Ordering::Relaxed);
             let count = budget.min(self.limit.load(Ordering::Relaxed) - given);
             for frame in &self.frames[given..given + count] {
-                out.push(cx.pool.alloc_from(frame).expect("memory")).expect("room");
+                let mut packet = cx.pool.alloc_from(frame).expect("memory");
+                packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
+                out.push(packet).expect("room");
             }
             self.given.store(given + count, Ordering::Relaxed);
             count
@@ -112,8 +112,23 @@ mod tests {
             options: Options { timestamps: Some((index, 0)), ..Options::default() },
             ..SegmentHeader::default()
         };
-        let segment = frame::tcp(source, HOST, &header, b"");
-        Ipv4::new(source, HOST, protocol::TCP).with(&segment)
+        let tcp_len = header.header_bytes();
+        let ip = IpHeader {
+            src: source.into(),
+            dst: HOST.into(),
+            protocol: protocol::TCP,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            id: 0,
+            fragment: Fragment::default(),
+            header_len: u16::try_from(IPV4_HEADER_LEN).expect("20"),
+            payload_len: u16::try_from(tcp_len).expect("at most 60"),
+        };
+        let mut bytes = vec![0; IPV4_HEADER_LEN + tcp_len];
+        ip.emit::<true>(&mut bytes[..IPV4_HEADER_LEN]);
+        header.emit(&mut bytes[IPV4_HEADER_LEN..]);
+        bytes
     }
 
     #[test]
@@ -139,27 +154,27 @@ mod tests {
         });
         let mut sysctls = Sysctls::default();
         sysctls.set("net.ipv4.tcp_syncookies", "2").expect("a setting");
-        let mut world = World::new(1);
+        let memory = Memory::new(16 << 20);
+        let mut cx = Cx::new(&memory, 1);
+        cx.now = START;
         let everywhere = "0.0.0.0/0".parse().expect("a prefix");
-        world
-            .add_host(HostConfig {
-                devices: vec![DeviceConfig {
-                    device: Arc::clone(&device) as _,
-                    addresses: vec![format!("{HOST}/24").parse().expect("a prefix")],
-                }],
-                routes: vec![RouteSpec::via(everywhere, Ipv4Addr::new(192, 0, 2, 254).into())],
-                cores: 1,
-                sysctls,
-                ..HostConfig::default()
-            })
-            .expect("a host");
-        let host = Arc::clone(&world.hosts[0]);
+        let config = HostConfig {
+            devices: vec![DeviceConfig {
+                device: Arc::clone(&device) as _,
+                addresses: vec![format!("{HOST}/24").parse().expect("a prefix")],
+            }],
+            routes: vec![RouteSpec::via(everywhere, Ipv4Addr::new(192, 0, 2, 254).into())],
+            cores: 1,
+            sysctls,
+            ..HostConfig::default()
+        };
+        let host = Host::new(&memory, config).expect("a valid configuration");
         let local = SocketAddr::new(HOST.into(), 80);
-        let listener = Listener::listen(&host, &mut world.cx, local, 8).expect("a free port");
+        let listener = Listener::listen(&host, &mut cx, local, 8).expect("a free port");
         let mut play = |frames: usize| {
             device.limit.fetch_add(frames, Ordering::Relaxed);
             let before = ALLOCATIONS.with(Cell::get);
-            while host.poll(&mut world.cx).is_some_and(|next| next <= world.cx.now) {}
+            while host.poll(&mut cx).is_some_and(|next| next <= START) {}
             ALLOCATIONS.with(Cell::get) - before
         };
         // Packet memory, the counters' page, the path of the answers.
@@ -168,6 +183,6 @@ mod tests {
         assert_eq!(device.sent.load(Ordering::Relaxed), 30_000);
         assert_eq!(host.counters().tcp(TcpCounter::TcpExtSyncookiesSent), 10_000);
         assert_eq!(host.counters().tcp(TcpCounter::TcpOutRsts), 20_000);
-        listener.close(&host, &mut world.cx);
+        listener.close(&host, &mut cx);
     }
 }
