@@ -286,11 +286,13 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// Duplicate ACKs that mean a loss: `tcp_reordering`, or one per packet after the first when fewer are in flight
-/// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK).
+/// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK). With one
+/// segment out none means a loss: whatever the peer answers, it was not what came behind the lost one.
 fn dup_ack_threshold(tcb: &Tcb, config: &TcpConfig) -> u32 {
     let reordering = u32::from(config.tcp_reordering);
     let in_flight = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
-    if in_flight > reordering || tcb.send_queue.first_unsent().is_some() {
+    let one_segment = tcb.snd_nxt.since(tcb.snd_una) <= tcb.mss.effective();
+    if in_flight > reordering || one_segment || tcb.send_queue.first_unsent().is_some() {
         return reordering;
     }
     in_flight.saturating_sub(1).max(1)

@@ -4,7 +4,7 @@
 
 use tcp::{State, TcpInfo};
 
-/// A field of `struct tcp_info`, or a constant that is compared with one. `None`: no such name.
+/// A field of `struct tcp_info`; `None`: no such name.
 pub(super) fn value(info: &TcpInfo, name: &str) -> Option<i64> {
     let micros = |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     let segments = |bytes: u32| i64::from(bytes.div_ceil(info.snd_mss.max(1)));
@@ -48,12 +48,12 @@ pub(super) fn value(info: &TcpInfo, name: &str) -> Option<i64> {
         "tcpi_segs_out" => info.segs_out.into(),
         "tcpi_segs_in" => info.segs_in.into(),
         "tcpi_notsent_bytes" => info.notsent_bytes.into(),
-        _ => return constant(name),
+        _ => return None,
     })
 }
 
 /// `TCP_ESTABLISHED` and its like, by the names and numbers of Linux.
-fn constant(name: &str) -> Option<i64> {
+pub(super) fn constant(name: &str) -> Option<i64> {
     let name = name.strip_prefix("TCP_")?;
     State::ALL.into_iter().find(|state| state.name() == name).map(|state| state as i64)
 }

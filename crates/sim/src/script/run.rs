@@ -270,7 +270,7 @@ struct Values<'a>(&'a mut Stage);
 
 impl Names for Values<'_> {
     fn value(&mut self, name: &str) -> Result<i64, String> {
-        if let Some(value) = self.0.counter(name) {
+        if let Some(value) = info::constant(name).or_else(|| self.0.counter(name)) {
             return Ok(value);
         }
         let known = self.0.info()?;

@@ -16,7 +16,7 @@ use crate::{
     delayed_ack::DataSeen,
     header::Flags,
     reassembly::Insert,
-    receive_window, sack_report, segment,
+    receive_window, reset, sack_report,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -36,7 +36,7 @@ pub(super) fn process(
     }
     if segment.len > 0 && tcb.flags.contains(TcbFlags::SHUT_READ) && tcb.state != State::Established
     {
-        return abort_on_data(tcb, cx);
+        return abort_on_data(tcb, segment, cx);
     }
     cut_behind_fin(tcb, segment);
     if segment.seq != tcb.rcv_nxt {
@@ -59,10 +59,11 @@ fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
     }
 }
 
-/// Nobody will ever read this: the peer must not believe otherwise (RFC 1122 §4.2.2.13).
-fn abort_on_data(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+/// Nobody will ever read this: the peer must not believe otherwise (RFC 1122 §4.2.2.13). The reset takes its number from
+/// the segment's ACK, which is where the peer waits: SND.NXT is not, when our FIN was lost.
+fn abort_on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     cx.count(Counter::TcpExtTCPAbortOnData);
-    segment::send_reset(tcb, cx);
+    reset::reply(cx, &tcb.tuple, segment.header, segment.len);
     tcb.finish(cx, None);
     Err(DropReason::TcpAbortOnData)
 }

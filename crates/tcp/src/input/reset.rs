@@ -62,9 +62,14 @@ pub(super) fn check_syn(
         // Simultaneous open: the peer's SYN-ACK acknowledges our SYN.
         return Ok(());
     }
+    challenge_syn(tcb, cx);
+    Err(DropReason::TcpInvalidSyn)
+}
+
+/// Owes the ACK that asks whoever sent a SYN whether it was the peer.
+pub(super) fn challenge_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPSYNChallenge);
     challenge(tcb, cx);
-    Err(DropReason::TcpInvalidSyn)
 }
 
 /// Owes a challenge ACK, if the limits of RFC 5961 §7 allow one: the connection's, then the host's.

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use pkt::{DropReason, Instant};
 
-use super::Segment;
+use super::{Segment, reset};
 use crate::{
     counters::Counter,
     cx::Cx,
@@ -70,7 +70,12 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) ->
         tcb.ack.enter_quick(rcv_wnd);
         report_old(tcb, segment, cx);
     }
-    answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
+    if segment.header.has(Flags::SYN) {
+        // RFC 5961 §4.2: challenged whatever its sequence number.
+        reset::challenge_syn(tcb, cx);
+    } else {
+        answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
+    }
     if old {
         DropReason::TcpOldSequence
     } else if window == 0 {
