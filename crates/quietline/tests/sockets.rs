@@ -132,6 +132,32 @@ mod tests {
     }
 
     #[test]
+    fn an_urgent_byte_is_marked_and_read_apart() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        assert_eq!(b.recv_oob(&mut [0]).unwrap_err().kind(), ErrorKind::InvalidInput);
+        a.write_all(b"before").unwrap();
+        assert_eq!(a.send_oob(b"!").unwrap(), 1);
+        a.write_all(b"after").unwrap();
+        let start = Instant::now();
+        while !b.readiness().contains(stack::Readiness::PRI) {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            thread::yield_now();
+        }
+        assert!(!b.sockatmark().unwrap());
+        let mut buf = [0; 64];
+        b.set_rcvlowat(20).unwrap();
+        assert_eq!(b.read(&mut buf).unwrap(), 6, "a read stops at the mark, whatever it waits for");
+        assert!(b.sockatmark().unwrap());
+        b.set_rcvlowat(1).unwrap();
+        assert_eq!(b.recv_oob(&mut buf).unwrap(), 1);
+        assert_eq!(buf[0], b'!');
+        b.read_exact(&mut buf[..5]).unwrap();
+        assert_eq!(&buf[..5], b"after");
+        assert!(!b.sockatmark().unwrap());
+    }
+
+    #[test]
     fn loopback_carries_a_stack_to_itself() {
         let (client, _server) = pair(&WireConfig::default());
         let listener = TcpListener::bind(&client, "127.0.0.1:0".parse().unwrap()).unwrap();

@@ -161,6 +161,7 @@ sysctls! {
         "net.ipv4.tcp_invalid_ratelimit", tcp.tcp_invalid_ratelimit, Millis 0..=INT_MAX;
         "net.ipv4.tcp_slow_start_after_idle", tcp.tcp_slow_start_after_idle, Switch 0..=1;
         "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff;
+        "net.ipv4.tcp_stdurg", tcp.tcp_stdurg, Switch 0..=1;
         "net.ipv4.tcp_reordering", tcp.tcp_reordering, Number 1..=127;
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
         "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;

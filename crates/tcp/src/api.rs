@@ -17,6 +17,7 @@ use crate::{
     receive_window::{receive_window, rmem_alloc, wanted_window},
     state::State,
     tcb::{Tcb, TcbFlags},
+    urgent::{self, ReadLimit},
 };
 
 /// What ended a connection or an attempt. The socket layer maps each to its errno.
@@ -68,6 +69,8 @@ pub enum RecvError {
     WouldBlock,
     /// ENOTCONN: there is no connection.
     NotConnected,
+    /// EINVAL: no urgent data, or none that is not read in line.
+    NoUrgentData,
     /// The connection ended; reported once, after everything received was read.
     Connection(TcpError),
 }
@@ -86,6 +89,8 @@ bitflags! {
         const HUP = 1 << 3;
         /// An error waits to be taken (EPOLLERR).
         const ERROR = 1 << 4;
+        /// An urgent byte can be taken (EPOLLPRI).
+        const PRI = 1 << 5;
     }
 }
 
@@ -150,7 +155,13 @@ impl Tcb {
             return Err(SendError::WouldBlock);
         }
         let goal = self.mss.size_goal(self.max_window);
-        let piece = &bytes[..bytes.len().min(goal as usize)];
+        // TCP_NOTSENT_LOWAT: a packet that was begun is filled, another one has to wait.
+        let full = self.not_sent() >= self.not_sent_lowat;
+        let room = if full { self.send_queue.tail_room(goal) } else { goal };
+        if room == 0 {
+            return Err(SendError::WouldBlock);
+        }
+        let piece = &bytes[..bytes.len().min(room as usize)];
         let taken = self.send_queue.append(cx.pool, piece, goal);
         if taken == 0 {
             return Err(SendError::NoMemory);
@@ -163,7 +174,8 @@ impl Tcb {
         Ok(taken)
     }
 
-    /// Copies received bytes to `buf` and answers how many; 0 is the end of the stream. With `peek` they stay.
+    /// Copies received bytes to `buf` and answers how many; 0 is the end of the stream. With `peek` they stay. A read stops
+    /// before a byte that the peer marked urgent, and the next one begins behind it (`SO_OOBINLINE`: with it).
     ///
     /// # Errors
     ///
@@ -177,11 +189,25 @@ impl Tcb {
         if self.receive_queue.is_empty() {
             return self.recv_nothing();
         }
-        if peek {
-            return Ok(self.receive_queue.peek(buf));
+        let (buf, skip) = match urgent::read_limit(self) {
+            ReadLimit::None => (buf, 0),
+            ReadLimit::Bytes(bytes) => {
+                let end = buf.len().min(bytes);
+                (&mut buf[..end], 0)
+            }
+            ReadLimit::SkipOne => (buf, 1),
+        };
+        if skip == self.receive_queue.bytes() {
+            // The urgent byte is all there is.
+            return self.recv_nothing();
         }
+        if peek {
+            return Ok(self.receive_queue.peek(buf, skip as usize));
+        }
+        self.receive_queue.skip(cx.pool, skip);
         let copied = self.receive_queue.read(cx.pool, buf);
-        self.on_read(cx, u32::try_from(copied).unwrap_or(u32::MAX));
+        urgent::on_read(self);
+        self.on_read(cx, u32::try_from(copied).unwrap_or(u32::MAX) + skip);
         Ok(copied)
     }
 
@@ -235,6 +261,7 @@ impl Tcb {
             return ready;
         }
         ready.set(Readiness::READ, shut_read || self.is_readable());
+        ready.set(Readiness::PRI, self.has_urgent_byte());
         ready.set(Readiness::WRITE, shut_write || self.has_write_space());
         ready
     }
@@ -242,7 +269,7 @@ impl Tcb {
     /// `SO_RCVLOWAT` bytes are there, or as many as there will be before the application reads: the buffer is nearly
     /// full, or the window nearly closed (Linux `tcp_epollin_ready`).
     fn is_readable(&self) -> bool {
-        let readable = self.receive_queue.bytes();
+        let readable = self.receive_queue.bytes() - u32::from(self.skips_urgent_byte());
         if readable == 0 {
             return false;
         }
@@ -252,12 +279,20 @@ impl Tcb {
             || receive_window(self) <= self.ack.rcv_mss()
     }
 
-    /// A third of the buffer is free (Linux `sk_stream_min_wspace`), and few enough bytes are unsent.
+    /// A third of the buffer is free (Linux `sk_stream_min_wspace`), and few enough bytes are unsent: half of what a write
+    /// may leave, so that a writer is not woken for every segment (Linux `__tcp_stream_memory_free` with `wake`).
+    ///
+    /// `SO_SNDLOWAT` is always 1 and cannot be set, as in Linux.
     fn has_write_space(&self) -> bool {
         let queued = self.send_queue.wmem_queued();
         let free = self.sndbuf.saturating_sub(queued);
-        let unsent = self.send_queue.write_seq().since(self.snd_nxt);
-        free >= queued / 2 && free > 0 && unsent < self.not_sent_lowat
+        let drained = u64::from(self.not_sent()) * 2 < u64::from(self.not_sent_lowat);
+        free >= queued / 2 && free > 0 && (drained || self.not_sent_lowat == u32::MAX)
+    }
+
+    /// Bytes queued and never sent.
+    fn not_sent(&self) -> u32 {
+        self.send_queue.write_seq().since(self.snd_nxt)
     }
 
     /// Takes the error that ended the connection (`SO_ERROR`).
@@ -265,10 +300,10 @@ impl Tcb {
         self.error.take()
     }
 
-    /// Bytes that can be read now (`SIOCINQ`).
+    /// Bytes that can be read now, up to the urgent one (`SIOCINQ`).
     #[must_use]
     pub fn readable_bytes(&self) -> usize {
-        self.receive_queue.bytes() as usize
+        urgent::bytes_before_mark(self).unwrap_or(self.receive_queue.bytes()) as usize
     }
 
     /// Bytes queued and not acknowledged (`SIOCOUTQ`).

@@ -83,6 +83,8 @@ pub struct TcpConfig {
     pub tcp_slow_start_after_idle: bool,
     /// `tcp_notsent_lowat`: a socket is writable only while it holds fewer unsent bytes than this.
     pub tcp_notsent_lowat: u32,
+    /// `tcp_stdurg`: a peer's urgent pointer names the urgent byte itself (RFC 1122 §4.2.2.4) instead of the one behind it.
+    pub tcp_stdurg: bool,
     /// `tcp_reordering`: duplicate ACKs that mean a loss (RFC 5681: 3).
     pub tcp_reordering: u8,
     /// `tcp_tso_win_divisor`: a superframe waits for an ACK until it may fill this part of the window; 0 never waits.
@@ -136,6 +138,7 @@ impl Default for TcpConfig {
             tcp_invalid_ratelimit: Duration::from_millis(500),
             tcp_slow_start_after_idle: true,
             tcp_notsent_lowat: u32::MAX,
+            tcp_stdurg: false,
             tcp_reordering: 3,
             tcp_tso_win_divisor: 3,
             tcp_min_rtt_wlen: Duration::from_secs(300),
@@ -190,6 +193,10 @@ pub struct SocketOptions {
     pub rcvlowat: Option<u32>,
     /// `TCP_WINDOW_CLAMP`: largest window to announce, in bytes; it also bounds the window scale we offer.
     pub window_clamp: Option<u32>,
+    /// `SO_OOBINLINE`: urgent data is read with the stream.
+    pub oob_inline: bool,
+    /// `TCP_NOTSENT_LOWAT`; `None` leaves it to `tcp_notsent_lowat`.
+    pub notsent_lowat: Option<u32>,
     /// `SO_SNDBUF`, already doubled and bounded by the socket layer; it ends autotuning.
     pub sndbuf: Option<u32>,
     /// `TCP_DEFER_ACCEPT` of a listener: how long a handshake waits for data before `accept` sees it.

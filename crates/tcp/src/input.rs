@@ -33,7 +33,7 @@ use crate::{
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
-    time_wait,
+    time_wait, urgent,
 };
 
 /// A segment on its way through the steps: its front and tail may be trimmed to the window.
@@ -120,7 +120,8 @@ fn synchronized(
     reset::check_syn(tcb, segment, cx)?;
     // Fifth: the ACK field (RFC 5961 §5).
     ack::check(tcb, segment, cx)?;
-    // Sixth: the URG bit. The pointer is not used: urgent data is read in line.
+    // Sixth: the URG bit.
+    urgent::on_segment(tcb, cx, segment.header, segment.seq, segment.packet.as_ref());
     // Seventh: the payload.
     data::process(tcb, segment, cx)?;
     // Eighth: the FIN bit.
@@ -136,7 +137,7 @@ fn synchronized(
 /// - SEG.ACK is neither old nor beyond SND.NXT;
 /// - the window field is what it was, and not zero;
 /// - the timestamp is not older than TS.Recent;
-/// - nothing waits out of order, not even a FIN.
+/// - nothing waits out of order, not even a FIN, and no urgent byte is looked for.
 ///
 /// Under these `synchronized` would pass steps one to four and six unchanged, so [`established_fast`] starts at the
 /// fifth. `tests::fast_path` runs the same traffic both ways and compares the results.
@@ -159,6 +160,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && u32::from(header.window) << tcb.snd_wscale == tcb.snd_wnd
         && tcb.reassembly.is_empty()
         && tcb.reassembly.fin().is_none()
+        && !tcb.flags.contains(TcbFlags::URGENT_IN)
         && !tcb.no_fast_path()
 }
 

@@ -113,6 +113,7 @@ pub mod tcb;
 pub mod time_wait;
 pub mod timer;
 mod tlp;
+mod urgent;
 
 #[cfg(test)]
 mod tests;

@@ -138,7 +138,11 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>) -> Result<(usize, u32), Blocked> {
     let window = window_left(tcb, entry.seq);
     let limited = tcb.recovery.limited_transmit_segments() * mss;
     let congestion = (tcb.congestion.cwnd() + limited).saturating_sub(tcb.pipe());
-    let limit = window.min(congestion).min(tcb.mss.transmit_max());
+    let mut limit = window.min(congestion).min(tcb.mss.transmit_max());
+    if tcb.flags.contains(TcbFlags::URGENT_OUT) {
+        // Each segment carries a pointer of its own.
+        limit = limit.min(mss);
+    }
     let fin = entry.flags.contains(EntryFlags::FIN);
     if entry.len <= limit && entry.seq_len() <= window {
         return hold_small(tcb, cx, index, entry.len, fin);
@@ -184,7 +188,8 @@ fn hold_small(
     let mss = tcb.mss.effective();
     let _ = cx;
     let small = len % mss;
-    if small == 0 || fin || !tcb.send_queue.is_tail(index) {
+    let urgent = tcb.flags.contains(TcbFlags::URGENT_OUT);
+    if small == 0 || fin || urgent || !tcb.send_queue.is_tail(index) {
         return Ok((index, len));
     }
     let unacked_small = tcb.snd_sml.gt(tcb.snd_una) && tcb.snd_sml.le(tcb.snd_nxt);

@@ -70,16 +70,34 @@ impl ReceiveQueue {
         copied
     }
 
-    /// Copies up to `buf.len()` bytes from the front and leaves them.
-    pub(crate) fn peek(&self, buf: &mut [u8]) -> usize {
+    /// Removes `count` bytes from the front unread; there are as many.
+    pub(crate) fn skip(&mut self, pool: &mut Pool, count: u32) {
+        let mut rest = count as usize;
+        while rest > 0
+            && let Some(front) = self.packets.front()
+        {
+            let left = front.len() - self.read_offset as usize;
+            if rest < left {
+                self.read_offset += u32::try_from(rest).expect("a packet is shorter than 2^32");
+                break;
+            }
+            rest -= left;
+            self.pop_front(pool);
+        }
+        self.bytes -= count;
+    }
+
+    /// Copies up to `buf.len()` bytes behind the first `skip` ones and leaves them.
+    pub(crate) fn peek(&self, buf: &mut [u8], skip: usize) -> usize {
         let mut copied = 0;
-        let mut offset = self.read_offset as usize;
+        let mut offset = self.read_offset as usize + skip;
         for packet in &self.packets {
             if copied == buf.len() {
                 break;
             }
-            copied += packet.copy_to(offset, &mut buf[copied..]);
-            offset = 0;
+            let skipped = offset.min(packet.len());
+            copied += packet.copy_to(skipped, &mut buf[copied..]);
+            offset -= skipped;
         }
         copied
     }

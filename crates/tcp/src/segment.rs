@@ -24,6 +24,7 @@ use crate::{
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
+    urgent,
 };
 
 /// Protocol number of TCP in a pseudo-header.
@@ -66,7 +67,12 @@ pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
 }
 
 /// A segment the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA (keepalive and window probe).
+/// In urgent mode another goes before it that carries the pointer (RFC 9293 §3.8.5: the peer learns of the mark although
+/// its window is closed).
 pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if urgent::wants_probe(tcb) {
+        send_bare(tcb, cx, tcb.snd_una, Flags::ACK, select_window);
+    }
     send_bare(tcb, cx, tcb.snd_una - 1, Flags::ACK, select_window);
 }
 
@@ -99,6 +105,7 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, mut header: SegmentHeade
         header.options.timestamps = Some((tcb.ts_now(cx.now), tcb.ts_recent));
     }
     header.ack = tcb.rcv_nxt;
+    urgent::mark(tcb, &mut header);
     report_blocks(tcb, &mut header, len);
     if !tcb.sack_report.has_duplicate() {
         tcb.ack.on_ack_sent();

@@ -159,6 +159,11 @@ impl SendQueue {
         (open && !tail.flags.contains(EntryFlags::FIN)).then_some(index)
     }
 
+    /// Bytes the tail takes before a write begins another packet.
+    pub(crate) fn tail_room(&self, size_goal: u32) -> u32 {
+        self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
+    }
+
     fn grow(&mut self, pool: &mut Pool, index: usize, bytes: &[u8], size_goal: u32) -> usize {
         let entry = &mut self.entries[index];
         let Some(packet) = entry.packet.as_mut() else { return 0 };

@@ -163,7 +163,8 @@ impl Tcb {
         !self.ack.is_pingpong()
     }
 
-    /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.
+    /// `TCP_NOTSENT_LOWAT`: a write begins no new packet above this many unsent bytes, and the socket is writable below half
+    /// of it.
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
         self.not_sent_lowat = bytes;
     }

@@ -38,12 +38,13 @@ use crate::{
     seq::SeqNum,
     state::State,
     timer::{self, Timers},
+    urgent::Urgent,
 };
 
 bitflags! {
     /// Switches and one-way facts of a connection.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct TcbFlags: u16 {
+    pub(crate) struct TcbFlags: u32 {
         /// `TCP_NODELAY`.
         const NODELAY = 1;
         /// `TCP_CORK`.
@@ -72,6 +73,10 @@ bitflags! {
         const MORE = 1 << 12;
         /// Both sides sent the SACK-permitted option in their SYN.
         const SACK = 1 << 13;
+        /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
+        const URGENT_OUT = 1 << 30;
+        /// The peer marked a byte that was not read past yet (`urgent`).
+        const URGENT_IN = 1 << 31;
     }
 }
 
@@ -196,10 +201,12 @@ pub struct Tcb {
     pub(crate) soft_error: Option<TcpError>,
     /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.
     pub(crate) not_sent_lowat: u32,
+    /// Urgent data, both ways; the flags say whether there is any.
+    pub(crate) urgent: Urgent,
 }
 
 /// The size an idle connection may cost in fixed memory.
-const TCB_BYTES_MAX: usize = 1280;
+const TCB_BYTES_MAX: usize = 1408;
 const _: () = assert!(size_of::<Tcb>() <= TCB_BYTES_MAX);
 
 // The groups of "Layout": what arrives and what leaves share no line.
@@ -300,7 +307,8 @@ impl Tcb {
             persist_backoff: 0,
             error: None,
             soft_error: None,
-            not_sent_lowat: config.tcp_notsent_lowat,
+            not_sent_lowat: options.notsent_lowat.unwrap_or(config.tcp_notsent_lowat),
+            urgent: Urgent::new(options.oob_inline),
             mss,
         };
         tcb.set_linger2(options.linger2);
@@ -351,6 +359,7 @@ impl Tcb {
         self.timers.stop_all();
         self.ack.cancel();
         self.flags |= TcbFlags::SHUT_READ | TcbFlags::SHUT_WRITE;
+        self.flags -= TcbFlags::URGENT_OUT;
         self.send_queue.purge(cx.pool);
         self.reassembly.clear().free_all(cx.pool);
         self.recovery.forget(self.snd_una);

@@ -197,8 +197,17 @@ fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     tcb.probes_out >= cx.config.tcp_retries2
 }
 
-/// Arms the persist slot: RTO, doubled per probe while the window stays closed, up to `tcp_rto_max`.
+/// How long a cork, `MSG_MORE`, Nagle or a window below a segment may hold data with nothing in flight: the 200 ms that
+/// tcp(7) promises of `TCP_CORK`, inside the bounds of the override timer (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
+const HOLD_MAX: Duration = Duration::from_millis(200);
+
+/// Arms the persist slot. Held data leaves after [`HOLD_MAX`]; a closed window is asked after an RTO, doubled per probe
+/// while it stays closed, up to `tcp_rto_max` (RFC 9293 §3.8.6.1).
 pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
+    if tcb.snd_wnd > 0 && tcb.persist_backoff == 0 {
+        tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + HOLD_MAX);
+        return;
+    }
     let base = tcb.rtt.base_rto();
     let wait = base.saturating_mul(1 << tcb.persist_backoff.min(16)).min(cx.config.tcp_rto_max);
     tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + wait);

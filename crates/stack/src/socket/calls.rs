@@ -85,13 +85,34 @@ impl TcpSocket {
             let mut total = 0;
             for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
                 // What is behind the data, be it an error, is the next call's: reporting takes it.
-                if total > 0 && state.tcb.readable_bytes() == 0 {
+                // And a read stops before urgent data.
+                if total > 0 && (state.tcb.readable_bytes() == 0 || state.tcb.at_mark()) {
                     break;
                 }
                 total += recv_step(state, cx, buf, false)?;
             }
             Ok(total)
         })
+    }
+
+    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN` when the send buffer is
+    /// full.
+    pub fn send_oob(&self, host: &Host, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
+        self.call(host, cx, |_, state, host, cx| {
+            let sent = state.tcb.send_oob(&mut cx.tcp(host.tcp_config()), buf);
+            sent.map_err(send_errno)
+        })
+    }
+
+    /// Takes the urgent byte (`MSG_OOB`); `None` is the end of the stream. `EINVAL` when there is none to be taken,
+    /// `EAGAIN` when it was announced and has not come; neither waits, as in Linux.
+    pub fn recv_oob(&self, host: &Host, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
+        self.call(host, cx, |_, state, _, _| state.tcb.recv_oob(peek).map_err(recv_errno))
+    }
+
+    /// Whether the next byte to read is the urgent one (`SIOCATMARK`).
+    pub fn at_mark(&self, host: &Host, cx: &mut Cx) -> bool {
+        self.with_tcb(host, cx, |tcb, _| tcb.at_mark())
     }
 
     /// Closes one or both halves.
@@ -193,11 +214,25 @@ fn recv_step(
     buf: &mut [u8],
     peek: bool,
 ) -> Result<usize, Errno> {
-    state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(|error| match error {
+    state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(recv_errno)
+}
+
+fn recv_errno(error: RecvError) -> Errno {
+    match error {
         RecvError::WouldBlock => Errno::EAGAIN,
         RecvError::NotConnected => Errno::ENOTCONN,
+        RecvError::NoUrgentData => Errno::EINVAL,
         RecvError::Connection(error) => error.into(),
-    })
+    }
+}
+
+fn send_errno(error: SendError) -> Errno {
+    match error {
+        SendError::WouldBlock => Errno::EAGAIN,
+        SendError::BrokenPipe => Errno::EPIPE,
+        SendError::NoMemory => Errno::ENOBUFS,
+        SendError::Connection(error) => error.into(),
+    }
 }
 
 /// One superframe's worth of `send`: copy, transmit, let the peer's core run, take its answers from the backlog.
@@ -214,10 +249,7 @@ fn send_step(
         match state.tcb.send(&mut cx.tcp(), &[&step[taken..]], more) {
             Ok(bytes) => taken += bytes,
             Err(_) if taken > 0 => return Ok(taken),
-            Err(SendError::WouldBlock) => return Err(Errno::EAGAIN),
-            Err(SendError::BrokenPipe) => return Err(Errno::EPIPE),
-            Err(SendError::NoMemory) => return Err(Errno::ENOBUFS),
-            Err(SendError::Connection(error)) => return Err(error.into()),
+            Err(error) => return Err(send_errno(error)),
         }
         if taken == step.len() && !more {
             // The frame of the call settles.

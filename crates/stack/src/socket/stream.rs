@@ -253,8 +253,8 @@ impl TcpSocket {
     pub(super) fn wake(&self, cx: &Cx) {
         let ready = self.readiness();
         let ended = Readiness::HUP | Readiness::ERROR;
-        if ready.intersects(Readiness::READ | Readiness::RDHUP | ended) && self.readers.notify_all()
-        {
+        let news = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
+        if ready.intersects(news | ended) && self.readers.notify_all() {
             cx.count(Counter::SocketWakes, 1);
         }
         if ready.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {

@@ -20,6 +20,7 @@ use crate::{
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::{self, RtxPurpose},
+    urgent,
 };
 
 pub(super) fn check(
@@ -171,6 +172,7 @@ fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     }
     tcb.send_queue.ack_to(cx.pool, ack, acked);
     tcb.snd_una = ack;
+    urgent::on_acked(tcb);
     tcb.totals.bytes_acked += u64::from(acked.bytes);
 }
 

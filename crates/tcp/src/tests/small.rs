@@ -89,9 +89,9 @@ fn cork_holds_no_longer_than_a_timeout() {
     let (mut net, before) = quiet(7);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
     net.send(Side::A, &[1; 100]);
-    net.run_for(Duration::from_millis(200));
+    net.run_for(Duration::from_millis(199));
     assert!(data_lens(&net, before).is_empty());
-    net.run_for(Duration::from_millis(100));
+    net.run_for(Duration::from_millis(1));
     assert_eq!(data_lens(&net, before), [100]);
     net.finish_clean();
 }

@@ -1,0 +1,228 @@
+//! The send buffer: how it grows, when it is writable, and what holds small segments back.
+
+use core::time::Duration;
+use std::vec::Vec;
+
+use super::net::{Net, Side};
+use crate::{Counter, Readiness, SendError};
+
+fn writable(net: &mut Net) -> bool {
+    net.tcb(Side::A).readiness().contains(Readiness::WRITE)
+}
+
+fn write(net: &mut Net, len: usize) -> Result<usize, SendError> {
+    net.call(Side::A, |tcb, cx| tcb.send(cx, &[&std::vec![7; len][..]], false))
+}
+
+/// Writes until nothing more fits.
+fn fill(net: &mut Net) -> usize {
+    core::iter::from_fn(|| write(net, 4000).ok()).sum()
+}
+
+#[test]
+fn notsent_lowat_bounds_what_waits_behind_the_window() {
+    for lowat in [None, Some(20_000)] {
+        let mut net = Net::new(1);
+        net.host(Side::A).options.notsent_lowat = lowat;
+        net.host(Side::A).options.sndbuf = Some(1 << 20);
+        net.open();
+        net.run_for(Duration::from_millis(100));
+        fill(&mut net);
+        let unsent = net.tcb(Side::A).info().notsent_bytes;
+        match lowat {
+            None => assert!(unsent > 300_000, "{unsent}"),
+            Some(lowat) => assert!((lowat..lowat + 2 * 1448).contains(&unsent), "{unsent}"),
+        }
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn a_writer_is_woken_at_half_of_notsent_lowat() {
+    let mut net = Net::new(2);
+    net.host(Side::A).config.tcp_notsent_lowat = 20_000;
+    net.host(Side::A).options.sndbuf = Some(1 << 20);
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    fill(&mut net);
+    assert!(!writable(&mut net));
+    while !writable(&mut net) {
+        let unsent = net.tcb(Side::A).info().notsent_bytes;
+        assert!(unsent >= 10_000, "{unsent} unsent bytes and no edge");
+        assert!(net.step());
+        net.recv(Side::B);
+    }
+    assert!(net.tcb(Side::A).info().notsent_bytes < 10_000);
+    assert!(write(&mut net, 1000).is_ok());
+    net.finish_clean();
+}
+
+#[test]
+fn a_tiny_notsent_lowat_slows_and_never_stalls() {
+    let mut net = Net::new(3);
+    net.host(Side::A).options.notsent_lowat = Some(1);
+    net.open();
+    let (mut sent, mut got) = (0, 0);
+    let start = net.now;
+    while got < 100_000 {
+        if sent < 100_000 && writable(&mut net) {
+            sent += write(&mut net, 1000).unwrap_or(0);
+        }
+        if net.next_event().is_some() {
+            net.step();
+        }
+        got += net.recv(Side::B).len();
+        assert!(net.now - start < Duration::from_secs(60), "{got} of {sent}");
+    }
+    net.finish_clean();
+}
+
+#[test]
+fn a_third_of_the_buffer_must_be_free_for_a_writer_to_be_woken() {
+    let mut net = Net::new(4);
+    net.host(Side::A).options.sndbuf = Some(60_000);
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    fill(&mut net);
+    while !writable(&mut net) {
+        let queued = net.tcb(Side::A).send_queue.wmem_queued();
+        assert!(queued > 40_000, "{queued} queued and no edge");
+        net.step();
+        net.recv(Side::B);
+    }
+    assert!(net.tcb(Side::A).send_queue.wmem_queued() <= 40_000);
+    net.finish_clean();
+}
+
+#[test]
+fn the_send_buffer_grows_to_two_windows_and_not_beyond_its_limit() {
+    for limit in [4_194_304, 150_000] {
+        let mut net = Net::new(5);
+        net.host(Side::A).config.tcp_wmem.max = limit;
+        net.open();
+        let end = net.now + Duration::from_secs(3);
+        while net.now < end {
+            fill(&mut net);
+            net.step();
+            net.recv(Side::B);
+        }
+        let (sndbuf, cwnd) = (net.tcb(Side::A).sndbuf(), net.tcb(Side::A).info().cwnd);
+        assert!(sndbuf <= limit, "{sndbuf}");
+        if limit > 1_000_000 {
+            assert!(sndbuf >= (2 * cwnd).min(limit), "{sndbuf} for {cwnd}");
+        } else {
+            assert_eq!(sndbuf, limit);
+        }
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn a_cork_is_pulled_after_200_ms() {
+    for more in [false, true] {
+        let mut net = Net::established(6);
+        net.run_for(Duration::from_millis(500));
+        net.call(Side::A, |tcb, _| tcb.set_cork(!more));
+        let (before, now) = (net.log.len(), net.now);
+        let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&b"tail"[..]], more));
+        assert_eq!(sent, Ok(4));
+        net.run_for(Duration::from_secs(1));
+        let waits: Vec<Duration> =
+            net.sent_by(Side::A, before).iter().map(|sent| sent.at - now).collect();
+        assert_eq!(waits[0], Duration::from_millis(200));
+        assert_eq!(net.recv(Side::B), b"tail");
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn a_corked_tail_behind_data_in_flight_leaves_200_ms_after_its_ack() {
+    let mut net = Net::established(7);
+    net.run_for(Duration::from_millis(500));
+    net.call(Side::A, |tcb, _| tcb.set_cork(true));
+    let (before, now) = (net.log.len(), net.now);
+    net.send(Side::A, &[7; 1448 + 10]);
+    net.run_for(Duration::from_secs(1));
+    let sent = net.sent_by(Side::A, before);
+    assert_eq!((sent[0].len, sent[0].at), (1448, now));
+    let tail = sent.iter().find(|sent| sent.len == 10).unwrap();
+    assert!(tail.at - now <= Duration::from_millis(20 + 40 + 200), "{:?}", tail.at - now);
+    net.finish_clean();
+}
+
+#[test]
+fn maxseg_before_connect_is_announced_and_kept() {
+    let mut net = Net::new(8);
+    net.host(Side::A).options.maxseg = Some(600);
+    net.open();
+    assert_eq!(net.log[0].header.options.mss, Some(600));
+    for (from, side) in [(Side::A, Side::B), (Side::B, Side::A)] {
+        let before = net.log.len();
+        net.send(from, &[7; 5000]);
+        net.run_for(Duration::from_millis(200));
+        let largest = net.sent_by(from, before).iter().map(|sent| sent.len).max();
+        assert_eq!(largest, Some(588), "600 less the timestamps");
+        net.recv(side);
+    }
+    net.finish_clean();
+}
+
+#[test]
+fn maxseg_on_a_connection_makes_our_segments_smaller_and_never_larger() {
+    let mut net = Net::established(9);
+    net.run_for(Duration::from_millis(100));
+    net.call(Side::A, |tcb, _| tcb.set_maxseg(700));
+    let before = net.log.len();
+    net.send(Side::A, &[7; 5000]);
+    assert_eq!(net.sent_by(Side::A, before)[0].len, 688);
+    net.call(Side::A, |tcb, _| tcb.set_maxseg(9000));
+    assert_eq!(net.tcb(Side::A).mss(), 688);
+    net.run_for(Duration::from_millis(200));
+    assert_eq!(net.recv(Side::B).len(), 5000);
+    net.finish_clean();
+}
+
+/// RFC 9293 §3.8.6.2.1: what is less than a segment waits for more window, unless it is half of the largest seen.
+#[test]
+fn a_silly_window_is_not_used_before_the_override_timer() {
+    let mut net = Net::established(10);
+    net.run_for(Duration::from_millis(100));
+    // The peer opens 300 bytes of what was a window of 64 KB.
+    let mut header = net.forge(Side::A);
+    header.seq += 1;
+    header.window = u16::try_from(300 >> net.tcb(Side::A).snd_wscale).unwrap();
+    header.seq -= 1;
+    header.ack = net.tcb(Side::A).snd_una;
+    net.tcb(Side::A).snd_wl1 -= 1;
+    net.inject(Side::A, &header, b"");
+    assert!((1..=300).contains(&net.tcb(Side::A).info().snd_wnd));
+    let (before, now) = (net.log.len(), net.now);
+    net.send(Side::A, &[7; 1000]);
+    assert!(net.sent_by(Side::A, before).is_empty(), "no silly segment");
+    net.run_for(Duration::from_millis(200));
+    let sent = net.sent_by(Side::A, before);
+    assert_eq!(sent[0].at - now, Duration::from_millis(200), "the override timer");
+    assert!((1..=300).contains(&sent[0].len));
+    net.finish_clean();
+}
+
+#[test]
+fn probes_of_a_closed_window_end_with_the_user_timeout() {
+    let mut net = Net::new(11);
+    net.host(Side::A).options.user_timeout = Some(Duration::from_secs(10));
+    net.host(Side::B).options.rcvbuf = Some(8192);
+    net.open();
+    for _ in 0..30 {
+        fill(&mut net);
+        net.run_for(Duration::from_millis(100));
+    }
+    assert_eq!(net.tcb(Side::A).info().snd_wnd, 0);
+    // Nobody answers any more.
+    net.impairment.loss = 1000;
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == crate::State::Close);
+    let took = net.now - start;
+    assert!(took >= Duration::from_secs(9) && took < Duration::from_secs(40), "{took:?}");
+    assert!(net.count(Side::A, Counter::TcpExtTCPAbortOnTimeout) == 1);
+    net.finish_clean();
+}

@@ -1,0 +1,250 @@
+//! Urgent data: the one byte that the sockets API calls out of band.
+//!
+//! Above: `api` (`MSG_OOB`, `SIOCATMARK`) and step six of `input`. Below: `segment` writes the pointer, the receive queue
+//! holds the byte. RFC 9293 §3.8.5, RFC 6093; Linux: tcp_urg, tcp_check_urg, tcp_recv_urg, tcp_mark_urg.
+//!
+//! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux the pointer names the
+//! byte *behind* the last urgent one (RFC 6093 §3.1 makes that the standard's reading too; `tcp_stdurg` reads a peer's
+//! pointer as RFC 1122 wanted it), only the newest mark is kept, and the byte before it is taken out of the stream unless
+//! `SO_OOBINLINE` leaves it there. RFC 6093 §5 and §6: new applications should not use it, and those that must should
+//! read in line; middleboxes clear pointers (§3.4), so a mark may be lost while its byte arrives as plain data.
+//!
+//! ```text
+//!   stream     ... a b c [!] d e ...        copied_seq --> next byte to read
+//!                         ^ `seq`           a read stops before it, and the next one begins behind it
+//! ```
+//!
+//! While the peer has not acknowledged the mark (urgent mode), segments leave one by one, without Nagle and without being
+//! gathered into superframes, so that each can carry its own pointer.
+//!
+//! Differs from Linux: nobody gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) tells.
+
+use pkt::Packet;
+
+use crate::{
+    api::{RecvError, SendError},
+    cx::Cx,
+    header::{Flags, SegmentHeader},
+    seq::SeqNum,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// What is known of the peer's urgent byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Byte {
+    /// A pointer announced it, it has not come (Linux `TCP_URG_NOTYET`).
+    Announced,
+    /// It is here (Linux `TCP_URG_VALID`).
+    Valid(u8),
+    /// The application has it; the mark stays until the stream was read past it (Linux `TCP_URG_READ`).
+    Read,
+}
+
+/// Both directions' marks. [`TcbFlags::URGENT_OUT`] and [`TcbFlags::URGENT_IN`] say whether there is one, so that
+/// everybody else's path never looks here.
+#[derive(Clone, Debug)]
+pub(crate) struct Urgent {
+    /// SND.UP: behind the last byte that was sent as urgent.
+    snd_up: SeqNum,
+    /// Sequence number of the peer's urgent byte: RCV.UP less one.
+    seq: SeqNum,
+    byte: Byte,
+    /// `SO_OOBINLINE`: the byte stays in the stream.
+    inline: bool,
+}
+
+impl Urgent {
+    pub(crate) const fn new(inline: bool) -> Self {
+        Self { snd_up: SeqNum(0), seq: SeqNum(0), byte: Byte::Read, inline }
+    }
+}
+
+/// How far the next read may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadLimit {
+    /// As far as there is data.
+    None,
+    /// Up to the mark.
+    Bytes(usize),
+    /// It begins with the urgent byte, which is not part of the stream.
+    SkipOne,
+}
+
+impl Tcb {
+    /// Sends `bytes`, the last of which is urgent (`MSG_OOB`), and answers how many were taken. When not all were, the
+    /// last one taken is marked, as in Linux. The caller runs `output` after it.
+    ///
+    /// # Errors
+    ///
+    /// See [`SendError`].
+    pub fn send_oob(&mut self, cx: &mut Cx<'_>, bytes: &[u8]) -> Result<usize, SendError> {
+        let sent = self.send(cx, &[bytes], false)?;
+        if sent > 0 {
+            self.urgent.snd_up = self.send_queue.write_seq();
+            self.flags |= TcbFlags::URGENT_OUT;
+        }
+        Ok(sent)
+    }
+
+    /// The urgent byte (`recv` with `MSG_OOB`); `None` is the end of the stream. With `peek` it stays.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::NoUrgentData`] when there is none, it was read, or it is read in line; [`RecvError::WouldBlock`] when
+    /// it was announced and has not come; [`RecvError::NotConnected`].
+    pub fn recv_oob(&mut self, peek: bool) -> Result<Option<u8>, RecvError> {
+        if self.urgent.inline || !self.has_mark() || self.urgent.byte == Byte::Read {
+            return Err(RecvError::NoUrgentData);
+        }
+        if let Byte::Valid(byte) = self.urgent.byte {
+            if !peek {
+                self.urgent.byte = Byte::Read;
+            }
+            return Ok(Some(byte));
+        }
+        if self.state == State::Close || self.flags.contains(TcbFlags::SHUT_READ) {
+            return Ok(None);
+        }
+        Err(RecvError::WouldBlock)
+    }
+
+    /// The next byte to read is the urgent one (`SIOCATMARK`).
+    #[must_use]
+    pub fn at_mark(&self) -> bool {
+        self.has_mark() && self.urgent.seq == copied_seq(self)
+    }
+
+    /// `SO_OOBINLINE`: the urgent byte is read with the stream, which still stops before it.
+    pub fn set_oob_inline(&mut self, on: bool) {
+        self.urgent.inline = on;
+    }
+
+    /// `SO_OOBINLINE`.
+    #[must_use]
+    pub fn oob_inline(&self) -> bool {
+        self.urgent.inline
+    }
+
+    fn has_mark(&self) -> bool {
+        self.flags.contains(TcbFlags::URGENT_IN)
+    }
+
+    /// The urgent byte can be taken: `EPOLLPRI`.
+    pub(crate) fn has_urgent_byte(&self) -> bool {
+        self.has_mark() && matches!(self.urgent.byte, Byte::Valid(_))
+    }
+
+    /// The next byte of the queue is urgent and none of the stream's.
+    pub(crate) fn skips_urgent_byte(&self) -> bool {
+        self.at_mark() && !self.urgent.inline
+    }
+}
+
+/// Linux `copied_seq`: the next byte the application reads.
+fn copied_seq(tcb: &Tcb) -> SeqNum {
+    let fin = u32::from(tcb.flags.contains(TcbFlags::FIN_RECEIVED));
+    tcb.rcv_nxt - (tcb.receive_queue.bytes() + fin)
+}
+
+/// How far a read may go that begins now.
+pub(crate) fn read_limit(tcb: &Tcb) -> ReadLimit {
+    if !tcb.has_mark() {
+        return ReadLimit::None;
+    }
+    let copied = copied_seq(tcb);
+    if tcb.urgent.seq == copied {
+        return if tcb.urgent.inline { ReadLimit::None } else { ReadLimit::SkipOne };
+    }
+    if tcb.urgent.seq.gt(copied) {
+        return ReadLimit::Bytes(tcb.urgent.seq.since(copied) as usize);
+    }
+    ReadLimit::None
+}
+
+/// Bytes before the mark, when it lies in what was received: all that `SIOCINQ` counts.
+pub(crate) fn bytes_before_mark(tcb: &Tcb) -> Option<u32> {
+    let copied = copied_seq(tcb);
+    let seq = tcb.urgent.seq;
+    let counts = tcb.has_mark() && !tcb.urgent.inline && seq.ge(copied) && seq.lt(tcb.rcv_nxt);
+    counts.then(|| seq.since(copied))
+}
+
+/// The application has read: a mark behind it is over.
+pub(crate) fn on_read(tcb: &mut Tcb) {
+    if tcb.has_mark() && copied_seq(tcb).gt(tcb.urgent.seq) {
+        tcb.flags -= TcbFlags::URGENT_IN;
+    }
+}
+
+/// RFC 9293 §3.10.7.4, sixth: the URG bit. `packet` is what is left of the payload, `seq` its first byte.
+pub(crate) fn on_segment(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    header: &SegmentHeader,
+    seq: SeqNum,
+    packet: Option<&Packet>,
+) {
+    if header.has(Flags::URG) {
+        announce(tcb, cx, header);
+    }
+    if !tcb.has_mark() || tcb.urgent.byte != Byte::Announced || tcb.urgent.seq.lt(seq) {
+        return;
+    }
+    let mut byte = [0];
+    let offset = tcb.urgent.seq.since(seq) as usize;
+    if let Some(packet) = packet
+        && offset < packet.len()
+        && packet.copy_to(offset, &mut byte) == 1
+    {
+        tcb.urgent.byte = Byte::Valid(byte[0]);
+    }
+}
+
+/// A pointer: only one that is newer than what is known counts, and none to what was read (RFC 9293 §3.8.5).
+fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
+    let behind = u32::from(header.urgent);
+    let at = header.seq + if cx.config.tcp_stdurg { behind } else { behind.saturating_sub(1) };
+    let copied = copied_seq(tcb);
+    if copied.gt(at) || at.lt(tcb.rcv_nxt) {
+        return;
+    }
+    if tcb.has_mark() && at.le(tcb.urgent.seq) {
+        return;
+    }
+    // The old byte was at the mark and nobody read past it: it must not become part of the stream now.
+    if tcb.skips_urgent_byte() && tcb.receive_queue.bytes() > 0 {
+        tcb.receive_queue.skip(cx.pool, 1);
+    }
+    tcb.urgent.seq = at;
+    tcb.urgent.byte = Byte::Announced;
+    tcb.flags |= TcbFlags::URGENT_IN;
+}
+
+/// SND.UNA moved: a mark that is acknowledged ends urgent mode.
+pub(crate) fn on_acked(tcb: &mut Tcb) {
+    if tcb.flags.contains(TcbFlags::URGENT_OUT) && tcb.urgent.snd_up.le(tcb.snd_una) {
+        tcb.flags -= TcbFlags::URGENT_OUT;
+    }
+}
+
+/// Puts the pointer into a segment that begins before the mark. Where 16 bits do not reach, the largest pointer stands for
+/// it, as long as it names nothing that was sent already; later segments move it on.
+pub(crate) fn mark(tcb: &Tcb, header: &mut SegmentHeader) {
+    if !tcb.flags.contains(TcbFlags::URGENT_OUT) || header.seq.ge(tcb.urgent.snd_up) {
+        return;
+    }
+    match u16::try_from(tcb.urgent.snd_up.since(header.seq)) {
+        Ok(offset) => header.urgent = offset,
+        Err(_) if (header.seq + u32::from(u16::MAX)).gt(tcb.snd_nxt) => header.urgent = u16::MAX,
+        Err(_) => return,
+    }
+    header.flags |= Flags::URG;
+}
+
+/// A probe of a closed window tells of the mark too, with a pointer that 16 bits hold.
+pub(crate) fn wants_probe(tcb: &Tcb) -> bool {
+    let up = tcb.urgent.snd_up;
+    let told = tcb.snd_una + u32::from(u16::MAX);
+    tcb.flags.contains(TcbFlags::URGENT_OUT) && up.gt(tcb.snd_una) && up.le(told)
+}
