@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(a.send_oob(b"!").unwrap(), 1);
         a.write_all(b"after").unwrap();
         let start = Instant::now();
-        while !b.readiness().contains(stack::Readiness::PRI) {
+        while !b.readiness().contains(quietline::Readiness::PRI) {
             assert!(start.elapsed() < Duration::from_secs(10));
             thread::yield_now();
         }

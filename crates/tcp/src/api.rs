@@ -303,7 +303,7 @@ impl Tcb {
     /// Bytes that can be read now, up to the urgent one (`SIOCINQ`).
     #[must_use]
     pub fn readable_bytes(&self) -> usize {
-        urgent::bytes_before_mark(self).unwrap_or(self.receive_queue.bytes()) as usize
+        urgent::bytes_before_mark(self).unwrap_or_else(|| self.receive_queue.bytes()) as usize
     }
 
     /// Bytes queued and not acknowledged (`SIOCOUTQ`).

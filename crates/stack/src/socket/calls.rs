@@ -98,8 +98,8 @@ impl TcpSocket {
     /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN` when the send buffer is
     /// full.
     pub fn send_oob(&self, host: &Host, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
-        self.call(host, cx, |_, state, host, cx| {
-            let sent = state.tcb.send_oob(&mut cx.tcp(host.tcp_config()), buf);
+        self.call(host, cx, |_, state, _, cx| {
+            let sent = state.tcb.send_oob(&mut cx.tcp(), buf);
             sent.map_err(send_errno)
         })
     }
