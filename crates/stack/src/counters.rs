@@ -10,7 +10,7 @@
 //! Not here: the `Tcp*` table (`tcp::counters`) and the reasons (`pkt::DropReason`). A page holds all three.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pkt::DropReason;
 
@@ -232,6 +232,8 @@ pub struct CounterPage {
     pub tcp: tcp::Counters,
     /// Drops by reason.
     pub drops: DropCounters,
+    /// Pages of TCP memory that the page's owner holds back from the host's account (`tcp_memory`).
+    pub(crate) tcp_reserve: AtomicI64,
 }
 
 impl CounterPage {
@@ -242,6 +244,7 @@ impl CounterPage {
             stack: StackCounters(Slots::new()),
             tcp: tcp::Counters::new(),
             drops: DropCounters(Slots::new()),
+            tcp_reserve: AtomicI64::new(0),
         }
     }
 }

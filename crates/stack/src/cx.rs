@@ -16,6 +16,7 @@ use crate::{
     counters::{Counter, CounterPage},
     host::Host,
     sysctl::Sysctls,
+    tcp_memory::TcpMemory,
 };
 
 /// Softirq rounds a context runs before it hands the rest to the workers, as Linux's `MAX_SOFTIRQ_RESTART` leaves
@@ -75,6 +76,8 @@ struct HostView {
     generation: u64,
     sysctls: Arc<Sysctls>,
     challenges: Arc<tcp::ChallengeBudget>,
+    /// The host's account of TCP memory.
+    memory: Arc<TcpMemory>,
 }
 
 impl HostView {
@@ -86,13 +89,16 @@ impl HostView {
             generation: 0,
             sysctls: Arc::default(),
             challenges: Arc::default(),
+            memory: Arc::new(TcpMemory::new()),
         }
     }
 
     fn new(host: &Host) -> Self {
         let (generation, sysctls) = host.live_sysctls().present();
         let challenges = Arc::clone(host.challenges());
-        Self { host: host.id(), page: host.register_page(), generation, sysctls, challenges }
+        let memory = Arc::clone(host.tcp_memory());
+        let (host, page) = (host.id(), host.register_page());
+        Self { host, page, generation, sysctls, challenges, memory }
     }
 
     /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
@@ -212,7 +218,15 @@ impl Cx {
             config: &view.sysctls.tcp,
             rng: &mut self.rng,
             challenges: &view.challenges,
+            memory: view.memory.state(&view.sysctls.tcp_mem),
         }
+    }
+
+    /// A socket of the host being run holds `pages` more of TCP memory, or fewer.
+    #[inline]
+    pub(crate) fn charge_tcp(&self, pages: i64) {
+        let HostView { page, sysctls, memory, .. } = &self.views[self.current];
+        memory.charge(&page.tcp_reserve, pages, &sysctls.tcp_mem, &page.tcp, self.now);
     }
 
     /// Time does not run backwards between contexts: what this one receives was sent before now. `now` is read once

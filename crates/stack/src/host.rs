@@ -36,6 +36,7 @@ use crate::{
         reply::ReplyPaths,
     },
     sysctl::{LiveSysctls, SysctlError, Sysctls},
+    tcp_memory::{MemoryLimits, TcpMemory},
 };
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -86,6 +87,8 @@ pub struct Host {
     reply_paths: ReplyPaths,
     ports: PortSelector,
     icmp_limiter: IcmpLimiter,
+    /// What all connections hold.
+    tcp_memory: Arc<TcpMemory>,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     time_waits: AtomicUsize,
     /// Connections that nobody holds, bounded by `tcp_max_orphans`.
@@ -102,6 +105,10 @@ impl Host {
     pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
         if config.cores == 0 || config.cores > CORES_MAX {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
+        }
+        let mut config = config;
+        if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
+            config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
         }
         let mut rng = tcp::Rng::new(config.seed);
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
@@ -125,6 +132,7 @@ impl Host {
             syn_cookies: SynCookies::new(&secret(&mut rng)),
             reply_paths: ReplyPaths::new(&memory.rcu),
             icmp_limiter: IcmpLimiter::new(),
+            tcp_memory: Arc::new(TcpMemory::new()),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             down: AtomicBool::new(false),
@@ -256,6 +264,18 @@ impl Host {
     /// The settings with their generation, for a context that enters.
     pub(crate) const fn live_sysctls(&self) -> &LiveSysctls {
         &self.sysctls
+    }
+
+    /// Memory that the queues of all connections hold, in pages of 4 KB: `mem` of `/proc/net/sockstat`.
+    #[must_use]
+    pub fn tcp_memory_pages(&self) -> i64 {
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let reserves = pages.iter().map(|page| page.tcp_reserve.load(Ordering::Relaxed));
+        self.tcp_memory.pages() + reserves.sum::<i64>()
+    }
+
+    pub(crate) const fn tcp_memory(&self) -> &Arc<TcpMemory> {
+        &self.tcp_memory
     }
 
     /// Cores of this host.

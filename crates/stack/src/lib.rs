@@ -37,6 +37,7 @@ mod neighbour_table;
 pub mod route;
 pub mod socket;
 pub mod sysctl;
+pub mod tcp_memory;
 pub mod timer;
 
 pub use cx::{Cx, Memory};

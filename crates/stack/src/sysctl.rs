@@ -14,8 +14,11 @@ use std::time::Duration;
 
 use tcp::TcpConfig;
 
+use pkt::DomainConfig;
+
 use crate::neighbour::NeighborConfig;
-use codec::{Codec, Limits, Micros, Millis, Nanos, Number, Ports, Seconds, Switch};
+use crate::tcp_memory::MemoryLimits;
+use codec::{Codec, Limits, Micros, Millis, Nanos, Number, Pages, Ports, Seconds, Switch};
 
 pub(crate) use live::LiveSysctls;
 
@@ -124,6 +127,9 @@ sysctls! {
         tcp_tw_reuse_delay: Duration = Duration::from_secs(1), Millis 1..=60_000, "net.ipv4.tcp_tw_reuse_delay";
         /// Connections that nobody holds and that are not done; further ones are reset.
         tcp_max_orphans: u32 = 65_536, Number 0..=INT_MAX, "net.ipv4.tcp_max_orphans";
+        /// Memory of all connections together, in pages of 4 KB: where pressure ends, where it begins, and where nobody
+        /// gets more. The default follows the packet memory that the host is given.
+        tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, "net.ipv4.tcp_mem";
         /// Upper bound of the backlog given to `listen`.
         somaxconn: u32 = 4096, Number 1..=INT_MAX, "net.core.somaxconn";
         /// How long, in microseconds, a thread that waits polls its core before it sleeps. Differs from Linux, where it is

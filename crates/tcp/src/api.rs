@@ -13,7 +13,7 @@ use bitflags::bitflags;
 
 use crate::{
     cx::Cx,
-    delivery_rate,
+    delivery_rate, memory,
     receive_window::{receive_window, rmem_alloc, wanted_window},
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -154,6 +154,10 @@ impl Tcb {
         if self.send_queue.wmem_queued() >= self.sndbuf {
             return Err(SendError::WouldBlock);
         }
+        if memory::suppresses_send(self, cx) {
+            self.flags |= TcbFlags::WRITE_SUPPRESSED;
+            return Err(SendError::WouldBlock);
+        }
         let goal = self.mss.size_goal(self.max_window);
         // TCP_NOTSENT_LOWAT: a packet that was begun is filled, another one has to wait.
         let full = self.not_sent() >= self.not_sent_lowat;
@@ -228,7 +232,7 @@ impl Tcb {
     /// The application made room: autotuning, and an ACK that tells the peer, when it is worth one (Linux
     /// `tcp_cleanup_rbuf`).
     fn on_read(&mut self, cx: &Cx<'_>, copied: u32) {
-        self.receive_buffer.on_read(copied, cx.config, cx.now);
+        self.receive_buffer.on_read(copied, cx.memory.is_plenty(), cx.config, cx.now);
         if copied == 0 || !self.state.may_receive() {
             return;
         }
@@ -267,7 +271,7 @@ impl Tcb {
     }
 
     /// `SO_RCVLOWAT` bytes are there, or as many as there will be before the application reads: the buffer is nearly
-    /// full, or the window nearly closed (Linux `tcp_epollin_ready`).
+    /// full, memory scarce, or the window nearly closed (Linux `tcp_epollin_ready`).
     fn is_readable(&self) -> bool {
         let readable = self.receive_queue.bytes() - u32::from(self.skips_urgent_byte());
         if readable == 0 {
@@ -276,6 +280,7 @@ impl Tcb {
         let rcvbuf = self.receive_buffer.rcvbuf();
         readable >= self.receive_buffer.lowat()
             || rmem_alloc(self) > rcvbuf - rcvbuf / 8
+            || self.receive_buffer.is_scarce()
             || receive_window(self) <= self.ack.rcv_mss()
     }
 
@@ -287,7 +292,11 @@ impl Tcb {
         let queued = self.send_queue.wmem_queued();
         let free = self.sndbuf.saturating_sub(queued);
         let drained = u64::from(self.not_sent()) * 2 < u64::from(self.not_sent_lowat);
-        free >= queued / 2 && free > 0 && (drained || self.not_sent_lowat == u32::MAX)
+        let suppressed = self.flags.contains(TcbFlags::WRITE_SUPPRESSED);
+        free >= queued / 2
+            && free > 0
+            && !suppressed
+            && (drained || self.not_sent_lowat == u32::MAX)
     }
 
     /// Bytes queued and never sent.
@@ -315,12 +324,19 @@ impl Tcb {
     /// The send buffer follows the congestion window: twice of it, so that the application refills one half while the
     /// other is in flight (Linux `tcp_sndbuf_expand`).
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
-        if self.flags.contains(TcbFlags::SNDBUF_LOCKED) {
+        if self.flags.contains(TcbFlags::SNDBUF_LOCKED) || !cx.memory.is_plenty() {
             return;
         }
         let cwnd = self.congestion.cwnd().max(self.congestion.initial_window());
         let overhead = (cwnd / self.mss.effective()).saturating_mul(SEGMENT_OVERHEAD_BYTES);
         let wanted = cwnd.saturating_add(overhead).saturating_mul(2).min(cx.config.tcp_wmem.max);
         self.sndbuf = self.sndbuf.max(wanted);
+    }
+
+    /// Memory is scarce: the send buffer falls to `bytes`, not below `min`, unless the application chose it.
+    pub(crate) fn moderate_sndbuf(&mut self, bytes: u32, min: u32) {
+        if !self.flags.contains(TcbFlags::SNDBUF_LOCKED) {
+            self.sndbuf = self.sndbuf.min(bytes.max(min));
+        }
     }
 }

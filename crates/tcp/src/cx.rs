@@ -15,6 +15,7 @@ use crate::{
     challenge::ChallengeBudget,
     config::TcpConfig,
     counters::{Counter, Counters},
+    memory::MemoryState,
     rng::Rng,
 };
 
@@ -35,6 +36,8 @@ pub struct Cx<'a> {
     pub rng: &'a mut Rng,
     /// What all connections of the stack share of RFC 5961's limit.
     pub challenges: &'a ChallengeBudget,
+    /// How scarce the stack's memory for connections is.
+    pub memory: MemoryState,
 }
 
 impl Cx<'_> {

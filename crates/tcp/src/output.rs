@@ -12,6 +12,7 @@ use crate::{
     congestion::SendSample,
     counters::Counter,
     cx::Cx,
+    memory,
     recovery::CaState,
     retransmit, segment,
     send_queue::EntryFlags,
@@ -26,6 +27,9 @@ use crate::{
 /// The caller runs it once after a batch of `input`, `on_timer` and application calls, and again when packet memory
 /// or transmit room came back.
 pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
+        tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
+    }
     if tcb.state.may_transmit() && !tcb.send_queue.is_empty() {
         retransmit::transmit_lost(tcb, cx);
         transmit_new(tcb, cx);

@@ -62,6 +62,8 @@ pub(crate) struct ReceiveBuffer {
     scaling_ratio: u8,
     /// `SO_RCVBUF` was set: no autotuning.
     locked: bool,
+    /// Memory was scarce when data last came.
+    scarce: bool,
     advmss: u16,
     /// Round-trip time as the receiver sees it, microseconds × 8; 0 when unknown.
     rtt_us_x8: u32,
@@ -89,6 +91,7 @@ impl ReceiveBuffer {
             lowat: 1,
             scaling_ratio: SCALING_RATIO_INITIAL,
             locked: options.rcvbuf.is_some(),
+            scarce: false,
             advmss,
             rtt_us_x8: 0,
             rtt_echo: 0,
@@ -224,6 +227,19 @@ impl ReceiveBuffer {
         0
     }
 
+    /// Data came, and memory was scarce or not. While it is, no more than `segments` full segments are promised beyond what
+    /// was (Linux tcp_adjust_rcv_ssthresh), and whatever is there is worth reading.
+    pub(crate) fn note_scarcity(&mut self, scarce: bool, segments: u32) {
+        self.scarce = scarce;
+        if scarce {
+            self.ssthresh = self.ssthresh.min(segments * u32::from(self.advmss));
+        }
+    }
+
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.scarce
+    }
+
     /// The queues hold more than the buffer: grow it if it may, else promise two segments (Linux tcp_clamp_window).
     pub(crate) fn on_overrun(&mut self, rmem_alloc: u32, may_grow: bool, config: &TcpConfig) {
         if may_grow && !self.locked && self.rcvbuf < config.tcp_rmem.max {
@@ -264,14 +280,20 @@ impl ReceiveBuffer {
 
     /// The application read `copied` bytes: once per round trip the buffer becomes twice what it read, with room
     /// for a sender that is still doubling (`tcp_moderate_rcvbuf`).
-    pub(crate) fn on_read(&mut self, copied: u32, config: &TcpConfig, now: Instant) {
+    pub(crate) fn on_read(
+        &mut self,
+        copied: u32,
+        may_grow: bool,
+        config: &TcpConfig,
+        now: Instant,
+    ) {
         self.copied = self.copied.saturating_add(copied);
         let round = self.rtt();
         if round.is_zero() || now - self.round_start < round {
             return;
         }
         if self.copied > self.space {
-            if config.tcp_moderate_rcvbuf && !self.locked {
+            if config.tcp_moderate_rcvbuf && may_grow && !self.locked {
                 self.grow(config.tcp_rmem.max);
             }
             self.space = self.copied;

@@ -8,7 +8,9 @@
 //!
 //! Not here: how the buffer grows (`receive_buffer`), what happens to data beyond the window (`input`).
 
-use crate::{counters::Counter, cx::Cx, receive_buffer::UNSCALED_MAX, tcb::Tcb};
+use crate::{
+    counters::Counter, cx::Cx, memory::PRESSURE_SEGMENTS, receive_buffer::UNSCALED_MAX, tcb::Tcb,
+};
 
 /// What is left of the announced window.
 pub(crate) fn receive_window(tcb: &Tcb) -> u32 {
@@ -54,6 +56,10 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
 /// Chooses the window of the segment about to leave and answers its 16-bit field.
 pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     let before = tcb.rcv_wnd;
+    if !cx.memory.is_plenty() {
+        tcb.receive_buffer.note_scarcity(true, PRESSURE_SEGMENTS);
+        tcb.ack.stop_quick();
+    }
     let current = receive_window(tcb);
     let mut window = wanted_window(tcb);
     if window < current {

@@ -73,6 +73,8 @@ bitflags! {
         const MORE = 1 << 12;
         /// Both sides sent the SACK-permitted option in their SYN.
         const SACK = 1 << 13;
+        /// A write found no memory: the socket is not writable until some is free (`memory`).
+        const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
         const URGENT_OUT = 1 << 30;
         /// The peer marked a byte that was not read past yet (`urgent`).
@@ -265,7 +267,7 @@ impl Tcb {
             max_window: 0,
             sndbuf: options.sndbuf.unwrap_or(config.tcp_wmem.default),
             flow_hash: path.flow_hash,
-            flags: TcbFlags::empty(),
+            flags: flags_of(options),
             snd_wscale: 0,
             rcv_wscale: receive_buffer.offered_scale(config),
             state: State::Close,
@@ -312,10 +314,6 @@ impl Tcb {
             mss,
         };
         tcb.set_linger2(options.linger2);
-        tcb.flags.set(TcbFlags::NODELAY, options.nodelay);
-        tcb.flags.set(TcbFlags::CORK, options.cork);
-        tcb.flags.set(TcbFlags::KEEPALIVE, options.keepalive.is_some());
-        tcb.flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
         tcb
     }
 
@@ -423,4 +421,14 @@ fn rtt_config(config: &TcpConfig) -> RttConfig {
         min_rtt_window: config.tcp_min_rtt_wlen,
         ..RttConfig::default()
     }
+}
+
+/// The switches that a socket brings along.
+fn flags_of(options: &SocketOptions) -> TcbFlags {
+    let mut flags = TcbFlags::empty();
+    flags.set(TcbFlags::NODELAY, options.nodelay);
+    flags.set(TcbFlags::CORK, options.cork);
+    flags.set(TcbFlags::KEEPALIVE, options.keepalive.is_some());
+    flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
+    flags
 }

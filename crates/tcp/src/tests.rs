@@ -10,6 +10,7 @@ mod loss;
 mod memory;
 pub(crate) mod net;
 mod pathological;
+mod pressure;
 mod receive_buffer;
 mod sack;
 mod sack_report;

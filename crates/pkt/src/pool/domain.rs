@@ -87,6 +87,12 @@ impl Domain {
         self.stats().packets_live
     }
 
+    /// Bytes that may be taken from the system at most.
+    #[must_use]
+    pub fn max_bytes(&self) -> usize {
+        self.0.config.max_bytes
+    }
+
     /// Bytes taken from the system so far.
     #[must_use]
     pub fn live_bytes(&self) -> usize {

@@ -32,6 +32,7 @@ use crate::{
     link::strip,
     route::Dst,
     socket::TimeWaitSocket,
+    tcp_memory::{PAGE_BYTES, TcpMemory},
 };
 
 /// A shared connection.
@@ -98,6 +99,17 @@ pub(crate) struct StreamState {
     latest: Instant,
     /// SND.UNA when the next hop was last confirmed.
     confirmed: SeqNum,
+    /// Pages that the host's account was charged for this socket.
+    charged_pages: i64,
+    memory: Arc<TcpMemory>,
+}
+
+/// The socket is gone, and with it what it held.
+impl Drop for StreamState {
+    fn drop(&mut self) {
+        self.memory.uncharge(self.charged_pages);
+        self.memory.count_socket(-1);
+    }
 }
 
 impl TcpSocket {
@@ -109,6 +121,8 @@ impl TcpSocket {
         bind: BindFlags,
     ) -> Arc<Self> {
         let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
+        let memory = Arc::clone(host.tcp_memory());
+        memory.count_socket(1);
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
@@ -129,6 +143,8 @@ impl TcpSocket {
                 orphan: false,
                 latest,
                 confirmed,
+                charged_pages: 0,
+                memory,
             }),
             wmem: Arc::default(),
             readers: EventCount::new(),
@@ -409,6 +425,17 @@ impl StreamState {
         self.count_orphan(socket, host, cx);
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb);
+        self.charge(cx);
+    }
+
+    /// The host's account follows what the queues hold (`sk_forward_alloc`): in whole pages, once per batch.
+    fn charge(&mut self, cx: &Cx) {
+        let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));
+        let more = pages - self.charged_pages;
+        if more != 0 {
+            self.charged_pages = pages;
+            cx.charge_tcp(more);
+        }
     }
 
     /// A connection that nobody holds and that is not done counts against `tcp_max_orphans`; beyond it is reset (Linux:

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tcp::BufferLimits;
 
+use crate::tcp_memory::MemoryLimits;
+
 /// A form of value for fields of type `T`.
 pub(super) trait Codec<T> {
     /// The value of `text`, or `None` when it is not of this form or one of its numbers is not in `allowed`.
@@ -113,6 +115,24 @@ impl Codec<Duration> for Micros {
 
     fn format(value: &Duration) -> String {
         value.as_micros().to_string()
+    }
+}
+
+/// The three thresholds of `tcp_mem`, in pages.
+pub(super) struct Pages;
+
+impl Pages {
+    pub(super) const FORM: &str = "three numbers of pages in ascending order, each";
+}
+
+impl Codec<MemoryLimits> for Pages {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<MemoryLimits> {
+        let [low, pressure, high] = numbers(text, allowed)?;
+        (low <= pressure && pressure <= high).then_some(MemoryLimits { low, pressure, high })
+    }
+
+    fn format(value: &MemoryLimits) -> String {
+        format!("{}\t{}\t{}", value.low, value.pressure, value.high)
     }
 }
 

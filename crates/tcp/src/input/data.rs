@@ -15,6 +15,7 @@ use crate::{
     cx::Cx,
     delayed_ack::DataSeen,
     header::Flags,
+    memory::PRESSURE_SEGMENTS,
     reassembly::Insert,
     receive_window, reset, sack_report,
     seq::SeqNum,
@@ -211,6 +212,11 @@ fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     let (truesize, rcv_mss) = (packet.truesize(), tcb.ack.rcv_mss());
     if segment.segment_bytes() >= rcv_mss {
         tcb.receive_buffer.on_packet(segment.len, truesize);
+    }
+    let scarce = !cx.memory.is_plenty();
+    tcb.receive_buffer.note_scarcity(scarce, PRESSURE_SEGMENTS);
+    if scarce {
+        return;
     }
     let free = receive_window::free_window(tcb);
     if tcb.receive_buffer.on_arrival(segment.len, truesize, rcv_mss, free, cx.config) {

@@ -9,15 +9,33 @@
 //!
 //! Not here: how far the buffer may grow (`receive_buffer`), small packets in order (`receive_queue` copies them).
 
-use crate::{counters::Counter, cx::Cx, receive_window::rmem_alloc, seq::SeqNum, tcb::Tcb};
+use crate::{counters::Counter, cx::Cx, memory, receive_window::rmem_alloc, seq::SeqNum, tcb::Tcb};
 
 /// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
 pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) -> bool {
-    if rmem_alloc(tcb) <= tcb.receive_buffer.rcvbuf() {
+    let scarce = memory::suppresses_receive(tcb, cx);
+    if rmem_alloc(tcb) <= tcb.receive_buffer.rcvbuf() && !scarce {
         return true;
     }
     relieve(tcb, cx, seq);
-    rmem_alloc(tcb) <= limit
+    if scarce && give_all_up(tcb, cx, seq) {
+        return rmem_alloc(tcb) <= limit;
+    }
+    rmem_alloc(tcb) <= limit && !scarce
+}
+
+/// The host has no memory left: everything out of order goes, unless the segment comes behind it all. Answers whether
+/// that made room.
+fn give_all_up(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
+    if tcb.reassembly.highest_end().is_some_and(|end| seq.lt(end)) {
+        cx.count(Counter::TcpExtOfoPruned);
+        tcb.reassembly.prune(0).free_all(cx.pool);
+    }
+    let left = memory::suppresses_receive(tcb, cx);
+    if left {
+        cx.count(Counter::TcpExtRcvPruned);
+    }
+    !left
 }
 
 /// The buffer overran: what is out of order shrinks, and the window stops growing.
@@ -32,7 +50,8 @@ fn relieve(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
     if held <= tcb.receive_buffer.rcvbuf() {
         return;
     }
-    tcb.receive_buffer.on_overrun(held, seq == tcb.rcv_nxt, cx.config);
+    let may_grow = seq == tcb.rcv_nxt && cx.memory.is_plenty();
+    tcb.receive_buffer.on_overrun(held, may_grow, cx.config);
     if rmem_alloc(tcb) > tcb.receive_buffer.rcvbuf() && !prune_far_end(tcb, cx, seq) {
         cx.count(Counter::TcpExtRcvPruned);
     }

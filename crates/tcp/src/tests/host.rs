@@ -7,9 +7,9 @@ use std::vec::Vec;
 use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 
 use crate::{
-    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, OpenParams, PathParams, Request,
-    RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb, TcpConfig,
-    TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
+    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathParams,
+    Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb,
+    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
 };
 
 /// One end of the network.
@@ -30,6 +30,7 @@ pub(crate) struct Host {
     pub(super) out: PacketList,
     pub(super) rng: Rng,
     pub(super) challenges: ChallengeBudget,
+    pub(crate) memory: MemoryState,
 }
 
 impl Host {
@@ -51,6 +52,7 @@ impl Host {
             out: PacketList::new(),
             rng: Rng::new(seed),
             challenges: ChallengeBudget::new(),
+            memory: MemoryState::PLENTY,
         }
     }
 
@@ -75,8 +77,8 @@ impl Host {
         now: Instant,
         f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R,
     ) -> R {
-        let Self { tcb, pool, counters, out, config, rng, challenges, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+        let Self { tcb, pool, counters, out, config, rng, challenges, memory, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
         f(tcb.as_mut().expect("the host has a connection"), &mut cx)
     }
 
@@ -94,8 +96,8 @@ impl Host {
             return self.receive_in_request(now, &header, packet);
         }
         let params = self.params();
-        let Self { pool, counters, out, config, rng, challenges, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+        let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
         let len = u32::try_from(packet.len()).unwrap();
         let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         if self.listening && is_syn {
@@ -108,8 +110,8 @@ impl Host {
 
     fn receive_in_time_wait(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let len = u32::try_from(packet.len()).unwrap();
-        let Self { time_wait, pool, counters, out, config, rng, challenges, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+        let Self { time_wait, pool, counters, out, config, rng, challenges, memory, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
         let small = time_wait.as_mut().expect("checked by the caller");
         match small.on_segment(&mut cx, header, len) {
             TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
@@ -119,16 +121,17 @@ impl Host {
                 self.tcb = None;
                 self.iss = iss;
                 let params = self.params();
-                let Self { pool, counters, out, config, rng, challenges, .. } = self;
-                let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+                let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
+                let mut cx =
+                    Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
                 self.request = Request::on_syn(&mut cx, &params, header).ok();
             }
         }
     }
 
     fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
-        let Self { request, pool, counters, out, config, rng, challenges, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+        let Self { request, pool, counters, out, config, rng, challenges, memory, .. } = self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
         let pending = request.as_mut().expect("checked by the caller");
         match pending.on_segment(&mut cx, header, packet, self.accept_room) {
             RequestVerdict::Drop(reason, _) => self.drops.push(reason),
@@ -164,8 +167,8 @@ impl Host {
             self.enter(now, on_timer);
         }
         if let Some(mut request) = self.request.take() {
-            let Self { pool, counters, out, config, rng, challenges, .. } = self;
-            let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+            let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
+            let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
             if request.on_timer(&mut cx) == RequestTimer::Keep {
                 self.request = Some(request);
             }

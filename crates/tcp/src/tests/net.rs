@@ -128,8 +128,8 @@ impl Net {
         let now = self.now;
         let host = self.host(side);
         let params = host.params();
-        let Host { pool, counters, out, config, rng, challenges, .. } = host;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+        let Host { pool, counters, out, config, rng, challenges, memory, .. } = host;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
         host.tcb = Some(Tcb::connect(&mut cx, &params));
         self.finish(side);
     }

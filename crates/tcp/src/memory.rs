@@ -1,0 +1,94 @@
+//! How scarce memory for TCP is: what the engine is told, and what a connection then does without.
+//!
+//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into [`Cx`](crate::Cx). Linux:
+//! __sk_mem_raise_allocated, tcp_under_memory_pressure, sk_stream_moderate_sndbuf.
+//!
+//! ```text
+//!   pages of all connections    0 ------- low ------- pressure ------- high
+//!   verdict                       None     '-- stays -->  Pressure      Exhausted
+//! ```
+//!
+//! Under pressure buffers and windows stop growing, the limit of the announced window falls to four segments, and a
+//! connection that holds more than its share gets no more. When memory is exhausted nobody does, except for the first few
+//! kilobytes of each direction (`tcp_rmem[0]`, `tcp_wmem[0]`) that keep a connection alive.
+//!
+//! Not here: the account itself, and packet memory, whose own limit is a hard one.
+
+use crate::{cx::Cx, receive_window::rmem_alloc, tcb::Tcb};
+
+/// Smallest send buffer that scarcity leaves a socket (Linux `SOCK_MIN_SNDBUF`).
+const SNDBUF_MIN: u32 = 4608;
+
+/// Segments that may be announced under pressure beyond what was promised.
+pub(crate) const PRESSURE_SEGMENTS: u32 = 4;
+
+/// How scarce memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemoryPressure {
+    /// Enough for everybody.
+    #[default]
+    None,
+    /// `tcp_mem[1]` was exceeded and `tcp_mem[0]` is not yet reached again: nobody grows.
+    Pressure,
+    /// `tcp_mem[2]` is exceeded: nobody gets any.
+    Exhausted,
+}
+
+/// What the engine is told of the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryState {
+    /// How scarce it is.
+    pub pressure: MemoryPressure,
+    /// Under pressure: bytes of memory that a connection may hold and still get more, `tcp_mem[2]` over the connections.
+    pub share_bytes: u32,
+}
+
+impl MemoryState {
+    /// Memory without end.
+    pub const PLENTY: Self = Self { pressure: MemoryPressure::None, share_bytes: u32::MAX };
+
+    /// Buffers and windows may grow.
+    pub(crate) fn is_plenty(&self) -> bool {
+        self.pressure == MemoryPressure::None
+    }
+
+    /// A connection that holds `bytes` gets no more.
+    fn suppresses(&self, bytes: u32) -> bool {
+        match self.pressure {
+            MemoryPressure::None => false,
+            MemoryPressure::Pressure => bytes > self.share_bytes,
+            MemoryPressure::Exhausted => true,
+        }
+    }
+}
+
+impl Default for MemoryState {
+    fn default() -> Self {
+        Self::PLENTY
+    }
+}
+
+impl Tcb {
+    /// Memory that the connection's queues hold, in `truesize` bytes (Linux `sk_wmem_queued` and `sk_rmem_alloc`): what the
+    /// host's account is charged, after every call.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u32 {
+        self.send_queue.wmem_queued().saturating_add(rmem_alloc(self))
+    }
+}
+
+/// The send queue gets no more memory. The buffer falls to half of what is queued, so that the socket is writable again
+/// once the peer has acknowledged some of it.
+pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+    let queued = tcb.send_queue.wmem_queued();
+    if !cx.memory.suppresses(tcb.memory_bytes()) || queued < cx.config.tcp_wmem.min {
+        return false;
+    }
+    tcb.moderate_sndbuf(queued / 2, SNDBUF_MIN);
+    true
+}
+
+/// The receive queues get no more memory.
+pub(crate) fn suppresses_receive(tcb: &Tcb, cx: &Cx<'_>) -> bool {
+    cx.memory.suppresses(tcb.memory_bytes()) && rmem_alloc(tcb) >= cx.config.tcp_rmem.min
+}
