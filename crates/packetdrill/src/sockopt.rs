@@ -119,7 +119,7 @@ fn set_on_stream(
         let on = value != 0;
         let number = u32::try_from(value).unwrap_or_default();
         let seconds = Duration::from_secs(u64::from(number));
-        let keepalive = tcb.keepalive().unwrap_or_else(|| Keepalive::from_config(cx.config));
+        let keepalive = tcb.keepalive_times();
         match (wish.level, wish.name) {
             (IPPROTO_TCP, libc::TCP_NODELAY) => tcb.set_nodelay(on),
             (IPPROTO_TCP, libc::TCP_CORK) => tcb.set_cork(on),
@@ -131,14 +131,14 @@ fn set_on_stream(
             }
             (IPPROTO_TCP, libc::TCP_CONGESTION) => tcb.set_congestion(algorithm(&wish.value)?),
             (IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
-                tcb.set_keepalive(cx, Some(Keepalive { time: seconds, ..keepalive }));
+                tcb.set_keepalive_times(cx, Keepalive { time: seconds, ..keepalive });
             }
             (IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-                tcb.set_keepalive(cx, Some(Keepalive { interval: seconds, ..keepalive }));
+                tcb.set_keepalive_times(cx, Keepalive { interval: seconds, ..keepalive });
             }
             (IPPROTO_TCP, libc::TCP_KEEPCNT) => {
                 let probes = u8::try_from(number).map_err(|_| Errno::EINVAL)?;
-                tcb.set_keepalive(cx, Some(Keepalive { probes, ..keepalive }));
+                tcb.set_keepalive_times(cx, Keepalive { probes, ..keepalive });
             }
             (SOL_SOCKET, libc::SO_KEEPALIVE) => tcb.set_keepalive(cx, on.then_some(keepalive)),
             (SOL_SOCKET, libc::SO_LINGER) => tcb.set_linger(linger(&wish.value)?),
@@ -171,7 +171,7 @@ fn option_of_stream(
             (IPPROTO_TCP, libc::TCP_MAXSEG) => tcb.mss(),
             (SOL_SOCKET, libc::SO_RCVBUF) => tcb.rcvbuf(),
             (SOL_SOCKET, libc::SO_SNDBUF) => tcb.sndbuf(),
-            (SOL_SOCKET, libc::SO_KEEPALIVE) => u32::from(tcb.keepalive().is_some()),
+            (SOL_SOCKET, libc::SO_KEEPALIVE) => u32::from(tcb.keepalive()),
             _ => return Err(Errno::ENOPROTOOPT),
         })
     })?;

@@ -30,6 +30,7 @@ mod listener;
 mod options;
 mod running;
 pub mod sans_io;
+mod socket;
 mod stream;
 mod wait;
 mod worker;
@@ -39,11 +40,13 @@ pub use listener::{Incoming, TcpListener};
 pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 pub use pkt::DomainStats as MemoryStats;
 pub use running::Stack;
+pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
     config::ConfigError,
     counters::Snapshot,
     device::{Capabilities, Device, Impairment, Wire, WireConfig},
+    socket::options::{OptionValue, SocketOption},
 };
 pub use stream::TcpStream;
 

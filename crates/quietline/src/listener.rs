@@ -9,10 +9,21 @@ use std::{
     },
 };
 
-use stack::{Errno, core::CoreId, socket::Listener};
+use stack::{
+    Errno,
+    core::CoreId,
+    socket::{
+        Listener,
+        options::{OptionValue, SocketOption},
+    },
+};
 
 use crate::{
-    clock::with_cx, options::ListenOptions, running::Stack, stream::TcpStream, wait::wait_until,
+    clock::{self, with_cx},
+    options::ListenOptions,
+    running::Stack,
+    stream::TcpStream,
+    wait::wait_until,
 };
 
 /// A listening socket. It stops listening when the last clone is dropped; connections nobody accepted are reset.
@@ -67,9 +78,10 @@ impl TcpListener {
     /// Takes the next connection, waiting for one.
     ///
     /// # Errors
-    /// `WouldBlock` when nonblocking and there is none; `EINVAL` when the stack was shut down.
+    /// `WouldBlock` when nonblocking and there is none, or when none came within `SO_RCVTIMEO`; `EINVAL` when the stack was shut down.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let Shared { stack, listener, nonblocking } = &*self.shared;
+        let mut deadline = None;
         loop {
             match listener.accept() {
                 Ok(socket) => {
@@ -77,9 +89,14 @@ impl TcpListener {
                     return Ok((TcpStream::new(stack.clone(), socket), peer));
                 }
                 Err(Errno::EAGAIN) if !nonblocking.load(Ordering::Relaxed) => {
-                    wait_until(stack, CoreId(0), listener.acceptors(), None, || {
-                        listener.is_ready()
-                    });
+                    if deadline.is_none() {
+                        let limit = with_cx(|cx| listener.receive_timeout(cx));
+                        deadline = limit.map(|limit| clock::now() + limit);
+                    }
+                    let ready = || listener.is_ready();
+                    if !wait_until(stack, CoreId(0), listener.acceptors(), deadline, ready) {
+                        return Err(Errno::EAGAIN.into());
+                    }
                 }
                 Err(errno) => return Err(errno.into()),
             }
@@ -107,6 +124,28 @@ impl TcpListener {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Sets a socket option by Linux's rules; connections accepted later begin with it.
+    ///
+    /// # Errors
+    /// As setsockopt(2): `ENOPROTOOPT`, `EINVAL`, `ENOENT`.
+    pub fn set_option(
+        &self,
+        option: SocketOption,
+        value: impl Into<OptionValue>,
+    ) -> io::Result<()> {
+        let Shared { stack, listener, .. } = &*self.shared;
+        Ok(listener.set_option(stack.host(), option, &value.into())?)
+    }
+
+    /// Reads a socket option.
+    ///
+    /// # Errors
+    /// As getsockopt(2): `ENOPROTOOPT`.
+    pub fn option(&self, option: SocketOption) -> io::Result<OptionValue> {
+        let Shared { stack, listener, .. } = &*self.shared;
+        Ok(with_cx(|cx| listener.option(stack.host(), cx, option))?)
     }
 
     /// Another handle to the same listener.

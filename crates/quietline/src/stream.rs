@@ -6,7 +6,7 @@ use std::{
     net::{Shutdown, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -14,10 +14,8 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{ShutdownHow, TcpSocket},
+    socket::{ShutdownHow, TcpSocket, options::SocketOption},
 };
-
-use tcp::Keepalive;
 
 use crate::{
     clock::{self, with_cx},
@@ -25,6 +23,8 @@ use crate::{
     running::Stack,
     wait::wait_until,
 };
+
+mod options;
 
 /// A TCP connection. Clones from [`try_clone`](Self::try_clone) share it; it is closed when the last one is dropped.
 /// Any thread may use any clone; reading and writing may happen at the same time.
@@ -36,9 +36,6 @@ struct Shared {
     stack: Stack,
     socket: Arc<TcpSocket>,
     nonblocking: AtomicBool,
-    /// Nanoseconds; 0 waits for ever.
-    read_timeout_ns: AtomicU64,
-    write_timeout_ns: AtomicU64,
 }
 
 impl TcpStream {
@@ -95,15 +92,7 @@ impl TcpStream {
     }
 
     pub(crate) fn new(stack: Stack, socket: Arc<TcpSocket>) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                stack,
-                socket,
-                nonblocking: AtomicBool::new(false),
-                read_timeout_ns: AtomicU64::new(0),
-                write_timeout_ns: AtomicU64::new(0),
-            }),
-        }
+        Self { shared: Arc::new(Shared { stack, socket, nonblocking: AtomicBool::new(false) }) }
     }
 
     pub(crate) fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
@@ -114,6 +103,15 @@ impl TcpStream {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
+    }
+
+    /// As [`wait_connected`](Self::wait_connected) within `limit`: what goes on in the background is no failure yet.
+    pub(crate) fn wait_connected_within(&self, limit: Option<Duration>) -> io::Result<()> {
+        let deadline = limit.map(|limit| clock::now() + limit);
+        if !self.wait(Readiness::WRITE, deadline) {
+            return Err(Errno::EINPROGRESS.into());
+        }
+        self.wait_connected(None)
     }
 
     /// Waits until something of `interest` is ready, or the connection has ended.
@@ -131,7 +129,6 @@ impl TcpStream {
     fn blocking<R>(
         &self,
         interest: Readiness,
-        timeout_ns: &AtomicU64,
         mut call: impl FnMut() -> Result<R, Errno>,
     ) -> io::Result<R> {
         let mut deadline = None;
@@ -141,9 +138,13 @@ impl TcpStream {
                 Err(errno) => return Err(errno.into()),
                 Ok(result) => return Ok(result),
             }
-            let timeout_ns = timeout_ns.load(Ordering::Relaxed);
-            if timeout_ns != 0 && deadline.is_none() {
-                deadline = Some(clock::now() + Duration::from_nanos(timeout_ns));
+            if deadline.is_none() {
+                let socket = &self.shared.socket;
+                let limit = match interest {
+                    Readiness::WRITE => socket.send_timeout(),
+                    _ => socket.receive_timeout(),
+                };
+                deadline = limit.map(|limit| clock::now() + limit);
             }
             if !self.wait(interest, deadline) {
                 return Err(Errno::EAGAIN.into());
@@ -152,10 +153,9 @@ impl TcpStream {
     }
 
     fn recv(&self, buf: &mut [u8], peek: bool) -> io::Result<usize> {
-        let Shared { stack, socket, read_timeout_ns, nonblocking, .. } = &*self.shared;
-        let mut got = self.blocking(Readiness::READ, read_timeout_ns, || {
-            with_cx(|cx| socket.recv(stack.host(), cx, buf, peek))
-        })?;
+        let Shared { stack, socket, nonblocking, .. } = &*self.shared;
+        let mut got = self
+            .blocking(Readiness::READ, || with_cx(|cx| socket.recv(stack.host(), cx, buf, peek)))?;
         // SO_RCVLOWAT: a blocking read waits for as much, or for all it wants, or for the end.
         let target = buf.len().min(socket.rcvlowat() as usize);
         while got < target && got > 0 && !peek && !nonblocking.load(Ordering::Relaxed) {
@@ -165,7 +165,7 @@ impl TcpStream {
                 break;
             }
             let rest = &mut buf[got..];
-            match self.blocking(Readiness::READ, read_timeout_ns, || {
+            match self.blocking(Readiness::READ, || {
                 with_cx(|cx| socket.recv(stack.host(), cx, rest, false))
             }) {
                 Ok(more @ 1..) => got += more,
@@ -177,10 +177,8 @@ impl TcpStream {
     }
 
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Shared { stack, socket, write_timeout_ns, .. } = &*self.shared;
-        self.blocking(Readiness::WRITE, write_timeout_ns, || {
-            with_cx(|cx| socket.send(stack.host(), cx, bufs))
-        })
+        let Shared { stack, socket, .. } = &*self.shared;
+        self.blocking(Readiness::WRITE, || with_cx(|cx| socket.send(stack.host(), cx, bufs)))
     }
 
     /// Copies received bytes without taking them.
@@ -238,73 +236,14 @@ impl TcpStream {
         Ok(())
     }
 
-    /// How long reads wait (`SO_RCVTIMEO`); `None` for ever.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a zero timeout.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.shared.read_timeout_ns.store(timeout_ns(timeout)?, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// How long writes wait (`SO_SNDTIMEO`); `None` for ever.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a zero timeout.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.shared.write_timeout_ns.store(timeout_ns(timeout)?, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Sends small segments at once (`TCP_NODELAY`) instead of waiting for an ACK (Nagle).
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        self.shared.with_tcb(|tcb, _| tcb.set_nodelay(nodelay));
-        Ok(())
-    }
-
-    /// Whether Nagle's algorithm is off.
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(self.shared.with_tcb(|tcb, _| tcb.nodelay()))
-    }
-
-    /// What the last drop does with unsent data (`SO_LINGER`): `None` sends it in the background, zero resets the
-    /// connection, else the drop waits that long.
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        self.shared.with_tcb(|tcb, _| tcb.set_linger(linger));
-        Ok(())
-    }
-
-    /// Sends keepalive probes on an idle connection (`SO_KEEPALIVE`).
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn set_keepalive(&self, keepalive: bool) -> io::Result<()> {
-        self.shared.with_tcb(|tcb, cx| {
-            let keepalive = keepalive.then(|| Keepalive::from_config(cx.config));
-            tcb.set_keepalive(cx, keepalive);
-        });
-        Ok(())
-    }
-
     /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`), and answers how many bytes were taken. RFC 6093 advises
     /// new applications against it: only the newest mark is kept, and middleboxes may clear it.
     ///
     /// # Errors
     /// As send(2).
     pub fn send_oob(&self, buf: &[u8]) -> io::Result<usize> {
-        let Shared { stack, socket, write_timeout_ns, .. } = &*self.shared;
-        self.blocking(Readiness::WRITE, write_timeout_ns, || {
-            with_cx(|cx| socket.send_oob(stack.host(), cx, buf))
-        })
+        let Shared { stack, socket, .. } = &*self.shared;
+        self.blocking(Readiness::WRITE, || with_cx(|cx| socket.send_oob(stack.host(), cx, buf)))
     }
 
     /// Takes the urgent byte (`MSG_OOB`) and answers 1, or 0 at the end of the stream. Never waits: `Readiness::PRI` says
@@ -339,26 +278,7 @@ impl TcpStream {
     /// # Errors
     /// None; the signature is that of `std::net`.
     pub fn set_oob_inline(&self, inline: bool) -> io::Result<()> {
-        self.shared.with_tcb(|tcb, _| tcb.set_oob_inline(inline));
-        Ok(())
-    }
-
-    /// How many bytes a blocking read waits for, and make the stream readable (`SO_RCVLOWAT`); 1 by default. Bounded by
-    /// half of the largest receive buffer.
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn set_rcvlowat(&self, bytes: u32) -> io::Result<()> {
-        self.shared.with_tcb(|tcb, cx| tcb.set_rcvlowat(cx, bytes));
-        Ok(())
-    }
-
-    /// How many bytes a blocking read waits for (`SO_RCVLOWAT`).
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn rcvlowat(&self) -> io::Result<u32> {
-        Ok(self.shared.socket.rcvlowat())
+        self.set_option(SocketOption::OobInline, inline)
     }
 
     /// Takes the pending error (`SO_ERROR`).
@@ -377,10 +297,6 @@ impl TcpStream {
 }
 
 impl Shared {
-    fn with_tcb<R>(&self, change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R) -> R {
-        with_cx(|cx| self.socket.with_tcb(self.stack.host(), cx, change))
-    }
-
     fn take_error(&self) -> Option<Errno> {
         with_cx(|cx| self.socket.take_error(self.stack.host(), cx))
     }
@@ -408,24 +324,14 @@ impl Drop for Shared {
     }
 }
 
-fn timeout_ns(timeout: Option<Duration>) -> io::Result<u64> {
-    match timeout {
-        None => Ok(0),
-        Some(Duration::ZERO) => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"))
-        }
-        Some(timeout) => Ok(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)),
-    }
-}
-
 impl Read for &TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.recv(buf, false)
     }
 
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let Shared { stack, socket, read_timeout_ns, .. } = &*self.shared;
-        self.blocking(Readiness::READ, read_timeout_ns, || {
+        let Shared { stack, socket, .. } = &*self.shared;
+        self.blocking(Readiness::READ, || {
             with_cx(|cx| socket.recv_vectored(stack.host(), cx, bufs))
         })
     }

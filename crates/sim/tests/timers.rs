@@ -38,7 +38,7 @@ mod tests {
         if keepalive {
             let host = Arc::clone(&world.hosts[0]);
             client.with_tcb(&host, &mut world.cx, |tcb, cx| {
-                tcb.set_keepalive(cx, Some(Keepalive::from_config(cx.config)));
+                tcb.set_keepalive(cx, Some(Keepalive::default()));
             });
         }
         let mut most = 0;

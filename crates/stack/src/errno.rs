@@ -61,6 +61,7 @@ errnos! {
     ENFILE = 23, "Too many open files in system";
     EMFILE = 24, "Too many open files";
     EPIPE = 32, "Broken pipe";
+    EDOM = 33, "Numerical argument out of domain";
     ERANGE = 34, "Numerical result out of range";
     ENOSYS = 38, "Function not implemented";
     ENONET = 64, "Machine is not on the network";

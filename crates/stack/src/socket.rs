@@ -1,12 +1,13 @@
 //! Sockets: where the two contexts meet.
 //!
 //! `stream.rs` is the softirq side of a connection and what both sides share, `calls.rs` the process side (send, recv,
-//! shutdown, close), `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
+//! shutdown, close), `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
 //! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
 mod calls;
 mod connect;
 mod listener;
+pub mod options;
 mod request;
 mod stream;
 mod syn_queue;

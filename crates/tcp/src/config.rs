@@ -153,8 +153,9 @@ impl Default for TcpConfig {
     }
 }
 
-/// Keepalive of one socket: `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Keepalive times of one socket: `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`. Zero is whatever the sysctl says at the
+/// time, as in Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keepalive {
     /// Idle time before the first probe.
     pub time: Duration,
@@ -165,13 +166,17 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// The stack's defaults.
+    /// What is in force: what the socket left open is filled in from the sysctls.
     #[must_use]
-    pub const fn from_config(config: &TcpConfig) -> Self {
+    pub const fn or_config(self, config: &TcpConfig) -> Self {
         Self {
-            time: config.tcp_keepalive_time,
-            interval: config.tcp_keepalive_intvl,
-            probes: config.tcp_keepalive_probes,
+            time: if self.time.is_zero() { config.tcp_keepalive_time } else { self.time },
+            interval: if self.interval.is_zero() {
+                config.tcp_keepalive_intvl
+            } else {
+                self.interval
+            },
+            probes: if self.probes == 0 { config.tcp_keepalive_probes } else { self.probes },
         }
     }
 }
@@ -183,8 +188,12 @@ pub struct SocketOptions {
     pub nodelay: bool,
     /// `TCP_CORK`: hold back what is not a full segment.
     pub cork: bool,
-    /// `SO_KEEPALIVE` with its three numbers; `None` is off.
-    pub keepalive: Option<Keepalive>,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`.
+    pub keepalive_times: Keepalive,
+    /// `TCP_QUICKACK` switched off: answers carry the ACKs from the beginning.
+    pub pingpong: bool,
     /// `SO_LINGER`; zero means that close resets.
     pub linger: Option<Duration>,
     /// `SO_RCVBUF`, already doubled and bounded by the socket layer; it ends autotuning.

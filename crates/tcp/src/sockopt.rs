@@ -12,6 +12,7 @@ use crate::{
     config::Keepalive,
     congestion::Algorithm,
     cx::Cx,
+    receive_window::rmem_alloc,
     tcb::{LINGER2_DEFAULT, Tcb, TcbFlags},
     timer,
 };
@@ -51,10 +52,22 @@ impl Tcb {
         timer::arm_keepalive(self, cx);
     }
 
-    /// `SO_KEEPALIVE`, if on.
+    /// `SO_KEEPALIVE`.
     #[must_use]
-    pub fn keepalive(&self) -> Option<Keepalive> {
-        self.flags.contains(TcbFlags::KEEPALIVE).then_some(self.keepalive)
+    pub fn keepalive(&self) -> bool {
+        self.flags.contains(TcbFlags::KEEPALIVE)
+    }
+
+    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`, whether or not keepalive is on.
+    pub fn set_keepalive_times(&mut self, cx: &Cx<'_>, times: Keepalive) {
+        self.keepalive = times;
+        timer::arm_keepalive(self, cx);
+    }
+
+    /// What the socket has set of these times.
+    #[must_use]
+    pub fn keepalive_times(&self) -> Keepalive {
+        self.keepalive
     }
 
     /// `SO_LINGER`: `None` is off, zero makes close reset.
@@ -128,6 +141,18 @@ impl Tcb {
         self.receive_buffer.window_clamp()
     }
 
+    /// Memory of what waits to be read, in order or not (Linux `sk_rmem_alloc`).
+    #[must_use]
+    pub fn rmem_alloc(&self) -> u32 {
+        rmem_alloc(self)
+    }
+
+    /// Memory of what waits to be sent or acknowledged (Linux `sk_wmem_queued`).
+    #[must_use]
+    pub fn wmem_queued(&self) -> u32 {
+        self.send_queue.wmem_queued()
+    }
+
     /// `SO_SNDBUF` in bytes of memory: ends autotuning.
     pub fn set_sndbuf(&mut self, bytes: u32) {
         self.sndbuf = bytes;
@@ -161,6 +186,12 @@ impl Tcb {
     #[must_use]
     pub fn quickack(&self) -> bool {
         !self.ack.is_pingpong()
+    }
+
+    /// `TCP_NOTSENT_LOWAT`.
+    #[must_use]
+    pub fn notsent_lowat(&self) -> u32 {
+        self.not_sent_lowat
     }
 
     /// `TCP_NOTSENT_LOWAT`: a write begins no new packet above this many unsent bytes, and the socket is writable below half

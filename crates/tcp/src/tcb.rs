@@ -299,7 +299,7 @@ impl Tcb {
             iss: *iss,
             irs: SeqNum(0),
             totals: Totals::default(),
-            keepalive: options.keepalive.unwrap_or_else(|| Keepalive::from_config(config)),
+            keepalive: options.keepalive_times,
             user_timeout: options.user_timeout,
             linger: options.linger,
             linger2_ms: LINGER2_DEFAULT,
@@ -314,6 +314,9 @@ impl Tcb {
             mss,
         };
         tcb.set_linger2(options.linger2);
+        if options.pingpong {
+            tcb.ack.set_quick(false);
+        }
         tcb
     }
 
@@ -428,7 +431,7 @@ fn flags_of(options: &SocketOptions) -> TcbFlags {
     let mut flags = TcbFlags::empty();
     flags.set(TcbFlags::NODELAY, options.nodelay);
     flags.set(TcbFlags::CORK, options.cork);
-    flags.set(TcbFlags::KEEPALIVE, options.keepalive.is_some());
+    flags.set(TcbFlags::KEEPALIVE, options.keepalive);
     flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
     flags
 }

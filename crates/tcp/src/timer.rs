@@ -221,13 +221,14 @@ fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
     let idle = cx.now - tcb.last_received_at;
-    if busy || idle < tcb.keepalive.time {
+    let keepalive = tcb.keepalive.or_config(cx.config);
+    if busy || idle < keepalive.time {
         // Data in flight has the retransmission timer to find out.
-        let left = if busy { tcb.keepalive.time } else { tcb.keepalive.time - idle };
+        let left = if busy { keepalive.time } else { keepalive.time - idle };
         tcb.timers.arm_keep(cx.now + left);
         return;
     }
-    if keepalive_exhausted(tcb, idle) {
+    if keepalive_exhausted(tcb, idle, keepalive.probes) {
         segment::send_reset(tcb, cx);
         cx.count(Counter::TcpExtTCPAbortOnTimeout);
         tcb.finish(cx, Some(tcb.soft_error.unwrap_or(TcpError::TimedOut)));
@@ -236,13 +237,13 @@ fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     segment::send_probe(tcb, cx);
     cx.count(Counter::TcpExtTCPKeepAlive);
     tcb.probes_out = tcb.probes_out.saturating_add(1);
-    tcb.timers.arm_keep(cx.now + tcb.keepalive.interval);
+    tcb.timers.arm_keep(cx.now + keepalive.interval);
 }
 
-fn keepalive_exhausted(tcb: &Tcb, idle: Duration) -> bool {
+fn keepalive_exhausted(tcb: &Tcb, idle: Duration, probes: u8) -> bool {
     match tcb.user_timeout {
         Some(limit) => tcb.probes_out > 0 && idle >= limit,
-        None => tcb.probes_out >= tcb.keepalive.probes,
+        None => tcb.probes_out >= probes,
     }
 }
 
@@ -250,6 +251,6 @@ fn keepalive_exhausted(tcb: &Tcb, idle: Duration) -> bool {
 pub(crate) fn arm_keepalive(tcb: &mut Tcb, cx: &Cx<'_>) {
     let alive = tcb.state.is_synchronized() && tcb.state != State::TimeWait;
     if tcb.flags.contains(TcbFlags::KEEPALIVE) && alive {
-        tcb.timers.arm_keep(cx.now + tcb.keepalive.time);
+        tcb.timers.arm_keep(cx.now + tcb.keepalive.or_config(cx.config).time);
     }
 }

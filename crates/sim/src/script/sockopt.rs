@@ -107,7 +107,7 @@ fn set_number(
         "TCP_KEEPINTVL" => keepalive.interval = time,
         _ => {}
     }
-    if name.starts_with("TCP_KEEP") && tcb.keepalive().is_some() {
+    if name.starts_with("TCP_KEEP") && tcb.keepalive() {
         tcb.set_keepalive(cx, Some(*keepalive));
     }
     Ok(())
@@ -125,7 +125,7 @@ pub(super) fn number(
     }
     socket.with_tcb(host, &mut world.cx, |tcb, _| {
         Ok(match name {
-            "SO_KEEPALIVE" => tcb.keepalive().is_some().into(),
+            "SO_KEEPALIVE" => tcb.keepalive().into(),
             "SO_RCVBUF" => tcb.rcvbuf().into(),
             "SO_SNDBUF" => tcb.sndbuf().into(),
             "TCP_CORK" => tcb.cork().into(),

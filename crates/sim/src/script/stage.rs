@@ -104,7 +104,7 @@ impl Stage {
         });
         added.map_err(|error| error.to_string())?;
         let peer = SocketAddr::new(PEER_IP.into(), SERVICE_PORT);
-        let process = Process::new(&world.hosts[0], HOST_IP, peer, SERVICE_PORT);
+        let process = Process::new(HOST_IP, peer, SERVICE_PORT);
         Ok(Self {
             config,
             sent: VecDeque::new(),

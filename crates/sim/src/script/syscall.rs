@@ -105,12 +105,12 @@ const fn fail(errno: Errno) -> Answer {
 }
 
 impl Process {
-    pub(super) fn new(host: &Host, host_ip: Ipv4Addr, peer: SocketAddr, port: u16) -> Self {
+    pub(super) fn new(host_ip: Ipv4Addr, peer: SocketAddr, port: u16) -> Self {
         Self {
             host_ip,
             peer,
             port,
-            keepalive: Keepalive::from_config(&host.sysctls().tcp),
+            keepalive: Keepalive::default(),
             files: BTreeMap::new(),
             sockets: Vec::new(),
             connected: None,

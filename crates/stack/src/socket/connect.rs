@@ -6,6 +6,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use tcp::{FourTuple, SocketOptions, Tcb};
@@ -30,6 +31,10 @@ pub struct ConnectOptions {
     pub reuse_address: bool,
     /// `SO_REUSEPORT`: a bound port is shared with any socket that says so too.
     pub reuse_port: bool,
+    /// `SO_RCVTIMEO`; `None` waits for ever.
+    pub receive_timeout: Option<Duration>,
+    /// `SO_SNDTIMEO`; `None` waits for ever.
+    pub send_timeout: Option<Duration>,
     /// What the connection starts with.
     pub options: SocketOptions,
 }
@@ -147,6 +152,8 @@ fn start(
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
     let socket = TcpSocket::new(host, name, Box::new(tcb), Some(Arc::clone(dst)), bind);
+    socket.settings().set_receive_timeout(options.receive_timeout);
+    socket.settings().set_send_timeout(options.send_timeout);
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));
     let begun = socket.begin(host, cx, |cx| {

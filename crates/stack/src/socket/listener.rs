@@ -19,13 +19,18 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet};
-use sync::EventCount;
+use sync::{EventCount, RcuCell, epoch::Section};
 use tcp::{
     Counter as TcpCounter, Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum,
     SocketOptions, syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
-use super::{request::RequestSocket, stream::TcpSocket, syn_queue::SynQueue};
+use super::{
+    options::{OptionValue, SocketOption, SocketSettings},
+    request::RequestSocket,
+    stream::TcpSocket,
+    syn_queue::SynQueue,
+};
 use crate::{
     core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host, ip,
     route::Dst, sysctl::Sysctls,
@@ -47,6 +52,10 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core come here first. Default none.
     pub incoming_core: Option<CoreId>,
+    /// `SO_RCVTIMEO`; `None` waits for ever.
+    pub receive_timeout: Option<Duration>,
+    /// `SO_SNDTIMEO`; `None` waits for ever.
+    pub send_timeout: Option<Duration>,
     /// What every connection starts with.
     pub options: SocketOptions,
 }
@@ -58,6 +67,8 @@ impl Default for ListenOptions {
             reuse_address: true,
             reuse_port: false,
             incoming_core: None,
+            receive_timeout: None,
+            send_timeout: None,
             options: SocketOptions::default(),
         }
     }
@@ -71,8 +82,8 @@ pub struct Listener {
     incoming_core: Option<CoreId>,
     /// Connections that may wait for `accept`.
     backlog: usize,
-    /// What every connection starts with.
-    options: SocketOptions,
+    /// What every connection starts with. Read by every SYN and third segment.
+    settings: RcuCell<SocketSettings>,
     syn_queue: SynQueue,
     accept_queue: Mutex<VecDeque<Arc<TcpSocket>>>,
     /// Length of `accept_queue`, to look without the lock.
@@ -117,7 +128,7 @@ impl Listener {
             if any_port {
                 local.set_port(unused_port(host, cx, local, &sysctls.ip_local_port_range)?);
             }
-            let listener = Arc::new(Self::new(&sysctls, local, options));
+            let listener = Arc::new(Self::new(&sysctls, cx, local, options));
             match host.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
                 // Another thread has taken the port since it was looked for.
@@ -129,7 +140,7 @@ impl Listener {
         Ok(listener)
     }
 
-    fn new(sysctls: &Sysctls, local: SocketAddr, options: &ListenOptions) -> Self {
+    fn new(sysctls: &Sysctls, cx: &Cx, local: SocketAddr, options: &ListenOptions) -> Self {
         let backlog = options.backlog.clamp(1, sysctls.somaxconn);
         Self {
             local,
@@ -139,7 +150,10 @@ impl Listener {
             },
             incoming_core: options.incoming_core,
             backlog: backlog as usize,
-            options: options.options.clone(),
+            settings: RcuCell::new(
+                cx.reader().domain(),
+                SocketSettings::of_listener(options, local),
+            ),
             syn_queue: SynQueue::new(),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -189,6 +203,45 @@ impl Listener {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 || self.closed.load(Ordering::Acquire)
+    }
+
+    /// Sets an option; connections whose handshake ends from here on begin with it.
+    ///
+    /// # Errors
+    /// As [`SocketSettings::set`].
+    pub fn set_option(
+        &self,
+        host: &Host,
+        option: SocketOption,
+        value: &OptionValue,
+    ) -> Result<(), Errno> {
+        let sysctls = host.sysctls();
+        let mut result = Ok(());
+        self.settings.update(|settings| {
+            let mut next = settings.clone();
+            result = next.set(option, value, &sysctls);
+            next
+        });
+        result
+    }
+
+    /// Reads an option.
+    ///
+    /// # Errors
+    /// As [`SocketSettings::get`].
+    pub fn option(&self, host: &Host, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+        self.settings(&cx.reader().pin()).get(option, &host.sysctls())
+    }
+
+    /// The options at this moment.
+    pub(crate) fn settings<'s>(&'s self, rcu: &'s Section<'_>) -> &'s SocketSettings {
+        self.settings.load(rcu)
+    }
+
+    /// How long `accept` waits (`SO_RCVTIMEO`); `None` for ever.
+    #[must_use]
+    pub fn receive_timeout(&self, cx: &Cx) -> Option<Duration> {
+        self.settings(&cx.reader().pin()).receive_timeout
     }
 
     /// Where threads wait for a connection.
@@ -293,7 +346,7 @@ impl Listener {
         let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let params = self.open_params(host, (tuple, hash), dst, cx.now);
+        let params = self.open_params(host, (tuple, hash), dst, cx);
         let mut tcx = cx.tcp();
         if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, host.syn_cookies()) {
             return cx.drop_packet(reason, packet);
@@ -336,7 +389,7 @@ impl Listener {
             let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
                 return cx.drop_packet(DropReason::IpNoRoute, packet);
             };
-            self.open_params(host, (tuple, hash), dst, cx.now)
+            self.open_params(host, (tuple, hash), dst, cx)
         };
         let tcx = cx.tcp();
         let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {
@@ -351,14 +404,10 @@ impl Listener {
         host: &Host,
         (tuple, hash): (FourTuple, u32),
         dst: &Dst,
-        now: Instant,
+        cx: &Cx,
     ) -> OpenParams {
-        OpenParams { options: self.options.clone(), ..host.open_params(tuple, hash, dst, now) }
-    }
-
-    /// What every connection of this listener starts with.
-    pub(super) const fn options(&self) -> &SocketOptions {
-        &self.options
+        let options = self.settings(&cx.reader().pin()).tcp.clone();
+        OpenParams { options, ..host.open_params(tuple, hash, dst, cx.now) }
     }
 
     pub(super) const fn syn_queue(&self) -> &SynQueue {

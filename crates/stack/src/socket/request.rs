@@ -62,7 +62,7 @@ impl RequestSocket {
         let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let mut params = listener.open_params(host, (tuple, hash), dst, cx.now);
+        let mut params = listener.open_params(host, (tuple, hash), dst, cx);
         if let Some(iss_min) = iss_min
             && params.iss.lt(iss_min)
         {
@@ -159,6 +159,8 @@ impl RequestSocket {
                 // The sender repeats what we cannot place; by then the table leads to the connection, or to nobody.
                 return cx.drop_packet(DropReason::TcpClosed, packet);
             }
+            let reader = cx.reader();
+            let rcu = reader.pin();
             let mut tcx = cx.tcp();
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
@@ -167,7 +169,7 @@ impl RequestSocket {
                     Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
                 }
                 RequestVerdict::Establish(packet) => {
-                    Ok((request.to_tcb(&tcx, self.listener.options()), packet))
+                    Ok((request.to_tcb(&tcx, &self.listener.settings(&rcu).tcp), packet))
                 }
                 other => Err(other),
             }
@@ -194,6 +196,13 @@ impl RequestSocket {
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
         let name = (self.tuple, self.hash, self.core);
         let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.listener.flags());
+        {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            let settings = self.listener.settings(&rcu);
+            socket.settings().set_receive_timeout(settings.receive_timeout);
+            socket.settings().set_send_timeout(settings.send_timeout);
+        }
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, |_| {
             host.demux().replace(self.hash, self.tuple, entry);

@@ -14,6 +14,7 @@ use std::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use pkt::{DropReason, Instant, Packet, PacketList, PacketOwner};
@@ -31,7 +32,7 @@ use crate::{
     ip,
     link::strip,
     route::Dst,
-    socket::TimeWaitSocket,
+    socket::{TimeWaitSocket, options::SharedSettings},
     tcp_memory::{PAGE_BYTES, TcpMemory},
 };
 
@@ -79,6 +80,8 @@ pub struct TcpSocket {
     pub(super) lock: SocketLock<StreamState, Packet>,
     /// What devices that complete later still hold of ours.
     wmem: Arc<Wmem>,
+    /// Options that calls look at without the lock.
+    settings: SharedSettings,
     /// Threads that wait until there is something to read, or the connection has ended.
     readers: EventCount,
     /// Threads that wait for room to write.
@@ -147,9 +150,26 @@ impl TcpSocket {
                 memory,
             }),
             wmem: Arc::default(),
+            settings: SharedSettings::new(bind),
             readers: EventCount::new(),
             writers: EventCount::new(),
         })
+    }
+
+    pub(super) const fn settings(&self) -> &SharedSettings {
+        &self.settings
+    }
+
+    /// How long receiving waits (`SO_RCVTIMEO`); `None` for ever.
+    #[must_use]
+    pub fn receive_timeout(&self) -> Option<Duration> {
+        self.settings.receive_timeout()
+    }
+
+    /// How long sending waits (`SO_SNDTIMEO`); `None` for ever.
+    #[must_use]
+    pub fn send_timeout(&self) -> Option<Duration> {
+        self.settings.send_timeout()
     }
 
     pub(crate) const fn tuple(&self) -> &FourTuple {

@@ -249,6 +249,9 @@ fn after_fin_acked(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
         State::FinWait1 => {
             tcb.set_state(cx, State::FinWait2);
             tcb.enter_fin_wait_2(cx);
+            if tcb.state == State::Close {
+                return Err(DropReason::TcpClosed);
+            }
         }
         State::Closing => tcb.enter_time_wait(cx),
         _ => {

@@ -1,0 +1,207 @@
+//! What values Linux accepts, and what it makes of them.
+//!
+//! Each function takes the value as the application gave it and answers what the socket keeps, or the errno.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use tcp::{Algorithm, Keepalive};
+
+use super::{OptionValue, SocketOption};
+use crate::{errno::Errno, sysctl::Sysctls};
+
+/// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.
+const SNDBUF_MIN: u32 = 4608;
+
+/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one of them.
+const RCVBUF_MIN: u32 = 2304;
+
+/// Largest number that doubles into an `int`.
+const BUFFER_MAX: u32 = i32::MAX as u32 / 2;
+
+/// Seconds that `TCP_KEEPIDLE` and `TCP_KEEPINTVL` may be (`MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`).
+const KEEP_SECONDS: RangeInclusive<i32> = 1..=32_767;
+
+/// Probes that `TCP_KEEPCNT` may be (`MAX_TCP_KEEPCNT`).
+const KEEP_COUNT: RangeInclusive<i32> = 1..=127;
+
+/// What `TCP_MAXSEG` may be besides 0, which takes the wish back (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
+const MAXSEG: RangeInclusive<i32> = 88..=32_767;
+
+/// Seconds that `TCP_LINGER2` may be (`TCP_FIN_TIMEOUT_MAX`); more is as much as this.
+const LINGER2_SECONDS_MAX: u64 = 120;
+
+/// Longest time between two SYN-ACKs (`TCP_RTO_MAX`).
+const RTO_MAX_SECONDS: u64 = 120;
+
+/// The number of a value that is one.
+pub(super) const fn int(value: &OptionValue) -> Result<i32, Errno> {
+    match value {
+        OptionValue::Int(number) => Ok(*number),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// A switch: on unless 0.
+pub(super) fn flag(value: &OptionValue) -> Result<bool, Errno> {
+    Ok(int(value)? != 0)
+}
+
+fn ranged(value: &OptionValue, allowed: RangeInclusive<i32>) -> Result<i32, Errno> {
+    let number = int(value)?;
+    if allowed.contains(&number) { Ok(number) } else { Err(Errno::EINVAL) }
+}
+
+/// A time limit of a blocking call.
+pub(super) const fn time(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+    match value {
+        OptionValue::Time(limit) => Ok(*limit),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+pub(super) const fn linger(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+    match value {
+        OptionValue::Linger(linger) => Ok(*linger),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Twice what was asked for, because Linux counts descriptors too. The number is unsigned: below zero is very much,
+/// which the sysctl bounds. `SO_*BUFFORCE` knows no such bound and takes below zero for nothing.
+fn buffer(value: &OptionValue, max: Option<u32>, min: u32) -> Result<u32, Errno> {
+    let number = int(value)?;
+    let wanted = match max {
+        Some(max) => number.cast_unsigned().min(max),
+        None => u32::try_from(number).unwrap_or(0),
+    };
+    Ok((wanted.min(BUFFER_MAX) * 2).max(min))
+}
+
+/// `SO_SNDBUF` and `SO_SNDBUFFORCE`.
+pub(super) fn sndbuf(
+    option: SocketOption,
+    value: &OptionValue,
+    sysctls: &Sysctls,
+) -> Result<u32, Errno> {
+    let max = (option == SocketOption::SendBuffer).then_some(sysctls.tcp.wmem_max);
+    buffer(value, max, SNDBUF_MIN)
+}
+
+/// `SO_RCVBUF` and `SO_RCVBUFFORCE`.
+pub(super) fn rcvbuf(
+    option: SocketOption,
+    value: &OptionValue,
+    sysctls: &Sysctls,
+) -> Result<u32, Errno> {
+    let max = (option == SocketOption::ReceiveBuffer).then_some(sysctls.tcp.rmem_max);
+    buffer(value, max, RCVBUF_MIN)
+}
+
+/// `TCP_MAXSEG`; `None` takes the wish back.
+pub(super) fn maxseg(value: &OptionValue) -> Result<Option<u16>, Errno> {
+    if int(value)? == 0 {
+        return Ok(None);
+    }
+    ranged(value, MAXSEG).map(|bytes| u16::try_from(bytes).ok())
+}
+
+/// `times` with one of `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT` changed.
+pub(super) fn keepalive_times(
+    times: Keepalive,
+    option: SocketOption,
+    value: &OptionValue,
+) -> Result<Keepalive, Errno> {
+    let seconds = ranged(value, KEEP_SECONDS)
+        .map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
+    Ok(match option {
+        SocketOption::KeepIdle => Keepalive { time: seconds?, ..times },
+        SocketOption::KeepInterval => Keepalive { interval: seconds?, ..times },
+        _ => {
+            let probes = ranged(value, KEEP_COUNT)?;
+            Keepalive { probes: u8::try_from(probes).unwrap_or(u8::MAX), ..times }
+        }
+    })
+}
+
+/// One of `times`, with the sysctl's where the socket has none.
+pub(super) fn show_keepalive(
+    times: Keepalive,
+    option: SocketOption,
+    sysctls: &Sysctls,
+) -> OptionValue {
+    let times = times.or_config(&sysctls.tcp);
+    let number = match option {
+        SocketOption::KeepIdle => times.time.as_secs(),
+        SocketOption::KeepInterval => times.interval.as_secs(),
+        _ => u64::from(times.probes),
+    };
+    show(number)
+}
+
+/// `TCP_LINGER2`: `None` for 0, which leaves it to the sysctl; below zero is not at all.
+pub(super) fn linger2(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+    let seconds = int(value)?;
+    let kept = u64::try_from(seconds).unwrap_or(0).min(LINGER2_SECONDS_MAX);
+    Ok((seconds != 0).then(|| Duration::from_secs(kept)))
+}
+
+pub(super) fn show_linger2(linger2: Option<Duration>, sysctls: &Sysctls) -> OptionValue {
+    match linger2 {
+        None => show(sysctls.tcp.tcp_fin_timeout.as_secs()),
+        Some(Duration::ZERO) => OptionValue::Int(-1),
+        Some(time) => show(time.as_secs()),
+    }
+}
+
+/// `TCP_DEFER_ACCEPT`, seconds: Linux keeps a number of SYN-ACKs, so that the time is rounded up to when the next one
+/// would be due: 1, 3, 7 seconds and so on, at most 255 of them and two minutes apart.
+pub(super) fn defer_accept(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+    let wanted = u64::try_from(int(value)?).unwrap_or(0);
+    let (mut period, mut timeout, mut count) = (1, 1, 1);
+    while wanted > period && count < 255 {
+        timeout = (timeout * 2).min(RTO_MAX_SECONDS);
+        period += timeout;
+        count += 1;
+    }
+    Ok((wanted > 0).then(|| Duration::from_secs(period)))
+}
+
+/// `TCP_USER_TIMEOUT`, milliseconds; 0 takes it back.
+pub(super) fn user_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+    let ms = u64::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
+    Ok((ms > 0).then(|| Duration::from_millis(ms)))
+}
+
+pub(super) fn show_user_timeout(timeout: Option<Duration>) -> OptionValue {
+    show(timeout.map_or(0, |timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a socket without connection may say.
+pub(super) fn window_clamp(value: &OptionValue) -> Result<Option<u32>, Errno> {
+    let bytes = int(value)?;
+    Ok((bytes != 0).then(|| u32::try_from(bytes).unwrap_or(0).max(RCVBUF_MIN / 2)))
+}
+
+/// `SO_RCVLOWAT`: below zero is as much as there can be, zero is 1.
+pub(super) fn rcvlowat(value: &OptionValue) -> Result<u32, Errno> {
+    Ok(u32::try_from(int(value)?).unwrap_or(i32::MAX as u32).max(1))
+}
+
+/// `TCP_NOTSENT_LOWAT`, an unsigned number; 0 leaves it to the sysctl.
+pub(super) fn notsent_lowat(value: &OptionValue) -> Result<Option<u32>, Errno> {
+    let bytes = int(value)?.cast_unsigned();
+    Ok((bytes != 0).then_some(bytes))
+}
+
+/// `TCP_CONGESTION`: `ENOENT` for a name nobody has.
+pub(super) fn congestion(value: &OptionValue) -> Result<Algorithm, Errno> {
+    match value {
+        OptionValue::Name(name) => Algorithm::from_name(name).ok_or(Errno::ENOENT),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// A number as an `int`, at most its largest.
+pub(super) fn show(number: u64) -> OptionValue {
+    OptionValue::Int(i32::try_from(number).unwrap_or(i32::MAX))
+}

@@ -1,0 +1,199 @@
+//! Options of a socket without connection: fresh, bound or listening.
+//!
+//! Linux keeps them in the same `struct sock` that becomes the connection; here the connection is made from them, and a
+//! listener's are copied into each connection it accepts, as `sk_clone` does.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use super::{Access, OptionValue, SocketOption, check};
+use crate::{
+    core::CoreId,
+    errno::Errno,
+    socket::{ConnectOptions, ListenOptions},
+    sysctl::Sysctls,
+};
+
+/// `SOCK_STREAM`.
+pub(super) const SOCK_STREAM: i32 = 1;
+/// `AF_INET`.
+pub(super) const AF_INET: i32 = 2;
+/// `AF_INET6`.
+pub(super) const AF_INET6: i32 = 10;
+/// `TCP_MSS_DEFAULT`: what `TCP_MAXSEG` answers before there is a connection.
+const MSS_DEFAULT: u64 = 536;
+
+/// What an application has set on a socket before it has a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketSettings {
+    /// The engine's share.
+    pub tcp: tcp::SocketOptions,
+    /// `SO_REUSEADDR`.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+    /// `SO_RCVTIMEO`; `None` waits for ever.
+    pub receive_timeout: Option<Duration>,
+    /// `SO_SNDTIMEO`; `None` waits for ever.
+    pub send_timeout: Option<Duration>,
+    /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
+    pub incoming_core: Option<CoreId>,
+    /// The socket is one for IPv6.
+    pub ipv6: bool,
+    /// The socket listens.
+    pub listening: bool,
+}
+
+impl SocketSettings {
+    /// What a new listener was given.
+    pub(in crate::socket) fn of_listener(options: &ListenOptions, local: SocketAddr) -> Self {
+        Self {
+            tcp: options.options.clone(),
+            reuse_address: options.reuse_address,
+            reuse_port: options.reuse_port,
+            receive_timeout: options.receive_timeout,
+            send_timeout: options.send_timeout,
+            incoming_core: options.incoming_core,
+            ipv6: local.is_ipv6(),
+            listening: true,
+        }
+    }
+
+    /// As `listen` takes them.
+    #[must_use]
+    pub fn listen_options(&self, backlog: u32) -> ListenOptions {
+        ListenOptions {
+            backlog,
+            reuse_address: self.reuse_address,
+            reuse_port: self.reuse_port,
+            incoming_core: self.incoming_core,
+            receive_timeout: self.receive_timeout,
+            send_timeout: self.send_timeout,
+            options: self.tcp.clone(),
+        }
+    }
+
+    /// As `connect` takes them, from `local` where the application has bound one.
+    #[must_use]
+    pub fn connect_options(&self, local: Option<SocketAddr>) -> ConnectOptions {
+        ConnectOptions {
+            local,
+            reuse_address: self.reuse_address,
+            reuse_port: self.reuse_port,
+            receive_timeout: self.receive_timeout,
+            send_timeout: self.send_timeout,
+            options: self.tcp.clone(),
+        }
+    }
+
+    /// Sets an option by Linux's rules.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed, `ENOENT` for an unknown
+    /// congestion control; nothing is changed then.
+    pub fn set(
+        &mut self,
+        option: SocketOption,
+        value: &OptionValue,
+        sysctls: &Sysctls,
+    ) -> Result<(), Errno> {
+        use SocketOption as O;
+        if option.access() == Access::Read {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        let tcp = &mut self.tcp;
+        match option {
+            O::ReuseAddress => self.reuse_address = check::flag(value)?,
+            O::ReusePort => self.reuse_port = check::flag(value)?,
+            O::SendBuffer | O::SendBufferForce => {
+                tcp.sndbuf = Some(check::sndbuf(option, value, sysctls)?);
+            }
+            O::ReceiveBuffer | O::ReceiveBufferForce => {
+                tcp.rcvbuf = Some(check::rcvbuf(option, value, sysctls)?);
+            }
+            O::KeepAlive => tcp.keepalive = check::flag(value)?,
+            O::OobInline => tcp.oob_inline = check::flag(value)?,
+            O::ReceiveLowWater => tcp.rcvlowat = Some(check::rcvlowat(value)?),
+            O::Linger => tcp.linger = check::linger(value)?,
+            O::ReceiveTimeout => self.receive_timeout = check::time(value)?,
+            O::SendTimeout => self.send_timeout = check::time(value)?,
+            O::NoDelay => tcp.nodelay = check::flag(value)?,
+            O::MaxSegment => tcp.maxseg = check::maxseg(value)?,
+            O::Cork => tcp.cork = check::flag(value)?,
+            O::KeepIdle | O::KeepInterval | O::KeepCount => {
+                tcp.keepalive_times = check::keepalive_times(tcp.keepalive_times, option, value)?;
+            }
+            O::Linger2 => tcp.linger2 = check::linger2(value)?,
+            O::DeferAccept => tcp.defer_accept = check::defer_accept(value)?,
+            O::WindowClamp => match check::window_clamp(value)? {
+                None if self.listening => return Err(Errno::EINVAL),
+                clamp => tcp.window_clamp = clamp,
+            },
+            O::QuickAck => tcp.pingpong = !check::flag(value)?,
+            O::Congestion => tcp.congestion = check::congestion(value)?,
+            O::UserTimeout => tcp.user_timeout = check::user_timeout(value)?,
+            O::NotSentLowWater => tcp.notsent_lowat = check::notsent_lowat(value)?,
+            O::IncomingCpu => {
+                let core = u16::try_from(check::int(value)?).ok();
+                self.incoming_core = core.map(CoreId);
+            }
+            O::Type
+            | O::Error
+            | O::SendLowWater
+            | O::AcceptConnections
+            | O::Protocol
+            | O::Domain
+            | O::MemoryInfo => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+
+    /// Reads an option.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` for an option that is only set.
+    pub fn get(&self, option: SocketOption, sysctls: &Sysctls) -> Result<OptionValue, Errno> {
+        use SocketOption as O;
+        let tcp = &self.tcp;
+        Ok(match option {
+            O::ReuseAddress => self.reuse_address.into(),
+            O::ReusePort => self.reuse_port.into(),
+            O::Type => OptionValue::Int(SOCK_STREAM),
+            O::Error => OptionValue::Int(0),
+            O::SendBuffer => {
+                check::show(u64::from(tcp.sndbuf.unwrap_or(sysctls.tcp.tcp_wmem.default)))
+            }
+            O::ReceiveBuffer => {
+                check::show(u64::from(tcp.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default)))
+            }
+            O::KeepAlive => tcp.keepalive.into(),
+            O::Linger => OptionValue::Linger(tcp.linger),
+            O::OobInline => tcp.oob_inline.into(),
+            O::ReceiveLowWater => check::show(u64::from(tcp.rcvlowat.unwrap_or(1))),
+            O::SendLowWater => OptionValue::Int(1),
+            O::ReceiveTimeout => OptionValue::Time(self.receive_timeout),
+            O::SendTimeout => OptionValue::Time(self.send_timeout),
+            O::AcceptConnections => self.listening.into(),
+            O::Protocol => OptionValue::Int(super::IPPROTO_TCP),
+            O::Domain => OptionValue::Int(if self.ipv6 { AF_INET6 } else { AF_INET }),
+            O::IncomingCpu => {
+                OptionValue::Int(self.incoming_core.map_or(-1, |core| i32::from(core.0)))
+            }
+            O::MemoryInfo => OptionValue::Bytes(vec![0; super::stream::MEMORY_INFO_BYTES]),
+            O::NoDelay => tcp.nodelay.into(),
+            O::MaxSegment => check::show(tcp.maxseg.map_or(MSS_DEFAULT, u64::from)),
+            O::Cork => tcp.cork.into(),
+            O::KeepIdle | O::KeepInterval | O::KeepCount => {
+                check::show_keepalive(tcp.keepalive_times, option, sysctls)
+            }
+            O::Linger2 => check::show_linger2(tcp.linger2, sysctls),
+            O::DeferAccept => check::show(tcp.defer_accept.map_or(0, |time| time.as_secs())),
+            O::WindowClamp => check::show(u64::from(tcp.window_clamp.unwrap_or(0))),
+            O::QuickAck => (!tcp.pingpong).into(),
+            O::Congestion => tcp.congestion.name().into(),
+            O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
+            O::NotSentLowWater => OptionValue::Int(tcp.notsent_lowat.unwrap_or(0).cast_signed()),
+            O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Options of a connection that calls look at without holding the socket.
+
+use core::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::demux::BindFlags;
+
+/// See the module head. Written by `setsockopt`, read by every call that may wait. Relaxed: an option orders nothing.
+#[derive(Debug, Default)]
+pub(in crate::socket) struct SharedSettings {
+    /// `SO_RCVTIMEO`, nanoseconds; 0 waits for ever.
+    receive_timeout_ns: AtomicU64,
+    /// `SO_SNDTIMEO`, nanoseconds; 0 waits for ever.
+    send_timeout_ns: AtomicU64,
+    /// `SO_REUSEADDR`. Who may share the port was settled when it was taken; a later change only shows.
+    reuse_address: AtomicBool,
+    /// `SO_REUSEPORT`.
+    reuse_port: AtomicBool,
+}
+
+fn store(slot: &AtomicU64, limit: Option<Duration>) {
+    let ns = limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    slot.store(ns, Ordering::Relaxed);
+}
+
+fn load(slot: &AtomicU64) -> Option<Duration> {
+    let ns = slot.load(Ordering::Relaxed);
+    (ns != 0).then(|| Duration::from_nanos(ns))
+}
+
+impl SharedSettings {
+    /// For a socket that took its port with these flags.
+    pub(in crate::socket) fn new(bind: BindFlags) -> Self {
+        Self {
+            reuse_address: AtomicBool::new(bind.reuse_address),
+            reuse_port: AtomicBool::new(bind.reuse_port),
+            ..Self::default()
+        }
+    }
+
+    pub(in crate::socket) fn set_receive_timeout(&self, limit: Option<Duration>) {
+        store(&self.receive_timeout_ns, limit);
+    }
+
+    pub(in crate::socket) fn receive_timeout(&self) -> Option<Duration> {
+        load(&self.receive_timeout_ns)
+    }
+
+    pub(in crate::socket) fn set_send_timeout(&self, limit: Option<Duration>) {
+        store(&self.send_timeout_ns, limit);
+    }
+
+    pub(in crate::socket) fn send_timeout(&self) -> Option<Duration> {
+        load(&self.send_timeout_ns)
+    }
+
+    pub(super) fn set_reuse_address(&self, on: bool) {
+        self.reuse_address.store(on, Ordering::Relaxed);
+    }
+
+    pub(super) fn reuse_address(&self) -> bool {
+        self.reuse_address.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_reuse_port(&self, on: bool) {
+        self.reuse_port.store(on, Ordering::Relaxed);
+    }
+
+    pub(super) fn reuse_port(&self) -> bool {
+        self.reuse_port.load(Ordering::Relaxed)
+    }
+}

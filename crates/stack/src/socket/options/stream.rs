@@ -1,0 +1,186 @@
+//! Options of a connection: the same names and rules, kept in its `Tcb` and its socket.
+//!
+//! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
+
+use tcp::Tcb;
+
+use super::{
+    Access, OptionValue, SocketOption, check,
+    settings::{AF_INET, AF_INET6, SOCK_STREAM},
+};
+use crate::{cx::Cx, errno::Errno, host::Host, socket::TcpSocket};
+
+/// Bytes of `SO_MEMINFO`: nine 32-bit numbers (`SK_MEMINFO_VARS`).
+pub(super) const MEMORY_INFO_BYTES: usize = 36;
+
+impl TcpSocket {
+    /// Sets an option by Linux's rules.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed or comes too late,
+    /// `ENOENT` for an unknown congestion control; nothing is changed then.
+    pub fn set_option(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        option: SocketOption,
+        value: &OptionValue,
+    ) -> Result<(), Errno> {
+        use SocketOption as O;
+        if option.access() == Access::Read {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        match option {
+            O::ReceiveTimeout => self.settings().set_receive_timeout(check::time(value)?),
+            O::SendTimeout => self.settings().set_send_timeout(check::time(value)?),
+            // As in Linux only listeners choose by it.
+            O::IncomingCpu => drop(check::int(value)?),
+            O::ReuseAddress => self.settings().set_reuse_address(check::flag(value)?),
+            O::ReusePort => self.settings().set_reuse_port(check::flag(value)?),
+            _ => return self.set_engine_option(host, cx, option, value),
+        }
+        Ok(())
+    }
+
+    fn set_engine_option(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        option: SocketOption,
+        value: &OptionValue,
+    ) -> Result<(), Errno> {
+        use SocketOption as O;
+        let limits = match option {
+            O::SendBuffer | O::SendBufferForce => {
+                check::sndbuf(option, value, cx.sysctls_of(host))?
+            }
+            O::ReceiveBuffer | O::ReceiveBufferForce => {
+                check::rcvbuf(option, value, cx.sysctls_of(host))?
+            }
+            _ => 0,
+        };
+        self.with_tcb(host, cx, |tcb, cx| {
+            match option {
+                O::SendBuffer | O::SendBufferForce => tcb.set_sndbuf(limits),
+                O::ReceiveBuffer | O::ReceiveBufferForce => tcb.set_rcvbuf(limits),
+                O::KeepAlive => {
+                    let times = check::flag(value)?.then(|| tcb.keepalive_times());
+                    tcb.set_keepalive(cx, times);
+                }
+                O::OobInline => tcb.set_oob_inline(check::flag(value)?),
+                O::ReceiveLowWater => tcb.set_rcvlowat(cx, check::rcvlowat(value)?),
+                O::Linger => tcb.set_linger(check::linger(value)?),
+                O::NoDelay => tcb.set_nodelay(check::flag(value)?),
+                O::MaxSegment => {
+                    if let Some(bytes) = check::maxseg(value)? {
+                        tcb.set_maxseg(bytes);
+                    }
+                }
+                O::Cork => tcb.set_cork(check::flag(value)?),
+                O::KeepIdle | O::KeepInterval | O::KeepCount => {
+                    let times = check::keepalive_times(tcb.keepalive_times(), option, value)?;
+                    tcb.set_keepalive_times(cx, times);
+                }
+                O::Linger2 => tcb.set_linger2(check::linger2(value)?),
+                // It is its listener's business, and past.
+                O::DeferAccept => return Err(Errno::EINVAL),
+                O::WindowClamp => {
+                    tcb.set_window_clamp(check::window_clamp(value)?.ok_or(Errno::EINVAL)?);
+                }
+                O::QuickAck => tcb.set_quickack(check::flag(value)?),
+                O::Congestion => tcb.set_congestion(check::congestion(value)?),
+                O::UserTimeout => tcb.set_user_timeout(check::user_timeout(value)?),
+                O::NotSentLowWater => {
+                    let default = cx.config.tcp_notsent_lowat;
+                    tcb.set_notsent_lowat(check::notsent_lowat(value)?.unwrap_or(default));
+                }
+                _ => return Err(Errno::ENOPROTOOPT),
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads an option. Reading `SO_ERROR` takes the error.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` for an option that is only set.
+    pub fn option(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        option: SocketOption,
+    ) -> Result<OptionValue, Errno> {
+        use SocketOption as O;
+        Ok(match option {
+            O::ReuseAddress => self.settings().reuse_address().into(),
+            O::ReusePort => self.settings().reuse_port().into(),
+            O::Type => OptionValue::Int(SOCK_STREAM),
+            O::Error => OptionValue::Int(self.take_error(host, cx).map_or(0, Errno::raw)),
+            O::ReceiveLowWater => check::show(u64::from(self.rcvlowat())),
+            O::SendLowWater => OptionValue::Int(1),
+            O::ReceiveTimeout => OptionValue::Time(self.settings().receive_timeout()),
+            O::SendTimeout => OptionValue::Time(self.settings().send_timeout()),
+            O::AcceptConnections => false.into(),
+            O::Protocol => OptionValue::Int(super::IPPROTO_TCP),
+            O::Domain => OptionValue::Int(if self.local().is_ipv4() { AF_INET } else { AF_INET6 }),
+            O::IncomingCpu => OptionValue::Int(i32::from(self.core().0)),
+            O::MemoryInfo => {
+                let below = self.wmem_alloc();
+                self.with_tcb(host, cx, |tcb, _| memory_info(tcb, below))
+            }
+            O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
+            _ => return self.engine_option(host, cx, option),
+        })
+    }
+
+    fn engine_option(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        option: SocketOption,
+    ) -> Result<OptionValue, Errno> {
+        use SocketOption as O;
+        match option {
+            O::KeepIdle | O::KeepInterval | O::KeepCount => {
+                let times = self.with_tcb(host, cx, |tcb, _| tcb.keepalive_times());
+                return Ok(check::show_keepalive(times, option, cx.sysctls_of(host)));
+            }
+            O::Linger2 => {
+                let linger2 = self.with_tcb(host, cx, |tcb, _| tcb.linger2());
+                return Ok(check::show_linger2(linger2, cx.sysctls_of(host)));
+            }
+            _ => {}
+        }
+        self.with_tcb(host, cx, |tcb, cx| {
+            Ok(match option {
+                O::SendBuffer => check::show(u64::from(tcb.sndbuf())),
+                O::ReceiveBuffer => check::show(u64::from(tcb.rcvbuf())),
+                O::KeepAlive => tcb.keepalive().into(),
+                O::Linger => OptionValue::Linger(tcb.linger()),
+                O::OobInline => tcb.oob_inline().into(),
+                O::NoDelay => tcb.nodelay().into(),
+                O::MaxSegment => check::show(u64::from(tcb.mss())),
+                O::Cork => tcb.cork().into(),
+                O::DeferAccept => OptionValue::Int(0),
+                O::WindowClamp => check::show(u64::from(tcb.window_clamp())),
+                O::QuickAck => tcb.quickack().into(),
+                O::Congestion => tcb.congestion().name().into(),
+                O::UserTimeout => check::show_user_timeout(tcb.user_timeout()),
+                O::NotSentLowWater => {
+                    let lowat = tcb.notsent_lowat();
+                    let own = if lowat == cx.config.tcp_notsent_lowat { 0 } else { lowat };
+                    OptionValue::Int(own.cast_signed())
+                }
+                _ => return Err(Errno::ENOPROTOOPT),
+            })
+        })
+    }
+}
+
+/// `SO_MEMINFO` in the order of `SK_MEMINFO_*`: receive memory and its limit, send memory below TCP and its limit, memory
+/// taken in advance, memory queued, option memory, backlog, drops. What has no counterpart here is 0.
+fn memory_info(tcb: &Tcb, wmem_alloc: u32) -> OptionValue {
+    let numbers =
+        [tcb.rmem_alloc(), tcb.rcvbuf(), wmem_alloc, tcb.sndbuf(), 0, tcb.wmem_queued(), 0, 0, 0];
+    OptionValue::Bytes(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
+}

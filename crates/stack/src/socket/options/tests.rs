@@ -1,0 +1,316 @@
+//! The table against Linux's numbers, values against Linux's bounds, and both kinds of socket against the table.
+
+use core::time::Duration;
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
+
+use super::{
+    Access, Form, IPPROTO_TCP, OptionValue, SOL_SOCKET, SocketOption as O, SocketSettings,
+};
+use crate::{
+    config::HostConfig,
+    cx::{Cx, Memory},
+    errno::Errno,
+    host::Host,
+    socket::{Listener, TcpSocket},
+    sysctl::Sysctls,
+};
+
+/// A connection that waits for its SYN-ACK, on a host of its own.
+struct Bench {
+    host: Arc<Host>,
+    cx: Cx,
+    socket: Arc<TcpSocket>,
+    _listener: Arc<Listener>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(&SocketSettings::default(), &SocketSettings::default())
+    }
+
+    /// Over loopback, established at once.
+    fn with(client: &SocketSettings, server: &SocketSettings) -> Self {
+        let memory = Memory::new(1 << 24);
+        let config = HostConfig { cores: 1, seed: 7, ..HostConfig::default() };
+        let host = Host::new(&memory, config).unwrap();
+        let mut cx = Cx::new(&memory, 7);
+        let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let listener =
+            Listener::listen_with(&host, &mut cx, local, &server.listen_options(8)).unwrap();
+        let socket =
+            TcpSocket::connect_with(&host, &mut cx, local, &client.connect_options(None)).unwrap();
+        for _ in 0..8 {
+            let _ = host.poll(&mut cx);
+        }
+        Self { host, cx, socket, _listener: listener }
+    }
+
+    fn set(&mut self, option: O, value: impl Into<OptionValue>) -> Result<(), Errno> {
+        self.socket.set_option(&self.host, &mut self.cx, option, &value.into())
+    }
+
+    fn get(&mut self, option: O) -> Result<OptionValue, Errno> {
+        self.socket.option(&self.host, &mut self.cx, option)
+    }
+
+    fn int(&mut self, option: O) -> i32 {
+        self.get(option).unwrap().as_int().unwrap()
+    }
+
+    fn finish(mut self) {
+        self.host.shut_down(&mut self.cx);
+    }
+}
+
+/// A value that every option of the form takes.
+fn sample(option: O) -> OptionValue {
+    match option {
+        O::Congestion => "reno".into(),
+        O::MaxSegment => OptionValue::Int(1000),
+        _ => match option.form() {
+            Form::Linger => OptionValue::Linger(Some(Duration::from_secs(3))),
+            Form::Time => OptionValue::Time(Some(Duration::from_millis(2500))),
+            _ if option == O::DeferAccept => OptionValue::Int(7),
+            _ => OptionValue::Int(5),
+        },
+    }
+}
+
+#[test]
+fn numbers_and_names_are_linuxs() {
+    let numbers: BTreeSet<_> =
+        O::ALL.iter().map(|option| (option.level(), option.number())).collect();
+    assert_eq!(numbers.len(), O::ALL.len(), "each number once");
+    for &option in O::ALL {
+        assert_eq!(O::from_number(option.level(), option.number()), Some(option));
+        assert_eq!(O::from_name(option.name()), Some(option));
+    }
+    assert_eq!(O::from_number(IPPROTO_TCP, 18), Some(O::UserTimeout));
+    assert_eq!(O::from_number(SOL_SOCKET, 66), Some(O::ReceiveTimeout), "the 64-bit number");
+    assert_eq!(O::from_number(IPPROTO_TCP, 99), None);
+    assert_eq!(O::from_name("SO_NONSENSE"), None);
+}
+
+#[test]
+fn every_row_works_on_both_kinds_of_socket() {
+    let sysctls = Sysctls::default();
+    let mut bench = Bench::new();
+    for &option in O::ALL {
+        let mut settings = SocketSettings::default();
+        let (set, get) = match option.access() {
+            Access::Read => (Err(Errno::ENOPROTOOPT), true),
+            Access::Write => (Ok(()), false),
+            Access::Both => (Ok(()), true),
+        };
+        let name = option.name();
+        assert_eq!(settings.set(option, &sample(option), &sysctls), set, "{name} before");
+        let connected = if option == O::DeferAccept { Err(Errno::EINVAL) } else { set };
+        assert_eq!(bench.set(option, sample(option)), connected, "{name} connected");
+        assert_eq!(settings.get(option, &sysctls).is_ok(), get, "{name} before");
+        assert_eq!(bench.get(option).is_ok(), get, "{name} connected");
+    }
+    bench.finish();
+}
+
+#[test]
+fn what_is_set_before_is_there_after() {
+    let sysctls = Sysctls::default();
+    let mut settings = SocketSettings::default();
+    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+        settings.set(option, &sample(option), &sysctls).unwrap();
+    }
+    let mut bench = Bench::with(&settings, &SocketSettings::default());
+    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu | O::DeferAccept) {
+            // A connection answers what came of the wish.
+            continue;
+        }
+        let before = settings.get(option, &sysctls);
+        assert_eq!(bench.get(option), before, "{}", option.name());
+    }
+    bench.finish();
+}
+
+#[test]
+fn an_accepted_connection_has_its_listeners_options() {
+    let sysctls = Sysctls::default();
+    let mut settings = SocketSettings::default();
+    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+        if option == O::DeferAccept {
+            // It would wait for data.
+            continue;
+        }
+        settings.set(option, &sample(option), &sysctls).unwrap();
+    }
+    let mut bench = Bench::with(&SocketSettings::default(), &settings);
+    let accepted = bench._listener.accept().unwrap();
+    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu | O::DeferAccept) {
+            continue;
+        }
+        let got = accepted.option(&bench.host, &mut bench.cx, option);
+        assert_eq!(got, settings.get(option, &sysctls), "{}", option.name());
+    }
+    bench.finish();
+}
+
+#[test]
+fn a_listener_takes_options_while_it_listens() {
+    let mut bench = Bench::new();
+    let listener = Arc::clone(&bench._listener);
+    let nodelay = OptionValue::from(true);
+    assert_eq!(listener.option(&bench.host, &bench.cx, O::NoDelay), Ok(false.into()));
+    assert_eq!(listener.set_option(&bench.host, O::NoDelay, &nodelay), Ok(()));
+    assert_eq!(listener.option(&bench.host, &bench.cx, O::NoDelay), Ok(nodelay));
+    assert_eq!(listener.option(&bench.host, &bench.cx, O::AcceptConnections), Ok(true.into()));
+    let bad = OptionValue::Int(0);
+    assert_eq!(listener.set_option(&bench.host, O::KeepIdle, &bad), Err(Errno::EINVAL));
+    assert_eq!(listener.set_option(&bench.host, O::WindowClamp, &bad), Err(Errno::EINVAL));
+    bench.cx.now += Duration::from_secs(1);
+    bench.finish();
+}
+
+#[test]
+fn buffers_are_doubled_and_bounded_by_the_sysctls() {
+    let mut bench = Bench::new();
+    bench.set(O::ReceiveBuffer, 100_000).unwrap();
+    assert_eq!(bench.int(O::ReceiveBuffer), 200_000);
+    bench.set(O::ReceiveBuffer, i32::MAX).unwrap();
+    let rmem_max = bench.host.sysctls().tcp.rmem_max;
+    assert_eq!(bench.int(O::ReceiveBuffer).cast_unsigned(), 2 * rmem_max);
+    bench.set(O::ReceiveBuffer, 1).unwrap();
+    assert_eq!(bench.int(O::ReceiveBuffer), 2304);
+    bench.set(O::SendBuffer, 1).unwrap();
+    assert_eq!(bench.int(O::SendBuffer), 4608);
+    bench.set(O::SendBuffer, -1).unwrap();
+    let wmem_max = bench.host.sysctls().tcp.wmem_max;
+    assert_eq!(bench.int(O::SendBuffer).cast_unsigned(), 2 * wmem_max, "unsigned, as Linux");
+    bench.set(O::SendBufferForce, 64 << 20).unwrap();
+    assert_eq!(bench.int(O::SendBuffer), 128 << 20);
+    bench.set(O::ReceiveBufferForce, i32::MAX).unwrap();
+    assert_eq!(bench.int(O::ReceiveBuffer), i32::MAX - 1);
+    bench.host.set_sysctl("net.core.rmem_max", "5000").unwrap();
+    bench.set(O::ReceiveBuffer, 1 << 20).unwrap();
+    assert_eq!(bench.int(O::ReceiveBuffer), 10_000, "the sysctl as it is now");
+    bench.finish();
+}
+
+#[test]
+fn values_out_of_bounds_are_einval_and_change_nothing() {
+    let mut bench = Bench::new();
+    let refused = [
+        (O::KeepIdle, 0),
+        (O::KeepIdle, 32_768),
+        (O::KeepInterval, -1),
+        (O::KeepCount, 0),
+        (O::KeepCount, 128),
+        (O::MaxSegment, 87),
+        (O::MaxSegment, 32_768),
+        (O::UserTimeout, -1),
+        (O::WindowClamp, 0),
+    ];
+    for (option, value) in refused {
+        let before = bench.get(option);
+        assert_eq!(bench.set(option, value), Err(Errno::EINVAL), "{}", option.name());
+        assert_eq!(bench.get(option), before, "{}", option.name());
+    }
+    assert_eq!(bench.set(O::Congestion, "nonsense"), Err(Errno::ENOENT));
+    assert_eq!(bench.set(O::Congestion, 1), Err(Errno::EINVAL), "not a name");
+    assert_eq!(bench.set(O::NoDelay, "on"), Err(Errno::EINVAL), "not a number");
+    bench.finish();
+}
+
+#[test]
+fn numbers_show_the_sysctl_until_the_socket_has_its_own() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.int(O::KeepIdle), 7200);
+    bench.host.set_sysctl("net.ipv4.tcp_keepalive_time", "600").unwrap();
+    bench.host.set_sysctl("net.ipv4.tcp_fin_timeout", "30").unwrap();
+    assert_eq!(bench.int(O::KeepIdle), 600, "Linux looks it up when it is needed");
+    bench.set(O::KeepIdle, 20).unwrap();
+    bench.host.set_sysctl("net.ipv4.tcp_keepalive_time", "300").unwrap();
+    assert_eq!(bench.int(O::KeepIdle), 20);
+    assert_eq!(bench.int(O::Linger2), 30);
+    for (set, got) in [(-5, -1), (1000, 120), (7, 7), (0, 30)] {
+        bench.set(O::Linger2, set).unwrap();
+        assert_eq!(bench.int(O::Linger2), got, "{set}");
+    }
+    bench.set(O::WindowClamp, 1).unwrap();
+    assert_eq!(bench.int(O::WindowClamp), 1152, "half of the smallest buffer");
+    bench.finish();
+}
+
+#[test]
+fn deferring_is_rounded_up_to_a_number_of_syn_acks() {
+    let sysctls = Sysctls::default();
+    let mut settings = SocketSettings::default();
+    for (set, got) in [(0, 0), (-1, 0), (1, 1), (2, 3), (3, 3), (4, 7), (100, 127), (200, 247)] {
+        settings.set(O::DeferAccept, &OptionValue::Int(set), &sysctls).unwrap();
+        assert_eq!(settings.get(O::DeferAccept, &sysctls), Ok(OptionValue::Int(got)), "{set}");
+    }
+}
+
+#[test]
+fn facts_about_the_socket() {
+    let mut bench = Bench::new();
+    let facts = [
+        (O::Type, 1),
+        (O::Protocol, 6),
+        (O::Domain, 2),
+        (O::AcceptConnections, 0),
+        (O::SendLowWater, 1),
+        (O::IncomingCpu, 0),
+        (O::Error, 0),
+    ];
+    for (option, expected) in facts {
+        assert_eq!(bench.int(option), expected, "{}", option.name());
+    }
+    bench.finish();
+}
+
+#[test]
+fn bytes_are_as_long_as_linux_wants_them() {
+    let decode = OptionValue::decode;
+    let five = 5i32.to_ne_bytes();
+    assert_eq!(decode(O::NoDelay, &five), Ok(OptionValue::Int(5)));
+    assert_eq!(
+        decode(O::NoDelay, &[five, five].concat()),
+        Ok(OptionValue::Int(5)),
+        "the rest is ignored"
+    );
+    assert_eq!(decode(O::NoDelay, &five[..3]), Err(Errno::EINVAL));
+    let linger = [1i32.to_ne_bytes(), five].concat();
+    assert_eq!(decode(O::Linger, &linger), Ok(OptionValue::Linger(Some(Duration::from_secs(5)))));
+    assert_eq!(decode(O::Linger, &linger[..7]), Err(Errno::EINVAL));
+    assert_eq!(decode(O::Linger, &[0; 8]), Ok(OptionValue::Linger(None)));
+    let time = |seconds: i64, micros: i64| [seconds.to_ne_bytes(), micros.to_ne_bytes()].concat();
+    let limit = Some(Duration::from_micros(1_500_000));
+    assert_eq!(decode(O::SendTimeout, &time(1, 500_000)), Ok(OptionValue::Time(limit)));
+    assert_eq!(decode(O::SendTimeout, &time(0, 0)), Ok(OptionValue::Time(None)), "for ever");
+    assert_eq!(decode(O::SendTimeout, &time(1, 1_000_000)), Err(Errno::EDOM));
+    let at_once = Some(Duration::from_nanos(1));
+    assert_eq!(decode(O::SendTimeout, &time(-1, 0)), Ok(OptionValue::Time(at_once)));
+    assert_eq!(decode(O::Congestion, b"cubic\0junk"), Ok("cubic".into()));
+    assert_eq!(decode(O::Congestion, b""), Err(Errno::EINVAL));
+    let long = "a_name_of_twenty_bytes";
+    assert_eq!(decode(O::Congestion, long.as_bytes()), Ok(long[..15].into()));
+}
+
+#[test]
+fn answers_are_cut_to_the_room_there_is() {
+    let encode = |value: OptionValue, option, room: usize| {
+        let mut bytes = vec![0xff; room];
+        let len = value.encode(option, &mut bytes);
+        bytes.truncate(len);
+        bytes
+    };
+    assert_eq!(encode(true.into(), O::NoDelay, 8), 1i32.to_ne_bytes());
+    assert_eq!(encode(true.into(), O::NoDelay, 2), 1i32.to_ne_bytes()[..2]);
+    assert_eq!(encode("cubic".into(), O::Congestion, 64), b"cubic\0\0\0\0\0\0\0\0\0\0\0");
+    assert_eq!(encode("cubic".into(), O::Congestion, 3), b"cub");
+    for option in [O::Linger, O::ReceiveTimeout] {
+        let value = sample(option);
+        let bytes = encode(value.clone(), option, 16);
+        assert_eq!(OptionValue::decode(option, &bytes), Ok(value), "{}", option.name());
+    }
+}

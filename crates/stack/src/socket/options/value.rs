@@ -1,0 +1,154 @@
+//! Values of socket options, and the bytes that `setsockopt` and `getsockopt` carry them in.
+//!
+//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their counterparts: a value that
+//! is too short is `EINVAL`, bytes beyond it are ignored, and an answer is cut to the room there is.
+
+use core::time::Duration;
+
+use super::{Form, SocketOption};
+use crate::errno::Errno;
+
+/// Bytes of a congestion control's name with its end (`TCP_CA_NAME_MAX`).
+const NAME_BYTES_MAX: usize = 16;
+
+/// Microseconds of a second.
+const MICROS: i64 = 1_000_000;
+
+/// What an option is set to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionValue {
+    /// A number, or a switch that is on unless 0.
+    Int(i32),
+    /// `SO_LINGER`; `None` is off.
+    Linger(Option<Duration>),
+    /// A time limit; `None` is none.
+    Time(Option<Duration>),
+    /// A name.
+    Name(String),
+    /// Anything else, as the kernel lays it out.
+    Bytes(Vec<u8>),
+}
+
+impl From<bool> for OptionValue {
+    fn from(on: bool) -> Self {
+        Self::Int(i32::from(on))
+    }
+}
+
+impl From<i32> for OptionValue {
+    fn from(number: i32) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<&str> for OptionValue {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+/// The `int` at `at`, or `EINVAL` when there are fewer bytes.
+fn int(bytes: &[u8], at: usize) -> Result<i32, Errno> {
+    let bytes = bytes.get(at..at + 4).ok_or(Errno::EINVAL)?;
+    Ok(i32::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
+}
+
+/// The `long` at `at`.
+fn long(bytes: &[u8], at: usize) -> Result<i64, Errno> {
+    let bytes = bytes.get(at..at + 8).ok_or(Errno::EINVAL)?;
+    Ok(i64::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
+}
+
+/// Seconds as an `int`, at most its largest.
+fn seconds(time: Duration) -> i32 {
+    i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
+}
+
+impl OptionValue {
+    /// Reads what `setsockopt` was given for `option`.
+    ///
+    /// # Errors
+    /// `EINVAL` when there are too few bytes, `EDOM` for a time whose microseconds are not below a second.
+    pub fn decode(option: SocketOption, bytes: &[u8]) -> Result<Self, Errno> {
+        Ok(match option.form() {
+            Form::Int => Self::Int(int(bytes, 0)?),
+            Form::ByteOrInt => Self::Int(match bytes {
+                [] => 0,
+                [byte] | [byte, _] | [byte, _, _] => i32::from(*byte),
+                _ => int(bytes, 0)?,
+            }),
+            Form::Linger => {
+                let (on, seconds) = (int(bytes, 0)?, int(bytes, 4)?);
+                // A negative time was once cast to a large one: it waits for as long as anybody can.
+                let seconds = u64::try_from(seconds).unwrap_or(i32::MAX as u64);
+                Self::Linger((on != 0).then(|| Duration::from_secs(seconds)))
+            }
+            Form::Time => time(long(bytes, 0)?, long(bytes, 8)?)?,
+            Form::Name => {
+                let bytes = &bytes[..bytes.len().min(NAME_BYTES_MAX - 1)];
+                if bytes.is_empty() {
+                    return Err(Errno::EINVAL);
+                }
+                let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+                Self::Name(String::from_utf8_lossy(&bytes[..end]).into_owned())
+            }
+            Form::Bytes => Self::Bytes(bytes.to_vec()),
+        })
+    }
+
+    /// Writes the value of `option` as `getsockopt` answers it into `room`, and says how many bytes it took.
+    pub fn encode(&self, option: SocketOption, room: &mut [u8]) -> usize {
+        let bytes = match self {
+            // Options of IP answer a caller with room for less than an int in one byte.
+            Self::Int(number) if option.form() == Form::ByteOrInt && room.len() < 4 => {
+                match u8::try_from(*number) {
+                    Ok(byte) => vec![byte],
+                    Err(_) => number.to_ne_bytes().to_vec(),
+                }
+            }
+            Self::Int(number) => number.to_ne_bytes().to_vec(),
+            Self::Linger(linger) => {
+                let on = i32::from(linger.is_some()).to_ne_bytes();
+                [on, seconds(linger.unwrap_or_default()).to_ne_bytes()].concat()
+            }
+            Self::Time(limit) => {
+                let limit = limit.unwrap_or_default();
+                let seconds = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
+                [seconds.to_ne_bytes(), i64::from(limit.subsec_micros()).to_ne_bytes()].concat()
+            }
+            Self::Name(name) => {
+                let mut bytes = name.as_bytes().to_vec();
+                bytes.resize(NAME_BYTES_MAX, 0);
+                bytes
+            }
+            Self::Bytes(bytes) => bytes.clone(),
+        };
+        let len = bytes.len().min(room.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+        len
+    }
+
+    /// The number, if it is one.
+    #[must_use]
+    pub const fn as_int(&self) -> Option<i32> {
+        match self {
+            Self::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+/// `sock_set_timeout`: a negative time does not wait at all, which the shortest one says here; zero is none.
+fn time(seconds: i64, micros: i64) -> Result<OptionValue, Errno> {
+    if !(0..MICROS).contains(&micros) {
+        return Err(Errno::EDOM);
+    }
+    let limit = match (u64::try_from(seconds), u64::try_from(micros)) {
+        (Ok(0), Ok(0)) => None,
+        (Ok(seconds), Ok(micros)) => {
+            Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+        }
+        _ => Some(Duration::from_nanos(1)),
+    };
+    Ok(OptionValue::Time(limit))
+}
