@@ -13,7 +13,7 @@ pub(crate) mod books;
 mod calls;
 mod epilogue;
 mod frames;
-mod input;
+pub(crate) mod input;
 mod segments;
 
 use std::{

@@ -10,12 +10,14 @@
 #![forbid(unsafe_code)]
 
 mod content;
+mod impaired;
 mod lab;
 mod namespace;
 mod process;
 mod quietline;
 
 pub use content::{Content, sha256};
+pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};

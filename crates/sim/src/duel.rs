@@ -1,0 +1,261 @@
+//! Two engines and an adversary: a string of bytes as what happens to one connection and its segments.
+//!
+//! Below: the fuzz target `engine`, and the tests that replay its corpus. No stack, no IP: segments are values that the
+//! adversary drops, reorders, repeats, edits and invents, while it calls the applications' functions, changes options and
+//! lets time pass. Any string is a valid duel.
+//!
+//! What is asked of the engines: no panic; after every step the invariants of both blocks hold and their numbers only grow
+//! (`Tcb::check_turn`); memory stays below what the buffers allow; nobody talks for ever at one instant. As long as no
+//! segment was changed or invented, what is read is what was written, and once the network behaves all of it arrives. In
+//! the end no packet is left.
+//!
+//! Not here: whole hosts against one peer (`hostile`), many connections (`scenario`).
+
+mod adversary;
+mod engine;
+
+use std::{collections::VecDeque, time::Duration};
+
+use pkt::{Domain, DomainConfig, Instant};
+use tcp::{Edges, State};
+
+use self::engine::{Engine, Segment};
+use crate::{apps::Pattern, hostile::input::Input};
+
+/// Steps of one duel.
+const STEPS_MAX: usize = 600;
+
+/// Segments that may be under way in one direction; the oldest gives way.
+const IN_FLIGHT_MAX: usize = 512;
+
+/// Memory of both engines: little, so that running out of it is part of the game.
+const MEMORY_BYTES: [usize; 2] = [8 << 20, 512 << 10];
+
+/// Propagation delay where the network behaves.
+const DELAY: Duration = Duration::from_millis(5);
+
+/// Events of an epilogue: enough for every byte a duel can have written, with back-off.
+const EPILOGUE_EVENTS_MAX: usize = 100_000;
+
+/// Events at one instant before two engines count as talking for ever.
+const EVENTS_AT_ONCE_MAX: usize = 5000;
+
+/// What a duel leaves to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Both ends reached ESTABLISHED at some time.
+    pub established: bool,
+    /// Bytes that both applications have read.
+    pub received: u64,
+    /// Segments that both engines have sent.
+    pub sent: u64,
+    /// Segments that were changed or invented.
+    pub forged: u64,
+    /// Every byte written was read, and both streams ended.
+    pub complete: bool,
+}
+
+/// The state of one duel.
+struct Duel<'a> {
+    input: Input<'a>,
+    now: Instant,
+    engines: [Engine; 2],
+    /// To engine 0 and to engine 1, in the order they were sent.
+    wires: [VecDeque<Segment>; 2],
+    edges: [Option<Edges>; 2],
+    domain: Domain,
+    little_memory: bool,
+    /// A report of the network ended or shrank something, or an application gave up.
+    broken: bool,
+    outcome: Outcome,
+}
+
+/// Plays `input`.
+///
+/// # Panics
+/// When an engine fails in what the module head asks of it.
+pub fn run(input: &[u8]) -> Outcome {
+    let mut duel = Duel::new(Input::new(input));
+    for _ in 0..STEPS_MAX {
+        let Some(step) = duel.input.byte() else { break };
+        duel.step(step);
+        duel.look();
+    }
+    duel.epilogue();
+    duel.end()
+}
+
+impl<'a> Duel<'a> {
+    fn new(mut input: Input<'a>) -> Self {
+        let mode = input.next();
+        let little_memory = mode & 1 != 0;
+        let max_bytes = MEMORY_BYTES[usize::from(little_memory)];
+        let domain = Domain::new(DomainConfig { max_bytes });
+        let engines = [0, 1].map(|index| Engine::new(index, &domain, input.next(), input.next()));
+        let mut duel = Self {
+            input,
+            now: Instant::from_secs(1000),
+            engines,
+            wires: [VecDeque::new(), VecDeque::new()],
+            edges: [None; 2],
+            domain,
+            little_memory,
+            broken: false,
+            outcome: Outcome::default(),
+        };
+        duel.engines[1].listening = true;
+        duel.connect(0);
+        if mode & 2 != 0 {
+            // Simultaneous open (RFC 9293 §3.5, figure 7).
+            duel.connect(1);
+        }
+        if mode & 4 != 0 {
+            // Straight to where most of the code is.
+            duel.behave(16);
+        }
+        duel.look();
+        duel
+    }
+
+    fn connect(&mut self, index: usize) {
+        self.engines[index].connect(self.now);
+        self.collect(index);
+    }
+
+    /// What engine `index` has sent is on the wire to the other.
+    fn collect(&mut self, index: usize) {
+        let wire = &mut self.wires[1 - index];
+        for segment in self.engines[index].sent.drain(..) {
+            self.outcome.sent += 1;
+            if wire.len() == IN_FLIGHT_MAX {
+                wire.pop_front();
+            }
+            wire.push_back(segment);
+        }
+    }
+
+    /// `segment` reaches engine `index`.
+    fn deliver(&mut self, index: usize, segment: &Segment) {
+        self.engines[index].receive(self.now, segment);
+        self.collect(index);
+    }
+
+    /// Time moves on, but past no deadline: each is handled when it is due. Less time passes when that is too many.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        for _ in 0..EVENTS_AT_ONCE_MAX {
+            let due = self.engines.iter().filter_map(Engine::deadline).min();
+            match due.filter(|due| *due <= end) {
+                Some(due) => self.run_timers(due),
+                None => {
+                    self.now = self.now.max(end);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn run_timers(&mut self, at: Instant) {
+        self.now = self.now.max(at);
+        for index in 0..2 {
+            if self.engines[index].deadline().is_some_and(|due| due <= self.now) {
+                self.engines[index].run_timers(self.now);
+                self.collect(index);
+            }
+        }
+    }
+
+    /// The network behaves for so many rounds: everything on the wire arrives, in order.
+    fn behave(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            let counts = [self.wires[0].len(), self.wires[1].len()];
+            if counts == [0, 0] {
+                break;
+            }
+            self.pass(DELAY);
+            for (index, count) in counts.into_iter().enumerate() {
+                for _ in 0..count {
+                    let Some(segment) = self.wires[index].pop_front() else { break };
+                    self.deliver(index, &segment);
+                }
+            }
+        }
+    }
+
+    /// What must hold after every step.
+    fn look(&mut self) {
+        for (engine, before) in self.engines.iter().zip(&mut self.edges) {
+            let edges = engine.check(self.now);
+            if let (Some(before), Some(edges)) = (*before, edges)
+                && before.iss == edges.iss
+            {
+                edges.check_after(&before);
+            }
+            *before = edges.or(*before);
+        }
+        let established = |engine: &Engine| engine.state() == Some(State::Established);
+        self.outcome.established |= self.engines.iter().all(established);
+        let live = self.domain.live_bytes();
+        let allowed: usize = self.engines.iter().map(Engine::memory_allowed).sum();
+        assert!(live <= allowed, "{live} bytes are held, {allowed} allowed");
+    }
+
+    fn is_honest(&self) -> bool {
+        self.outcome.forged == 0 && !self.broken
+    }
+
+    /// From here on the network behaves, and the applications finish what they began.
+    fn epilogue(&mut self) {
+        let (mut at_once, mut instant) = (0, self.now);
+        for engine in &mut self.engines {
+            engine.stop_holding();
+        }
+        for _ in 0..EPILOGUE_EVENTS_MAX {
+            let mut moved = false;
+            for index in 0..2 {
+                moved |= self.engines[index].finish_streams(self.now);
+                self.collect(index);
+            }
+            let waiting = self.wires.iter().any(|wire| !wire.is_empty());
+            let due = self.engines.iter().filter_map(Engine::deadline).min();
+            if waiting {
+                self.behave(1);
+            } else if let Some(due) = due {
+                // An idle connection has nothing more to show.
+                if !moved && self.engines.iter().all(Engine::is_idle) {
+                    break;
+                }
+                self.run_timers(due);
+            } else if !moved {
+                break;
+            }
+            self.look();
+            at_once = if self.now == instant { at_once + 1 } else { 0 };
+            instant = self.now;
+            assert!(at_once < EVENTS_AT_ONCE_MAX, "the engines talk for ever at {instant:?}");
+        }
+        self.outcome.complete = self.engines.iter().all(Engine::is_complete);
+        if self.is_honest() && self.outcome.established && !self.little_memory {
+            let [a, b] = &self.engines;
+            assert!(self.outcome.complete, "streams are incomplete: {a:?}, {b:?}");
+            let written = |from: &Engine, to: &Engine| assert_eq!(from.written, to.read);
+            written(a, b);
+            written(b, a);
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        self.outcome.received = self.engines.iter().map(|engine| engine.read).sum();
+        for engine in &mut self.engines {
+            engine.abort(self.now);
+        }
+        drop(self.engines);
+        assert_eq!(self.domain.balance(), 0, "packets leaked");
+        self.outcome
+    }
+}
+
+/// What the application of engine `index` writes.
+const fn pattern(index: usize) -> Pattern {
+    Pattern(if index == 0 { 0x0a0b } else { 0x0c0d })
+}

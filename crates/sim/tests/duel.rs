@@ -1,0 +1,67 @@
+//! The corpus of the fuzz target `engine`: every input in it is played, and so are strings of chance.
+//!
+//! `PLAY=file cargo test -p quietline-sim --test duel` plays one input. A crash that the fuzzer finds goes to
+//! `fuzz/corpus/engine` under a name that says what it showed.
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use sim::duel;
+    use tcp::Rng;
+
+    fn corpus() -> PathBuf {
+        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/engine"))
+    }
+
+    #[test]
+    fn the_corpus_plays_without_fault() {
+        if let Ok(path) = std::env::var("PLAY") {
+            println!("{:?}", duel::run(&fs::read(path).expect("PLAY names an input")));
+            return;
+        }
+        let mut failed = Vec::new();
+        for entry in fs::read_dir(corpus()).expect("a corpus") {
+            let path = entry.expect("an entry").path();
+            let input = fs::read(&path).expect("an input");
+            if std::panic::catch_unwind(|| duel::run(&input)).is_err() {
+                failed.push(path);
+            }
+        }
+        assert_eq!(failed, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn strings_of_chance_play_without_fault() {
+        let mut rng = Rng::new(1);
+        let (mut established, mut complete, mut received) = (0, 0, 0);
+        for _ in 0..2000 {
+            let mut input = vec![0; 20 + rng.below(600) as usize];
+            rng.fill(&mut input);
+            // In good order to ESTABLISHED.
+            input[0] |= 4;
+            let outcome = duel::run(&input);
+            established += u32::from(outcome.established);
+            complete += u32::from(outcome.complete);
+            received += outcome.received;
+        }
+        assert!(established > 1000 && received > 1_000_000, "{established} {received}");
+        assert!(complete > 0, "none survived");
+    }
+
+    /// Nothing forged, dropped or changed.
+    #[test]
+    fn without_an_adversary_everything_arrives() {
+        let write = [18, 0xff, 0xff, 1, 0x80 | 18, 0x40, 0, 1];
+        let outcome = duel::run(&[&[4, 0, 0, 0, 0][..], &write, &[16, 31], &write].concat());
+        assert!(outcome.established && outcome.complete, "{outcome:?}");
+        assert!(outcome.received > 0x10_000, "{outcome:?}");
+    }
+
+    #[test]
+    fn both_ends_may_open_at_once() {
+        let outcome = duel::run(&[6, 0, 0, 0, 0, 18, 1, 0, 1]);
+        assert!(outcome.established && outcome.complete, "{outcome:?}");
+        assert_eq!(outcome.received, 0x100);
+    }
+}

@@ -1,0 +1,128 @@
+//! A path of our own between two kernels, and a quietline behind the second: everything between the ends loses, delays and
+//! limits alike, so that what is left to compare is TCP.
+//!
+//! ```text
+//!    near (kernel)          relay          far (kernel)            quietline
+//!    10.78.0.2  imp0 ── rate, delay, loss ── imp0  10.78.0.1 ── ql0 ── 10.77.0.2
+//! ```
+//!
+//! A kernel peer is 10.78.0.1 itself; towards quietline that namespace is a router, one hop of microseconds more.
+//!
+//! Not here: what the path does (`bin/relay`), what is sent over it.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::Signal;
+
+use crate::namespace::Namespace;
+use crate::process::Running;
+
+/// The kernel peer's address, as `near` sees it.
+pub const FAR: &str = "10.78.0.1";
+
+/// How long the relay may take to begin, and to end.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What a path is like, both ways.
+#[derive(Debug, Clone, Copy)]
+pub struct WirePath {
+    /// Round-trip time without queues.
+    pub rtt: Duration,
+    /// Fraction of packets lost in each direction.
+    pub loss: f64,
+    /// Bits per second.
+    pub rate_bps: u64,
+    /// Packets that may wait in front of the link.
+    pub queue: usize,
+    /// Seed of chance.
+    pub seed: u64,
+}
+
+/// Packets of one direction by what became of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passed {
+    /// Read from the device.
+    pub received: u64,
+    /// Lost by chance.
+    pub lost: u64,
+    /// Refused by a full queue.
+    pub overflowed: u64,
+    /// Written to the other device.
+    pub delivered: u64,
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub struct Impaired {
+    relay: Running,
+    /// Where clients run.
+    pub near: Namespace,
+}
+
+impl Impaired {
+    /// Joins a new namespace to `far` by `relay`, the program of `bin/relay`. Both speak `congestion`.
+    ///
+    /// # Errors
+    /// When a device cannot be made.
+    pub fn open(relay: &Path, far: &Namespace, path: &WirePath, congestion: &str) -> Result<Self> {
+        let near = Namespace::create()?;
+        let mut command = Command::new(relay);
+        command.args([near.name(), far.name()]).args([
+            format!("delay_us={}", path.rtt.as_micros() / 2),
+            format!("loss={}", path.loss),
+            format!("rate_bps={}", path.rate_bps),
+            format!("queue={}", path.queue),
+            format!("seed={}", path.seed),
+        ]);
+        let mut relay = Running::start(&mut command)?;
+        let deadline = Instant::now() + LIMIT;
+        while !relay.stderr_so_far().contains("ready") {
+            if relay.has_ended()? || Instant::now() >= deadline {
+                bail!("the relay does not begin: {}", relay.stderr_so_far());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        near.ip("address add 10.78.0.2/24 dev imp0")?;
+        near.ip("link set imp0 up")?;
+        near.ip(&format!("route add default via {FAR}"))?;
+        far.ip(&format!("address add {FAR}/24 dev imp0"))?;
+        far.ip("link set imp0 up")?;
+        far.shell("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
+        for namespace in [&near, far] {
+            // What one transfer learned about the path may not help the next.
+            namespace.shell(&format!(
+                "cd /proc/sys/net/ipv4; echo 1 >tcp_no_metrics_save; echo {congestion} >tcp_congestion_control"
+            ))?;
+        }
+        Ok(Self { relay, near })
+    }
+
+    /// Ends the path and says what became of its packets, from `near` and to it.
+    ///
+    /// # Errors
+    /// When the relay has failed.
+    pub fn close(self) -> Result<[Passed; 2]> {
+        self.relay.signal(Signal::INT)?;
+        let printed = self.relay.wait(LIMIT)?.success()?;
+        let mut lines = printed.lines().map(passed);
+        let mut next = || lines.next().context("a line for each direction")?;
+        Ok([next()?, next()?])
+    }
+}
+
+fn passed(line: &str) -> Result<Passed> {
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.parse().with_context(|| format!("the relay said {line}")))
+        .collect::<Result<_>>()?;
+    let [received, lost, overflowed, delivered] = numbers[..] else {
+        bail!("the relay said {line}");
+    };
+    ensure!(delivered <= received, "more delivered than received: {line}");
+    Ok(Passed { received, lost, overflowed, delivered })
+}
