@@ -64,11 +64,11 @@ pub struct Impaired {
 }
 
 impl Impaired {
-    /// Joins a new namespace to `far` by `relay`, the program of `bin/relay`. Both speak `congestion`.
+    /// Joins a new namespace to `far` by `relay`, the program of `bin/relay`.
     ///
     /// # Errors
     /// When a device cannot be made.
-    pub fn open(relay: &Path, far: &Namespace, path: &WirePath, congestion: &str) -> Result<Self> {
+    pub fn open(relay: &Path, far: &Namespace, path: &WirePath) -> Result<Self> {
         let near = Namespace::create()?;
         let mut command = Command::new(relay);
         command.args([near.name(), far.name()]).args([
@@ -94,9 +94,7 @@ impl Impaired {
         far.shell("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
         for namespace in [&near, far] {
             // What one transfer learned about the path may not help the next.
-            namespace.shell(&format!(
-                "cd /proc/sys/net/ipv4; echo 1 >tcp_no_metrics_save; echo {congestion} >tcp_congestion_control"
-            ))?;
+            namespace.shell("echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save")?;
         }
         Ok(Self { relay, near })
     }

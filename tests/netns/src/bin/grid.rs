@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use netns_tests::{FAR, Impaired, Link, Namespace, Quietline, STACK, WirePath};
+use rustix::net::sockopt::set_tcp_congestion;
 
 /// Per cent of packets lost in each direction.
 const LOSSES: [f64; 5] = [0.1, 0.5, 1.0, 2.0, 5.0];
@@ -33,7 +34,7 @@ const RATE_BPS: u64 = 20_000_000;
 const CHARGEN: u16 = 19;
 const DISCARD: u16 = 9;
 
-/// Ports of the kernel's own.
+/// Which way the stream goes.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// The far end sends: quietline, or the kernel.
@@ -99,10 +100,10 @@ fn cell(relay: &Path, (loss, rtt): (f64, u64), congestion: &str, repeats: usize)
         queue: 200,
         seed: rtt ^ loss.to_bits(),
     };
-    let impaired = Impaired::open(relay, &far, &path, congestion)?;
+    let impaired = Impaired::open(relay, &far, &path)?;
     far.enter(|| {
-        serve_kernel(CHARGEN, send_for_ever)?;
-        serve_kernel(DISCARD, read_to_the_end)
+        serve_kernel(CHARGEN, congestion, send_for_ever)?;
+        serve_kernel(DISCARD, congestion, read_to_the_end)
     })?;
     let time = Duration::from_secs(3) + path.rtt * 40;
     let down = measure(&impaired.near, &far, Way::Down, congestion, time, repeats)?;
@@ -148,7 +149,7 @@ fn measure(
         let address: SocketAddr = format!("{address}:{port}").parse()?;
         let bits = near.enter(|| match way {
             Way::Down => download(address, time),
-            Way::Up => upload(address, time),
+            Way::Up => upload(address, congestion, time),
         })?;
         if is_kernel { &mut figures.kernel } else { &mut figures.quietline }.push(bits);
     }
@@ -170,8 +171,9 @@ fn download(address: SocketAddr, time: Duration) -> Result<f64> {
 }
 
 /// Bits per second that the peer has acknowledged.
-fn upload(address: SocketAddr, time: Duration) -> Result<f64> {
+fn upload(address: SocketAddr, congestion: &str, time: Duration) -> Result<f64> {
     let mut stream = connect(address)?;
+    set_tcp_congestion(&stream, congestion).context("TCP_CONGESTION")?;
     let buffer = vec![0x5a; 65_536];
     let start = Instant::now();
     stream.set_write_timeout(Some(Duration::from_millis(100)))?;
@@ -205,8 +207,13 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
 }
 
 /// Serves connections on threads of the calling thread's namespace, as long as the program runs.
-fn serve_kernel(port: u16, serve: fn(TcpStream) -> std::io::Result<()>) -> Result<()> {
+fn serve_kernel(
+    port: u16,
+    congestion: &str,
+    serve: fn(TcpStream) -> std::io::Result<()>,
+) -> Result<()> {
     let listener = TcpListener::bind((FAR, port)).context("listening")?;
+    set_tcp_congestion(&listener, congestion).context("TCP_CONGESTION")?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // The client ends each by a reset: that is no failure.
