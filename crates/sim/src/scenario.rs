@@ -37,6 +37,8 @@ pub struct Scenario {
     pub seed: u64,
     /// Settings of each host.
     pub hosts: Vec<Sysctls>,
+    /// Cores of each host. Frames come in on the first; connections and their timers are on all.
+    pub cores: u16,
     /// What the network does to what each host sends.
     pub paths: Vec<PathConfig>,
     /// MTU of every device.

@@ -7,9 +7,9 @@ use std::{collections::VecDeque, fmt};
 use arrayvec::ArrayVec;
 use pkt::{Domain, Gso, Instant, Packet, PacketList, Pool, Verdict};
 use tcp::{
-    Counters, Cx, Edges, Flags, FourTuple, OpenParams, PathParams, RecvError, Request,
-    RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError, SeqNum, SocketOptions, State, Tcb,
-    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
+    ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, OpenParams, PathParams, RecvError,
+    Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError, SeqNum, SocketOptions,
+    State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
 };
 
 use super::pattern;
@@ -41,6 +41,7 @@ pub(super) struct Engine {
     pool: Pool,
     out: PacketList,
     rng: Rng,
+    challenges: ChallengeBudget,
     pub(super) sent: VecDeque<Segment>,
     /// Bytes the application has written, and read.
     pub(super) written: u64,
@@ -92,6 +93,7 @@ impl Engine {
             pool: domain.pool(),
             out: PacketList::new(),
             rng: Rng::new(seed),
+            challenges: ChallengeBudget::new(),
             sent: VecDeque::new(),
             written: 0,
             read: 0,
@@ -111,9 +113,11 @@ impl Engine {
             ts_offset: self.iss.0.rotate_left(9),
             path: self.path,
             options: self.options.clone(),
+            ts_recent: None,
         };
-        let Self { tcb, request, time_wait, pool, counters, out, config, rng, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng };
+        let Self { tcb, request, time_wait, pool, counters, out, config, rng, challenges, .. } =
+            self;
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
         f(&mut Own { tcb, request, time_wait, params }, &mut cx)
     }
 

@@ -24,11 +24,12 @@ impl Scenario {
         let mut draw = Draw { rng: Rng::new(seed ^ 0x5ce0_a210) };
         let offload = [Offload::None, Offload::None, Offload::Cut, Offload::Whole];
         let offload = offload[draw.below(4)];
-        let mtu = [576, 1280, 1500, 1500, 9000][draw.below(5)];
+        let mtu = [256, 576, 1280, 1500, 1500, 1500, 9000][draw.below(7)];
         let count = [2, 2, 2, 2, 3, 4][draw.below(6)];
         let hosts: Vec<Sysctls> = (0..count).map(|_| draw.sysctls()).collect();
         let paths: Vec<PathConfig> = (0..count).map(|_| draw.path(mtu)).collect();
-        let tiny = hosts.iter().any(|host| host.tcp.tcp_rmem.max < 20_000)
+        let tiny = mtu < 500
+            || hosts.iter().any(|host| host.tcp.tcp_rmem.max < 20_000)
             || paths.iter().any(|path| path.rate_bps.is_some_and(|rate| rate < 1_000_000));
         let sessions = match draw.below(20) {
             0 => 8 + draw.rng.below(20),
@@ -37,7 +38,8 @@ impl Scenario {
         };
         let budget = if tiny { 100_000 } else { 1_500_000 } / sessions;
         let sessions = (0..sessions).map(|_| draw.session(count, budget)).collect();
-        Self { seed, hosts, paths, mtu, offload, sessions }
+        let cores = [1, 1, 1, 2][draw.below(4)];
+        Self { seed, hosts, cores, paths, mtu, offload, sessions }
     }
 }
 
@@ -89,6 +91,9 @@ impl Draw {
         }
         if self.one_in(8) {
             tcp.tcp_reordering = [1, 2, 5, 10][self.below(4)];
+        }
+        if self.one_in(8) {
+            tcp.tcp_comp_sack_nr = 0;
         }
         if self.one_in(5) {
             let most = 4096 + self.size(200_000);

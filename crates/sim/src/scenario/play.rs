@@ -87,7 +87,7 @@ impl<'a> Play<'a> {
                     device: network.port(index),
                     addresses: vec![format!("{}/24", address(index)).parse().expect("a prefix")],
                 }],
-                cores: 1,
+                cores: scenario.cores,
                 sysctls: sysctls.clone(),
                 ..HostConfig::default()
             });
