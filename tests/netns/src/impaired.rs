@@ -99,6 +99,16 @@ impl Impaired {
         Ok(Self { relay, near })
     }
 
+    /// Chance begins anew: called before each of two transfers, it gives both the same losses.
+    ///
+    /// # Errors
+    /// When the relay is gone.
+    pub fn begin_again(&self) -> Result<()> {
+        self.relay.signal(Signal::USR1)?;
+        thread::sleep(Duration::from_millis(20));
+        Ok(())
+    }
+
     /// Ends the path and says what became of its packets, from `near` and to it.
     ///
     /// # Errors

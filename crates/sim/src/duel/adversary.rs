@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use pkt::{Gso, GsoKind};
-use tcp::{Algorithm, Flags, IcmpError, Keepalive, SegmentHeader, SeqNum, TcpError, on_icmp};
+use tcp::{
+    Algorithm, Flags, IcmpError, Keepalive, MemoryPressure, MemoryState, SegmentHeader, SeqNum,
+    TcpError, on_icmp,
+};
 
 use super::{Duel, engine::Segment};
 
@@ -36,8 +39,20 @@ impl Duel<'_> {
             28 => self.drop_all(index),
             // The whole wire in turned order.
             29 => self.wires[index].make_contiguous().reverse(),
+            30 => self.memory(index),
             _ => self.behave(1),
         }
+    }
+
+    /// The stack says that memory is scarce, or that it is not.
+    fn memory(&mut self, index: usize) {
+        let pressure = match self.input.next() & 3 {
+            0 => MemoryPressure::Pressure,
+            1 => MemoryPressure::Exhausted,
+            _ => MemoryPressure::None,
+        };
+        let share_bytes = u32::from(self.input.next_u16());
+        self.engines[index].memory = MemoryState { pressure, share_bytes };
     }
 
     fn deliver_at(&mut self, index: usize, at: usize) {

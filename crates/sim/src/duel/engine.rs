@@ -7,9 +7,10 @@ use std::{collections::VecDeque, fmt};
 use arrayvec::ArrayVec;
 use pkt::{Domain, Gso, Instant, Packet, PacketList, Pool, Verdict};
 use tcp::{
-    ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, OpenParams, PathParams, RecvError,
-    Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError, SeqNum, SocketOptions,
-    State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
+    ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, MemoryState, OpenParams, PathParams,
+    RecvError, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError, SeqNum,
+    SocketOptions, State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output,
+    reset,
 };
 
 use super::pattern;
@@ -42,6 +43,8 @@ pub(super) struct Engine {
     out: PacketList,
     rng: Rng,
     challenges: ChallengeBudget,
+    /// How scarce the stack says that memory is.
+    pub(super) memory: MemoryState,
     pub(super) sent: VecDeque<Segment>,
     /// Bytes the application has written, and read.
     pub(super) written: u64,
@@ -94,6 +97,7 @@ impl Engine {
             out: PacketList::new(),
             rng: Rng::new(seed),
             challenges: ChallengeBudget::new(),
+            memory: MemoryState::PLENTY,
             sent: VecDeque::new(),
             written: 0,
             read: 0,
@@ -107,6 +111,7 @@ impl Engine {
 
     /// Runs `f` with what every function of the engine needs.
     fn with_cx<R>(&mut self, now: Instant, f: impl FnOnce(&mut Own<'_>, &mut Cx<'_>) -> R) -> R {
+        let memory = self.memory;
         let params = OpenParams {
             tuple: self.tuple,
             iss: self.iss,
@@ -117,7 +122,7 @@ impl Engine {
         };
         let Self { tcb, request, time_wait, pool, counters, out, config, rng, challenges, .. } =
             self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges };
+        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory };
         f(&mut Own { tcb, request, time_wait, params }, &mut cx)
     }
 
@@ -242,7 +247,7 @@ impl Engine {
                 }
                 return true;
             }
-            Some(Err(RecvError::WouldBlock)) | None => {}
+            Some(Err(RecvError::WouldBlock | RecvError::NoUrgentData)) | None => {}
             Some(Err(RecvError::NotConnected | RecvError::Connection(_))) => self.gone = true,
         }
         false
@@ -265,8 +270,9 @@ impl Engine {
         self.call(now, Tcb::abort);
     }
 
-    /// No cork holds what is left.
+    /// No cork holds what is left, and there is memory.
     pub(super) fn stop_holding(&mut self) {
+        self.memory = MemoryState::PLENTY;
         if let Some(tcb) = &mut self.tcb {
             tcb.set_cork(false);
         }

@@ -7,7 +7,8 @@
 //!     relay LEFT RIGHT [delay_us=N] [rate_bps=N] [queue=PACKETS] [loss=FRACTION] [seed=N]
 //!
 //! LEFT and RIGHT are namespaces as ip-netns(8) names them; each gets a device `imp0`, which is gone when the relay ends.
-//! It says `ready` on stderr, ends at SIGINT, and prints what became of the packets, a line for each direction.
+//! It says `ready` on stderr, ends at SIGINT, and prints what became of the packets, a line for each direction. At SIGUSR1
+//! chance begins anew: transfers that begin so lose the same packets, by their numbers, for as long as they send alike.
 //!
 //! Not here: addresses and routes (`netns_tests::Impaired`), TCP.
 
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,14 +60,23 @@ fn main() -> Result<()> {
     let impairment = parse(settings)?;
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
+    let again = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&again))?;
     let left = open(&ends[0])?;
     let right = open(&ends[1])?;
     eprintln!("ready");
     let forward = Direction::new(impairment, impairment.seed);
     let backward = Direction::new(impairment, !impairment.seed);
+    let epoch = AtomicU64::new(0);
     let (there, back) = thread::scope(|scope| {
-        let there = scope.spawn(|| forward.run(&left, &right, &stop));
-        let back = scope.spawn(|| backward.run(&right, &left, &stop));
+        let there = scope.spawn(|| forward.run(&left, &right, (&stop, &epoch)));
+        let back = scope.spawn(|| backward.run(&right, &left, (&stop, &epoch)));
+        while !stop.load(Ordering::Relaxed) {
+            if again.swap(false, Ordering::Relaxed) {
+                epoch.fetch_add(1, Ordering::Relaxed);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
         (there.join(), back.join())
     });
     for (name, counts) in [("there", there), ("back", back)] {
@@ -134,6 +144,9 @@ struct Direction {
     /// On their way, in order.
     flying: VecDeque<(Instant, Vec<u8>)>,
     chance: u64,
+    /// Chance began here.
+    seed: u64,
+    epoch: u64,
     counts: Counts,
 }
 
@@ -145,15 +158,28 @@ impl Direction {
             departures: VecDeque::new(),
             flying: VecDeque::new(),
             chance: seed,
+            seed,
+            epoch: 0,
             counts: Counts::default(),
         }
     }
 
     /// Carries packets until it is told to stop.
-    fn run(mut self, from: &OwnedFd, to: &OwnedFd, stop: &AtomicBool) -> Result<Counts> {
+    fn run(
+        mut self,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        (stop, epoch): (&AtomicBool, &AtomicU64),
+    ) -> Result<Counts> {
         let mut buffer = vec![0; 65_536];
         while !stop.load(Ordering::Relaxed) {
             self.wait(from)?;
+            let now = epoch.load(Ordering::Relaxed);
+            if now != self.epoch {
+                // Two transfers begin with each number: the two that are compared.
+                self.epoch = now;
+                self.chance = self.seed.wrapping_add((now.saturating_sub(1) / 2) << 32);
+            }
             loop {
                 match rustix::io::read(from, &mut buffer) {
                     Ok(length) => self.enter(Instant::now(), &buffer[..length]),
