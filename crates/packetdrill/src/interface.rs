@@ -1,6 +1,6 @@
 //! The C boundary: the table of functions that packetdrill calls, and nothing else.
 //!
-//! Every function turns pointers into slices, calls [`Runtime`], and answers as the system call does: -1 with `errno` for
+//! Every function turns pointers into slices, calls `Runtime`, and answers as the system call does: -1 with `errno` for
 //! an error. A panic ends here as `EIO`. The only room of this crate with unsafe code.
 //!
 //! # What packetdrill promises

@@ -5,7 +5,7 @@
 //!
 //! Counted in pages of 4 KB, as Linux counts. A socket settles once per batch, and its page count seldom changes; what
 //! changes goes to a reserve that belongs to the running context, and only what the reserve cannot take reaches the
-//! shared number. So the shared line is written once per [`batch`](TcpMemory::batch) pages, never per packet, and the
+//! shared number. So the shared line is written once per `TcpMemory::batch` pages, never per packet, and the
 //! account is off by at most that much per context.
 //!
 //! The verdict has a line of its own, which everybody reads and nobody writes until it changes.

@@ -1,6 +1,6 @@
 //! How fast the path delivers: one estimate per ACK, of what arrived between two moments in the life of one transmission.
 //!
-//! Below: `send_queue` keeps a [`Snapshot`] with every entry, `acked` picks the newest that arrived. Above: `congestion`
+//! Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks the newest that arrived. Above: `congestion`
 //! (a model of the path), `TCP_INFO`. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! burst of sending shows more than the path can carry. A sample taken while the application had nothing to send says how
 //! fast the application is, and is marked so.
 //!
-//! Names as in the draft: `C.delivered` is [`DeliveryRate::delivered`], `P.delivered` [`Snapshot::delivered`].
+//! Names as in the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered` `Snapshot::delivered`.
 //!
 //! Not here: what follows from a rate.
 

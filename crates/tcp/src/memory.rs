@@ -1,6 +1,6 @@
 //! How scarce memory for TCP is: what the engine is told, and what a connection then does without.
 //!
-//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into [`Cx`](crate::Cx). Linux:
+//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into [`Cx`]. Linux:
 //! __sk_mem_raise_allocated, tcp_under_memory_pressure, sk_stream_moderate_sndbuf.
 //!
 //! ```text

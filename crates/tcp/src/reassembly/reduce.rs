@@ -12,7 +12,7 @@ use super::Reassembly;
 
 impl Reassembly {
     /// Frees memory down to `limit_bytes` by giving back the packets furthest from their turn, to
-    /// be dropped with [`DropReason::TcpOfoPrune`]. The peer must keep what it has not been
+    /// be dropped with `DropReason::TcpOfoPrune`. The peer must keep what it has not been
     /// acknowledged for, even when SACK reported it (RFC 2018 §8).
     #[must_use]
     pub fn prune(&mut self, limit_bytes: usize) -> PacketList {
