@@ -18,7 +18,10 @@ use pkt::DomainConfig;
 
 use crate::neighbour::NeighborConfig;
 use crate::tcp_memory::MemoryLimits;
-use codec::{Codec, Limits, Micros, Millis, Nanos, Number, Pages, Ports, Seconds, Switch};
+use codec::{
+    AvailableCongestionControl, Codec, CongestionControl, Limits, Micros, Millis, Nanos, Number,
+    Pages, Ports, Seconds, Switch,
+};
 
 pub(crate) use live::LiveSysctls;
 
@@ -92,6 +95,9 @@ macro_rules! sysctls {
     };
 }
 
+/// Bounds of a value that is no number.
+const WORDS: RangeInclusive<u64> = RangeInclusive::new(1, 0);
+
 /// Upper bound of what Linux keeps in an int.
 const INT_MAX: u64 = i32::MAX as u64;
 
@@ -130,6 +136,8 @@ sysctls! {
         /// Memory of all connections together, in pages of 4 KB: where pressure ends, where it begins, and where nobody
         /// gets more. The default follows the packet memory that the host is given.
         tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, "net.ipv4.tcp_mem";
+        /// The algorithms that `tcp_congestion_control` and `TCP_CONGESTION` may name. It says, and cannot be told.
+        tcp_available_congestion_control: () = (), AvailableCongestionControl WORDS, "net.ipv4.tcp_available_congestion_control";
         /// Upper bound of the backlog given to `listen`.
         somaxconn: u32 = 4096, Number 1..=INT_MAX, "net.core.somaxconn";
         /// How long, in microseconds, a thread that waits polls its core before it sleeps. Differs from Linux, where it is
@@ -171,6 +179,13 @@ sysctls! {
         "net.ipv4.tcp_reordering", tcp.tcp_reordering, Number 1..=127;
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
         "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;
+        "net.ipv4.tcp_congestion_control", tcp.tcp_congestion_control, CongestionControl WORDS;
+        "net.ipv4.tcp_ecn", tcp.tcp_ecn, Number 0..=2;
+        "net.ipv4.tcp_ecn_fallback", tcp.tcp_ecn_fallback, Switch 0..=1;
+        "net.ipv4.tcp_pacing_ss_ratio", tcp.tcp_pacing_ss_ratio, Number 0..=1000;
+        "net.ipv4.tcp_pacing_ca_ratio", tcp.tcp_pacing_ca_ratio, Number 0..=1000;
+        "net.ipv4.tcp_min_tso_segs", tcp.tcp_min_tso_segs, Number 1..=65_535;
+        "net.ipv4.tcp_tso_rtt_log", tcp.tcp_tso_rtt_log, Number 0..=255;
         "net.ipv4.tcp_min_rtt_wlen", tcp.tcp_min_rtt_wlen, Seconds 0..=86_400;
         "net.ipv4.tcp_comp_sack_delay_ns", tcp.tcp_comp_sack_delay, Nanos 0..=INT_MAX;
         "net.ipv4.tcp_comp_sack_nr", tcp.tcp_comp_sack_nr, Number 0..=255;
@@ -257,7 +272,9 @@ impl fmt::Display for Entry {
     /// What the setting accepts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, high) = (self.allowed.start(), self.allowed.end());
-        if low == high {
+        if self.allowed.is_empty() {
+            f.write_str(self.form)
+        } else if low == high {
             write!(f, "{low}: it cannot be changed")
         } else {
             write!(f, "{} from {low} to {high}", self.form)
@@ -334,6 +351,8 @@ mod tests {
         sysctls.set("net/ipv4/ip_local_port_range", "1024 65535").unwrap();
         sysctls.set("net.ipv4.neigh.default.retrans_time_ms", "250").unwrap();
         sysctls.set("net.ipv4.tcp_timestamps", "0").unwrap();
+        sysctls.set("net.ipv4.tcp_congestion_control", " bbr\n").unwrap();
+        assert_eq!(sysctls.tcp.tcp_congestion_control, tcp::Algorithm::Bbr);
         assert_eq!(sysctls.tcp.tcp_rmem.max, 6_291_456);
         assert_eq!(sysctls.tcp.tcp_fin_timeout, Duration::from_secs(30));
         assert_eq!(sysctls.ip_local_port_range, 1024..=65_535);
@@ -360,6 +379,9 @@ mod tests {
             ("net.ipv4.ip_local_port_range", "2000 1000"),
             ("net.ipv4.ip_local_port_range", "0 1000"),
             ("net.ipv4.tcp_fin_timeout", "1.5"),
+            ("net.ipv4.tcp_congestion_control", "vegas"),
+            ("net.ipv4.tcp_congestion_control", ""),
+            ("net.ipv4.tcp_available_congestion_control", "cubic"),
         ];
         for (name, value) in bad {
             let mut sysctls = Sysctls::default();
@@ -384,6 +406,10 @@ mod tests {
         assert_eq!(
             message("net.ipv4.ip_forward", "1"),
             "net.ipv4.ip_forward: \"1\" is not allowed: expected 0: it cannot be changed"
+        );
+        assert_eq!(
+            message("net.ipv4.tcp_congestion_control", "vegas"),
+            "net.ipv4.tcp_congestion_control: \"vegas\" is not allowed: expected one of cubic reno bbr dctcp"
         );
         assert_eq!(message("net.ipv4.nonsense", "1"), "net.ipv4.nonsense: no such setting");
     }

@@ -68,6 +68,8 @@ pub(crate) struct Acked {
     pub(crate) echo: Option<u32>,
     /// Its segment carried data or another window, so that it is no repetition of an ACK.
     pub(crate) has_news: bool,
+    /// It echoes a congestion mark (RFC 3168 §6.1.2).
+    pub(crate) marked: bool,
     /// The peer reported data that arrived twice: this range of it.
     pub(crate) duplicate: Option<(SeqNum, SeqNum)>,
 }
@@ -92,6 +94,7 @@ impl Acked {
             lowest_original: None,
             echo: None,
             has_news: false,
+            marked: false,
             duplicate: None,
         }
     }

@@ -100,7 +100,8 @@ impl Tcb {
                 "data is in flight and nothing watches it: {:?}",
                 self.timers
             );
-            assert!(!unsent || self.timers.rtx().is_some(), "data waits without a timer");
+            let waits = self.timers.rtx().is_some() || self.timers.is_pacing();
+            assert!(!unsent || waits, "data waits without a timer");
         }
         if self.ack.is_pending() {
             assert!(self.timers.delack().is_some(), "an ACK is owed and no timer sends it");

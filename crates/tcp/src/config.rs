@@ -89,6 +89,20 @@ pub struct TcpConfig {
     pub tcp_reordering: u8,
     /// `tcp_tso_win_divisor`: a superframe waits for an ACK until it may fill this part of the window; 0 never waits.
     pub tcp_tso_win_divisor: u8,
+    /// `tcp_congestion_control`: the algorithm of sockets that choose none.
+    pub tcp_congestion_control: Algorithm,
+    /// `tcp_ecn`: 0 never, 1 ask for it and take it, 2 take it when the peer asks (RFC 3168).
+    pub tcp_ecn: u8,
+    /// `tcp_ecn_fallback`: a SYN that is sent again does not ask for ECN (RFC 3168 §6.1.1.1).
+    pub tcp_ecn_fallback: bool,
+    /// `tcp_pacing_ss_ratio`: the pace in slow start, in percent of the window per round trip.
+    pub tcp_pacing_ss_ratio: u16,
+    /// `tcp_pacing_ca_ratio`: the pace in congestion avoidance.
+    pub tcp_pacing_ca_ratio: u16,
+    /// `tcp_min_tso_segs`: segments of a superframe at the slowest pace.
+    pub tcp_min_tso_segs: u16,
+    /// `tcp_tso_rtt_log`: superframes are larger on paths whose round trip is below 2^this µs.
+    pub tcp_tso_rtt_log: u8,
     /// `tcp_min_rtt_wlen`: how long the smallest round trip stays believed.
     pub tcp_min_rtt_wlen: Duration,
     /// `tcp_rto_min_us`, as a duration: Linux's 200 ms, below the second of RFC 6298 §2.4.
@@ -141,6 +155,13 @@ impl Default for TcpConfig {
             tcp_stdurg: false,
             tcp_reordering: 3,
             tcp_tso_win_divisor: 3,
+            tcp_congestion_control: Algorithm::Cubic,
+            tcp_ecn: 2,
+            tcp_ecn_fallback: true,
+            tcp_pacing_ss_ratio: 200,
+            tcp_pacing_ca_ratio: 120,
+            tcp_min_tso_segs: 2,
+            tcp_tso_rtt_log: 9,
             tcp_min_rtt_wlen: Duration::from_secs(300),
             tcp_rto_min: Duration::from_millis(200),
             tcp_rto_max: Duration::from_secs(120),
@@ -217,8 +238,17 @@ pub struct SocketOptions {
     pub user_timeout: Option<Duration>,
     /// `TCP_MAXSEG`: the MSS we announce and use at most.
     pub maxseg: Option<u16>,
-    /// `TCP_CONGESTION`.
-    pub congestion: Algorithm,
+    /// `TCP_CONGESTION`; `None` is what `tcp_congestion_control` says.
+    pub congestion: Option<Algorithm>,
+    /// `SO_MAX_PACING_RATE`, bytes per second.
+    pub max_pacing_rate: Option<u64>,
+}
+
+impl SocketOptions {
+    /// The algorithm of a socket with these options.
+    pub(crate) fn congestion(&self, config: &TcpConfig) -> Algorithm {
+        self.congestion.unwrap_or(config.tcp_congestion_control)
+    }
 }
 
 /// What the route to the peer says.

@@ -82,6 +82,8 @@ fn rate(delivered: u32, interval: Duration) -> u64 {
 pub(crate) struct DeliveryRate {
     /// C.delivered: bytes known to have arrived, by acknowledgment or SACK.
     delivered: u64,
+    /// Bytes of it whose ACK echoed a mark.
+    delivered_ce: u64,
     /// C.delivered_time.
     delivered_at: Instant,
     /// C.first_sent_time.
@@ -132,6 +134,11 @@ impl DeliveryRate {
         self.delivered
     }
 
+    /// Bytes of it whose ACK echoed a mark.
+    pub(crate) fn delivered_ce(&self) -> u64 {
+        self.delivered_ce
+    }
+
     /// Takes what an ACK tells and answers the estimate it gives.
     pub(crate) fn on_ack(
         &mut self,
@@ -143,6 +150,9 @@ impl DeliveryRate {
         self.delivered += u64::from(acked.delivered);
         if acked.delivered > 0 {
             self.delivered_at = now;
+        }
+        if acked.marked {
+            self.delivered_ce += u64::from(acked.delivered);
         }
         if self.app_limited != 0 && self.delivered > self.app_limited {
             self.app_limited = 0;

@@ -7,8 +7,8 @@
 use core::time::Duration;
 
 use crate::{
+    ecn::EcnState,
     receive_window::receive_window,
-    recovery::CaState,
     state::State,
     tcb::{Tcb, TcbFlags},
 };
@@ -90,6 +90,16 @@ pub struct TcpInfo {
     pub delivery_rate: Option<u64>,
     /// The application limited that rate.
     pub delivery_rate_app_limited: bool,
+    /// Bytes of `bytes_delivered` whose acknowledgment echoed a congestion mark.
+    pub bytes_delivered_ce: u64,
+    /// The pace in bytes per second, once there is one.
+    pub pacing_rate: Option<u64>,
+    /// `SO_MAX_PACING_RATE`.
+    pub max_pacing_rate: Option<u64>,
+    /// ECN is in use.
+    pub ecn: bool,
+    /// The peer sent something ECN-capable.
+    pub ecn_seen: bool,
 }
 
 impl Tcb {
@@ -122,7 +132,7 @@ impl Tcb {
             retransmits: self.recovery.timeouts(),
             probes: self.probes_out,
             backoff: self.rtt.backoff(),
-            in_recovery: matches!(self.recovery.state(), CaState::Recovery | CaState::Loss),
+            in_recovery: self.recovery.state().is_repairing(),
             total_retrans: self.totals.total_retrans,
             bytes_acked: self.totals.bytes_acked,
             bytes_received: self.totals.bytes_received,
@@ -133,6 +143,11 @@ impl Tcb {
             notsent_bytes: self.send_queue.write_seq().since(self.snd_nxt),
             bytes_delivered: self.rate.delivered(),
             delivery_rate: self.rate.best().map(|(rate, _)| rate),
+            bytes_delivered_ce: self.rate.delivered_ce(),
+            pacing_rate: self.pacing.rate(),
+            max_pacing_rate: self.pacing.max_rate(),
+            ecn: self.ecn.contains(EcnState::AGREED),
+            ecn_seen: self.ecn.contains(EcnState::AGREED | EcnState::SEEN),
             delivery_rate_app_limited: self.rate.best().is_some_and(|(_, limited)| limited),
         }
     }

@@ -45,8 +45,11 @@
 //! (`rack`), a probe asks for a silent tail (`tlp`), and the window follows PRR (`recovery`, [`congestion`]). Without SACK
 //! duplicate ACKs are counted (NewReno).
 //!
-//! *Limits.* No ECN, Fast Open or pacing yet: the queue entries carry the times and flags, the
-//! options their fields.
+//! *Pace.* Every ACK gives a sample of the delivery rate (`delivery_rate`); a model of the path (BBR) lives on it. Segments
+//! are held back to a pace where the algorithm or the application wants one (`pacing`). Marks of routers are echoed and
+//! answered (`ecn`).
+//!
+//! *Limits.* No Fast Open and no AccECN yet: the options carry their fields.
 //!
 //! # Leaf modules
 //!
@@ -80,6 +83,7 @@ pub mod counters;
 pub mod cx;
 mod delayed_ack;
 pub mod delivery_rate;
+mod ecn;
 pub mod four_tuple;
 pub mod header;
 pub mod icmp;
@@ -90,6 +94,7 @@ pub mod memory;
 mod mss;
 pub mod option;
 pub mod output;
+mod pacing;
 pub mod ports;
 mod rack;
 pub mod reassembly;
@@ -123,7 +128,7 @@ pub use api::{Readiness, RecvError, SendError, TcpError};
 pub use audit::Edges;
 pub use challenge::ChallengeBudget;
 pub use config::{BufferLimits, Keepalive, PathParams, SocketOptions, TcpConfig};
-pub use congestion::{Algorithm, Congestion, CongestionConfig};
+pub use congestion::{Algorithm, Congestion, CongestionConfig, UnknownAlgorithm};
 pub use counters::{Counter, Counters};
 pub use cx::{Cx, SegmentVerdict};
 pub use delivery_rate::RateSample;

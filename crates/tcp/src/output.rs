@@ -8,11 +8,13 @@
 //!
 //! Not here: what is lost (`recovery`), headers (`segment`), the window we announce (`receive_window`).
 
+use core::time::Duration;
+
 use crate::{
     congestion::SendSample,
     counters::Counter,
     cx::Cx,
-    memory,
+    memory, pacing,
     recovery::CaState,
     retransmit, segment,
     send_queue::EntryFlags,
@@ -30,6 +32,8 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
         tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
     }
+    // Whatever has to wait arms it anew.
+    tcb.timers.stop_pacing();
     if tcb.state.may_transmit() && !tcb.send_queue.is_empty() {
         retransmit::transmit_lost(tcb, cx);
         transmit_new(tcb, cx);
@@ -71,7 +75,10 @@ fn arm_timers(tcb: &mut Tcb, cx: &Cx<'_>) {
         if !tcb.timers.is_watching() {
             retransmit::arm_watch(tcb, cx, None, true);
         }
-    } else if tcb.send_queue.first_unsent().is_some() && tcb.timers.rtx().is_none() {
+    } else if tcb.send_queue.first_unsent().is_some()
+        && tcb.timers.rtx().is_none()
+        && !tcb.timers.is_pacing()
+    {
         timer::arm_persist(tcb, cx);
     }
 }
@@ -87,6 +94,8 @@ enum Blocked {
     Window,
     /// Nagle, cork, or waiting for a fuller superframe.
     Hold,
+    /// The pace.
+    Pace,
     /// No packet memory.
     Memory,
 }
@@ -97,8 +106,10 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     restart_after_idle(tcb, cx);
     let before = tcb.snd_nxt;
+    let burst = pacing::burst_bytes(tcb, cx);
     let blocked = loop {
-        match next_len(tcb, cx) {
+        match next_len(tcb, cx, burst) {
+            Ok(_) if !pacing::admit(tcb, cx) => break Blocked::Pace,
             Ok((index, len)) => {
                 if !send_first(tcb, cx, index, len) {
                     break Blocked::Memory;
@@ -112,15 +123,16 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     let cwnd_limited = blocked == Blocked::Congestion;
     tcb.flags.set(TcbFlags::CWND_LIMITED, cwnd_limited);
-    let open = matches!(tcb.recovery.state(), CaState::Open | CaState::Disorder);
-    if (tcb.snd_nxt != before || cwnd_limited) && open {
+    let judged = tcb.recovery.state().is_calm() || tcb.congestion.algorithm().needs_pacing();
+    if (tcb.snd_nxt != before || cwnd_limited) && judged {
+        let trusted_for_ever = !cx.config.tcp_slow_start_after_idle;
         tcb.congestion.on_sent(&SendSample {
             now: cx.now,
             in_flight: tcb.pipe(),
             cwnd_limited,
             snd_una: tcb.snd_una,
             snd_nxt: tcb.snd_nxt,
-            rto: tcb.rtt.rto(),
+            rto: if trusted_for_ever { Duration::MAX } else { tcb.rtt.rto() },
         });
     }
 }
@@ -135,14 +147,14 @@ fn restart_after_idle(tcb: &mut Tcb, cx: &Cx<'_>) {
     }
 }
 
-/// Index of the next new entry and how many of its payload bytes may leave in one packet.
-fn next_len(tcb: &Tcb, cx: &Cx<'_>) -> Result<(usize, u32), Blocked> {
+/// Index of the next new entry and how many of its payload bytes may leave in one packet, at most `burst`.
+fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32), Blocked> {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return Err(Blocked::Nothing) };
     let mss = tcb.mss.effective();
     let window = window_left(tcb, entry.seq);
     let limited = tcb.recovery.limited_transmit_segments() * mss;
     let congestion = (tcb.congestion.cwnd() + limited).saturating_sub(tcb.pipe());
-    let mut limit = window.min(congestion).min(tcb.mss.transmit_max());
+    let mut limit = window.min(congestion).min(burst);
     if tcb.flags.contains(TcbFlags::URGENT_OUT) {
         // Each segment carries a pointer of its own.
         limit = limit.min(mss);
@@ -163,7 +175,7 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>) -> Result<(usize, u32), Blocked> {
         }
         return Err(if window < mss { Blocked::Window } else { Blocked::Congestion });
     }
-    if whole < tcb.mss.transmit_max() && defer_superframe(tcb, cx, window.min(congestion)) {
+    if whole < burst && defer_superframe(tcb, cx, window.min(congestion)) {
         return Err(if congestion <= window { Blocked::Congestion } else { Blocked::Hold });
     }
     Ok((index, whole))
@@ -171,7 +183,7 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>) -> Result<(usize, u32), Blocked> {
 
 /// New data may leave now.
 pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
-    next_len(tcb, cx).is_ok()
+    next_len(tcb, cx, tcb.mss.transmit_max()).is_ok()
 }
 
 /// Bytes of the peer's window from `seq` on.
@@ -210,11 +222,11 @@ fn hold_small(
 /// rest of the transfer into small packets. Linux: tcp_tso_should_defer.
 fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let divisor = u32::from(cx.config.tcp_tso_win_divisor);
-    let open = matches!(tcb.recovery.state(), CaState::Open);
+    let open = matches!(tcb.recovery.state(), CaState::Open | CaState::Cwr);
     if divisor == 0 || !open || tcb.send_queue.sent_count() == 0 {
         return false;
     }
-    if cx.now - tcb.last_sent_at > core::time::Duration::from_millis(1) {
+    if cx.now - tcb.last_sent_at > Duration::from_millis(1) {
         return false;
     }
     limit < tcb.snd_wnd.min(tcb.congestion.cwnd()) / divisor

@@ -13,6 +13,9 @@
 //! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the window allows. With SACK
 //! the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only without it.
 //!
+//! A mark that the peer echoes lowers the window without a loss: CWR, until what was in flight is acknowledged (RFC 3168
+//! §6.1.2). It is left for Recovery or Loss by a loss, which lowers nothing again.
+//!
 //! Not here: how far the window falls (`congestion`), the timer (`retransmit`).
 
 mod sack;
@@ -32,6 +35,7 @@ use crate::{
     congestion::AckSample,
     counters::Counter,
     cx::Cx,
+    ecn,
     rack::Rack,
     seq::SeqNum,
     tcb::{Tcb, TcbFlags},
@@ -41,17 +45,31 @@ use crate::{
 /// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
 
-/// Where the connection stands in recovering from loss (Linux `TCP_CA_*`; CWR is for ECN).
+/// Where the connection stands in recovering from loss (Linux `TCP_CA_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaState {
     /// Nothing unusual.
     Open,
     /// Duplicate ACKs, too few to mean a loss.
     Disorder,
+    /// The window follows a congestion mark: once per window.
+    Cwr,
     /// Fast recovery.
     Recovery,
     /// Slow start after a retransmission timeout.
     Loss,
+}
+
+impl CaState {
+    /// Nothing is taken for lost.
+    pub(crate) fn is_calm(self) -> bool {
+        matches!(self, Self::Open | Self::Disorder)
+    }
+
+    /// What was lost is sent again.
+    pub(crate) fn is_repairing(self) -> bool {
+        matches!(self, Self::Recovery | Self::Loss)
+    }
 }
 
 /// See the module head.
@@ -212,12 +230,24 @@ pub(crate) fn on_ack(
             undo::revert(tcb, cx, counter);
             open(tcb);
         }
+        CaState::Cwr if tcb.snd_una.ge(tcb.recovery.recover) => {
+            tcb.congestion.on_recovery_complete();
+            open(tcb);
+        }
+        CaState::Open | CaState::Disorder if acked.marked => {
+            enter_cwr(tcb, acked.bytes);
+            tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), progress);
+        }
+        CaState::Cwr if progress => {
+            tcb.recovery.dup_acks = 0;
+            tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), true);
+        }
         CaState::Open | CaState::Disorder if progress => {
             tcb.recovery.dup_acks = 0;
             tcb.recovery.state = CaState::Open;
             grow(tcb, cx, acked.bytes, rtt);
         }
-        CaState::Open | CaState::Disorder if duplicate => on_dup_ack(tcb, cx),
+        CaState::Open | CaState::Disorder | CaState::Cwr if duplicate => on_dup_ack(tcb, cx),
         CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => {
             let flight = tcb.snd_nxt.since(tcb.snd_una);
             tcb.congestion.on_exit_recovery(flight);
@@ -236,6 +266,7 @@ pub(crate) fn on_ack(
         CaState::Loss if progress => {
             grow(tcb, cx, acked.bytes, rtt);
             if tcb.snd_una.ge(tcb.recovery.recover) {
+                tcb.congestion.on_recovery_complete();
                 open(tcb);
             }
         }
@@ -263,11 +294,14 @@ fn open(tcb: &mut Tcb) {
 /// RFC 5681 §3.2 and RFC 6582 §3.2 steps 1–2.
 fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.dup_acks += 1;
-    tcb.recovery.state = CaState::Disorder;
+    let cwr = tcb.recovery.state == CaState::Cwr;
+    if !cwr {
+        tcb.recovery.state = CaState::Disorder;
+    }
     if tcb.recovery.dup_acks < dup_ack_threshold(tcb, cx.config) {
         return;
     }
-    if tcb.snd_una.le(tcb.recovery.recover) {
+    if tcb.snd_una.le(tcb.recovery.recover) && !cwr {
         // Duplicates of an episode that is over: its retransmissions caused them (RFC 6582 §4.1).
         return;
     }
@@ -281,8 +315,23 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     // No hole of an earlier episode goes on here.
     tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
+    ecn::on_reduced(tcb);
     cx.count(Counter::TcpExtTCPRenoRecovery);
     mark_head_lost(tcb, cx);
+}
+
+/// The peer echoes a mark: the window falls once for everything in flight (RFC 3168 §6.1.2). `delivered` arrived with this
+/// ACK.
+fn enter_cwr(tcb: &mut Tcb, delivered: u32) {
+    tcb.recovery.state = CaState::Cwr;
+    tcb.recovery.recover = tcb.snd_nxt;
+    tcb.recovery.probe = None;
+    // No later evidence unsays a mark.
+    tcb.recovery.undo = None;
+    let arrived = tcb.send_queue.sacked_bytes();
+    let flight = tcb.snd_nxt.since(tcb.snd_una).saturating_sub(arrived) + delivered;
+    tcb.congestion.on_mark(flight);
+    ecn::on_reduced(tcb);
 }
 
 /// Duplicate ACKs that mean a loss: `tcp_reordering`, or one per packet after the first when fewer are in flight
@@ -320,7 +369,7 @@ fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 /// The path takes smaller segments only: what was too large is sent again, and it was not congestion.
 pub(crate) fn enter_resize(tcb: &mut Tcb) {
-    if matches!(tcb.recovery.state, CaState::Open | CaState::Disorder) {
+    if tcb.recovery.state.is_calm() || tcb.recovery.state == CaState::Cwr {
         tcb.recovery.state = CaState::Loss;
         tcb.recovery.recover = tcb.snd_nxt;
         tcb.recovery.undo = None;
@@ -333,11 +382,12 @@ pub(crate) fn enter_resize(tcb: &mut Tcb) {
 pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let repeated = match tcb.recovery.state {
         CaState::Open | CaState::Disorder => false,
-        CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
+        CaState::Cwr | CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
     };
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     tcb.congestion.on_rto(flight, repeated);
-    let calm = matches!(tcb.recovery.state, CaState::Open | CaState::Disorder);
+    ecn::on_reduced(tcb);
+    let calm = tcb.recovery.state.is_calm();
     if !repeated {
         tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     }

@@ -12,12 +12,13 @@ mod cookie;
 
 use core::time::Duration;
 
-use pkt::{DropReason, Instant, Packet};
+use pkt::{DropReason, Ecn, Instant, Packet};
 
 use crate::{
     config::{PathParams, SocketOptions, TcpConfig},
     counters::Counter,
     cx::Cx,
+    ecn::{self, EcnState},
     four_tuple::FourTuple,
     header::{Flags, SegmentHeader},
     icmp::IcmpError,
@@ -61,6 +62,8 @@ pub struct Request {
     sack: bool,
     /// It was never kept: when its SYN-ACK left is not known.
     from_cookie: bool,
+    /// ECN was offered and is accepted.
+    ecn: bool,
     retransmits: u8,
     /// `TCP_DEFER_ACCEPT`: bare ACKs are ignored until the SYN-ACK was repeated this often.
     defer: u8,
@@ -98,7 +101,8 @@ impl Request {
     /// LISTEN, third: a SYN arrives. The SYN-ACK is in `cx.out`.
     ///
     /// The caller has checked that the SYN queue has room and that the segment has SYN and neither RST nor ACK
-    /// (RFC 9293 §3.10.7.2, first and second: an ACK is answered by [`reset::reply`]).
+    /// (RFC 9293 §3.10.7.2, first and second: an ACK is answered by [`reset::reply`]). `codepoint` is the ECN field of
+    /// its IP header.
     ///
     /// # Errors
     ///
@@ -107,13 +111,21 @@ impl Request {
         cx: &mut Cx<'_>,
         params: &OpenParams,
         header: &SegmentHeader,
+        codepoint: Ecn,
     ) -> Result<Self, DropReason> {
         let mut request = Self::new(cx, params, header);
+        request.take_ecn(cx, params, header, codepoint);
         if !request.send_syn_ack(cx) {
             return Err(DropReason::NoMemory);
         }
         cx.count(Counter::TcpOutSegs);
         Ok(request)
+    }
+
+    /// Whether ECN is agreed on with the sender of `syn`, which came under `codepoint`.
+    fn take_ecn(&mut self, cx: &Cx<'_>, params: &OpenParams, syn: &SegmentHeader, codepoint: Ecn) {
+        let algorithm = params.options.congestion(cx.config);
+        self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
     /// What a SYN asks for and the settings agree to.
@@ -142,6 +154,7 @@ impl Request {
             timestamps: timestamps.is_some(),
             sack: offered.sack_permitted && cx.config.tcp_sack,
             from_cookie: false,
+            ecn: false,
             retransmits: 0,
             defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
             acked: false,
@@ -273,6 +286,7 @@ impl Request {
         tcb.flags.set(TcbFlags::TIMESTAMPS, self.timestamps);
         tcb.flags.set(TcbFlags::WINDOW_SCALING, self.snd_wscale.is_some());
         tcb.flags.set(TcbFlags::SACK, self.sack);
+        tcb.ecn.set(EcnState::AGREED, self.ecn);
         tcb.mss.on_handshake(self.peer_mss, self.timestamps);
         tcb.last_sent_at = self.sent_at;
         tcb.recovery.on_request_retransmits(self.retransmits);
@@ -340,7 +354,9 @@ impl Request {
             sack_permitted: self.sack,
             ..self.options(cx)
         };
-        let sent = self.send(cx, self.iss, Flags::SYN | Flags::ACK, self.rcv_wnd, options);
+        let mut flags = Flags::SYN | Flags::ACK;
+        flags.set(Flags::ECE, self.ecn);
+        let sent = self.send(cx, self.iss, flags, self.rcv_wnd, options);
         if sent && cx.now != self.sent_at {
             cx.count(Counter::TcpExtTCPSynRetrans);
             cx.count(Counter::TcpRetransSegs);

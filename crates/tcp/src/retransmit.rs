@@ -14,7 +14,7 @@ use crate::{
     config::TcpConfig,
     counters::Counter,
     cx::Cx,
-    output,
+    output, pacing,
     recovery::{self, CaState},
     segment,
     send_queue::EntryFlags,
@@ -76,7 +76,7 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         }
         CaState::Recovery => cx.count(Counter::TcpExtTCPRenoFailures),
         CaState::Loss => cx.count(Counter::TcpExtTCPLossFailures),
-        CaState::Open | CaState::Disorder => {}
+        CaState::Open | CaState::Disorder | CaState::Cwr => {}
     }
     if tcb.send_queue.head().is_some_and(|head| head.flags.contains(EntryFlags::SACKED)) {
         // RFC 2018 §8: what the peer reported it should have acknowledged by then, so it dropped it.
@@ -86,7 +86,7 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     recovery::enter_loss(tcb, cx.config);
     tcb.recovery.count_timeout(cx.now);
     tcb.rtt.on_rto();
-    transmit_lost(tcb, cx);
+    send_lost(tcb, cx, false);
     if tcb.timers.rtx().is_none() {
         // Memory ran out: nothing left, so nothing to wait an RTO for.
         tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + MEMORY_RETRY.min(tcb.rtt.rto()));
@@ -96,12 +96,18 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
 /// paid for it (RFC 5681 §3.2 step 3).
 pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    send_lost(tcb, cx, true);
+}
+
+/// `paced` retransmissions wait for their moment; the one that answers a timeout does not.
+fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     if tcb.recovery.wants_new_data() {
         if tcb.recovery.has_new_data(tcb.snd_nxt) || output::has_sendable(tcb, cx) {
             return;
         }
         tcb.recovery.stop_frto();
     }
+    let burst = pacing::burst_bytes(tcb, cx);
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
         let entry = tcb.send_queue.entry(index);
@@ -116,7 +122,7 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         if room < mss.min(len) {
             break;
         }
-        let limit = ((room / mss).max(1) * mss).min(tcb.mss.transmit_max());
+        let limit = ((room / mss).max(1) * mss).min(burst);
         // The first and the last entry are cut whatever they cost, so that a tiny send buffer stalls nothing.
         let inner = index > 0 && index + 1 < tcb.send_queue.sent_count();
         if len > limit && inner && tcb.send_queue.is_too_big(tcb.sndbuf) {
@@ -124,6 +130,10 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             cx.count(Counter::TcpExtTCPRetransFail);
             break;
         }
+        if paced && !pacing::admit(tcb, cx) {
+            break;
+        }
+        paced = true;
         if len > limit && !tcb.send_queue.split(cx.pool, index, limit) {
             cx.count(Counter::TcpExtTCPRetransFail);
             break;

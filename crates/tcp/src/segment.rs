@@ -9,15 +9,17 @@
 //!
 //! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
 
-use pkt::{Gso, GsoKind, Instant, Packet, TxChecksum, checksum};
+use pkt::{Ecn, Gso, GsoKind, Instant, Packet, TxChecksum, checksum};
 
 use crate::{
     ack_compression,
     counters::Counter,
     cx::Cx,
+    ecn::{self, EcnState},
     four_tuple::FourTuple,
     header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
     option::Options,
+    pacing,
     receive_window::{hold_window, select_window},
     retransmit,
     send_queue::EntryFlags,
@@ -45,12 +47,17 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
     let (len, seq_len) = (entry.len, entry.seq_len());
     let window = select_window(tcb, cx);
-    emit(tcb, cx, packet, SegmentHeader { window, ..header }, len);
+    let new_data = len > 0 && index >= tcb.send_queue.sent_count();
+    emit(tcb, cx, packet, SegmentHeader { window, ..header }, len, new_data);
     let idle = tcb.send_queue.sent_count() == 0;
+    if idle {
+        tcb.congestion.on_restart(cx.now, tcb.rate.is_app_limited());
+    }
     let in_flight = tcb.pipe() + seq_len;
     let snapshot = tcb.rate.on_transmit(cx.now, idle, in_flight, tcb.send_queue.lost_total());
     tcb.send_queue.on_transmit(index, cx.now, snapshot, tcb.rate.is_app_limited());
     tcb.congestion.on_transmitted(len);
+    pacing::on_transmit(tcb, cx, len);
     tcb.ack.on_data_sent(cx.now);
     tcb.last_sent_at = cx.now;
     true
@@ -94,18 +101,27 @@ fn send_bare(
 ) -> bool {
     let Some(packet) = cx.pool.alloc() else { return false };
     let window = window(tcb, cx);
-    emit(tcb, cx, packet, SegmentHeader { seq, flags, window, ..SegmentHeader::default() }, 0);
+    let header = SegmentHeader { seq, flags, window, ..SegmentHeader::default() };
+    emit(tcb, cx, packet, header, 0, false);
     cx.count(Counter::TcpOutSegs);
     true
 }
 
 /// Completes the header of a synchronized connection, puts it in front of `packet` and the packet on `cx.out`.
-fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, mut header: SegmentHeader, len: u32) {
+fn emit(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    mut packet: Packet,
+    mut header: SegmentHeader,
+    len: u32,
+    new_data: bool,
+) {
     if tcb.flags.contains(TcbFlags::TIMESTAMPS) {
         header.options.timestamps = Some((tcb.ts_now(cx.now), tcb.ts_recent));
     }
     header.ack = tcb.rcv_nxt;
     urgent::mark(tcb, &mut header);
+    ecn::dress(tcb, &mut packet, &mut header, new_data);
     report_blocks(tcb, &mut header, len);
     if !tcb.sack_report.has_duplicate() {
         tcb.ack.on_ack_sent();
@@ -139,7 +155,7 @@ fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
 /// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
 pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     retransmit::arm_rto(tcb, cx);
-    let Some(packet) = cx.pool.alloc() else { return };
+    let Some(mut packet) = cx.pool.alloc() else { return };
     let crossed = tcb.state == State::SynRecv;
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
     // The first SYN offers, the crossed one agrees to what the peer offered.
@@ -152,7 +168,16 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     options.sack_permitted = sack;
     options.timestamps = timestamps.then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
     options.window_scale = scaling.then_some(tcb.rcv_wscale);
-    let flags = if crossed { Flags::SYN | Flags::ACK } else { Flags::SYN };
+    let flags = if crossed {
+        let echo = tcb.ecn.contains(EcnState::AGREED);
+        Flags::SYN | Flags::ACK | if echo { Flags::ECE } else { Flags::empty() }
+    } else {
+        let again = tcb.recovery.timeouts() > 0;
+        Flags::SYN | ecn::offer(tcb, cx.config, again)
+    };
+    if tcb.ecn.contains(EcnState::AGREED) && tcb.congestion.algorithm().needs_ecn() {
+        packet.meta_mut().ecn = Ecn::Ect0;
+    }
     let window = u16::try_from(tcb.rcv_wnd).unwrap_or(u16::MAX);
     let ack = if crossed { tcb.rcv_nxt } else { SeqNum(0) };
     let header =
@@ -175,11 +200,13 @@ fn send_packet(
     let mss = tcb.mss.effective();
     let meta = packet.meta_mut();
     meta.flow_hash = tcb.flow_hash;
+    meta.timestamp = tcb.pacing.departure(cx.now);
     meta.gso = Gso::default();
     if len > mss {
         meta.gso = Gso {
             kind: if tcb.tuple.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
-            ecn: false,
+            // Only the first segment of it says that the window was reduced.
+            ecn: header.has(Flags::CWR),
             size: u16::try_from(mss).unwrap_or(u16::MAX),
             segs: u16::try_from(len.div_ceil(mss)).unwrap_or(u16::MAX),
         };

@@ -24,7 +24,7 @@ use bitflags::bitflags;
 use pkt::{Instant, Packet, Pool};
 
 use self::{marks::Again, sacked::Sacked};
-use crate::{acked::Acked, delivery_rate::Snapshot, seq::SeqNum};
+use crate::{acked::Acked, congestion::LossSample, delivery_rate::Snapshot, seq::SeqNum};
 
 bitflags! {
     /// What is known about one queued entry.
@@ -105,6 +105,8 @@ pub(crate) struct SendQueue {
     sacked_count: u32,
     /// Sequence numbers ever found lost, modulo 2^32; a retransmission found lost counts again (Linux `tp->lost`).
     lost_total: u32,
+    /// The first loss that was one too many since it was last asked for.
+    excessive_loss: Option<LossSample>,
     /// The ranges of those entries.
     sacked: Sacked,
     /// Retransmissions in flight, in the order they left; some are out of date.
@@ -126,6 +128,7 @@ impl SendQueue {
             sacked_bytes: 0,
             sacked_count: 0,
             lost_total: 0,
+            excessive_loss: None,
             sacked: Sacked::default(),
             again: VecDeque::new(),
             scan_from: None,

@@ -200,9 +200,30 @@ impl Tcb {
         self.not_sent_lowat = bytes;
     }
 
-    /// `TCP_CONGESTION`.
+    /// `TCP_CONGESTION`: the algorithm from here on. It begins without memory; the window stays, and the
+    /// pace follows with the next ACK.
+    ///
+    /// ECN is a matter of the handshake: one that needs it (DCTCP) finds no marks on a connection that did not agree on it, and
+    /// behaves as Reno.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.congestion.set_algorithm(algorithm);
+    }
+
+    /// `SO_MAX_PACING_RATE`, bytes per second: segments leave no faster. `None` lifts the limit.
+    pub fn set_max_pacing_rate(&mut self, bytes_per_second: Option<u64>) {
+        self.pacing.set_max_rate(bytes_per_second);
+    }
+
+    /// `SO_MAX_PACING_RATE`.
+    #[must_use]
+    pub fn max_pacing_rate(&self) -> Option<u64> {
+        self.pacing.max_rate()
+    }
+
+    /// The pace, bytes per second, whether packets are held back to it or not; `None` before the first round trip.
+    #[must_use]
+    pub fn pacing_rate(&self) -> Option<u64> {
+        self.pacing.rate()
     }
 
     /// `TCP_CONGESTION`.

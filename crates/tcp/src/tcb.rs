@@ -25,8 +25,10 @@ use crate::{
     cx::Cx,
     delayed_ack::DelayedAck,
     delivery_rate::DeliveryRate,
+    ecn::EcnState,
     four_tuple::FourTuple,
     mss::PathMss,
+    pacing::{self, Pacing},
     reassembly::Reassembly,
     receive_buffer::ReceiveBuffer,
     receive_queue::ReceiveQueue,
@@ -129,6 +131,7 @@ pub struct Tcb {
     /// Rcv.Wind.Shift: how far we shift ours.
     pub(crate) rcv_wscale: u8,
     pub(crate) state: State,
+    pub(crate) ecn: EcnState,
 
     // ---- written by received segments ----
     /// SND.UNA: oldest sequence number not yet acknowledged. `snd_una <= snd_nxt`, both move only forward.
@@ -177,6 +180,7 @@ pub struct Tcb {
     pub(crate) recovery: Recovery,
     pub(crate) rtt: RttEstimator,
     pub(crate) rate: DeliveryRate,
+    pub(crate) pacing: Pacing,
 
     // ---- cold ----
     /// ISS: our initial sequence number.
@@ -258,8 +262,10 @@ impl Tcb {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent } = params;
         let config = cx.config;
         let mss = PathMss::new(config, *tuple, path, options);
-        let congestion_config =
-            CongestionConfig { algorithm: options.congestion, ..CongestionConfig::default() };
+        let congestion_config = CongestionConfig {
+            algorithm: options.congestion(config),
+            ..CongestionConfig::default()
+        };
         let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
         let mut tcb = Self {
             tuple: *tuple,
@@ -271,6 +277,7 @@ impl Tcb {
             snd_wscale: 0,
             rcv_wscale: receive_buffer.offered_scale(config),
             state: State::Close,
+            ecn: EcnState::empty(),
             snd_una: *iss,
             snd_wnd: 0,
             snd_wl1: SeqNum(0),
@@ -296,6 +303,7 @@ impl Tcb {
             recovery: Recovery::new(*iss),
             rtt: RttEstimator::new(&rtt_config(config)),
             rate: DeliveryRate::default(),
+            pacing: Pacing::new(),
             iss: *iss,
             irs: SeqNum(0),
             totals: Totals::default(),
@@ -317,6 +325,7 @@ impl Tcb {
         if options.pingpong {
             tcb.ack.set_quick(false);
         }
+        tcb.pacing.set_max_rate(options.max_pacing_rate);
         tcb
     }
 
@@ -343,6 +352,7 @@ impl Tcb {
             self.congestion.on_lossy_handshake();
             self.rtt.on_handshake_without_sample();
         }
+        pacing::update(self, cx);
         self.recovery.on_established(self.snd_una);
         self.timers.stop_rtx();
         self.receive_buffer.on_established(self.rcv_nxt, cx.now);

@@ -2,6 +2,7 @@
 
 mod acks;
 mod close;
+mod ecn;
 mod fast_path;
 mod handshake;
 mod host;
@@ -9,6 +10,7 @@ mod hostile;
 mod loss;
 mod memory;
 pub(crate) mod net;
+mod pacing;
 mod pathological;
 mod pressure;
 mod receive_buffer;

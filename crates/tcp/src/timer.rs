@@ -47,12 +47,20 @@ pub(crate) struct Timers {
     delack: Instant,
     /// Keepalive in synchronized states; FIN-WAIT-2 and TIME-WAIT expiry in theirs (Linux `sk_timer`).
     keep: Instant,
+    /// When the pace lets the next packet leave.
+    pacing: Instant,
     purpose: RtxPurpose,
 }
 
 impl Timers {
     pub(crate) const fn new() -> Self {
-        Self { rtx: NEVER, delack: NEVER, keep: NEVER, purpose: RtxPurpose::Retransmit }
+        Self {
+            rtx: NEVER,
+            delack: NEVER,
+            keep: NEVER,
+            pacing: NEVER,
+            purpose: RtxPurpose::Retransmit,
+        }
     }
 
     pub(crate) fn arm_rtx(&mut self, purpose: RtxPurpose, deadline: Instant) {
@@ -94,12 +102,25 @@ impl Timers {
         self.keep = NEVER;
     }
 
+    pub(crate) fn arm_pacing(&mut self, deadline: Instant) {
+        self.pacing = deadline;
+    }
+
+    pub(crate) fn stop_pacing(&mut self) {
+        self.pacing = NEVER;
+    }
+
+    /// Something waits for the pace.
+    pub(crate) fn is_pacing(&self) -> bool {
+        self.pacing != NEVER
+    }
+
     pub(crate) fn stop_all(&mut self) {
         *self = Self::new();
     }
 
     fn next(&self) -> Option<Instant> {
-        let earliest = self.rtx.min(self.delack).min(self.keep);
+        let earliest = self.rtx.min(self.delack).min(self.keep).min(self.pacing);
         (earliest != NEVER).then_some(earliest)
     }
 }
@@ -115,6 +136,10 @@ impl Tcb {
 
 /// Handles every deadline that is due at `cx.now`, and none that is not. The caller calls [`output::output`] after it.
 pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.timers.pacing <= cx.now {
+        // The output that follows sends what waited.
+        tcb.timers.stop_pacing();
+    }
     if tcb.timers.delack <= cx.now {
         on_delack(tcb, cx);
     }

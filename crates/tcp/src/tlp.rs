@@ -17,7 +17,7 @@ use crate::{
     acked::Acked,
     counters::Counter,
     cx::Cx,
-    output,
+    ecn, output,
     recovery::CaState,
     retransmit, segment,
     seq::SeqNum,
@@ -42,7 +42,7 @@ pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instan
     let srtt = tcb.rtt.srtt()?;
     let allowed = cx.config.tcp_early_retrans >= 3
         && tcb.flags.contains(TcbFlags::SACK)
-        && tcb.recovery.state() == CaState::Open
+        && matches!(tcb.recovery.state(), CaState::Open | CaState::Cwr)
         && tcb.recovery.probe.is_none()
         && tcb.recovery.timeouts() == 0
         && tcb.send_queue.sacked_bytes() == 0
@@ -105,6 +105,7 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
             cx.count(Counter::TcpExtTCPLossProbeRecovery);
             let flight = tcb.snd_nxt.since(tcb.snd_una) + acked.bytes;
             tcb.congestion.on_repaired_loss(flight);
+            ecn::on_reduced(tcb);
         }
     } else if acked.delivered == 0 && !acked.has_news {
         // A peer without D-SACK repeats its ACK for the copy.

@@ -319,6 +319,7 @@ fn take(
     packet: Packet,
 ) -> Option<SeqNum> {
     let len = u32::try_from(packet.len()).expect("a small packet");
+    let ecn = packet.meta().ecn;
     if let Some(small) = own.time_wait.as_mut() {
         let verdict = small.on_segment(cx, header, len);
         cx.pool.free(packet);
@@ -329,7 +330,7 @@ fn take(
                 *own.time_wait = None;
                 own.params.iss = iss;
                 if listening && own.tcb.as_ref().is_none_or(|tcb| tcb.state() == State::Close) {
-                    *own.request = Request::on_syn(cx, &own.params, header).ok();
+                    *own.request = Request::on_syn(cx, &own.params, header, ecn).ok();
                 }
                 return Some(iss);
             }
@@ -362,7 +363,7 @@ fn take(
     }
     let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
     if listening && is_syn && own.tcb.is_none() {
-        *own.request = Request::on_syn(cx, &own.params, header).ok();
+        *own.request = Request::on_syn(cx, &own.params, header, ecn).ok();
     } else {
         reset::reply(cx, &own.params.tuple, header, len);
     }

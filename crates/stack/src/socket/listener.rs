@@ -348,7 +348,8 @@ impl Listener {
         };
         let params = self.open_params(host, (tuple, hash), dst, cx);
         let mut tcx = cx.tcp();
-        if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, host.syn_cookies()) {
+        let (cookies, ecn) = (host.syn_cookies(), packet.meta().ecn);
+        if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
             return cx.drop_packet(reason, packet);
         }
         cx.pool.free(packet);

@@ -69,7 +69,7 @@ impl RequestSocket {
             params.iss = iss_min;
         }
         let mut tcx = cx.tcp();
-        let request = match Request::on_syn(&mut tcx, &params, header) {
+        let request = match Request::on_syn(&mut tcx, &params, header, packet.meta().ecn) {
             Ok(request) => request,
             Err(reason) => return cx.drop_packet(reason, packet),
         };

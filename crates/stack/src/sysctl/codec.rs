@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use tcp::BufferLimits;
+use tcp::{Algorithm, BufferLimits};
 
 use crate::tcp_memory::MemoryLimits;
 
@@ -193,5 +193,39 @@ impl Codec<RangeInclusive<u16>> for Ports {
 
     fn format(value: &RangeInclusive<u16>) -> String {
         format!("{}\t{}", value.start(), value.end())
+    }
+}
+
+/// An algorithm of congestion control by its name.
+pub(super) struct CongestionControl;
+
+impl CongestionControl {
+    pub(super) const FORM: &str = "one of cubic reno bbr dctcp";
+}
+
+impl Codec<Algorithm> for CongestionControl {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<Algorithm> {
+        text.trim().parse().ok()
+    }
+
+    fn format(value: &Algorithm) -> String {
+        value.name().to_owned()
+    }
+}
+
+/// The names of all of them: nothing else can be set.
+pub(super) struct AvailableCongestionControl;
+
+impl AvailableCongestionControl {
+    pub(super) const FORM: &str = "cubic reno bbr dctcp: it cannot be changed";
+}
+
+impl Codec<()> for AvailableCongestionControl {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<()> {
+        (text.trim() == Algorithm::NAMES).then_some(())
+    }
+
+    fn format((): &()) -> String {
+        Algorithm::NAMES.to_owned()
     }
 }

@@ -275,6 +275,14 @@ fn names_lead_back() {
         assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
     }
     assert_eq!(Algorithm::from_name("vegas"), None);
+    assert_eq!("bbr".parse(), Ok(Algorithm::Bbr));
+    let error = "vegas".parse::<Algorithm>().unwrap_err();
+    assert_eq!(
+        std::format!("{error}"),
+        "no such congestion control: expected one of cubic reno bbr dctcp"
+    );
+    let names: std::vec::Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
+    assert_eq!(names.join(" "), Algorithm::NAMES);
 }
 
 #[test]

@@ -11,11 +11,12 @@ use pkt::{DropReason, Instant};
 use super::{Segment, reset};
 use crate::{
     acked::Acked,
+    congestion::ModelSample,
     counters::Counter,
     cx::Cx,
-    delivery_rate,
+    delivery_rate, ecn,
     header::Flags,
-    recovery, reset as reset_segment, retransmit, scoreboard,
+    pacing, recovery, reset as reset_segment, retransmit, scoreboard,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -103,6 +104,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
     acked.has_news = window_changed || segment.seq_len() > 0;
     acked.echo = segment.header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
+    acked.marked = ecn::is_echo(tcb, segment.header);
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     advance(tcb, cx, ack, &mut acked);
     let rtt = sample_rtt(tcb, cx, segment, &acked);
@@ -111,7 +113,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let duplicate = in_flight && acked.bytes == 0 && !acked.has_news;
     let reorder = recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
     if in_flight {
-        measure(tcb, cx, &acked);
+        measure(tcb, cx, &acked, rtt);
     }
     update_timer(tcb, cx, &acked, reorder);
     if acked.bytes > 0 {
@@ -119,14 +121,37 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     }
 }
 
-/// The delivery rate this ACK shows, once it is known what was lost.
-fn measure(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
+/// The delivery rate this ACK shows, once it is known what was lost; what a model makes of it; and the pace that follows.
+fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>) {
     let lost = tcb.send_queue.lost_total();
-    let _ = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt());
+    let rate = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt());
     if acked.delivered > 0 {
-        let segments = acked.delivered.div_ceil(tcb.mss.effective());
-        cx.counters.add(Counter::TcpExtTCPDelivered, u64::from(segments));
+        let segments = u64::from(acked.delivered.div_ceil(tcb.mss.effective()));
+        cx.counters.add(Counter::TcpExtTCPDelivered, segments);
+        if acked.marked {
+            cx.counters.add(Counter::TcpExtTCPDeliveredCE, segments);
+        }
     }
+    let sample = ModelSample {
+        now: cx.now,
+        rate: &rate,
+        delivered: tcb.rate.delivered(),
+        rtt,
+        srtt: tcb.rtt.srtt(),
+        in_flight: tcb.pipe(),
+        marked: acked.marked,
+        in_recovery: tcb.recovery.state().is_repairing(),
+        is_cwnd_limited: tcb.congestion.was_window_full(),
+        excessive_loss: tcb.send_queue.take_excessive_loss(),
+        initial_window: tcb.congestion.initial_window(),
+        snd_una: tcb.snd_una,
+        snd_nxt: tcb.snd_nxt,
+    };
+    tcb.congestion.on_model_sample(&sample, cx.rng);
+    if tcb.congestion.limits_itself() {
+        tcb.rate.mark_app_limited(sample.in_flight);
+    }
+    pacing::update(tcb, cx);
 }
 
 /// The SACK blocks of an ACK that others have overtaken: what they report has arrived all the same (Linux tcp_ack,
@@ -139,7 +164,7 @@ fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     acked.has_news = true;
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     let reorder = recovery::on_ack(tcb, cx, &acked, None, false);
-    measure(tcb, cx, &acked);
+    measure(tcb, cx, &acked, None);
     update_timer(tcb, cx, &acked, reorder);
 }
 

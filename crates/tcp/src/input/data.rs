@@ -14,6 +14,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     delayed_ack::DataSeen,
+    ecn,
     header::Flags,
     memory::PRESSURE_SEGMENTS,
     reassembly::Insert,
@@ -182,7 +183,10 @@ fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, Seq
 }
 
 /// Estimates that every accepted segment with payload feeds.
-fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
+fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
+    if let Some(packet) = &segment.packet {
+        ecn::on_data(tcb, cx, segment.header, packet.meta().ecn);
+    }
     let segment_bytes = segment.segment_bytes();
     let advmss = tcb.mss.advertised();
     tcb.ack.on_data(&DataSeen {

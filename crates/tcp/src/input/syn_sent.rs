@@ -10,6 +10,7 @@ use super::{Segment, ack, reset};
 use crate::{
     counters::Counter,
     cx::Cx,
+    ecn,
     header::Flags,
     reset as reset_segment, segment,
     state::State,
@@ -50,6 +51,7 @@ pub(super) fn process(
         return Err(DropReason::TcpFlags);
     }
     take_syn(tcb, segment, cx);
+    ecn::on_answer(tcb, header);
     if has_ack {
         ack::on_syn_acked(tcb, segment, cx);
         tcb.ack.schedule_now();

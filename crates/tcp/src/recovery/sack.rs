@@ -17,7 +17,7 @@ use crate::{
     acked::Acked,
     counters::Counter,
     cx::Cx,
-    rack, retransmit,
+    ecn, rack, retransmit,
     tcb::{Tcb, TcbFlags},
     tlp,
 };
@@ -39,14 +39,17 @@ pub(super) fn on_ack(
     if taken_back {
         tcb.recovery.state = calm(tcb);
     }
-    let recovering = matches!(tcb.recovery.state, CaState::Recovery | CaState::Loss);
-    if recovering && tcb.snd_una.ge(tcb.recovery.recover) {
+    if !tcb.recovery.state.is_calm() && tcb.snd_una.ge(tcb.recovery.recover) {
         leave(tcb);
     }
     let found = rack::detect(tcb, cx);
     match tcb.recovery.state {
-        CaState::Open | CaState::Disorder if tcb.send_queue.lost_bytes() > 0 => {
+        CaState::Open | CaState::Disorder | CaState::Cwr if tcb.send_queue.lost_bytes() > 0 => {
             enter(tcb, cx, acked.delivered);
+        }
+        CaState::Open | CaState::Disorder if acked.marked => {
+            super::enter_cwr(tcb, acked.delivered);
+            tcb.congestion.on_recovery_ack(acked.delivered, tcb.pipe(), acked.bytes > 0);
         }
         CaState::Open | CaState::Disorder => {
             tcb.recovery.state = calm(tcb);
@@ -54,7 +57,7 @@ pub(super) fn on_ack(
                 super::grow(tcb, cx, acked.bytes, rtt);
             }
         }
-        CaState::Recovery => {
+        CaState::Recovery | CaState::Cwr => {
             if acked.delivered > 0 {
                 let safe = acked.bytes > 0 && !found.lost;
                 tcb.congestion.on_recovery_ack(acked.delivered, tcb.pipe(), safe);
@@ -76,10 +79,10 @@ pub(super) fn calm(tcb: &Tcb) -> CaState {
 
 /// Everything that recovery began with is acknowledged.
 fn leave(tcb: &mut Tcb) {
-    if tcb.recovery.state == CaState::Recovery {
-        tcb.congestion.on_recovery_complete();
+    tcb.congestion.on_recovery_complete();
+    if tcb.recovery.state != CaState::Cwr {
+        tcb.recovery.rack.on_recovery_end();
     }
-    tcb.recovery.rack.on_recovery_end();
     tcb.recovery.state = calm(tcb);
 }
 
@@ -95,6 +98,7 @@ fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
     tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     cx.count(Counter::TcpExtTCPSackRecovery);
     tcb.congestion.on_enter_sack_recovery(flight);
+    ecn::on_reduced(tcb);
     tcb.congestion.on_recovery_ack(delivered, tcb.pipe(), false);
 }
 
@@ -105,8 +109,7 @@ pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
         return;
     }
     let found = rack::detect(tcb, cx);
-    let calm = matches!(tcb.recovery.state, CaState::Open | CaState::Disorder);
-    if calm && tcb.send_queue.lost_bytes() > 0 {
+    if !tcb.recovery.state.is_repairing() && tcb.send_queue.lost_bytes() > 0 {
         enter(tcb, cx, 0);
     }
     retransmit::arm_watch(tcb, cx, found.wait, false);

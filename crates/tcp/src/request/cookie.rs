@@ -3,7 +3,7 @@
 //! Below: [`crate::syn_cookie`], which knows the number. RFC 4987 §3.6; Linux: cookie_v4_init_sequence,
 //! cookie_v4_check.
 
-use pkt::DropReason;
+use pkt::{DropReason, Ecn};
 
 use super::Request;
 use crate::{
@@ -21,7 +21,7 @@ const MSS_UNKNOWN: u16 = 536;
 
 impl Request {
     /// LISTEN, third, without room for a request: answers a SYN with a cookie and forgets it (RFC 4987 §3.6). The
-    /// SYN-ACK is in `cx.out`.
+    /// SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's IP header.
     ///
     /// # Errors
     ///
@@ -31,8 +31,10 @@ impl Request {
         params: &OpenParams,
         header: &SegmentHeader,
         cookies: &SynCookies,
+        codepoint: Ecn,
     ) -> Result<(), DropReason> {
         let mut request = Self::new(cx, params, header);
+        request.take_ecn(cx, params, header, codepoint);
         let mss = request.peer_mss.unwrap_or(MSS_UNKNOWN);
         request.iss = cookies.isn(&request.tuple, request.irs, mss, cx.now);
         if request.timestamps {
@@ -92,11 +94,12 @@ impl Request {
         let mut request = Self::new(cx, params, &syn);
         request.iss = iss;
         request.from_cookie = true;
+        request.ecn = options.ecn;
         Some(request)
     }
 
     fn cookie_options(&self) -> CookieOptions {
-        CookieOptions { window_scale: self.snd_wscale, sack: self.sack, ecn: false }
+        CookieOptions { window_scale: self.snd_wscale, sack: self.sack, ecn: self.ecn }
     }
 
     /// Nothing would remember what was agreed on.
@@ -104,6 +107,7 @@ impl Request {
         self.snd_wscale = None;
         self.rcv_wscale = 0;
         self.sack = false;
+        self.ecn = false;
     }
 }
 

@@ -17,6 +17,7 @@ use pkt::{Instant, Pool};
 use super::{EntryFlags, SendQueue};
 use crate::{
     acked::{Acked, Transmission},
+    congestion::LossSample,
     seq::SeqNum,
 };
 
@@ -132,6 +133,11 @@ impl SendQueue {
         let again = entry.flags.contains(EntryFlags::RETRANSMITTED);
         if !entry.flags.contains(EntryFlags::LOST) || again {
             self.lost_total = self.lost_total.wrapping_add(bytes);
+            let lost = self.lost_total.wrapping_sub(entry.snapshot.lost);
+            let sample = LossSample { tx_in_flight: entry.snapshot.in_flight, lost, len: bytes };
+            if self.excessive_loss.is_none() && sample.is_excessive() {
+                self.excessive_loss = Some(sample);
+            }
         }
         if !entry.flags.contains(EntryFlags::LOST) {
             self.lost_bytes += bytes;
@@ -300,6 +306,11 @@ impl SendQueue {
 
     pub(crate) fn lost_bytes(&self) -> u32 {
         self.lost_bytes
+    }
+
+    /// Takes the first loss since the last call that was one too many for what was in flight.
+    pub(crate) fn take_excessive_loss(&mut self) -> Option<LossSample> {
+        self.excessive_loss.take()
     }
 
     /// Bytes ever found lost, modulo 2^32.

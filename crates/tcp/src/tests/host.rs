@@ -101,7 +101,7 @@ impl Host {
         let len = u32::try_from(packet.len()).unwrap();
         let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         if self.listening && is_syn {
-            self.request = Request::on_syn(&mut cx, &params, &header).ok();
+            self.request = Request::on_syn(&mut cx, &params, &header, packet.meta().ecn).ok();
         } else {
             reset::reply(&mut cx, &params.tuple, &header, len);
             self.drops.push(DropReason::TcpNoSocket);
@@ -124,7 +124,7 @@ impl Host {
                 let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
                 let mut cx =
                     Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
-                self.request = Request::on_syn(&mut cx, &params, header).ok();
+                self.request = Request::on_syn(&mut cx, &params, header, packet.meta().ecn).ok();
             }
         }
     }

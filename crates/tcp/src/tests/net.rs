@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use core::time::Duration;
 
-use pkt::{Domain, DomainConfig, Gso, GsoKind, Instant, Packet};
+use pkt::{Domain, DomainConfig, Ecn, Gso, GsoKind, Instant, Packet};
 
 use super::host::Host;
 use crate::{Counter, Cx, Flags, FourTuple, Rng, SegmentHeader, State, Tcb};
@@ -35,6 +35,17 @@ pub(crate) struct Impairment {
     pub(crate) split: bool,
 }
 
+/// What routers do to the ECN field, and broken ones to the echo.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EcnPath {
+    /// ECN-capable packets that are marked, per thousand.
+    pub(crate) mark: u32,
+    /// The path writes this into the ECN field of everything.
+    pub(crate) rewrite: Option<Ecn>,
+    /// The path sets ECE in every segment that is not a SYN.
+    pub(crate) echo: bool,
+}
+
 /// A segment somebody sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
@@ -43,6 +54,10 @@ pub(crate) struct Sent {
     pub(crate) header: SegmentHeader,
     pub(crate) len: u32,
     pub(crate) gso: Gso,
+    /// The codepoint it left with.
+    pub(crate) ecn: Ecn,
+    /// Its departure time.
+    pub(crate) departs: Instant,
 }
 
 /// See the module head.
@@ -50,7 +65,10 @@ pub(crate) struct Net {
     pub(crate) now: Instant,
     pub(crate) delay: Duration,
     pub(crate) impairment: Impairment,
+    pub(crate) ecn: EcnPath,
     pub(crate) log: Vec<Sent>,
+    /// Payload bytes of packets that were marked.
+    pub(crate) marked_bytes: u64,
     pub(crate) rng: Rng,
     a: Host,
     b: Host,
@@ -75,7 +93,9 @@ impl Net {
             now: Instant::from_secs(1000),
             delay: Duration::from_millis(10),
             impairment: Impairment::default(),
+            ecn: EcnPath::default(),
             log: Vec::new(),
+            marked_bytes: 0,
             rng: Rng::new(seed),
             a: Host::new(&domain, FourTuple::new(a, b), seed.wrapping_mul(3) + 1),
             b: Host::new(&domain, FourTuple::new(b, a), seed.wrapping_mul(5) + 2),
@@ -210,7 +230,8 @@ impl Net {
         let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
         let len = u32::try_from(packet.len()).unwrap() - u32::from(header.header_len);
         let gso = packet.meta().gso;
-        self.log.push(Sent { at: self.now, from, header, len, gso });
+        let (ecn, departs) = (packet.meta().ecn, packet.meta().timestamp);
+        self.log.push(Sent { at: self.now, from, header, len, gso, ecn, departs });
         if self.impairment.split && gso.kind != GsoKind::None {
             for segment in self.segments(from, packet) {
                 self.impair(from, segment);
@@ -236,7 +257,11 @@ impl Net {
             if offset + len < total {
                 own.flags -= Flags::FIN | Flags::PSH;
             }
+            if offset > 0 {
+                own.flags -= Flags::CWR;
+            }
             own.emit(segment.push(header_len));
+            segment.meta_mut().ecn = packet.meta().ecn;
             segments.push(segment);
         }
         segments
@@ -255,7 +280,8 @@ impl Net {
         lost
     }
 
-    fn impair(&mut self, from: Side, packet: Packet) {
+    fn impair(&mut self, from: Side, mut packet: Packet) {
+        self.congest(&mut packet);
         if self.is_to_drop() {
             return;
         }
@@ -271,6 +297,22 @@ impl Net {
         let late = self.rng.below(1000) < reorder;
         let extra = if late { self.delay * self.rng.below(4) } else { Duration::ZERO };
         self.schedule(from, packet, self.delay + extra);
+    }
+
+    /// What [`EcnPath`] says.
+    fn congest(&mut self, packet: &mut Packet) {
+        let EcnPath { mark, rewrite, echo } = self.ecn;
+        let codepoint = rewrite.unwrap_or_else(|| packet.meta().ecn);
+        packet.meta_mut().ecn = codepoint;
+        if mark > 0 && codepoint != Ecn::NotEct && self.rng.below(1000) < mark {
+            packet.meta_mut().ecn = Ecn::Ce;
+            let header_len = usize::from(packet.linear()[12] >> 4) * 4;
+            self.marked_bytes += u64::try_from(packet.len() - header_len).unwrap();
+        }
+        let flags = &mut packet.linear_mut()[13];
+        if echo && *flags & Flags::SYN.bits() == 0 {
+            *flags |= Flags::ECE.bits();
+        }
     }
 
     fn schedule(&mut self, from: Side, packet: Packet, delay: Duration) {

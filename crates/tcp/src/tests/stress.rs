@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::net::{Impairment, Net, Side};
-use crate::{RecvError, Rng, SendError, State};
+use crate::{Algorithm, RecvError, Rng, SendError, State};
 
 /// One direction of a transfer: a stream whose byte at a position follows from the position.
 struct Flow {
@@ -120,11 +120,18 @@ fn run(seed: u64, impairment: Impairment, gso_bytes_max: u32) {
         host.config.tcp_timestamps = rng.below(4) != 0;
         host.config.tcp_window_scaling = rng.below(4) != 0;
         host.options.nodelay = rng.below(2) == 0;
+        host.options.congestion = Some(Algorithm::ALL[rng.below(4) as usize]);
+        host.config.tcp_ecn = u8::try_from(rng.below(3)).unwrap();
+        if rng.below(8) == 0 {
+            host.options.max_pacing_rate = Some(100_000 + u64::from(rng.below(1 << 20)));
+        }
         if rng.below(4) == 0 {
             host.options.rcvbuf = Some(4096 + rng.below(40_000));
         }
     }
     net.impairment = impairment;
+    net.ecn.mark = [0, 20, 300][rng.below(3) as usize];
+    net.ecn.echo = rng.below(20) == 0;
     net.host(Side::B).listening = true;
     net.connect(Side::A);
     net.run_until(|net| {

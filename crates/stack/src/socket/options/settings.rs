@@ -130,7 +130,7 @@ impl SocketSettings {
                 clamp => tcp.window_clamp = clamp,
             },
             O::QuickAck => tcp.pingpong = !check::flag(value)?,
-            O::Congestion => tcp.congestion = check::congestion(value)?,
+            O::Congestion => tcp.congestion = Some(check::congestion(value)?),
             O::UserTimeout => tcp.user_timeout = check::user_timeout(value)?,
             O::NotSentLowWater => tcp.notsent_lowat = check::notsent_lowat(value)?,
             O::IncomingCpu => {
@@ -190,7 +190,9 @@ impl SocketSettings {
             O::DeferAccept => check::show(tcp.defer_accept.map_or(0, |time| time.as_secs())),
             O::WindowClamp => check::show(u64::from(tcp.window_clamp.unwrap_or(0))),
             O::QuickAck => (!tcp.pingpong).into(),
-            O::Congestion => tcp.congestion.name().into(),
+            O::Congestion => {
+                tcp.congestion.unwrap_or(sysctls.tcp.tcp_congestion_control).name().into()
+            }
             O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
             O::NotSentLowWater => OptionValue::Int(tcp.notsent_lowat.unwrap_or(0).cast_signed()),
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),

@@ -1,0 +1,248 @@
+//! Congestion control across a bottleneck, in virtual time: each algorithm over loss and buffer sizes, what queue it leaves, and
+//! how two flows share.
+//!
+//! The floors asserted here are well below what is reached: they catch a regression of the mechanism, not of a percent.
+//! `cargo test -p quietline-sim --test algorithms -- --nocapture` prints the figures.
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, sync::Arc, time::Duration};
+
+    use sim::{
+        World,
+        apps::{connect, listen},
+    };
+    use stack::{
+        Errno, Readiness,
+        device::{Impairment, WireConfig},
+        socket::TcpSocket,
+    };
+    use tcp::Algorithm;
+
+    const RATE_BPS: u64 = 100_000_000;
+    /// Half a round trip of 20 ms.
+    const DELAY: Duration = Duration::from_millis(10);
+    /// Packets that fit into half a round trip: what is on its way to the receiver.
+    const IN_FLIGHT: usize = 82;
+    /// Packets of one bandwidth-delay product.
+    const BDP: usize = 163;
+
+    /// A bottleneck with a queue of `bdps` bandwidth-delay products.
+    fn path(bdps: usize, forward: Impairment) -> WireConfig {
+        let queue_packets = IN_FLIGHT + BDP * bdps;
+        let rate_bps = Some(RATE_BPS);
+        WireConfig {
+            tso: false,
+            forward: Impairment { rate_bps, delay: DELAY, queue_packets, ..forward },
+            backward: Impairment { rate_bps, delay: DELAY, ..Impairment::default() },
+            ..WireConfig::default()
+        }
+    }
+
+    fn set_algorithm(world: &mut World, socket: &TcpSocket, host: usize, algorithm: Algorithm) {
+        let host = Arc::clone(&world.hosts[host]);
+        socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.set_congestion(algorithm));
+    }
+
+    /// Writes until the socket takes no more. Other tests look at the bytes; here only their number counts.
+    fn fill(world: &mut World, socket: &TcpSocket) {
+        let host = Arc::clone(&world.hosts[0]);
+        let bytes = [0; 64 << 10];
+        while socket.readiness().contains(Readiness::WRITE) {
+            match socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]) {
+                Ok(_) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(error) => panic!("send: {error}"),
+            }
+        }
+    }
+
+    /// Reads what has arrived and answers how much.
+    fn drain(world: &mut World, socket: &TcpSocket) -> u64 {
+        let host = Arc::clone(&world.hosts[1]);
+        let mut bytes = vec![0; 256 << 10];
+        let mut total = 0;
+        while socket.readiness().contains(Readiness::READ) {
+            match socket.recv(&host, &mut world.cx, &mut bytes, false) {
+                Ok(read) => total += read as u64,
+                Err(Errno::EAGAIN) => break,
+                Err(error) => panic!("recv: {error}"),
+            }
+        }
+        total
+    }
+
+    /// What one flow did.
+    #[derive(Debug)]
+    struct Outcome {
+        /// Payload, from the first byte read to the last.
+        mbps: f64,
+        /// Means over the second half: smoothed round trip, and the smallest that was measured.
+        srtt: Duration,
+        min_rtt: Duration,
+        /// Share of bytes sent that were sent again.
+        resent: f64,
+    }
+
+    /// `flows` from host 0 to host 1 for `time`, the first of each pair with the first algorithm.
+    fn run(
+        seed: u64,
+        wire: &WireConfig,
+        algorithms: &[Algorithm],
+        ecn: bool,
+        time: Duration,
+    ) -> Vec<Outcome> {
+        let mut world = World::pair(seed, &WireConfig { seed, ..wire.clone() }).expect("a wire");
+        for host in world.hosts.clone() {
+            let mode = if ecn { "1" } else { "0" };
+            host.set_sysctl("net.ipv4.tcp_ecn", mode).expect("a setting");
+            host.set_sysctl("net.ipv4.tcp_congestion_control", algorithms[0].name())
+                .expect("a setting");
+        }
+        let listener = listen(&mut world, 80);
+        let mut flows = Vec::new();
+        for &algorithm in algorithms {
+            let (client, server) = connect(&mut world, &listener);
+            set_algorithm(&mut world, &client, 0, algorithm);
+            flows.push((client, server, 0));
+        }
+        let mut half = vec![0; flows.len()];
+        let mut srtt = vec![(Duration::ZERO, 0u32); flows.len()];
+        let start = world.elapsed();
+        let mut sampled = Duration::ZERO;
+        // The end of time is what ends it: the flows never do.
+        let _ = world.run(time, |world| {
+            let elapsed = world.elapsed() - start;
+            let sample = elapsed >= sampled + Duration::from_millis(10);
+            for (index, (client, server, received)) in flows.iter_mut().enumerate() {
+                fill(world, client);
+                *received += drain(world, server);
+                if elapsed < time / 2 {
+                    half[index] = *received;
+                } else if sample {
+                    let host = Arc::clone(&world.hosts[0]);
+                    let info = client.with_tcb(&host, &mut world.cx, |tcb, _| tcb.info());
+                    srtt[index].0 += info.rtt.unwrap_or_default();
+                    srtt[index].1 += 1;
+                }
+            }
+            if sample {
+                sampled = elapsed;
+            }
+            false
+        });
+        let hosts = world.hosts.clone();
+        let mut outcomes = Vec::new();
+        for (index, (client, server, received)) in flows.into_iter().enumerate() {
+            let info = client.with_tcb(&hosts[0], &mut world.cx, |tcb, _| tcb.info());
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^53 bits")]
+            let (bits, resent) = (
+                ((received - half[index]) * 8) as f64,
+                info.bytes_retrans as f64 / (info.bytes_sent + info.bytes_retrans) as f64,
+            );
+            outcomes.push(Outcome {
+                mbps: bits / (time / 2).as_secs_f64() / 1e6,
+                srtt: srtt[index].0 / srtt[index].1.max(1),
+                min_rtt: info.min_rtt.unwrap_or_default(),
+                resent,
+            });
+            client.abort(&hosts[0], &mut world.cx);
+            server.abort(&hosts[1], &mut world.cx);
+        }
+        listener.close(&hosts[1], &mut world.cx);
+        outcomes
+    }
+
+    fn one(name: &str, wire: &WireConfig, algorithm: Algorithm, ecn: bool) -> Outcome {
+        let mut outcomes = run(1, wire, &[algorithm], ecn, Duration::from_secs(10));
+        let outcome = outcomes.remove(0);
+        println!(
+            "{name}, {algorithm}: {:.1} Mbit/s, round trip {:.1} ms (smallest {:.1}), {:.2} % sent again",
+            outcome.mbps,
+            outcome.srtt.as_secs_f64() * 1e3,
+            outcome.min_rtt.as_secs_f64() * 1e3,
+            outcome.resent * 100.0
+        );
+        outcome
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_clean_path_is_filled_whatever_the_buffer() {
+        for bdps in [1, 10] {
+            let wire = path(bdps, Impairment::default());
+            for algorithm in [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr] {
+                let outcome = one(&format!("{bdps} BDP"), &wire, algorithm, false);
+                assert!(outcome.mbps > 80.0, "{algorithm}: {outcome:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn bbr_leaves_no_more_than_a_round_trip_in_a_deep_buffer() {
+        let wire = path(10, Impairment::default());
+        let bbr = one("10 BDP", &wire, Algorithm::Bbr, false);
+        assert!(bbr.srtt < 45 * MS, "{bbr:?}");
+        assert!(bbr.min_rtt < 23 * MS, "{bbr:?}: the round trip was probed");
+        let cubic = one("10 BDP", &wire, Algorithm::Cubic, false);
+        assert!(cubic.srtt > 2 * bbr.srtt, "{cubic:?}");
+    }
+
+    #[test]
+    fn random_loss_below_two_percent_takes_little_from_bbr() {
+        for loss in [0.01, 0.05] {
+            let wire = path(1, Impairment { loss, ..Impairment::default() });
+            for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Dctcp] {
+                let outcome = one(&format!("{} % loss", loss * 100.0), &wire, algorithm, false);
+                let floor = match algorithm {
+                    Algorithm::Bbr if loss < 0.02 => 50.0,
+                    // Beyond the 2 % that it takes for congestion.
+                    Algorithm::Bbr => 2.5,
+                    _ => 1.0,
+                };
+                assert!(outcome.mbps > floor, "{algorithm}: {outcome:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn marks_keep_the_queue_short_without_a_loss() {
+        // A tenth of a round trip of queue, then marks.
+        let mark_above = Some(2 * MS);
+        let wire = path(10, Impairment { mark_above, ..Impairment::default() });
+        for (algorithm, floor) in
+            [(Algorithm::Dctcp, 85.0), (Algorithm::Cubic, 60.0), (Algorithm::Reno, 50.0)]
+        {
+            let outcome = one("marks above 2 ms", &wire, algorithm, true);
+            assert!(outcome.mbps > floor, "{algorithm}: {outcome:?}");
+            assert!(outcome.srtt < 30 * MS, "{algorithm}: {outcome:?}");
+        }
+        let dctcp = one("marks above 2 ms", &wire, Algorithm::Dctcp, true);
+        assert!(dctcp.srtt < 26 * MS, "{dctcp:?}");
+    }
+
+    #[test]
+    fn two_flows_share() {
+        let pairs = [
+            [Algorithm::Cubic, Algorithm::Cubic],
+            [Algorithm::Reno, Algorithm::Reno],
+            [Algorithm::Bbr, Algorithm::Bbr],
+            [Algorithm::Bbr, Algorithm::Cubic],
+        ];
+        let wire = path(1, Impairment::default());
+        for pair in pairs {
+            let outcomes = run(3, &wire, &pair, false, Duration::from_secs(20));
+            let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
+            println!("{} and {}: {a:.1} and {b:.1} Mbit/s", pair[0], pair[1]);
+            assert!(a + b > 80.0, "{pair:?}: {outcomes:?}");
+            // Nobody starves.
+            assert!(a.min(b) > 10.0, "{pair:?}: {outcomes:?}");
+        }
+        let wire = path(1, Impairment { mark_above: Some(2 * MS), ..Impairment::default() });
+        let outcomes = run(3, &wire, &[Algorithm::Dctcp; 2], true, Duration::from_secs(20));
+        let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
+        println!("dctcp and dctcp, marks above 2 ms: {a:.1} and {b:.1} Mbit/s");
+        assert!(a.min(b) > 25.0, "{outcomes:?}");
+    }
+}

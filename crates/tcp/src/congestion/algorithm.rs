@@ -1,0 +1,83 @@
+//! The algorithms by name.
+//!
+//! Above: `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION`, which both parse here. Linux: tcp_cong.c.
+
+use core::{fmt, str::FromStr};
+
+/// An algorithm by name, as `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION` know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// RFC 9438, with the slow start of RFC 9406.
+    #[default]
+    Cubic,
+    /// RFC 5681 growth with RFC 6582 recovery.
+    Reno,
+    /// draft-ietf-ccwg-bbr, third version: a model of the path instead of loss.
+    Bbr,
+    /// RFC 8257, for networks whose routers mark early.
+    Dctcp,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 4] = [Self::Cubic, Self::Reno, Self::Bbr, Self::Dctcp];
+
+    /// The names of all, as `net.ipv4.tcp_available_congestion_control` lists them.
+    pub const NAMES: &str = "cubic reno bbr dctcp";
+
+    /// Linux's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Reno => "reno",
+            Self::Bbr => "bbr",
+            Self::Dctcp => "dctcp",
+        }
+    }
+
+    /// The algorithm of a name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// It steers by marks: ECN is offered and taken whatever `net.ipv4.tcp_ecn` says, and every segment is ECN-capable
+    /// (RFC 8257 §3.5; Linux: `TCP_CONG_NEEDS_ECN`).
+    #[must_use]
+    pub const fn needs_ecn(self) -> bool {
+        matches!(self, Self::Dctcp)
+    }
+
+    /// It says how fast segments leave, not only how many: the engine paces them.
+    #[must_use]
+    pub const fn needs_pacing(self) -> bool {
+        matches!(self, Self::Bbr)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No algorithm has this name: `ENOENT` in Linux.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownAlgorithm;
+
+impl fmt::Display for UnknownAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no such congestion control: expected one of {}", Algorithm::NAMES)
+    }
+}
+
+impl core::error::Error for UnknownAlgorithm {}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        Self::from_name(name).ok_or(UnknownAlgorithm)
+    }
+}

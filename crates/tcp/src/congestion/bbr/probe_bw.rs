@@ -1,0 +1,243 @@
+//! ProbeBW: every two or three seconds a little more is asked for, and what the path says to it is remembered.
+//!
+//! draft-ietf-ccwg-bbr §5.3.3.
+
+use core::time::Duration;
+
+use super::{
+    AckPhase, Bbr, INFINITE, LOSS_THRESH_DIVISOR, Phase, beta_bytes, min_pipe,
+    signals::is_inflight_too_high,
+};
+use crate::{
+    congestion::{LossSample, ModelSample, window::Window},
+    rng::Rng,
+};
+
+/// The shortest wait between two probes; up to a second more is drawn by lot (§5.3.3.9).
+const PROBE_WAIT: Duration = Duration::from_secs(2);
+const PROBE_WAIT_RANDOM_US: u32 = 1_000_000;
+
+/// A probe comes at the latest after as many rounds as Reno would need to fill the same window, but after 63 at most.
+const RENO_ROUNDS_MAX: u32 = 63;
+
+/// BBR.Headroom: a part of `inflight_hi` is left to others while cruising, in percent.
+const HEADROOM: u64 = 15;
+
+/// `probe_up_rounds` at which the slope is as steep as it gets.
+const PROBE_UP_ROUNDS_MAX: u8 = 30;
+
+impl Bbr {
+    /// BBRUpdateProbeBWCyclePhase.
+    pub(super) fn update_probe_bw(
+        &mut self,
+        window: &Window,
+        sample: &ModelSample<'_>,
+        rng: &mut Rng,
+    ) {
+        if !self.full_bw_reached {
+            return;
+        }
+        self.adapt_upper_bounds(window, sample, rng);
+        match self.phase {
+            Phase::Down => {
+                let probes = self.check_time_to_probe(window, sample);
+                if !probes && self.is_time_to_cruise(window, sample) {
+                    self.phase = Phase::Cruise;
+                }
+            }
+            Phase::Cruise => {
+                self.check_time_to_probe(window, sample);
+            }
+            Phase::Refill if self.round_start => {
+                // What is lost from here on is feedback to the probe.
+                self.probing = true;
+                self.start_up(window, sample);
+            }
+            Phase::Up => {
+                let over = self.is_time_to_go_down(window, sample);
+                if over {
+                    self.start_down(sample, rng);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// BBRIsTimeToProbeBW: then Refill begins.
+    fn check_time_to_probe(&mut self, window: &Window, sample: &ModelSample<'_>) -> bool {
+        let waited = sample.now - self.cycle_at > self.probe_wait;
+        let due = waited || self.is_reno_coexistence_time(window);
+        if due {
+            self.start_refill(sample);
+        }
+        due
+    }
+
+    /// BBRIsRenoCoexistenceProbeTime.
+    fn is_reno_coexistence_time(&self, window: &Window) -> bool {
+        let rounds = (self.target_inflight(window) / window.mss).clamp(1, RENO_ROUNDS_MAX);
+        self.rounds_since_probe >= rounds
+    }
+
+    /// BBRTargetInflight.
+    fn target_inflight(&self, window: &Window) -> u32 {
+        self.bdp(window, self.bw, 100).min(window.cwnd)
+    }
+
+    /// BBRIsTimeToCruise.
+    fn is_time_to_cruise(&self, window: &Window, sample: &ModelSample<'_>) -> bool {
+        sample.in_flight <= self.inflight_with_headroom(window)
+            && sample.in_flight <= self.inflight(window, self.max_bw.value(), 100)
+    }
+
+    /// BBRIsTimeToGoDown: the bandwidth grows no more although the window is not what holds it.
+    fn is_time_to_go_down(&mut self, window: &Window, sample: &ModelSample<'_>) -> bool {
+        if sample.is_cwnd_limited && window.cwnd >= self.inflight_hi {
+            self.reset_full_bw();
+            self.full_bw = sample.rate.rate().unwrap_or(0);
+            return false;
+        }
+        self.full_bw_now
+    }
+
+    /// BBRInflightWithHeadroom.
+    pub(super) fn inflight_with_headroom(&self, window: &Window) -> u32 {
+        if self.inflight_hi == INFINITE {
+            return INFINITE;
+        }
+        let headroom = u64::from(self.inflight_hi) * HEADROOM / 100;
+        let headroom = u32::try_from(headroom).unwrap_or(0).max(window.mss);
+        self.inflight_hi.saturating_sub(headroom).max(min_pipe(window))
+    }
+
+    /// BBRStartProbeBW_DOWN.
+    pub(super) fn start_down(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
+        self.reset_congestion_signals();
+        self.probe_up_count = u32::MAX;
+        self.rounds_since_probe = rng.below(2);
+        self.probe_wait =
+            PROBE_WAIT + Duration::from_micros(u64::from(rng.below(PROBE_WAIT_RANDOM_US)));
+        self.cycle_at = sample.now;
+        self.ack_phase = AckPhase::ProbeStopping;
+        self.start_round(sample);
+        self.phase = Phase::Down;
+    }
+
+    /// BBRStartProbeBW_REFILL.
+    fn start_refill(&mut self, sample: &ModelSample<'_>) {
+        self.reset_lower_bounds();
+        self.probe_up_rounds = 0;
+        self.probe_up_acked = 0;
+        self.ack_phase = AckPhase::Refilling;
+        self.start_round(sample);
+        self.phase = Phase::Refill;
+    }
+
+    /// BBRStartProbeBW_UP.
+    fn start_up(&mut self, window: &Window, sample: &ModelSample<'_>) {
+        self.ack_phase = AckPhase::ProbeStarting;
+        self.start_round(sample);
+        self.reset_full_bw();
+        self.full_bw = sample.rate.rate().unwrap_or(0);
+        self.phase = Phase::Up;
+        self.raise_inflight_hi_slope(window);
+    }
+
+    /// BBRAdaptUpperBounds.
+    fn adapt_upper_bounds(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
+        if self.ack_phase == AckPhase::ProbeStarting && self.round_start {
+            self.ack_phase = AckPhase::ProbeFeedback;
+        }
+        if self.ack_phase == AckPhase::ProbeStopping && self.round_start {
+            // The last ACKs of the probe are in.
+            self.probing = false;
+            self.ack_phase = AckPhase::Init;
+            if self.is_probe_bw() && !sample.rate.is_app_limited {
+                self.max_bw.advance();
+            }
+        }
+        if self.probing && sample.marked {
+            self.handle_inflight_too_high(window, sample, sample.rate.tx_in_flight, rng);
+            return;
+        }
+        if is_inflight_too_high(sample.rate) && sample.rate.interval.is_some() {
+            if self.probing {
+                self.handle_inflight_too_high(window, sample, sample.rate.tx_in_flight, rng);
+            }
+            return;
+        }
+        if self.inflight_hi == INFINITE {
+            return;
+        }
+        // It went well: the bound is at least what was in flight.
+        self.inflight_hi = self.inflight_hi.max(sample.rate.tx_in_flight);
+        if self.phase == Phase::Up {
+            self.probe_inflight_hi_upward(window, sample);
+        }
+    }
+
+    /// BBRRaiseInflightHiSlope: twice as many segments each round.
+    fn raise_inflight_hi_slope(&mut self, window: &Window) {
+        let growth = 1u32 << self.probe_up_rounds;
+        self.probe_up_rounds = (self.probe_up_rounds + 1).min(PROBE_UP_ROUNDS_MAX);
+        self.probe_up_count = (window.cwnd / growth).max(1);
+    }
+
+    /// BBRProbeInflightHiUpward.
+    fn probe_inflight_hi_upward(&mut self, window: &Window, sample: &ModelSample<'_>) {
+        if !sample.is_cwnd_limited || window.cwnd < self.inflight_hi {
+            return;
+        }
+        self.probe_up_acked = self.probe_up_acked.saturating_add(sample.rate.newly_acked);
+        let steps = self.probe_up_acked / self.probe_up_count;
+        self.probe_up_acked -= steps * self.probe_up_count;
+        let growth = steps.saturating_mul(window.mss);
+        self.inflight_hi = self.inflight_hi.saturating_add(growth).min(INFINITE - 1);
+        if self.round_start {
+            self.raise_inflight_hi_slope(window);
+        }
+    }
+
+    /// BBRHandleInflightTooHigh: what the path could not hold becomes the bound.
+    fn handle_inflight_too_high(
+        &mut self,
+        window: &Window,
+        sample: &ModelSample<'_>,
+        tx_in_flight: u32,
+        rng: &mut Rng,
+    ) {
+        self.probing = false;
+        if !sample.rate.is_app_limited {
+            let floor = beta_bytes(self.target_inflight(window)).max(min_pipe(window));
+            self.inflight_hi = tx_in_flight.max(floor);
+        }
+        if self.phase == Phase::Up {
+            self.start_down(sample, rng);
+        }
+    }
+
+    /// BBRHandleLostPacket, for the first loss of this ACK that was one too many.
+    pub(super) fn on_losses(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
+        let Some(loss) = sample.excessive_loss.filter(|_| self.probing) else { return };
+        self.handle_inflight_too_high(window, sample, inflight_at_loss(&loss), rng);
+    }
+}
+
+impl LossSample {
+    /// More than 2 % of what was in flight with it was lost since it left.
+    pub(crate) fn is_excessive(&self) -> bool {
+        self.lost > self.tx_in_flight / LOSS_THRESH_DIVISOR
+    }
+}
+
+/// BBRInflightAtLoss: what was in flight when the losses crossed the limit, between two packets.
+pub(super) fn inflight_at_loss(loss: &LossSample) -> u32 {
+    let (flight, lost, len) =
+        (u64::from(loss.tx_in_flight), u64::from(loss.lost), u64::from(loss.len));
+    let before = flight.saturating_sub(len);
+    let lost_before = lost.saturating_sub(len);
+    let divisor = u64::from(LOSS_THRESH_DIVISOR);
+    // (before / 50 − lost before) / (1 − 1/50).
+    let prefix = before.saturating_sub(lost_before * divisor) / (divisor - 1);
+    u32::try_from(before + prefix).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,99 @@
+//! Startup and Drain: the window doubles until the bandwidth grows no more, then the queue this made is drained.
+//!
+//! draft-ietf-ccwg-bbr §5.3.1, §5.3.2.
+
+use super::{Bbr, Phase, signals::is_inflight_too_high};
+use crate::{
+    congestion::{ModelSample, window::Window},
+    rng::Rng,
+};
+
+/// BBR.StartupPacingGain in percent: 4 × ln 2, the smallest that doubles the delivery rate each round.
+pub(super) const PACING_GAIN: u64 = 277;
+
+/// BBR.DrainPacingGain in percent: the inverse of the window's gain of two.
+pub(super) const DRAIN_GAIN: u64 = 50;
+
+/// The bandwidth must grow by a quarter in a round to count as growing (BBR.StartupFullBwThreshold), in percent.
+const FULL_BW_GROWTH: u64 = 125;
+
+/// Rounds without that growth which say that the pipe is full (BBR.StartupFullBwCount).
+const FULL_BW_ROUNDS: u8 = 3;
+
+/// ACKs with losses in one round from which Startup ends, when more than 2 % was lost (BBRStartupFullLossCnt).
+const FULL_LOSS_EVENTS: u8 = 6;
+
+/// Rounds with marks in a row from which it ends.
+const FULL_MARKED_ROUNDS: u8 = 2;
+
+impl Bbr {
+    /// BBRResetFullBW.
+    pub(super) fn reset_full_bw(&mut self) {
+        self.full_bw = 0;
+        self.full_bw_count = 0;
+        self.full_bw_now = false;
+    }
+
+    /// BBRCheckFullBWReached.
+    pub(super) fn check_full_bw(&mut self, sample: &ModelSample<'_>) {
+        let Some(bw) = sample.rate.rate() else { return };
+        if self.full_bw_now || sample.rate.is_app_limited {
+            return;
+        }
+        if bw >= self.full_bw.saturating_mul(FULL_BW_GROWTH) / 100 {
+            self.reset_full_bw();
+            self.full_bw = bw;
+            return;
+        }
+        if !self.round_start {
+            return;
+        }
+        self.full_bw_count += 1;
+        self.full_bw_now = self.full_bw_count >= FULL_BW_ROUNDS;
+        self.full_bw_reached |= self.full_bw_now;
+    }
+
+    /// BBRCheckStartupDone.
+    pub(super) fn check_startup_done(&mut self, window: &Window, sample: &ModelSample<'_>) {
+        self.check_startup_congestion(window, sample);
+        if self.phase == Phase::Startup && self.full_bw_reached {
+            self.phase = Phase::Drain;
+        }
+    }
+
+    /// BBRCheckStartupHighLoss, and the same for marks: a queue that overflows is full, whatever the bandwidth says.
+    fn check_startup_congestion(&mut self, window: &Window, sample: &ModelSample<'_>) {
+        if self.full_bw_reached {
+            return;
+        }
+        if sample.rate.newly_lost > 0 {
+            self.loss_events = self.loss_events.saturating_add(1);
+        }
+        if !self.loss_round_start {
+            return;
+        }
+        let losses = sample.in_recovery
+            && self.loss_events >= FULL_LOSS_EVENTS
+            && is_inflight_too_high(sample.rate);
+        if losses || self.marked_rounds >= FULL_MARKED_ROUNDS {
+            self.full_bw_reached = true;
+            let bdp = self.bdp(window, self.max_bw.value(), 100);
+            self.inflight_hi = bdp.max(self.inflight_latest);
+        }
+        self.loss_events = 0;
+    }
+
+    /// BBRCheckDrainDone.
+    pub(super) fn check_drain_done(
+        &mut self,
+        window: &Window,
+        sample: &ModelSample<'_>,
+        rng: &mut Rng,
+    ) {
+        if self.phase == Phase::Drain
+            && sample.in_flight <= self.inflight(window, self.max_bw.value(), 100)
+        {
+            self.start_down(sample, rng);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The state machine, told what a path would tell it round by round.
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use super::{Bbr, INFINITE, INFINITE_BW, Phase, probe_bw::inflight_at_loss, signals::MaxBw};
+use crate::{
+    congestion::{LossSample, ModelSample, SSTHRESH_INFINITE, window::Window},
+    delivery_rate::RateSample,
+    rng::Rng,
+    seq::SeqNum,
+};
+
+const MSS: u32 = 1000;
+const RTT: Duration = Duration::from_millis(20);
+
+/// A path of a fixed bandwidth and round trip, seen once per round.
+struct Path {
+    bbr: Bbr,
+    window: Window,
+    rng: Rng,
+    now: Instant,
+    delivered: u64,
+    /// Bytes per second the path can carry.
+    capacity: u64,
+    rtt: Duration,
+}
+
+impl Path {
+    fn new(capacity: u64) -> Self {
+        Self {
+            bbr: Bbr::new(),
+            window: Window {
+                cwnd: 10 * MSS,
+                ssthresh: SSTHRESH_INFINITE,
+                mss: MSS,
+                cwnd_max: 1 << 30,
+            },
+            rng: Rng::new(1),
+            now: Instant::from_secs(1000),
+            delivered: 0,
+            capacity,
+            rtt: RTT,
+        }
+    }
+
+    /// What the path carries in a round trip.
+    fn bdp(&self) -> u32 {
+        u32::try_from(u128::from(self.capacity) * self.rtt.as_nanos() / 1_000_000_000).unwrap()
+    }
+
+    /// One round trip in which a full window was sent at the pace; a twentieth of it is lost when `lossy`.
+    fn round(&mut self, lossy: bool) {
+        self.round_with(|sample, flight| {
+            if lossy {
+                sample.newly_lost = flight / 20;
+                sample.lost = flight / 20;
+            }
+        });
+    }
+
+    fn round_with(&mut self, change: impl FnOnce(&mut RateSample, u32)) {
+        let pace = self.bbr.pacing_rate().unwrap_or(u64::MAX);
+        let asked = u64::from(self.window.cwnd) * 1_000_000 / super::micros(self.rtt);
+        let rate = asked.min(pace).min(self.capacity);
+        let flight = self.window.cwnd;
+        let delivered = u32::try_from(rate * super::micros(self.rtt) / 1_000_000).unwrap();
+        let prior_delivered = self.delivered;
+        self.now += self.rtt;
+        self.delivered += u64::from(delivered);
+        let mut sample = RateSample {
+            delivered,
+            interval: Some(self.rtt),
+            prior_delivered,
+            newly_acked: delivered,
+            tx_in_flight: flight,
+            ..RateSample::default()
+        };
+        change(&mut sample, flight);
+        // Startup leaves a queue, whose end nobody has to wait for here.
+        let queue = self.bbr.phase == Phase::Startup;
+        self.ack(&sample, if queue { flight } else { flight.min(self.bdp()) });
+    }
+
+    fn ack(&mut self, rate: &RateSample, in_flight: u32) {
+        let sample = ModelSample {
+            now: self.now,
+            rate,
+            delivered: self.delivered,
+            rtt: Some(self.rtt),
+            srtt: Some(self.rtt),
+            in_flight,
+            marked: false,
+            in_recovery: rate.newly_lost > 0,
+            is_cwnd_limited: true,
+            excessive_loss: None,
+            initial_window: 10 * MSS,
+            snd_una: SeqNum(0),
+            snd_nxt: SeqNum(0),
+        };
+        self.bbr.on_ack(&mut self.window, &sample, &mut self.rng);
+    }
+
+    fn run_until(&mut self, rounds_max: u32, phase: Phase) -> u32 {
+        for round in 0..rounds_max {
+            if self.bbr.phase == phase {
+                return round;
+            }
+            self.round(false);
+        }
+        panic!("{phase:?} not reached in {rounds_max} rounds: {:?}", self.bbr);
+    }
+}
+
+#[test]
+fn startup_doubles_until_the_bandwidth_grows_no_more_and_then_drains() {
+    let mut path = Path::new(12_500_000);
+    let rounds = path.run_until(20, Phase::Drain);
+    // From 10 segments to 250 in five doublings, and three rounds to be sure.
+    assert!((7..=11).contains(&rounds), "{rounds}");
+    assert_eq!(path.bbr.max_bw.value(), 12_500_000);
+    assert_eq!(path.bbr.min_rtt, RTT);
+    path.round(false);
+    assert!(path.bbr.is_probe_bw());
+}
+
+#[test]
+fn the_pace_is_the_bandwidth_within_the_gains() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    path.round(false);
+    assert_eq!(path.bbr.pacing_rate(), Some(12_375_000), "a hundredth below it");
+    let bdp = path.bdp();
+    assert!((bdp..=3 * bdp).contains(&path.window.cwnd), "{} of {bdp}", path.window.cwnd);
+}
+
+#[test]
+fn the_cycle_goes_round_and_finds_new_bandwidth() {
+    let mut path = Path::new(1_250_000);
+    path.run_until(30, Phase::Cruise);
+    path.run_until(400, Phase::Refill);
+    path.run_until(10, Phase::Up);
+    path.capacity = 2_500_000;
+    for _ in 0..400 {
+        path.round(false);
+    }
+    assert_eq!(path.bbr.max_bw.value(), 2_500_000);
+}
+
+#[test]
+fn a_narrower_path_is_believed_after_two_probes() {
+    let mut path = Path::new(2_500_000);
+    path.run_until(30, Phase::Cruise);
+    path.capacity = 1_250_000;
+    for _ in 0..800 {
+        path.round(false);
+    }
+    // A cycle that ended without a probe leaves what cruising shows: the margin below it.
+    let bw = path.bbr.max_bw.value();
+    assert!((1_225_000..=1_250_000).contains(&bw), "{bw}");
+}
+
+#[test]
+fn the_round_trip_is_measured_with_a_small_flight_every_five_seconds() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    // Somebody else's queue hides the round trip.
+    path.rtt = RTT * 2;
+    let before = path.now;
+    path.run_until(300, Phase::ProbeRtt);
+    let waited = path.now - before;
+    assert!(waited < Duration::from_secs(6), "{waited:?}");
+    let cwnd = path.window.cwnd;
+    let mut rounds = 0;
+    while path.bbr.phase == Phase::ProbeRtt {
+        path.round(false);
+        rounds += 1;
+        let small = path.window.cwnd <= cwnd.max(path.bdp());
+        assert!(small || path.bbr.phase != Phase::ProbeRtt);
+        assert!(rounds < 20, "ProbeRTT ends");
+    }
+    assert!(rounds >= 5, "200 ms");
+    assert_eq!(path.bbr.phase, Phase::Cruise);
+}
+
+#[test]
+fn losses_between_probes_lower_the_bounds_and_a_probe_forgets_them() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    path.round(false);
+    path.round(true);
+    path.round(true);
+    assert!(path.bbr.bw_lo < INFINITE_BW && path.bbr.inflight_lo < INFINITE);
+    assert!(path.window.cwnd <= path.bbr.inflight_lo.max(4 * MSS));
+    path.run_until(400, Phase::Refill);
+    assert_eq!((path.bbr.bw_lo, path.bbr.inflight_lo), (INFINITE_BW, INFINITE));
+}
+
+#[test]
+fn a_probe_that_loses_too_much_bounds_the_flight() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    path.run_until(400, Phase::Up);
+    assert!(path.bbr.probing);
+    path.round(true);
+    assert_ne!(path.bbr.phase, Phase::Up);
+    assert!(!path.bbr.probing);
+    assert!(path.bbr.inflight_hi < INFINITE);
+    let headroom = path.bbr.inflight_with_headroom(&path.window);
+    assert!(headroom < path.bbr.inflight_hi, "others find room");
+}
+
+#[test]
+fn startup_ends_when_a_queue_overflows() {
+    let mut path = Path::new(u64::from(u32::MAX));
+    for _ in 0..3 {
+        path.round(false);
+    }
+    for _ in 0..5 {
+        // ACKs of the same round, each with a loss.
+        let lossy = RateSample { newly_lost: MSS, ..RateSample::default() };
+        path.ack(&lossy, 10 * MSS);
+    }
+    path.round(true);
+    assert!(path.bbr.full_bw_reached);
+    assert!(path.bbr.inflight_hi < INFINITE);
+}
+
+#[test]
+fn marks_in_two_rounds_end_startup() {
+    let mut path = Path::new(u64::from(u32::MAX));
+    for _ in 0..3 {
+        path.round(false);
+    }
+    for _ in 0..3 {
+        path.bbr.mark_in_round = true;
+        path.round(false);
+    }
+    assert!(path.bbr.full_bw_reached);
+}
+
+#[test]
+fn a_timeout_is_a_segment_and_recovery_gives_the_window_back() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    let before = path.window.cwnd;
+    path.bbr.on_rto(&path.window);
+    path.window.set_cwnd(MSS);
+    path.bbr.on_recovered(&mut path.window);
+    assert_eq!(path.window.cwnd, before);
+}
+
+#[test]
+fn after_idling_the_pace_is_that_of_the_path() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(400, Phase::Cruise);
+    path.run_until(400, Phase::Up);
+    path.bbr.on_restart(&mut path.window, path.now + RTT * 100, true);
+    assert_eq!(path.bbr.pacing_rate(), Some(12_375_000));
+    assert!(path.bbr.idle_restart);
+    path.round(false);
+    assert!(!path.bbr.idle_restart);
+}
+
+#[test]
+fn what_the_application_limits_lowers_no_estimate() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    for _ in 0..1000 {
+        path.round_with(|sample, _| {
+            sample.is_app_limited = true;
+            sample.delivered = MSS;
+        });
+    }
+    assert_eq!(path.bbr.max_bw.value(), 12_500_000);
+}
+
+#[test]
+fn two_cycles_of_bandwidth_are_remembered() {
+    let mut filter = MaxBw::default();
+    filter.on_sample(10);
+    filter.advance();
+    filter.on_sample(5);
+    assert_eq!(filter.value(), 10);
+    filter.advance();
+    assert_eq!(filter.value(), 5);
+    filter.advance();
+    assert_eq!(filter.value(), 5, "a cycle without a sample is none");
+}
+
+#[test]
+fn the_flight_at_a_loss_is_where_two_percent_were_reached() {
+    // 100 segments in flight, the 100th is the fourth to be lost: two too many.
+    let loss = LossSample { tx_in_flight: 100 * MSS, lost: 4 * MSS, len: MSS };
+    assert!(loss.is_excessive());
+    assert_eq!(inflight_at_loss(&loss), 99 * MSS, "too many before it already");
+    let loss = LossSample { tx_in_flight: 100 * MSS, lost: 20 * MSS, len: 20 * MSS };
+    // Of the last twenty, as many as make it 2 % in all: 80 and 1.6 of 0.98.
+    assert_eq!(inflight_at_loss(&loss), 80 * MSS + 1632);
+    assert!(!LossSample { tx_in_flight: 100 * MSS, lost: 2 * MSS, len: MSS }.is_excessive());
+}

@@ -1,0 +1,133 @@
+//! DCTCP: the window falls by as much as the share of bytes that were marked.
+//!
+//! RFC 8257; Linux: tcp_dctcp.c. For networks whose routers mark ECN-capable packets as soon as a queue builds up; on the
+//! open internet it takes more than its share.
+//!
+//! Between marks it grows as Reno does. The receiver's half, which tells marks exactly, is `ecn`.
+
+use super::{reno::Reno, window::Window};
+use crate::seq::SeqNum;
+
+/// α = 1.
+const ALPHA_ONE: u32 = 1 << 20;
+
+/// g = 1/16: the weight of the newest window in α (RFC 8257 §4.2; Linux `dctcp_shift_g`).
+const GAIN_SHIFT: u32 = 4;
+
+/// Names as in RFC 8257 §3.3.
+#[derive(Clone, Debug)]
+pub(super) struct Dctcp {
+    reno: Reno,
+    /// DCTCP.Alpha × 2^20. Begins at 1: a first mark counts as a loss does.
+    alpha: u32,
+    /// DCTCP.BytesAcked: bytes delivered in this window of observation.
+    delivered: u32,
+    /// DCTCP.BytesMarked.
+    marked: u32,
+    /// DCTCP.WindowEnd.
+    window_end: Option<SeqNum>,
+}
+
+impl Default for Dctcp {
+    fn default() -> Self {
+        Self { reno: Reno::default(), alpha: ALPHA_ONE, delivered: 0, marked: 0, window_end: None }
+    }
+}
+
+impl Dctcp {
+    /// An ACK delivered bytes, `marked` when it echoes a mark: once per window α follows (RFC 8257 §3.3).
+    pub(super) fn on_delivered(
+        &mut self,
+        delivered: u32,
+        marked: bool,
+        snd_una: SeqNum,
+        snd_nxt: SeqNum,
+    ) {
+        self.delivered = self.delivered.saturating_add(delivered);
+        if marked {
+            self.marked = self.marked.saturating_add(delivered);
+        }
+        let end = *self.window_end.get_or_insert(snd_nxt);
+        if !snd_una.gt(end) || self.delivered == 0 {
+            return;
+        }
+        let share = u64::from(self.marked) * u64::from(ALPHA_ONE) / u64::from(self.delivered);
+        let share = u32::try_from(share).unwrap_or(ALPHA_ONE) >> GAIN_SHIFT;
+        // What is left of α below one part of the gain would never go: it does.
+        let fall = (self.alpha >> GAIN_SHIFT).max(u32::from(self.alpha > 0));
+        self.alpha = (self.alpha - fall + share).min(ALPHA_ONE);
+        (self.delivered, self.marked) = (0, 0);
+        self.window_end = Some(snd_nxt);
+    }
+
+    pub(super) fn avoid(&mut self, window: &mut Window, acked: u32) {
+        self.reno.avoid(window, acked);
+    }
+
+    /// cwnd × (1 − α / 2) (RFC 8257 §3.3, step 9).
+    pub(super) fn on_mark(&self, window: &Window) -> u32 {
+        let fall = u64::from(window.cwnd) * u64::from(self.alpha) / u64::from(2 * ALPHA_ONE);
+        window.cwnd - u32::try_from(fall).unwrap_or(window.cwnd)
+    }
+
+    /// A loss is a loss (RFC 8257 §3.5).
+    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
+        self.reno.on_loss(window, in_flight)
+    }
+
+    pub(super) fn on_rto(&mut self) {
+        self.reno.on_rto();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    fn window(segments: u32) -> Window {
+        Window { cwnd: segments * MSS, ssthresh: segments * MSS, mss: MSS, cwnd_max: 1 << 30 }
+    }
+
+    /// A window of ten segments of which `marked` come back with a mark.
+    fn round(dctcp: &mut Dctcp, number: u32, marked: u32) {
+        for index in 1..=10 {
+            let una = SeqNum((number * 10 + index) * MSS);
+            dctcp.on_delivered(MSS, index <= marked, una, una + 10 * MSS);
+        }
+    }
+
+    #[test]
+    fn the_first_mark_halves_the_window() {
+        assert_eq!(Dctcp::default().on_mark(&window(100)), 50 * MSS);
+    }
+
+    #[test]
+    fn alpha_follows_the_share_of_marked_bytes() {
+        let mut dctcp = Dctcp::default();
+        for number in 0..200 {
+            round(&mut dctcp, number, 2);
+        }
+        let fifth = ALPHA_ONE / 5;
+        assert!(dctcp.alpha.abs_diff(fifth) < ALPHA_ONE / 50, "{}", dctcp.alpha);
+        let ssthresh = dctcp.on_mark(&window(100));
+        assert!((88 * MSS..92 * MSS).contains(&ssthresh), "{ssthresh}: a tenth less");
+    }
+
+    #[test]
+    fn without_marks_alpha_goes_to_nothing() {
+        let mut dctcp = Dctcp::default();
+        for number in 0..1000 {
+            round(&mut dctcp, number, 0);
+        }
+        assert_eq!(dctcp.alpha, 0);
+        assert_eq!(dctcp.on_mark(&window(100)), 100 * MSS);
+    }
+
+    #[test]
+    fn a_loss_halves_whatever_alpha_is() {
+        let mut dctcp = Dctcp { alpha: 0, ..Dctcp::default() };
+        assert_eq!(dctcp.on_loss(&window(100), 100 * MSS), 50 * MSS);
+    }
+}

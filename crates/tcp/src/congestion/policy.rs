@@ -1,0 +1,93 @@
+//! What one algorithm decides, behind one `match` each.
+//!
+//! Above: `congestion`, which does for every algorithm what all have in common. Linux: struct tcp_congestion_ops.
+//!
+//! A closed enum: another algorithm adds a variant, its file beside `reno.rs`, and an arm here.
+
+use alloc::boxed::Box;
+
+use super::{
+    AckSample, Algorithm, bbr::Bbr, cubic::Cubic, dctcp::Dctcp, reno::Reno, window::Window,
+};
+
+/// The algorithm's own state.
+#[derive(Clone, Debug)]
+pub(super) enum Policy {
+    Cubic(Cubic),
+    Reno(Reno),
+    /// Large, and only of connections that chose it.
+    Bbr(Box<Bbr>),
+    Dctcp(Dctcp),
+}
+
+impl Policy {
+    pub(super) fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Cubic => Self::Cubic(Cubic::default()),
+            Algorithm::Reno => Self::Reno(Reno::default()),
+            Algorithm::Bbr => Self::Bbr(Box::new(Bbr::new())),
+            Algorithm::Dctcp => Self::Dctcp(Dctcp::default()),
+        }
+    }
+
+    pub(super) const fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Cubic(_) => Algorithm::Cubic,
+            Self::Reno(_) => Algorithm::Reno,
+            Self::Bbr(_) => Algorithm::Bbr,
+            Self::Dctcp(_) => Algorithm::Dctcp,
+        }
+    }
+
+    /// The model, of an algorithm that steers by one: it sets the window itself, with every ACK.
+    pub(super) fn model(&mut self) -> Option<&mut Bbr> {
+        match self {
+            Self::Bbr(bbr) => Some(bbr),
+            _ => None,
+        }
+    }
+
+    /// Congestion avoidance: `counted` bytes were acknowledged.
+    pub(super) fn avoid(&mut self, window: &mut Window, counted: u32, sample: &AckSample) {
+        match self {
+            Self::Cubic(cubic) => cubic.avoid(window, counted, sample),
+            Self::Reno(reno) => reno.avoid(window, counted),
+            Self::Dctcp(dctcp) => dctcp.avoid(window, counted),
+            Self::Bbr(_) => {}
+        }
+    }
+
+    /// A loss: the new `ssthresh`.
+    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
+        match self {
+            Self::Cubic(cubic) => cubic.on_loss(window, in_flight),
+            Self::Reno(reno) => reno.on_loss(window, in_flight),
+            Self::Dctcp(dctcp) => dctcp.on_loss(window, in_flight),
+            Self::Bbr(_) => window.ssthresh,
+        }
+    }
+
+    /// A congestion mark: the new `ssthresh`. The same as for a loss (RFC 3168 §6.1.2), except where marks are counted.
+    pub(super) fn on_mark(&mut self, window: &Window, in_flight: u32) -> u32 {
+        match self {
+            Self::Dctcp(dctcp) => dctcp.on_mark(window),
+            _ => self.on_loss(window, in_flight),
+        }
+    }
+
+    pub(super) fn on_rto(&mut self) {
+        match self {
+            Self::Cubic(cubic) => cubic.on_rto(),
+            Self::Reno(reno) => reno.on_rto(),
+            Self::Dctcp(dctcp) => dctcp.on_rto(),
+            Self::Bbr(_) => {}
+        }
+    }
+
+    /// The window is not used: what depends on time waits.
+    pub(super) fn pause(&mut self, now: pkt::Instant) {
+        if let Self::Cubic(cubic) = self {
+            cubic.pause(now);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the rest of the engine tells congestion control.
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use super::Algorithm;
+use crate::{delivery_rate::RateSample, seq::SeqNum};
+
+/// What a connection's window starts from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionConfig {
+    /// Which algorithm.
+    pub algorithm: Algorithm,
+    /// Initial window in segments. 10: RFC 6928, Linux TCP_INIT_CWND.
+    ///
+    /// Differs from RFC 6928: no cap of 14,600 bytes, because Linux has none and ten large segments
+    /// on a path with a large MTU are no more of a burst to it.
+    pub initial_window_segments: u32,
+    /// Bytes of one acknowledgment that slow start counts, in segments. `u32::MAX`: all.
+    ///
+    /// Differs from RFC 3465 (L = 2) as Linux does: receivers that merge segments acknowledge
+    /// dozens at once, and counting two of them would make slow start slower the better the
+    /// receiver is.
+    pub slow_start_limit_segments: u32,
+    /// The window grows no further, in bytes (Linux: snd_cwnd_clamp).
+    pub cwnd_max_bytes: u32,
+}
+
+impl Default for CongestionConfig {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::default(),
+            initial_window_segments: 10,
+            slow_start_limit_segments: u32::MAX,
+            // No window announced by a peer can exceed 2^30 (RFC 7323 §2.3).
+            cwnd_max_bytes: 1 << 30,
+        }
+    }
+}
+
+/// An acknowledgment of new data.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSample {
+    /// When it arrived.
+    pub now: Instant,
+    /// Bytes it newly acknowledged.
+    pub acked_bytes: u32,
+    /// Round-trip time it measured, if it did.
+    pub rtt: Option<Duration>,
+    /// SND.UNA after it.
+    pub snd_una: SeqNum,
+    /// SND.NXT: a round of growth ends when `snd_una` passes the value noted at its start.
+    pub snd_nxt: SeqNum,
+}
+
+/// What every acknowledgment tells an algorithm that steers by more than losses, whatever recovery is doing.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelSample<'a> {
+    /// When it arrived.
+    pub now: Instant,
+    /// What was delivered and lost, and how fast.
+    pub rate: &'a RateSample,
+    /// C.delivered: bytes delivered in the life of the connection, this acknowledgment included.
+    pub delivered: u64,
+    /// Round-trip time it measured, if it did.
+    pub rtt: Option<Duration>,
+    /// Smoothed round-trip time, once there is one.
+    pub srtt: Option<Duration>,
+    /// Bytes in flight after it.
+    pub in_flight: u32,
+    /// It echoes a congestion mark.
+    pub marked: bool,
+    /// Fast or timeout recovery runs.
+    pub in_recovery: bool,
+    /// The window was what limited the connection in this round.
+    pub is_cwnd_limited: bool,
+    /// The first loss since the acknowledgment before that was one too many.
+    pub excessive_loss: Option<LossSample>,
+    /// The window of a fresh connection, bytes.
+    pub initial_window: u32,
+    /// SND.UNA after it.
+    pub snd_una: SeqNum,
+    /// SND.NXT.
+    pub snd_nxt: SeqNum,
+}
+
+/// A transmission that was found lost.
+#[derive(Clone, Copy, Debug)]
+pub struct LossSample {
+    /// Bytes in flight when it had left.
+    pub tx_in_flight: u32,
+    /// Bytes found lost since then, its own included.
+    pub lost: u32,
+    /// Its own.
+    pub len: u32,
+}
+
+/// What output did in one run.
+#[derive(Clone, Copy, Debug)]
+pub struct SendSample {
+    /// When.
+    pub now: Instant,
+    /// Bytes in flight after it.
+    pub in_flight: u32,
+    /// The congestion window, and nothing else, kept more from being sent.
+    pub cwnd_limited: bool,
+    /// SND.UNA.
+    pub snd_una: SeqNum,
+    /// SND.NXT after it.
+    pub snd_nxt: SeqNum,
+    /// The time-out: how long an unused window stays trusted. `Duration::MAX` trusts it for ever,
+    /// as `net.ipv4.tcp_slow_start_after_idle` = 0 asks.
+    pub rto: Duration,
+}

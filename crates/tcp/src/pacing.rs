@@ -1,0 +1,147 @@
+//! Pacing: how fast segments leave, and how large one packet is at that pace.
+//!
+//! Above: `output` and `retransmit` ask before they send; `input::ack` sets the rate. Linux: tcp_update_pacing_rate,
+//! tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
+//!
+//! Every connection has a rate: of an algorithm that models the path its own, of the others twice the window per round trip in
+//! slow start and 1.2 times of it later. It decides how much one packet carries (a millisecond's worth), and stands in
+//! `TCP_INFO`. Packets are held back to it only when the algorithm needs that or `SO_MAX_PACING_RATE` asks for it: then
+//! each transmission says when the next may follow, and a timer waits for it. Every packet carries its departure time
+//! in its metadata, for a queue below TCP that holds packets itself.
+//!
+//! Not here: which rate a model wants (`congestion`).
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{cx::Cx, tcb::Tcb};
+
+/// No pace.
+const UNLIMITED: u64 = u64::MAX;
+
+/// How much a late timer may make up for.
+///
+/// Differs from Linux, which gives half a packet and has timers of a microsecond: the wheel that calls us ticks once a
+/// millisecond, so that what was due meanwhile leaves together.
+const CATCH_UP: Duration = Duration::from_millis(2);
+
+/// Segments at the start of a connection that are not paced (Linux: the first ten): the peer waits for them.
+const UNPACED_SEGMENTS: u64 = 10;
+
+/// A packet carries what leaves in 2^-10 s (Linux `sk_pacing_shift`).
+const BURST_SHIFT: u32 = 10;
+
+/// Below this pace a model's packets are single segments (Linux `bbr_min_tso_rate`): 1.2 Mbit/s in bytes per second.
+const SINGLE_SEGMENT_RATE: u64 = 150_000;
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub(crate) struct Pacing {
+    /// Linux `sk_pacing_rate`: bytes per second.
+    rate: u64,
+    /// `SO_MAX_PACING_RATE`, bytes per second.
+    max_rate: u64,
+    /// When the next transmission may leave (Linux `tcp_wstamp_ns`).
+    next_at: Instant,
+}
+
+impl Pacing {
+    pub(crate) const fn new() -> Self {
+        Self { rate: UNLIMITED, max_rate: UNLIMITED, next_at: Instant::ZERO }
+    }
+
+    /// Bytes per second; `None` without a limit.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        (self.rate != UNLIMITED).then_some(self.rate)
+    }
+
+    /// `SO_MAX_PACING_RATE`.
+    pub(crate) fn max_rate(&self) -> Option<u64> {
+        (self.max_rate != UNLIMITED).then_some(self.max_rate)
+    }
+
+    pub(crate) fn set_max_rate(&mut self, bytes_per_second: Option<u64>) {
+        self.max_rate = bytes_per_second.unwrap_or(UNLIMITED);
+        self.rate = self.rate.min(self.max_rate);
+    }
+
+    fn set_rate(&mut self, rate: u64) {
+        self.rate = rate.min(self.max_rate).max(1);
+    }
+
+    /// When what is sent at `now` departs.
+    pub(crate) fn departure(&self, now: Instant) -> Instant {
+        self.next_at.max(now)
+    }
+
+    /// `bytes` leave: the next ones follow when these are through.
+    fn advance(&mut self, now: Instant, bytes: u32) {
+        let ns = u64::from(bytes).saturating_mul(1_000_000_000) / self.rate;
+        self.next_at = self.next_at.max(now - CATCH_UP) + Duration::from_nanos(ns);
+    }
+}
+
+/// An ACK may have changed the round trip, the window or the model: the rate follows.
+pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
+    if tcb.congestion.algorithm().needs_pacing() {
+        if let Some(rate) = tcb.congestion.pacing_rate() {
+            tcb.pacing.set_rate(rate);
+        }
+        return;
+    }
+    let Some(srtt) = tcb.rtt.srtt() else { return };
+    let srtt_us = u64::try_from(srtt.as_micros()).unwrap_or(u64::MAX).max(1);
+    let cwnd = tcb.congestion.cwnd();
+    // Below half of the threshold the next round trip doubles the window; above it the pace must not overshoot.
+    let ratio = if cwnd < tcb.congestion.ssthresh() / 2 {
+        cx.config.tcp_pacing_ss_ratio
+    } else {
+        cx.config.tcp_pacing_ca_ratio
+    };
+    let flight = u64::from(cwnd.max(tcb.snd_nxt.since(tcb.snd_una)));
+    tcb.pacing.set_rate(flight * u64::from(ratio) * 10_000 / srtt_us);
+}
+
+/// Packets are held back to the pace.
+pub(crate) fn is_needed(tcb: &Tcb) -> bool {
+    tcb.pacing.max_rate != UNLIMITED || tcb.congestion.algorithm().needs_pacing()
+}
+
+/// Whether a packet may leave now. If not, a timer waits for its moment.
+pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+    if tcb.pacing.next_at <= cx.now || !is_needed(tcb) {
+        return true;
+    }
+    tcb.timers.arm_pacing(tcb.pacing.next_at);
+    false
+}
+
+/// `bytes` of payload were handed down.
+pub(crate) fn on_transmit(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
+    if tcb.pacing.rate == UNLIMITED || bytes == 0 || !is_needed(tcb) {
+        return;
+    }
+    let sent = tcb.totals.bytes_sent + tcb.totals.bytes_retrans;
+    if sent >= UNPACED_SEGMENTS * u64::from(tcb.mss.effective()) {
+        tcb.pacing.advance(cx.now, bytes);
+    }
+}
+
+/// Payload bytes of one packet: what leaves in a millisecond, more where the round trip is shorter than that, because there
+/// bursts harm nobody; a multiple of the segment size (Linux: tcp_tso_autosize).
+pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
+    let (largest, mss) = (tcb.mss.transmit_max(), tcb.mss.effective());
+    if largest == mss || tcb.pacing.rate == UNLIMITED {
+        return largest;
+    }
+    let mut bytes = tcb.pacing.rate >> BURST_SHIFT;
+    if let Some(min_rtt) = tcb.rtt.min_rtt() {
+        let halvings = (min_rtt.as_micros() >> cx.config.tcp_tso_rtt_log.min(63)).min(63);
+        bytes += u64::from(largest) >> halvings;
+    }
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(largest);
+    let slow = tcb.congestion.algorithm().needs_pacing() && tcb.pacing.rate < SINGLE_SEGMENT_RATE;
+    let segments_min = if slow { 1 } else { u32::from(cx.config.tcp_min_tso_segs.max(1)) };
+    (bytes / mss).max(segments_min).saturating_mul(mss).min(largest)
+}

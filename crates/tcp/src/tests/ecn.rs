@@ -1,0 +1,264 @@
+//! ECN: who agrees, what is capable, one answer per window, and paths that write into the bits.
+
+use core::time::Duration;
+
+use pkt::Ecn;
+
+use super::net::{EcnPath, Net, Side};
+use super::stress::transfer;
+use crate::{Algorithm, Counter, Flags, State};
+
+const SETUP: Flags = Flags::ECE.union(Flags::CWR);
+
+/// Two hosts whose `tcp_ecn` is this, not connected yet.
+fn hosts(a: u8, b: u8) -> Net {
+    let mut net = Net::new(7);
+    net.host(Side::A).config.tcp_ecn = a;
+    net.host(Side::B).config.tcp_ecn = b;
+    net
+}
+
+fn agreed(net: &mut Net) -> (bool, bool) {
+    (net.tcb(Side::A).info().ecn, net.tcb(Side::B).info().ecn)
+}
+
+/// Both ends agreed, and a window of some tens of segments is known to fit.
+fn warm(seed: u64) -> Net {
+    let mut net = Net::new(seed);
+    for side in [Side::A, Side::B] {
+        net.host(side).config.tcp_ecn = 1;
+    }
+    net.open();
+    for _ in 0..6 {
+        net.send(Side::A, &[1; 30_000]);
+        net.run_for(Duration::from_millis(100));
+        net.recv(Side::B);
+    }
+    net
+}
+
+#[test]
+fn it_is_agreed_on_when_one_side_asks_and_the_other_takes_it() {
+    for (a, b, expected) in
+        [(1, 1, true), (1, 2, true), (1, 0, false), (2, 1, false), (0, 2, false)]
+    {
+        let mut net = hosts(a, b);
+        net.open();
+        assert_eq!(agreed(&mut net), (expected, expected), "tcp_ecn {a} and {b}");
+        let (syn, syn_ack) = (&net.log[0], &net.log[1]);
+        assert_eq!(syn.header.flags & SETUP == SETUP, a == 1);
+        assert_eq!(
+            syn_ack.header.flags & SETUP,
+            if expected { Flags::ECE } else { Flags::empty() }
+        );
+        assert!(net.log.iter().all(|sent| sent.ecn == Ecn::NotEct), "no SYN is capable");
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn only_new_data_is_capable() {
+    let mut net = warm(1);
+    let from = net.log.len();
+    net.drop_segments(&[3, 4]);
+    net.send(Side::A, &[1; 30_000]);
+    net.run_for(Duration::from_secs(1));
+    let mut highest = None;
+    for sent in &net.log[from..] {
+        let end = sent.header.seq + sent.len;
+        let new = sent.len > 0 && highest.is_none_or(|highest| end.gt(highest));
+        assert_eq!(sent.ecn == Ecn::Ect0, new, "{}", sent.header);
+        if sent.from == Side::A && new {
+            highest = Some(end);
+        }
+    }
+    net.finish_clean();
+}
+
+#[test]
+fn a_mark_lowers_the_window_once_and_is_echoed_until_the_sender_says_so() {
+    let mut net = warm(2);
+    let before = net.tcb(Side::A).info().cwnd;
+    let from = net.log.len();
+    // Everything of this flight is marked: one window, one reduction.
+    net.ecn.mark = 1000;
+    net.send(Side::A, &[1; 20_000]);
+    net.ecn.mark = 0;
+    net.run_for(Duration::from_millis(30));
+    let after = net.tcb(Side::A).info().cwnd;
+    assert!(after < before, "{after} of {before}");
+    let ssthresh = net.tcb(Side::A).info().ssthresh;
+    net.send(Side::A, &[1; 20_000]);
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.tcb(Side::A).info().ssthresh, ssthresh, "reduced once");
+    let data = net.sent_by(Side::A, from);
+    let told: std::vec::Vec<_> = data.iter().filter(|sent| sent.header.has(Flags::CWR)).collect();
+    assert_eq!(told.len(), 1, "told once");
+    let told_at = told[0].at;
+    for ack in net.sent_by(Side::B, from) {
+        let heard = ack.at > told_at + Duration::from_millis(10);
+        assert!(!heard || !ack.header.has(Flags::ECE), "no echo after CWR");
+    }
+    let echoes = net.sent_by(Side::B, from).iter().filter(|ack| ack.header.has(Flags::ECE)).count();
+    assert!(echoes > 2, "every ACK until then");
+    assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
+    assert!(net.count(Side::A, Counter::TcpExtTCPDeliveredCE) > 0);
+    net.finish_clean();
+}
+
+#[test]
+fn only_the_first_segment_of_a_superframe_says_that_the_window_fell() {
+    let mut net = hosts(1, 1);
+    net.host(Side::A).path.gso_bytes_max = 65_536;
+    net.host(Side::A).config.tcp_tso_rtt_log = 63;
+    net.open();
+    net.ecn.mark = 1000;
+    net.send(Side::A, &[1; 10_000]);
+    net.ecn.mark = 0;
+    net.run_for(Duration::from_millis(100));
+    net.send(Side::A, &[1; 10_000]);
+    net.run_for(Duration::from_millis(100));
+    let told: std::vec::Vec<_> =
+        net.log.iter().filter(|sent| sent.len > 0 && sent.header.has(Flags::CWR)).collect();
+    assert_eq!(told.len(), 1);
+    assert!(told[0].gso.segs > 1 && told[0].gso.ecn, "{:?}", told[0].gso);
+    net.finish_clean();
+}
+
+#[test]
+fn a_lost_window_says_that_it_fell() {
+    let mut net = warm(3);
+    let from = net.log.len();
+    net.drop_segments(&[2]);
+    net.send(Side::A, &[1; 40_000]);
+    net.run_for(Duration::from_secs(1));
+    let told = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
+    assert_eq!(told, 0, "nothing new was left to send");
+    net.send(Side::A, &[1; 3000]);
+    net.run_for(Duration::from_secs(1));
+    let told = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
+    assert_eq!(told, 1);
+    net.finish_clean();
+}
+
+#[test]
+fn a_syn_that_is_not_answered_asks_no_more() {
+    for fallback in [true, false] {
+        let mut net = hosts(1, 1);
+        net.host(Side::A).config.tcp_ecn_fallback = fallback;
+        net.drop_segments(&[0]);
+        net.open();
+        let again = net.sent_by(Side::A, 0)[1];
+        assert_eq!(again.header.flags & SETUP == SETUP, !fallback);
+        assert_eq!(agreed(&mut net), (!fallback, !fallback));
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn a_reflection_of_our_own_bits_is_no_agreement() {
+    let mut net = hosts(1, 1);
+    net.connect(Side::A);
+    net.lose_in_flight();
+    let iss = net.tcb(Side::A).snd_una;
+    let mut syn_ack = net.forge(Side::A);
+    syn_ack.flags = Flags::SYN | Flags::ACK | SETUP;
+    syn_ack.ack = iss + 1;
+    syn_ack.window = 60_000;
+    net.inject(Side::A, &syn_ack, &[]);
+    assert_eq!(net.state(Side::A), State::Established);
+    assert!(!net.tcb(Side::A).info().ecn);
+    net.finish_clean();
+}
+
+#[test]
+fn a_syn_that_arrives_capable_came_through_something_broken() {
+    let mut net = hosts(1, 1);
+    net.ecn.rewrite = Some(Ecn::Ect0);
+    net.open();
+    assert_eq!(agreed(&mut net), (false, false));
+    net.finish_clean();
+}
+
+#[test]
+fn a_path_that_clears_marks_takes_nothing_but_the_marks() {
+    let mut net = warm(4);
+    net.ecn = EcnPath { mark: 500, rewrite: Some(Ecn::NotEct), echo: false };
+    transfer(&mut net, 4, (300_000, 0), |_| {});
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPDeliveredCE), 0);
+    net.finish_clean();
+}
+
+#[test]
+fn a_path_that_marks_everything_and_an_echo_without_end_slow_but_do_not_stop() {
+    for (mark, echo) in [(1000, false), (0, true), (1000, true)] {
+        let mut net = warm(5);
+        net.ecn = EcnPath { mark, rewrite: None, echo };
+        transfer(&mut net, 5, (200_000, 10_000), |_| {});
+        assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0, "{mark} {echo}");
+        net.finish_clean();
+    }
+}
+
+/// DCTCP at both ends.
+fn dctcp(seed: u64) -> Net {
+    let mut net = Net::new(seed);
+    for side in [Side::A, Side::B] {
+        net.host(side).options.congestion = Some(Algorithm::Dctcp);
+    }
+    net.open();
+    net
+}
+
+#[test]
+fn dctcp_agrees_whatever_the_setting_and_everything_it_sends_is_capable() {
+    let mut net = dctcp(6);
+    assert_eq!(agreed(&mut net), (true, true));
+    net.drop_segments(&[2]);
+    net.send(Side::A, &[1; 20_000]);
+    net.run_for(Duration::from_secs(1));
+    for sent in net.log.iter().filter(|sent| !sent.header.has(Flags::SYN)) {
+        assert_eq!(sent.ecn, Ecn::Ect0, "{}", sent.header);
+    }
+    net.finish_clean();
+}
+
+#[test]
+fn dctcp_acks_tell_exactly_which_bytes_were_marked() {
+    for seed in 0..10 {
+        let mut net = dctcp(seed);
+        for _ in 0..20 {
+            net.ecn.mark = 300;
+            net.send(Side::A, &[1; 12_000]);
+            net.ecn.mark = 0;
+            net.run_for(Duration::from_millis(300));
+            net.recv(Side::B);
+        }
+        let info = net.tcb(Side::A).info();
+        assert!(net.marked_bytes > 0);
+        assert_eq!(info.bytes_delivered_ce, net.marked_bytes, "seed {seed}");
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn dctcp_gives_up_in_proportion() {
+    let mut cwnd = [0; 2];
+    for (index, mark) in [30, 500].into_iter().enumerate() {
+        let mut net = dctcp(9);
+        net.ecn.mark = mark;
+        let mut sum = 0;
+        for round in 0..200 {
+            let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[1; 100_000][..]], false));
+            net.run_for(Duration::from_millis(20));
+            net.recv(Side::B);
+            if round >= 100 {
+                sum += u64::from(net.tcb(Side::A).info().cwnd);
+            }
+        }
+        cwnd[index] = sum / 100;
+        net.lose_in_flight();
+        net.finish_clean();
+    }
+    assert!(cwnd[0] > 2 * cwnd[1], "{cwnd:?}");
+}

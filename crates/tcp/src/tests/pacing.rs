@@ -1,0 +1,177 @@
+//! Pace: what is held back, how large packets are, and a change of algorithm under way.
+
+use core::time::Duration;
+
+use super::net::{Impairment, Net, Side};
+use super::stress::transfer;
+use crate::{Algorithm, Counter};
+
+/// Sends for `time` as fast as the connection takes it and answers the bytes that arrived.
+fn send_for(net: &mut Net, time: Duration) -> u64 {
+    let end = net.now + time;
+    let mut got = 0;
+    while net.now < end {
+        let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[1; 50_000][..]], false));
+        net.run_for(Duration::from_millis(1));
+        got += net.recv(Side::B).len() as u64;
+    }
+    got
+}
+
+#[test]
+fn so_max_pacing_rate_is_the_rate() {
+    let mut net = Net::new(1);
+    net.host(Side::A).options.max_pacing_rate = Some(1_000_000);
+    net.open();
+    send_for(&mut net, Duration::from_millis(200));
+    let from = net.log.len();
+    let got = send_for(&mut net, Duration::from_secs(2));
+    assert!((1_950_000..=2_050_000).contains(&got), "{got}");
+    let sent = net.sent_by(Side::A, from);
+    for pair in sent.windows(2) {
+        // 1,448 bytes at a megabyte per second, and what a late timer may make up for.
+        assert!(pair[1].at - pair[0].at <= Duration::from_micros(2900));
+    }
+    assert_eq!(net.tcb(Side::A).info().max_pacing_rate, Some(1_000_000));
+    assert_eq!(net.tcb(Side::A).info().pacing_rate, Some(1_000_000));
+    net.tcb(Side::A).set_max_pacing_rate(None);
+    let got = send_for(&mut net, Duration::from_secs(2));
+    assert!(got > 4_000_000, "{got}: the limit is lifted");
+    net.lose_in_flight();
+    net.finish_clean();
+}
+
+#[test]
+fn a_pace_of_almost_nothing_stalls_nobody() {
+    let mut net = Net::new(2);
+    net.host(Side::A).options.max_pacing_rate = Some(2000);
+    net.open();
+    transfer(&mut net, 2, (40_000, 500), |_| {});
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
+    net.finish_clean();
+}
+
+#[test]
+fn the_pace_is_twice_the_window_in_slow_start_and_a_fifth_above_it_later() {
+    let mut net = Net::new(3);
+    net.open();
+    send_for(&mut net, Duration::from_millis(60));
+    let info = net.tcb(Side::A).info();
+    let per_second =
+        u64::from(info.cwnd) * 1_000_000 / u64::try_from(info.rtt.unwrap().as_micros()).unwrap();
+    let rate = info.pacing_rate.unwrap();
+    assert!(rate.abs_diff(2 * per_second) < per_second / 10, "{rate} of {per_second}");
+    net.drop_segments(&[1, 2, 3, 4, 5]);
+    send_for(&mut net, Duration::from_millis(400));
+    let info = net.tcb(Side::A).info();
+    assert!(info.cwnd >= info.ssthresh / 2);
+    let per_second = u64::from(info.cwnd.max(info.in_flight)) * 1_000_000
+        / u64::try_from(info.rtt.unwrap().as_micros()).unwrap();
+    let rate = info.pacing_rate.unwrap();
+    assert!(rate.abs_diff(per_second * 6 / 5) < per_second / 5, "{rate} of {per_second}");
+    // Nobody asked for it: nothing was held back.
+    assert!(net.log.iter().filter(|sent| sent.len > 0).all(|sent| sent.departs == sent.at));
+    net.lose_in_flight();
+    net.finish_clean();
+}
+
+#[test]
+fn a_packet_carries_a_millisecond_on_long_paths_and_all_it_can_on_short_ones() {
+    let mut largest = [0; 2];
+    for (index, delay) in
+        [Duration::from_millis(20), Duration::from_micros(100)].into_iter().enumerate()
+    {
+        let mut net = Net::new(4);
+        net.delay = delay;
+        net.host(Side::A).path.gso_bytes_max = 65_536;
+        net.open();
+        let mut rate = 0;
+        for _ in 0..30 {
+            let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[1; 60_000][..]], false));
+            net.run_for(delay * 2);
+            net.recv(Side::B);
+            rate = rate.max(net.tcb(Side::A).info().pacing_rate.unwrap());
+        }
+        let info = net.tcb(Side::A).info();
+        largest[index] = net.sent_by(Side::A, 0).iter().map(|sent| sent.len).max().unwrap();
+        if index == 0 {
+            let millisecond = rate / 1024;
+            let limit = millisecond.max(2 * u64::from(info.snd_mss));
+            assert!(u64::from(largest[0]) <= limit, "{} of {limit}", largest[0]);
+        }
+        net.lose_in_flight();
+        net.finish_clean();
+    }
+    assert!(largest[1] > 30_000 && largest[0] < largest[1], "{largest:?}");
+}
+
+#[test]
+fn bbr_spreads_its_segments() {
+    let mut net = Net::new(5);
+    net.host(Side::A).options.congestion = Some(Algorithm::Bbr);
+    net.host(Side::A).options.sndbuf = Some(200_000);
+    net.open();
+    send_for(&mut net, Duration::from_secs(1));
+    let from = net.log.len();
+    send_for(&mut net, Duration::from_millis(200));
+    let sent = net.sent_by(Side::A, from);
+    let moments: std::collections::BTreeSet<_> = sent.iter().map(|sent| sent.at).collect();
+    assert!(moments.len() > sent.len() / 8, "{} moments of {}", moments.len(), sent.len());
+    net.lose_in_flight();
+    net.finish_clean();
+}
+
+#[test]
+fn the_algorithm_changes_under_way() {
+    for seed in 0..20 {
+        let mut net = Net::established(seed);
+        net.impairment = Impairment { loss: 10, reorder: 20, ..Impairment::default() };
+        let mut turn = 0u32;
+        transfer(&mut net, seed, (400_000, 50_000), |net| {
+            turn += 1;
+            if turn.is_multiple_of(40) {
+                let algorithm = Algorithm::ALL[(turn / 40) as usize % 4];
+                for side in [Side::A, Side::B] {
+                    if net.host(side).tcb.is_some() {
+                        net.call(side, |tcb, _| tcb.set_congestion(algorithm));
+                        assert_eq!(net.tcb(side).congestion(), algorithm);
+                    }
+                }
+            }
+        });
+        net.finish_clean();
+    }
+}
+
+/// The window before and after three idle seconds.
+fn windows_around_idling(algorithm: Algorithm, slow_start_after_idle: bool) -> (u32, u32) {
+    let mut net = Net::new(6);
+    net.host(Side::A).options.congestion = Some(algorithm);
+    net.host(Side::A).config.tcp_slow_start_after_idle = slow_start_after_idle;
+    net.open();
+    send_for(&mut net, Duration::from_millis(300));
+    net.run_for(Duration::from_millis(500));
+    net.recv(Side::B);
+    let before = net.tcb(Side::A).info().cwnd;
+    net.run_for(Duration::from_secs(3));
+    net.send(Side::A, &[1; 1000]);
+    let after = net.tcb(Side::A).info().cwnd;
+    net.lose_in_flight();
+    net.finish_clean();
+    (before, after)
+}
+
+#[test]
+fn an_idle_window_is_given_up_unless_it_is_not_to_be_or_a_model_knows_better() {
+    for algorithm in Algorithm::ALL {
+        let (before, after) = windows_around_idling(algorithm, true);
+        assert!(before > 40_000, "{algorithm}: {before}");
+        if algorithm == Algorithm::Bbr {
+            assert_eq!(after, before, "{algorithm}");
+        } else {
+            assert!(after < before, "{algorithm}: {after} of {before}");
+        }
+        let (before, after) = windows_around_idling(algorithm, false);
+        assert_eq!(after, before, "{algorithm}");
+    }
+}
