@@ -64,12 +64,14 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     let end_before = tcb.snd_nxt;
     let new_data = output::send_held(tcb, cx);
-    if new_data || repeat_last(tcb, cx) {
+    let probed = new_data || repeat_last(tcb, cx);
+    if probed {
         tcb.recovery.probe = Some(Probe { end_seq: tcb.snd_nxt, is_retransmission: !new_data });
         debug_assert!(new_data == (tcb.snd_nxt != end_before));
         cx.count(Counter::TcpExtTCPLossProbes);
     }
-    let rto_at = retransmit::rto_deadline(tcb, cx);
+    // RFC 8985 §7.3: the RTO counts from the probe, whose answer else would come too late.
+    let rto_at = if probed { cx.now + tcb.rtt.rto() } else { retransmit::rto_deadline(tcb, cx) };
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, rto_at);
 }
 

@@ -61,7 +61,7 @@ fn address(words: &mut Words) -> Result<std::net::Ipv4Addr, ScriptError> {
 
 /// `5001 > 8080`, or nothing.
 fn ports(words: &mut Words) -> Result<Option<(u16, u16)>, ScriptError> {
-    if !matches!(words.peek(), Some(Word::Number(_))) {
+    if words.peek_at(1) != Some(&Word::Sign('>')) {
         return Ok(None);
     }
     let src = words.number()?;

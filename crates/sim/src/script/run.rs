@@ -221,7 +221,8 @@ impl Player {
             let rest = self.one(conn, spec, tcp, seq, &sent).map_err(|found| {
                 let shown = self.stage.show(&sent.segment);
                 let expected = compare::show_expected(&spec.ip, tcp);
-                format!("{found}\n  expected {expected}\n  came     {shown}")
+                let at = show_time(sent.at);
+                format!("{found}\n  expected {expected}\n  came     {shown}, sent at {at}")
             })?;
             self.stage.note_sent(conn, &sent);
             if sent.at + tolerance < from || sent.at > to {
