@@ -45,6 +45,12 @@
 //! (`rack`), a probe asks for a silent tail (`tlp`), and the window follows PRR (`recovery`, [`congestion`]). Without SACK
 //! duplicate ACKs are counted (NewReno).
 //!
+//! *Flow.* What arrives is charged by memory and promised by bytes: `receive_buffer` holds the three limits and grows with
+//! what the application reads, `receive_window` announces what is free and never takes it back, `delayed_ack` and
+//! `ack_compression` say when. When the buffer overruns, what is out of order is given up from its far end
+//! (`input::prune`); when the host's memory does, everybody does without ([`memory`]). Urgent data ([`Tcb::at_mark`]) is a
+//! mark in the stream.
+//!
 //! *Pace.* Every ACK gives a sample of the delivery rate (`delivery_rate`); a model of the path (BBR) lives on it. Segments
 //! are held back to a pace where the algorithm or the application wants one (`pacing`). Marks of routers are echoed and
 //! answered (`ecn`).

@@ -25,7 +25,9 @@ pub(super) enum SockOpt {
 const NUMBERS: &[&str] = &[
     "SO_KEEPALIVE",
     "SO_REUSEADDR",
+    "SO_OOBINLINE",
     "SO_RCVBUF",
+    "SO_RCVLOWAT",
     "SO_SNDBUF",
     "TCP_CORK",
     "TCP_KEEPCNT",
@@ -36,6 +38,7 @@ const NUMBERS: &[&str] = &[
     "TCP_NOTSENT_LOWAT",
     "TCP_QUICKACK",
     "TCP_USER_TIMEOUT",
+    "TCP_WINDOW_CLAMP",
 ];
 
 impl SockOpt {
@@ -93,6 +96,9 @@ fn set_number(
             return Ok(());
         }
         "SO_RCVBUF" => tcb.set_rcvbuf(number.saturating_mul(2)),
+        "SO_OOBINLINE" => tcb.set_oob_inline(number != 0),
+        "SO_RCVLOWAT" => tcb.set_rcvlowat(cx, number),
+        "TCP_WINDOW_CLAMP" => tcb.set_window_clamp(number),
         "SO_SNDBUF" => tcb.set_sndbuf(number.saturating_mul(2)),
         "TCP_CORK" => tcb.set_cork(number != 0),
         "TCP_NODELAY" => tcb.set_nodelay(number != 0),
@@ -126,7 +132,11 @@ pub(super) fn number(
     socket.with_tcb(host, &mut world.cx, |tcb, _| {
         Ok(match name {
             "SO_KEEPALIVE" => tcb.keepalive().into(),
+            "SO_OOBINLINE" => tcb.oob_inline().into(),
             "SO_RCVBUF" => tcb.rcvbuf().into(),
+            "SO_RCVLOWAT" => tcb.rcvlowat().into(),
+            "TCP_QUICKACK" => tcb.quickack().into(),
+            "TCP_WINDOW_CLAMP" => tcb.window_clamp().into(),
             "SO_SNDBUF" => tcb.sndbuf().into(),
             "TCP_CORK" => tcb.cork().into(),
             "TCP_NODELAY" => tcb.nodelay().into(),

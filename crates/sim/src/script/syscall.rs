@@ -22,7 +22,7 @@ use tcp::Keepalive;
 use super::{
     ast::{Arg, Call},
     conn::stream_bytes,
-    constants::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, MSG_WAITALL, O_NONBLOCK},
+    constants::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_WAITALL, O_NONBLOCK},
     sockopt::{self, SockOpt},
 };
 use crate::World;
@@ -286,12 +286,14 @@ impl Process {
     ) -> Answer {
         let len = size(args.get(2))?;
         let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        known_flags(flags, MSG_DONTWAIT | MSG_MORE | MSG_NOSIGNAL)?;
+        known_flags(flags, MSG_DONTWAIT | MSG_MORE | MSG_NOSIGNAL | MSG_OOB)?;
         let file = self.file(fd);
         let Kind::Stream(socket) = &file.kind else { return fail(Errno::EPIPE) };
         let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
         let bytes = stream_bytes(file.written, len - running.moved);
-        let sent = if flags & MSG_MORE == 0 {
+        let sent = if flags & MSG_OOB != 0 {
+            socket.send_oob(host, &mut world.cx, &bytes)
+        } else if flags & MSG_MORE == 0 {
             socket.send(host, &mut world.cx, &[std::io::IoSlice::new(&bytes)])
         } else {
             send_more(world, host, socket, &bytes)
@@ -322,18 +324,32 @@ impl Process {
     ) -> Answer {
         let len = size(args.get(2))?;
         let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        known_flags(flags, MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL)?;
+        known_flags(flags, MSG_DONTWAIT | MSG_OOB | MSG_PEEK | MSG_WAITALL)?;
         let file = self.file(fd);
         let Kind::Stream(socket) = &file.kind else { return fail(Errno::ENOTCONN) };
         let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
         let peek = flags & MSG_PEEK != 0;
+        if flags & MSG_OOB != 0 {
+            return match socket.recv_oob(host, &mut world.cx, peek) {
+                Ok(byte) => done_bytes(usize::from(byte.is_some())),
+                Err(errno) => fail(errno),
+            };
+        }
+        // The urgent byte is none of the stream's.
+        let skips = socket.with_tcb(host, &mut world.cx, |tcb, _| {
+            tcb.at_mark() && !tcb.oob_inline() && tcb.readable_bytes() == 0
+        });
         let mut buf = vec![0; len - running.moved];
         match socket.recv(host, &mut world.cx, &mut buf, peek) {
             Ok(read) => {
+                let before = file.read;
+                file.read = file.read.wrapping_add(u32::from(skips && read > 0));
                 if buf[..read] != stream_bytes(file.read, read) {
                     return Err(format!("read: wrong bytes at {} of the stream", file.read));
                 }
-                if !peek {
+                if peek {
+                    file.read = before;
+                } else {
                     file.read = file.read.wrapping_add(u32::try_from(read).expect("a read"));
                     running.moved += read;
                 }
@@ -437,11 +453,13 @@ impl Process {
     fn ioctl(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
         let [_, name, expected] = args else { return Err(String::from("ioctl takes three")) };
         let Kind::Stream(socket) = &self.file(fd).kind else { return fail(Errno::EINVAL) };
-        let (inq, outq) = socket
-            .with_tcb(host, &mut world.cx, |tcb, _| (tcb.readable_bytes(), tcb.unacked_bytes()));
+        let (inq, outq, at_mark) = socket.with_tcb(host, &mut world.cx, |tcb, _| {
+            (tcb.readable_bytes(), tcb.unacked_bytes(), tcb.at_mark())
+        });
         let bytes = match name.name()? {
             "SIOCINQ" | "FIONREAD" => inq,
             "SIOCOUTQ" => outq,
+            "SIOCATMARK" => usize::from(at_mark),
             other => return Err(format!("ioctl: {other}: no such request")),
         };
         same(name.name()?, expected.number()?, i64::try_from(bytes).unwrap_or(i64::MAX))
@@ -489,6 +507,7 @@ fn events_of(kind: &Kind) -> i64 {
             let ready = socket.readiness();
             let bits = [
                 (Readiness::READ, 1),
+                (Readiness::PRI, 2),
                 (Readiness::WRITE, 4),
                 (Readiness::ERROR, 8),
                 (Readiness::HUP, 16),
