@@ -77,6 +77,15 @@ impl Tcb {
     }
 }
 
+impl Tcb {
+    /// Memory is exhausted and the connection's unsent data holds more than a minimum: one that nobody waits for is better
+    /// ended (Linux `tcp_out_of_memory`).
+    #[must_use]
+    pub fn is_out_of_memory(&self, memory: &MemoryState) -> bool {
+        memory.pressure == MemoryPressure::Exhausted && self.send_queue.wmem_queued() > SNDBUF_MIN
+    }
+}
+
 /// The send queue gets no more memory. The buffer falls to half of what is queued, so that the socket is writable again
 /// once the peer has acknowledged some of it.
 pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {

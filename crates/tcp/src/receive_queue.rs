@@ -28,15 +28,16 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Appends a segment's payload.
-    pub(crate) fn push(&mut self, pool: &mut Pool, packet: Packet) {
+    /// Appends a segment's payload; `true` when it was copied into the tail.
+    pub(crate) fn push(&mut self, pool: &mut Pool, packet: Packet) -> bool {
         self.bytes += u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
         if packet.len() <= COALESCE_BYTES_MAX && self.coalesce(pool, &packet) {
             pool.free(packet);
-            return;
+            return true;
         }
         self.rmem_alloc += packet.truesize();
         self.packets.push_back(packet);
+        false
     }
 
     /// Copies a small payload into the tail; `false` leaves the tail as it was.

@@ -195,9 +195,9 @@ impl Tcb {
     }
 
     /// `TCP_NOTSENT_LOWAT`: a write begins no new packet above this many unsent bytes, and the socket is writable below half
-    /// of it.
+    /// of it. 0 lifts it.
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
-        self.not_sent_lowat = bytes;
+        self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
     }
 
     /// `TCP_CONGESTION`: the algorithm from here on. It begins without memory; the window stays, and the

@@ -35,6 +35,7 @@ pub(super) fn value(info: &TcpInfo, name: &str) -> Option<i64> {
         "tcpi_rcv_wnd" => info.rcv_wnd.into(),
         "tcpi_rcv_rtt" => micros(info.rcv_rtt),
         "tcpi_rcv_space" => info.rcv_space.into(),
+        "tcpi_rcv_ssthresh" => info.rcv_ssthresh.into(),
         "tcpi_pmtu" => info.pmtu.into(),
         "tcpi_advmss" => info.advmss.into(),
         "tcpi_retransmits" => info.retransmits.into(),

@@ -468,7 +468,9 @@ impl StreamState {
         }
         if !is_orphan {
             host.orphan_gone();
-        } else if !host.orphan_admit(cx.sysctls().tcp_max_orphans) {
+        } else if self.tcb.is_out_of_memory(&cx.tcp().memory)
+            || !host.orphan_admit(cx.sysctls().tcp_max_orphans)
+        {
             self.tcb.abort_on_memory(&mut cx.tcp());
             self.transmit(socket, host, cx);
             return self.unhash(socket, host);

@@ -119,7 +119,9 @@ fn schedule_ack(tcb: &mut Tcb) {
 fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, len: u32) {
     tcb.rcv_nxt += len;
     tcb.totals.bytes_received += u64::from(len);
-    tcb.receive_queue.push(cx.pool, packet);
+    if tcb.receive_queue.push(cx.pool, packet) {
+        cx.count(Counter::TcpExtTCPRcvCoalesce);
+    }
 }
 
 fn queue_out_of_order(

@@ -38,6 +38,17 @@ fn notsent_lowat_bounds_what_waits_behind_the_window() {
 }
 
 #[test]
+fn a_notsent_lowat_of_zero_is_none() {
+    let mut net = Net::new(12);
+    net.host(Side::A).options.notsent_lowat = Some(5000);
+    net.open();
+    net.call(Side::A, |tcb, _| tcb.set_notsent_lowat(0));
+    net.run_for(Duration::from_millis(100));
+    assert!(fill(&mut net) > 20_000);
+    net.finish_clean();
+}
+
+#[test]
 fn a_writer_is_woken_at_half_of_notsent_lowat() {
     let mut net = Net::new(2);
     net.host(Side::A).config.tcp_notsent_lowat = 20_000;

@@ -218,6 +218,7 @@ fn tiny_segments_cost_about_what_they_carry() {
     }
     net.run_for(Duration::from_secs(1));
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPRcvQDrop), 0);
+    assert!(net.count(Side::B, Counter::TcpExtTCPRcvCoalesce) > 2900);
     assert_eq!(net.recv(Side::B).len(), 12_000);
     net.finish_clean();
 }
