@@ -280,7 +280,7 @@ impl End {
     /// Another value for some option.
     fn fiddle(&mut self, world: &mut World, socket: &Arc<TcpSocket>) {
         let host = Arc::clone(&world.hosts[self.host]);
-        let (what, value) = (self.rng.below(11), self.rng.next_u32());
+        let (what, value) = (self.rng.below(14), self.rng.next_u32());
         let on = value & 1 == 1;
         socket.with_tcb(&host, &mut world.cx, |tcb, cx| match what {
             0 => tcb.set_nodelay(on),
@@ -304,6 +304,9 @@ impl End {
                 };
                 tcb.set_keepalive(cx, on.then_some(often));
             }
+            10 => tcb.set_window_clamp(value % 100_000),
+            11 => tcb.set_rcvlowat(cx, 1 + value % 50_000),
+            12 => tcb.set_oob_inline(on),
             // The peer's answer is of no interest here, only that asking harms nothing.
             _ => drop(tcb.info()),
         });

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use stack::sysctl::Sysctls;
+use stack::{sysctl::Sysctls, tcp_memory::MemoryLimits};
 use tcp::{Algorithm, Rng};
 
 use super::{Scenario, Session};
@@ -107,6 +107,16 @@ impl Draw {
         }
         if self.one_in(8) {
             tcp.tcp_notsent_lowat = 1 + self.size(100_000);
+        }
+        if self.one_in(8) {
+            tcp.tcp_comp_sack_nr = [0, 1, 255][self.below(3)];
+            tcp.tcp_pingpong_thresh = [1, 3, 255][self.below(3)];
+        }
+        if self.one_in(8) {
+            // From scarce in each transfer to hardly ever. Never exhausted: that ends what nobody holds any more, and here
+            // its stream must arrive.
+            let low = 8 + u64::from(self.size(500));
+            sysctls.tcp_mem = MemoryLimits { low, pressure: low + low / 2, high: 1 << 22 };
         }
         sysctls
     }
