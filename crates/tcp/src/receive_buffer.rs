@@ -1,7 +1,7 @@
 //! The receive buffer: how much memory arrivals may hold, how much window that is, and how both grow.
 //!
-//! Above: `receive_window` announces what is free; `input::data` and `api::recv` report. RFC 7323 §2 (what a scaled window
-//! needs), RFC 1323's goal of a buffer of one bandwidth-delay product; Linux: tcp_rcv_space_adjust (dynamic right-sizing),
+//! Above: `receive_window` announces what is free; `input::data` and `api::recv` report. RFC 7323 §1.1 (a
+//! window of one bandwidth-delay product) and §2 (its scale), RFC 9293 §3.8.6; Linux: tcp_rcv_space_adjust (dynamic right-sizing),
 //! tcp_grow_window, tcp_clamp_window, tcp_set_window_clamp, tcp_set_rcvlowat.
 //!
 //! Three limits, each below the next:

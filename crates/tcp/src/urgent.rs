@@ -4,7 +4,7 @@
 //! holds the byte. RFC 9293 §3.8.5, RFC 6093; Linux: tcp_urg, tcp_check_urg, tcp_recv_urg, tcp_mark_urg.
 //!
 //! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux the pointer names the
-//! byte *behind* the last urgent one (RFC 6093 §3.1 makes that the standard's reading too; `tcp_stdurg` reads a peer's
+//! byte *behind* the last urgent one (RFC 6093 §3.2; §4 makes that the standard's reading too; `tcp_stdurg` reads a peer's
 //! pointer as RFC 1122 wanted it), only the newest mark is kept, and the byte before it is taken out of the stream unless
 //! `SO_OOBINLINE` leaves it there. RFC 6093 §5 and §6: new applications should not use it, and those that must should
 //! read in line; middleboxes clear pointers (§3.4), so a mark may be lost while its byte arrives as plain data.
