@@ -114,7 +114,8 @@ mod tests {
         if totals.seeds >= 1000 {
             // Everything that can happen did.
             let frames = totals.frames;
-            let happened = [frames.duplicated, frames.icmp, frames.corrupted, totals.aborted];
+            let Counts { duplicated, icmp, corrupted, marked, .. } = frames;
+            let happened = [duplicated, icmp, corrupted, marked, totals.aborted];
             assert!(happened.iter().all(|count| *count > 0), "{totals:?}");
             for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
                 assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");

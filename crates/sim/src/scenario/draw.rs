@@ -76,6 +76,10 @@ impl Draw {
         let tcp = &mut sysctls.tcp;
         // An application that has closed is promised less: here its stream must arrive, too.
         tcp.tcp_orphan_retries = tcp.tcp_retries2;
+        tcp.tcp_ecn = [1, 2, 0][self.below(3)];
+        if self.one_in(2) {
+            tcp.tcp_congestion_control = Algorithm::ALL[self.below(4)];
+        }
         tcp.tcp_sack = !self.one_in(5);
         tcp.tcp_timestamps = !self.one_in(5);
         tcp.tcp_window_scaling = !self.one_in(6);
@@ -231,6 +235,3 @@ impl Draw {
         }
     }
 }
-
-// Every algorithm is drawn by `traffic`'s changes of options; the default is the first.
-const _: () = assert!(!Algorithm::ALL.is_empty());
