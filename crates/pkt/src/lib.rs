@@ -71,7 +71,9 @@ pub use checksum::Sum;
 pub use drop_reason::{DropReason, Verdict};
 pub use list::{BATCH_MAX, Batch, PacketList};
 pub use meta::{Ecn, EtherType, Gso, GsoKind, PacketMeta, PacketType, RxChecksum, TxChecksum};
-pub use packet::{COPYBREAK, FRAGS_MAX, HEAD_BYTES, HEADROOM, Packet, PacketOwner, Slices};
+pub use packet::{
+    COPYBREAK, CloneMark, FRAGS_MAX, HEAD_BYTES, HEADROOM, Packet, PacketOwner, Slices,
+};
 pub use pool::{
     Domain, DomainConfig, DomainStats, Pool, PoolStats, RX_HEADROOM, RX_LEN_MAX, RxSlot,
 };

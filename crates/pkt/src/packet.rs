@@ -35,6 +35,7 @@ mod tests;
 use descriptor::Body;
 pub(crate) use descriptor::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor, end};
 pub use descriptor::{FRAGS_MAX, HEAD_BYTES};
+pub use pair::CloneMark;
 pub(crate) use pair::Kind;
 pub(crate) use parcel::Parcel;
 pub use payload::Slices;
@@ -246,9 +247,11 @@ impl Packet {
         body.owner = Some(owner);
     }
 
-    /// Tells the owner, if any, that the packet is gone from its point of view.
+    /// The packet has left its sender: tells the owner, if any, that it is gone, and an original that its clone is.
+    /// Linux: `skb_orphan`.
     pub fn orphan(&mut self) {
         self.body_mut().complete();
+        drop(self.take_clone_mark());
     }
 
     /// Takes the owner and what it was charged, for a device that reports completions itself: whoever takes them must

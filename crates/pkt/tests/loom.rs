@@ -145,6 +145,46 @@ fn a_pair_is_used_again_once_the_clone_is_gone() {
 }
 
 #[test]
+fn a_clone_leaves_while_its_original_dies() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_fclone().expect("memory");
+        let mut clone = packet.clone_in(&mut pool).expect("memory");
+        let other = thread::spawn(move || {
+            // The peer's thread: the clone has left and is still read.
+            clone.orphan();
+            clone.push(20).fill(1);
+            drop(clone);
+        });
+        pool.free(packet);
+        other.join().expect("no panic");
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+#[test]
+fn a_pair_is_used_again_once_the_clone_has_left() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let packet = pool.alloc_fclone().expect("memory");
+        let mut clone = packet.clone_in(&mut pool).expect("memory");
+        let mark = clone.take_clone_mark();
+        let other = thread::spawn(move || drop(mark));
+        let busy = packet.clone_busy();
+        let again = packet.clone_in(&mut pool).expect("memory");
+        assert!(busy || packet.clone_busy(), "not busy, so the next clone is the companion");
+        other.join().expect("no panic");
+        pool.free(packet);
+        drop((clone, again));
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+#[test]
 fn a_pair_dies_away_from_home() {
     model(|| {
         let domain = domain();

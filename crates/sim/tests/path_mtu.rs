@@ -146,4 +146,54 @@ mod tests {
         assert_eq!(path.count(Counter::TcpExtTCPTimeouts), 0);
         path.finish();
     }
+    #[test]
+    fn a_black_hole_is_escaped_with_probing_and_the_real_mtu_found() {
+        for tso in [true, false] {
+            let router = PathMtu { bytes: 1300, report: TooBigReport::Silent };
+            let settings = [("net.ipv4.tcp_mtu_probing", "1")];
+            let mut path = Path::new(&WireConfig { tso, ..narrow(Some(router)) }, &settings);
+            let took = path.stream(3_000_000);
+            assert!(took < Duration::from_secs(30), "{took:?}");
+            let found = path.mss() + 52;
+            assert!((1292..=1300).contains(&found), "{found}: within tcp_probe_threshold");
+            assert!(path.count(Counter::TcpExtTCPMTUPSuccess) > 0);
+            assert!(path.count(Counter::TcpExtTCPMTUPFail) > 0);
+            path.finish();
+        }
+    }
+
+    #[test]
+    fn a_search_from_the_start_meets_no_timeout() {
+        let router = PathMtu { bytes: 1300, report: TooBigReport::Silent };
+        let settings = [("net.ipv4.tcp_mtu_probing", "2")];
+        let mut path = Path::new(&narrow(Some(router)), &settings);
+        path.stream(3_000_000);
+        assert!((1292..=1300).contains(&(path.mss() + 52)));
+        assert_eq!(path.count(Counter::TcpExtTCPTimeouts), 0);
+        path.finish();
+    }
+    /// Completions come a second after transmission, as from a device with a long ring, and the path loses what was sent.
+    #[test]
+    fn what_the_device_has_not_completed_is_not_sent_again() {
+        let mut config = narrow(None);
+        config.forward.completion_delay = Duration::from_secs(1);
+        let mut path = Path::new(&config, &[]);
+        path.world.pass(Duration::from_secs(5));
+        let hole = PathMtu { bytes: 100, report: TooBigReport::Silent };
+        path.wire.set_path_mtu(Some(hole));
+        let host = Arc::clone(&path.world.hosts[0]);
+        let sent =
+            path.client.send(&host, &mut path.world.cx, &[std::io::IoSlice::new(&[1; 1000])]);
+        assert_eq!(sent, Ok(1000));
+        path.world.pass(Duration::from_millis(990));
+        assert_eq!(path.count(Counter::TcpRetransSegs), 0);
+        assert!(path.count(Counter::TcpExtTCPSpuriousRtxHostQueues) > 0);
+        path.wire.set_path_mtu(None);
+        path.world.pass(Duration::from_secs(5));
+        assert!(path.count(Counter::TcpRetransSegs) > 0);
+        let other = Arc::clone(&path.world.hosts[1]);
+        let read = path.server.recv(&other, &mut path.world.cx, &mut [0; 2000], false);
+        assert_eq!(read, Ok(1000));
+        path.finish();
+    }
 }

@@ -17,4 +17,4 @@ mod tcp_input;
 pub(crate) use ecn::set_ce;
 pub(crate) use icmp::IcmpLimiter;
 pub(crate) use input::input;
-pub(crate) use output::{discard_output, discard_unroutable, output};
+pub(crate) use output::{IpFields, discard_output, discard_unroutable, output, output_as};

@@ -159,6 +159,12 @@ sysctls! {
         "net.ipv4.tcp_frto", tcp.tcp_frto, Number 0..=2;
         "net.ipv4.tcp_early_retrans", tcp.tcp_early_retrans, Number 0..=4;
         "net.ipv4.tcp_retries1", tcp.tcp_retries1, Number 0..=255;
+        "net.ipv4.tcp_mtu_probing", tcp.tcp_mtu_probing, Number 0..=2;
+        "net.ipv4.tcp_mtu_probe_floor", tcp.tcp_mtu_probe_floor, Number 48..=65_535;
+        "net.ipv4.tcp_probe_threshold", tcp.tcp_probe_threshold, Number 0..=65_535;
+        "net.ipv4.tcp_probe_interval", tcp.tcp_probe_interval, Seconds 0..=INT_MAX;
+        "net.ipv4.tcp_syn_linear_timeouts", tcp.tcp_syn_linear_timeouts, Number 0..=127;
+        "net.ipv4.tcp_thin_linear_timeouts", tcp.tcp_thin_linear_timeouts, Switch 0..=1;
         "net.ipv4.tcp_retries2", tcp.tcp_retries2, Number 0..=255;
         "net.ipv4.tcp_syn_retries", tcp.tcp_syn_retries, Number 1..=127;
         "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255;

@@ -304,9 +304,10 @@ impl Tcb {
         self.send_queue.write_seq().since(self.snd_nxt)
     }
 
-    /// Takes the error that ended the connection (`SO_ERROR`).
+    /// Takes the error that ended the connection, or else what the network has reported about it since it last got through
+    /// (`SO_ERROR`; RFC 9293 §3.9.1.8).
     pub fn take_error(&mut self) -> Option<TcpError> {
-        self.error.take()
+        self.error.take().or_else(|| self.soft_error.take())
     }
 
     /// Bytes that can be read now, up to the urgent one (`SIOCINQ`).

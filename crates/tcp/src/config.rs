@@ -52,11 +52,15 @@ pub struct TcpConfig {
     pub tcp_retries1: u8,
     /// `tcp_retries2`: R2 of RFC 9293 §3.8.3 as a count; 15 means 924.6 s when RTO starts at 200 ms.
     pub tcp_retries2: u8,
-    /// `tcp_syn_retries`: how often a SYN is repeated before connect fails; 6 means 127 s.
+    /// `tcp_syn_retries`: how often a SYN is repeated, after `tcp_syn_linear_timeouts`, before connect fails; 6 means 131 s.
     pub tcp_syn_retries: u8,
+    /// `tcp_syn_linear_timeouts`: repetitions of a SYN whose wait does not double, 4.
+    pub tcp_syn_linear_timeouts: u8,
+    /// `tcp_thin_linear_timeouts`: the first six timeouts of a stream with few segments in flight do not double.
+    pub tcp_thin_linear_timeouts: bool,
     /// `tcp_synack_retries`: how often a SYN-ACK is repeated before the request is forgotten; 5 means 63 s.
     pub tcp_synack_retries: u8,
-    /// `tcp_orphan_retries`: R2 once no application holds the socket; 0 means Linux's 8.
+    /// `tcp_orphan_retries`: R2 once no application holds the socket; 0 means 8 while the peer may be alive.
     pub tcp_orphan_retries: u8,
     /// `tcp_keepalive_time`: idle time before the first probe.
     pub tcp_keepalive_time: Duration,
@@ -68,6 +72,14 @@ pub struct TcpConfig {
     pub tcp_fin_timeout: Duration,
     /// `tcp_rfc1337`: a TIME-WAIT ignores RST segments.
     pub tcp_rfc1337: bool,
+    /// `tcp_mtu_probing`: 0 searches for no path MTU, 1 only after a black hole is suspected, 2 always (RFC 4821).
+    pub tcp_mtu_probing: u8,
+    /// `tcp_mtu_probe_floor`: no suspicion of a black hole makes segments smaller than this.
+    pub tcp_mtu_probe_floor: u16,
+    /// `tcp_probe_threshold`: a search ends when it knows the path MTU to within this many bytes.
+    pub tcp_probe_threshold: u16,
+    /// `tcp_probe_interval`: time after which a finished search begins again.
+    pub tcp_probe_interval: Duration,
     /// `tcp_base_mss`: where path MTU probing starts and where a suspected black hole is retried.
     pub tcp_base_mss: u16,
     /// `tcp_min_snd_mss`: no peer and no ICMP may push our segments below this.
@@ -138,6 +150,8 @@ impl Default for TcpConfig {
             tcp_retries1: 3,
             tcp_retries2: 15,
             tcp_syn_retries: 6,
+            tcp_syn_linear_timeouts: 4,
+            tcp_thin_linear_timeouts: false,
             tcp_synack_retries: 5,
             tcp_orphan_retries: 0,
             tcp_keepalive_time: Duration::from_secs(7200),
@@ -145,6 +159,10 @@ impl Default for TcpConfig {
             tcp_keepalive_probes: 9,
             tcp_fin_timeout: Duration::from_secs(60),
             tcp_rfc1337: false,
+            tcp_mtu_probing: 0,
+            tcp_mtu_probe_floor: 48,
+            tcp_probe_threshold: 8,
+            tcp_probe_interval: Duration::from_secs(600),
             tcp_base_mss: 1024,
             tcp_min_snd_mss: 48,
             tcp_challenge_ack_limit: crate::challenge::UNLIMITED,
@@ -238,6 +256,10 @@ pub struct SocketOptions {
     pub user_timeout: Option<Duration>,
     /// `TCP_MAXSEG`: the MSS we announce and use at most.
     pub maxseg: Option<u16>,
+    /// `TCP_SYNCNT`: how often the SYN is repeated, instead of `tcp_syn_retries`.
+    pub syn_retries: Option<u8>,
+    /// `TCP_RTO_MAX_MS`: the longest retransmission timeout, instead of `tcp_rto_max_ms`.
+    pub rto_max: Option<Duration>,
     /// `TCP_CONGESTION`; `None` is what `tcp_congestion_control` says.
     pub congestion: Option<Algorithm>,
     /// `SO_MAX_PACING_RATE`, bytes per second.

@@ -126,6 +126,19 @@ impl Congestion {
         }
     }
 
+    /// Segments became larger, and nobody asked the path for more bytes: the window keeps its bytes (RFC 4821 §7.2).
+    pub fn set_mss_in_bytes(&mut self, mss: u32) {
+        let Window { cwnd, ssthresh, .. } = self.window;
+        // Taken away, so that it keeps its bytes too.
+        let prior = self.prior.take();
+        self.set_mss(mss);
+        self.prior = prior;
+        self.window.set_cwnd(cwnd);
+        if ssthresh != SSTHRESH_INFINITE {
+            self.window.set_ssthresh(ssthresh);
+        }
+    }
+
     /// The handshake lost a segment: the first flight is one segment (RFC 5681 §3.1).
     pub fn on_lossy_handshake(&mut self) {
         self.window.set_cwnd(self.window.mss);

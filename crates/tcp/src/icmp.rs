@@ -21,8 +21,8 @@
 use pkt::Instant;
 
 use crate::{
-    api::TcpError, counters::Counter, cx::Cx, recovery, retransmit, seq::SeqNum, state::State,
-    tcb::Tcb, timer::RtxPurpose,
+    api::TcpError, counters::Counter, cx::Cx, mtu_probe, recovery, retransmit, seq::SeqNum,
+    state::State, tcb::Tcb, timer::RtxPurpose,
 };
 
 /// What an ICMP error says, independent of the IP version.
@@ -95,6 +95,7 @@ impl Tcb {
             return;
         }
         self.mss.set_pmtu(mtu);
+        mtu_probe::on_path_mtu(self, mtu);
         self.on_mss_changed();
     }
 

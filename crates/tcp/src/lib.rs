@@ -98,6 +98,7 @@ pub mod input;
 pub mod isn;
 pub mod memory;
 mod mss;
+mod mtu_probe;
 pub mod option;
 pub mod output;
 mod pacing;

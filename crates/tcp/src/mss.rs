@@ -39,9 +39,11 @@ pub(crate) struct PathMss {
     effective: u32,
     /// Payload bytes of a full packet: a multiple of `effective`.
     size_goal: u32,
-    /// Largest IP packet of the path, as the route or ICMP says.
-    pmtu: u32,
     gso_bytes_max: u32,
+    /// Largest IP packet of the path, as the route or ICMP says.
+    pmtu: u16,
+    /// Largest IP packet that probing lets us send; without it, no bound.
+    searched: u16,
     /// The peer's MSS option, bounded by `TCP_MAXSEG`.
     clamp: u16,
     /// What our SYN announces.
@@ -63,8 +65,9 @@ impl PathMss {
         let mut mss = Self {
             effective: 1,
             size_goal: 1,
-            pmtu: path.mtu,
             gso_bytes_max: path.gso_bytes_max,
+            pmtu: length(path.mtu),
+            searched: u16::MAX,
             clamp: options.maxseg.unwrap_or(u16::MAX),
             advertised: 0,
             min_snd_mss: config.tcp_min_snd_mss,
@@ -88,8 +91,33 @@ impl PathMss {
 
     /// The path takes packets of `mtu` bytes, as the network layer knows it by now.
     pub(crate) fn set_pmtu(&mut self, mtu: u32) {
-        self.pmtu = mtu;
+        self.pmtu = length(mtu);
         self.update();
+    }
+
+    /// Probing lets us send IP packets of `mtu` bytes.
+    pub(crate) fn set_searched(&mut self, mtu: u32) {
+        self.searched = length(mtu);
+        self.update();
+    }
+
+    /// Largest IP packet that is worth a probe: what path, peer and `TCP_MAXSEG` allow.
+    pub(crate) fn searchable_mtu(&self) -> u32 {
+        u32::from(self.pmtu).min(u32::from(self.clamp) + self.headers())
+    }
+
+    /// Bytes of the IP packet that carries `payload` bytes in a segment of this connection.
+    pub(crate) fn mtu_of(&self, payload: u32) -> u32 {
+        payload + self.headers() + u32::from(self.option_bytes)
+    }
+
+    /// Payload bytes of an IP packet of `mtu` bytes: the inverse of `mtu_of`, at least 1.
+    pub(crate) fn payload_of(&self, mtu: u32) -> u32 {
+        mtu.saturating_sub(self.headers() + u32::from(self.option_bytes)).max(1)
+    }
+
+    fn headers(&self) -> u32 {
+        u32::from(self.ip_header_bytes) + TCP_HEADER
     }
 
     /// `TCP_MAXSEG` on a connection: segments become no larger than this.
@@ -106,15 +134,14 @@ impl PathMss {
 
     /// Payload of a full segment without options.
     fn without_options(&self) -> u32 {
-        let headers = u32::from(self.ip_header_bytes) + TCP_HEADER;
-        let from_path = self.pmtu.saturating_sub(headers).min(MSS_MAX);
+        let carried = u32::from(self.pmtu.min(self.searched));
+        let from_path = carried.saturating_sub(self.headers()).min(MSS_MAX);
         from_path.min(u32::from(self.clamp)).max(u32::from(self.min_snd_mss))
     }
 
     fn update(&mut self) {
         self.effective = self.without_options().saturating_sub(u32::from(self.option_bytes)).max(1);
-        let headers = u32::from(self.ip_header_bytes) + TCP_HEADER + TCP_OPTIONS;
-        let room = self.gso_bytes_max.saturating_sub(headers);
+        let room = self.gso_bytes_max.saturating_sub(self.headers() + TCP_OPTIONS);
         let segments = (room / self.effective).clamp(1, u32::from(u16::MAX));
         self.size_goal = segments * self.effective;
     }
@@ -145,6 +172,11 @@ impl PathMss {
 
     /// Largest IP packet of the path.
     pub(crate) fn pmtu(&self) -> u32 {
-        self.pmtu
+        u32::from(self.pmtu)
     }
+}
+
+/// An IP packet has 65,535 bytes at most, whatever the device takes (Linux: IP_MAX_MTU).
+fn length(bytes: u32) -> u16 {
+    u16::try_from(bytes).unwrap_or(u16::MAX)
 }

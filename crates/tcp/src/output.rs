@@ -14,7 +14,9 @@ use crate::{
     congestion::SendSample,
     counters::Counter,
     cx::Cx,
-    memory, pacing,
+    memory,
+    mtu_probe::{self, Probed},
+    pacing,
     recovery::CaState,
     retransmit, segment,
     send_queue::EntryFlags,
@@ -106,8 +108,12 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     restart_after_idle(tcb, cx);
     let before = tcb.snd_nxt;
+    let probed = mtu_probe::probe(tcb, cx);
     let burst = pacing::burst_bytes(tcb, cx);
     let blocked = loop {
+        if probed == Probed::Wait {
+            break Blocked::Hold;
+        }
         match next_len(tcb, cx, burst) {
             Ok(_) if !pacing::admit(tcb, cx) => break Blocked::Pace,
             Ok((index, len)) => {
@@ -248,6 +254,13 @@ fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32) -> bool {
     if !entry.len.is_multiple_of(tcb.mss.effective()) {
         tcb.snd_sml = entry.end_seq();
     }
+    note_first(tcb, cx, index, segments);
+    true
+}
+
+/// Entry `index` has left for the first time, as so many segments.
+pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32) {
+    let entry = tcb.send_queue.entry(index);
     tcb.snd_nxt = entry.end_seq();
     tcb.persist_backoff = 0;
     tcb.totals.bytes_sent += u64::from(entry.len);
@@ -258,7 +271,6 @@ fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32) -> bool {
     if !tcb.timers.is_watching() {
         retransmit::arm_rto(tcb, cx);
     }
-    true
 }
 
 /// Sends what Nagle, a cork or a small window holds back, as far as the window has room; `false` when it has none.

@@ -35,7 +35,7 @@ use crate::{
     congestion::AckSample,
     counters::Counter,
     cx::Cx,
-    ecn,
+    ecn, mtu_probe,
     rack::Rack,
     seq::SeqNum,
     tcb::{Tcb, TcbFlags},
@@ -303,6 +303,9 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     if tcb.snd_una.le(tcb.recovery.recover) && !cwr {
         // Duplicates of an episode that is over: its retransmissions caused them (RFC 6582 §4.1).
+        return;
+    }
+    if mtu_probe::took_the_loss(tcb, cx) {
         return;
     }
     let mss = tcb.mss.effective();

@@ -7,14 +7,14 @@
 
 use core::time::Duration;
 
-use pkt::Instant;
+use pkt::{Instant, Packet};
 
 use crate::{
     api::TcpError,
     config::TcpConfig,
     counters::Counter,
     cx::Cx,
-    output, pacing,
+    mtu_probe, output, pacing,
     recovery::{self, CaState},
     segment,
     send_queue::EntryFlags,
@@ -24,8 +24,14 @@ use crate::{
     tlp,
 };
 
-/// R2 of an orphan when `tcp_orphan_retries` is 0.
+/// R2 of an orphan when `tcp_orphan_retries` is 0 and the peer may be alive.
 const ORPHAN_RETRIES_DEFAULT: u8 = 8;
+
+/// Timeouts of a thin stream that do not double its RTO (Linux `TCP_THIN_LINEAR_RETRIES`).
+const THIN_LINEAR_RETRIES: u8 = 6;
+
+/// Packets in flight from which on a stream is not thin.
+const THIN_SEGMENTS: usize = 4;
 
 /// How long to wait before trying again when packet memory ran out (Linux `TCP_RESOURCE_PROBE_INTERVAL`).
 pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(500);
@@ -41,12 +47,17 @@ pub(crate) fn on_rto(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// RFC 6298 §5.4–5.7 for the SYN or SYN-ACK.
+///
+/// Differs from RFC 6298 §5.5 as Linux does: the first `tcp_syn_linear_timeouts` of a SYN do not double the wait.
 fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    let limit = if tcb.state == State::SynSent {
-        cx.config.tcp_syn_retries
-    } else {
-        cx.config.tcp_synack_retries
+    let active = tcb.state == State::SynSent;
+    let retries = match tcb.syn_retries {
+        Some(own) => own,
+        None if active => cx.config.tcp_syn_retries,
+        None => cx.config.tcp_synack_retries,
     };
+    let linear = if active { cx.config.tcp_syn_linear_timeouts } else { 0 };
+    let limit = retries.saturating_add(linear);
     let waited = tcb.recovery.timeouts() > 0 && cx.now - tcb.recovery.since() >= MEMORY_RETRY;
     let user = tcb.user_timeout.is_some_and(|t| waited && cx.now - tcb.recovery.since() >= t);
     if tcb.recovery.timeouts() >= limit || user {
@@ -55,7 +66,10 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     tcb.recovery.count_timeout(cx.now);
     tcb.recovery.on_handshake_timeout();
-    tcb.rtt.on_rto();
+    tcb.doubts_route = true;
+    if tcb.recovery.timeouts() > linear {
+        tcb.rtt.on_rto();
+    }
     cx.count(Counter::TcpExtTCPTimeouts);
     cx.count(Counter::TcpExtTCPSynRetrans);
     cx.count(Counter::TcpRetransSegs);
@@ -65,11 +79,17 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 /// RFC 6298 §5.4–5.6 for data and FIN.
 fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if timed_out(tcb, cx, cx.config.tcp_retries1) {
+        // R1 of RFC 9293 §3.8.3.
+        tcb.doubts_route = true;
+        mtu_probe::on_black_hole(tcb, cx);
+    }
     if r2_exceeded(tcb, cx) {
         give_up(tcb, cx);
         return;
     }
     cx.count(Counter::TcpExtTCPTimeouts);
+    let thin = is_thin(tcb);
     match tcb.recovery.state() {
         CaState::Recovery if tcb.flags.contains(TcbFlags::SACK) => {
             cx.count(Counter::TcpExtTCPSackFailures);
@@ -85,12 +105,25 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     recovery::enter_loss(tcb, cx.config);
     tcb.recovery.count_timeout(cx.now);
-    tcb.rtt.on_rto();
+    let linear = cx.config.tcp_thin_linear_timeouts || tcb.thin_linear_timeouts;
+    if linear && thin && tcb.recovery.timeouts() <= THIN_LINEAR_RETRIES {
+        tcb.rtt.reset_backoff();
+    } else {
+        tcb.rtt.on_rto();
+    }
     send_lost(tcb, cx, false);
     if tcb.timers.rtx().is_none() {
         // Memory ran out: nothing left, so nothing to wait an RTO for.
         tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + MEMORY_RETRY.min(tcb.rtt.rto()));
     }
+}
+
+/// Few segments in flight, in a state that sends: what is lost has nobody behind it to report it (Linux:
+/// tcp_stream_is_thin).
+fn is_thin(tcb: &Tcb) -> bool {
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    let few = tcb.send_queue.sent_count() < THIN_SEGMENTS && flight < 4 * tcb.mss.effective();
+    few && tcb.state == State::Established
 }
 
 /// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
@@ -110,6 +143,10 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     let burst = pacing::burst_bytes(tcb, cx);
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
+        if still_in_host_queue(tcb, cx, index) {
+            // An ACK or the timer comes back to it.
+            break;
+        }
         let entry = tcb.send_queue.entry(index);
         let (seq, len) = (entry.seq, entry.len);
         let window = (tcb.snd_una + tcb.snd_wnd) - seq;
@@ -149,7 +186,18 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     }
 }
 
+/// The copy of entry `index` that was sent last has not left the host: it waits in a queue of ours, and another behind it
+/// would only make that longer (Linux: skb_still_in_host_queue).
+pub(crate) fn still_in_host_queue(tcb: &Tcb, cx: &Cx<'_>, index: usize) -> bool {
+    let busy = tcb.send_queue.entry(index).packet.as_ref().is_some_and(Packet::clone_busy);
+    if busy {
+        cx.count(Counter::TcpExtTCPSpuriousRtxHostQueues);
+    }
+    busy
+}
+
 pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
+    mtu_probe::on_retransmitted(tcb);
     let len = tcb.send_queue.entry(index).len;
     let segments = len.div_ceil(tcb.mss.effective()).max(1);
     tcb.totals.total_retrans += segments;
@@ -203,34 +251,54 @@ fn r2_exceeded(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     if tcb.recovery.timeouts() == 0 {
         return false;
     }
-    let elapsed = cx.now - tcb.recovery.since();
     if let Some(limit) = tcb.user_timeout {
-        return elapsed >= limit;
+        return cx.now - tcb.recovery.since() >= limit;
     }
-    if tcb.snd_wnd == 0 && cx.now - tcb.last_received_at < cx.config.tcp_rto_max * 2 {
+    if tcb.snd_wnd == 0 && cx.now - tcb.last_received_at < tcb.rtt.rto_max() * 2 {
         // The peer closed its window over data in flight, and still answers.
         return false;
     }
-    let orphan = tcb.flags.contains(TcbFlags::ORPHAN);
-    let retries = if orphan { orphan_retries(cx.config) } else { cx.config.tcp_retries2 };
-    elapsed >= time_of_retries(retries, cx.config)
+    if !tcb.flags.contains(TcbFlags::ORPHAN) {
+        return timed_out(tcb, cx, cx.config.tcp_retries2);
+    }
+    let alive = tcb.rtt.rto() < tcb.rtt.rto_max();
+    timed_out(tcb, cx, orphan_retries(tcb, cx.config, alive))
 }
 
-/// Retries of a connection nobody holds.
-pub(crate) fn orphan_retries(config: &TcpConfig) -> u8 {
-    if config.tcp_orphan_retries == 0 { ORPHAN_RETRIES_DEFAULT } else { config.tcp_orphan_retries }
+/// Nothing was acknowledged for as long as so many retransmissions take (Linux: retransmits_timed_out).
+fn timed_out(tcb: &Tcb, cx: &Cx<'_>, retries: u8) -> bool {
+    tcb.recovery.timeouts() > 0
+        && cx.now - tcb.recovery.since() >= time_of_retries(retries, cx.config, tcb.rtt.rto_max())
+}
+
+/// Retries of a connection nobody holds. `alive` says that its waits are still short; once they are not, what ICMP has
+/// reported is reason enough to stop (Linux: tcp_orphan_retries).
+pub(crate) fn orphan_retries(tcb: &Tcb, config: &TcpConfig, alive: bool) -> u8 {
+    match config.tcp_orphan_retries {
+        _ if tcb.soft_error.is_some() && !alive => 0,
+        0 if alive => ORPHAN_RETRIES_DEFAULT,
+        retries => retries,
+    }
 }
 
 /// How long `retries` retransmissions take when the RTO starts at its minimum and doubles up to its maximum:
 /// 15 retries of 200 ms are 924.6 s.
-fn time_of_retries(retries: u8, config: &TcpConfig) -> Duration {
+fn time_of_retries(retries: u8, config: &TcpConfig, rto_max: Duration) -> Duration {
     let mut total = Duration::ZERO;
     let mut wait = config.tcp_rto_min;
     for _ in 0..=retries {
         total += wait;
-        wait = (wait * 2).min(config.tcp_rto_max);
+        wait = (wait * 2).min(rto_max);
     }
     total
+}
+
+impl Tcb {
+    /// Whether timeouts have made the route doubtful since the last time this was asked: then the caller looks for
+    /// another (RFC 9293 §3.8.3; Linux: dst_negative_advice).
+    pub fn take_route_doubt(&mut self) -> bool {
+        core::mem::take(&mut self.doubts_route)
+    }
 }
 
 fn give_up(tcb: &mut Tcb, cx: &mut Cx<'_>) {
@@ -246,7 +314,10 @@ mod tests {
     #[test]
     fn fifteen_retries_are_924_seconds() {
         let config = TcpConfig::default();
-        assert_eq!(time_of_retries(15, &config), Duration::from_millis(924_600));
-        assert_eq!(time_of_retries(8, &config), Duration::from_millis(102_200));
+        assert_eq!(
+            time_of_retries(15, &config, config.tcp_rto_max),
+            Duration::from_millis(924_600)
+        );
+        assert_eq!(time_of_retries(8, &config, config.tcp_rto_max), Duration::from_millis(102_200));
     }
 }

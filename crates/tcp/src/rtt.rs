@@ -185,6 +185,18 @@ impl RttEstimator {
         }
     }
 
+    /// Another ceiling (`TCP_RTO_MAX_MS`).
+    pub fn set_rto_max(&mut self, limit: Duration) {
+        self.rto_max_us = micros(limit);
+        self.rto_us = self.rto_us.min(self.rto_max_us);
+    }
+
+    /// The ceiling.
+    #[must_use]
+    pub fn rto_max(&self) -> Duration {
+        Duration::from_micros(u64::from(self.rto_max_us))
+    }
+
     /// The time-out to arm: doubled once for each expiry since the last sample, within the ceiling.
     #[must_use]
     pub fn rto(&self) -> Duration {

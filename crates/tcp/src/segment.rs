@@ -35,6 +35,16 @@ const PROTOCOL_TCP: u8 = 6;
 /// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
 /// there is no memory.
 pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
+    let mss = tcb.mss.effective();
+    transmit_in(tcb, cx, index, mss)
+}
+
+/// As [`transmit`], in one segment however large it is: a path MTU probe.
+pub(crate) fn transmit_whole(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
+    transmit_in(tcb, cx, index, u32::MAX)
+}
+
+fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     let entry = tcb.send_queue.entry(index);
     let clone = match &entry.packet {
         Some(packet) => packet.clone_in(cx.pool),
@@ -48,7 +58,7 @@ pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let (len, seq_len) = (entry.len, entry.seq_len());
     let window = select_window(tcb, cx);
     let new_data = len > 0 && index >= tcb.send_queue.sent_count();
-    emit(tcb, cx, packet, SegmentHeader { window, ..header }, len, new_data);
+    emit(tcb, cx, packet, SegmentHeader { window, ..header }, (len, mss), new_data);
     let idle = tcb.send_queue.sent_count() == 0;
     if idle {
         tcb.congestion.on_restart(cx.now, tcb.rate.is_app_limited());
@@ -102,18 +112,19 @@ fn send_bare(
     let Some(packet) = cx.pool.alloc() else { return false };
     let window = window(tcb, cx);
     let header = SegmentHeader { seq, flags, window, ..SegmentHeader::default() };
-    emit(tcb, cx, packet, header, 0, false);
+    emit(tcb, cx, packet, header, (0, u32::MAX), false);
     cx.count(Counter::TcpOutSegs);
     true
 }
 
-/// Completes the header of a synchronized connection, puts it in front of `packet` and the packet on `cx.out`.
+/// Completes the header of a synchronized connection, whose `len` bytes leave in segments of `mss`, puts it in front of
+/// `packet` and the packet on `cx.out`.
 fn emit(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
     mut packet: Packet,
     mut header: SegmentHeader,
-    len: u32,
+    (len, mss): (u32, u32),
     new_data: bool,
 ) {
     if tcb.flags.contains(TcbFlags::TIMESTAMPS) {
@@ -128,7 +139,7 @@ fn emit(
         ack_compression::on_ack_sent(tcb, cx);
         tcb.timers.stop_delack();
     }
-    send_packet(tcb, cx, packet, header, len);
+    send_packet(tcb, cx, packet, header, (len, mss));
 }
 
 /// SACK blocks, where they fit. A duplicate that finds no place stays, and so does the ACK that is owed for it.
@@ -187,7 +198,7 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.recovery.timeouts() == 0 {
         cx.count(Counter::TcpOutSegs);
     }
-    send_packet(tcb, cx, packet, header, 0);
+    send_packet(tcb, cx, packet, header, (0, u32::MAX));
 }
 
 fn send_packet(
@@ -195,9 +206,8 @@ fn send_packet(
     cx: &mut Cx<'_>,
     mut packet: Packet,
     mut header: SegmentHeader,
-    len: u32,
+    (len, mss): (u32, u32),
 ) {
-    let mss = tcb.mss.effective();
     let meta = packet.meta_mut();
     meta.flow_hash = tcb.flow_hash;
     meta.timestamp = tcb.pacing.departure(cx.now);

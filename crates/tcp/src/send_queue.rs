@@ -15,6 +15,7 @@
 //!
 //! Not here: which entry to send and when (`output`, `retransmit`), headers.
 
+mod gather;
 mod marks;
 mod sacked;
 

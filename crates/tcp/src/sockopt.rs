@@ -200,6 +200,39 @@ impl Tcb {
         self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
     }
 
+    /// `TCP_SYNCNT`: repetitions of the SYN; `None` leaves it to `tcp_syn_retries`.
+    pub fn set_syn_retries(&mut self, retries: Option<u8>) {
+        self.syn_retries = retries;
+    }
+
+    /// `TCP_SYNCNT`.
+    #[must_use]
+    pub fn syn_retries(&self) -> Option<u8> {
+        self.syn_retries
+    }
+
+    /// `TCP_RTO_MAX_MS`: the longest retransmission timeout. The caller allows 1 s to 120 s.
+    pub fn set_rto_max(&mut self, limit: Duration) {
+        self.rtt.set_rto_max(limit);
+    }
+
+    /// `TCP_RTO_MAX_MS`.
+    #[must_use]
+    pub fn rto_max(&self) -> Duration {
+        self.rtt.rto_max()
+    }
+
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six timeouts of a stream with few segments in flight do not double.
+    pub fn set_thin_linear_timeouts(&mut self, on: bool) {
+        self.thin_linear_timeouts = on;
+    }
+
+    /// `TCP_THIN_LINEAR_TIMEOUTS`.
+    #[must_use]
+    pub fn thin_linear_timeouts(&self) -> bool {
+        self.thin_linear_timeouts
+    }
+
     /// `TCP_CONGESTION`: the algorithm from here on. It begins without memory; the window stays, and the
     /// pace follows with the next ACK.
     ///

@@ -11,6 +11,7 @@
 //!
 //! Not here: steps of the state machine (`input`, `output`, `retransmit`, `timer`), the application's calls (`api`).
 
+use alloc::boxed::Box;
 use core::{mem::offset_of, time::Duration};
 
 use bitflags::bitflags;
@@ -28,6 +29,7 @@ use crate::{
     ecn::EcnState,
     four_tuple::FourTuple,
     mss::PathMss,
+    mtu_probe::{self, MtuProbing},
     pacing::{self, Pacing},
     reassembly::Reassembly,
     receive_buffer::ReceiveBuffer,
@@ -205,6 +207,14 @@ pub struct Tcb {
     pub(crate) error: Option<TcpError>,
     /// What the network reported meanwhile: the reason given when a timer gives up (Linux `sk_err_soft`).
     pub(crate) soft_error: Option<TcpError>,
+    /// The search for the path MTU, where there is one.
+    pub(crate) mtu_probing: Option<Box<MtuProbing>>,
+    /// `TCP_SYNCNT`: repetitions of the SYN, instead of the stack's setting.
+    pub(crate) syn_retries: Option<u8>,
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: a thin stream's first timeouts do not double.
+    pub(crate) thin_linear_timeouts: bool,
+    /// Timeouts make us doubt the route, and nobody has looked for another since.
+    pub(crate) doubts_route: bool,
     /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.
     pub(crate) not_sent_lowat: u32,
     /// Urgent data, both ways; the flags say whether there is any.
@@ -301,7 +311,7 @@ impl Tcb {
             receive_buffer,
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),
-            rtt: RttEstimator::new(&rtt_config(config)),
+            rtt: RttEstimator::new(&rtt_config(config, options)),
             rate: DeliveryRate::default(),
             pacing: Pacing::new(),
             iss: *iss,
@@ -317,6 +327,10 @@ impl Tcb {
             persist_backoff: 0,
             error: None,
             soft_error: None,
+            mtu_probing: None,
+            syn_retries: options.syn_retries,
+            thin_linear_timeouts: false,
+            doubts_route: false,
             not_sent_lowat: options.notsent_lowat.unwrap_or(config.tcp_notsent_lowat),
             urgent: Urgent::new(options.oob_inline),
             mss,
@@ -355,6 +369,7 @@ impl Tcb {
         pacing::update(self, cx);
         self.recovery.on_established(self.snd_una);
         self.timers.stop_rtx();
+        mtu_probe::on_established(self, cx);
         self.receive_buffer.on_established(self.rcv_nxt, cx.now);
         self.grow_sndbuf(cx);
         self.last_received_at = cx.now;
@@ -427,10 +442,10 @@ impl Tcb {
     }
 }
 
-fn rtt_config(config: &TcpConfig) -> RttConfig {
+fn rtt_config(config: &TcpConfig, options: &SocketOptions) -> RttConfig {
     RttConfig {
         rto_min: config.tcp_rto_min,
-        rto_max: config.tcp_rto_max,
+        rto_max: options.rto_max.unwrap_or(config.tcp_rto_max),
         min_rtt_window: config.tcp_min_rtt_wlen,
         ..RttConfig::default()
     }

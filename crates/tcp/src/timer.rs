@@ -217,7 +217,8 @@ fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     }
     if tcb.flags.contains(TcbFlags::ORPHAN) {
         // Nobody waits for this data: a peer that keeps its window closed may not hold it for ever.
-        return tcb.persist_backoff >= retransmit::orphan_retries(cx.config);
+        let alive = persist_wait(tcb) < tcb.rtt.rto_max();
+        return tcb.persist_backoff >= retransmit::orphan_retries(tcb, cx.config, alive);
     }
     tcb.probes_out >= cx.config.tcp_retries2
 }
@@ -233,9 +234,12 @@ pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
         tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + HOLD_MAX);
         return;
     }
+    tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + persist_wait(tcb));
+}
+
+fn persist_wait(tcb: &Tcb) -> Duration {
     let base = tcb.rtt.base_rto();
-    let wait = base.saturating_mul(1 << tcb.persist_backoff.min(16)).min(cx.config.tcp_rto_max);
-    tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + wait);
+    base.saturating_mul(1 << tcb.persist_backoff.min(16)).min(tcb.rtt.rto_max())
 }
 
 /// RFC 9293 §3.8.4. The deadline is lazy: traffic since it was armed only moves it here.

@@ -77,6 +77,9 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 fn repeat_last(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let mut index = tcb.send_queue.sent_count() - 1;
+    if retransmit::still_in_host_queue(tcb, cx, index) {
+        return false;
+    }
     let (len, mss) = (tcb.send_queue.entry(index).len, tcb.mss.effective());
     if len > mss {
         let front = (len - 1) / mss * mss;

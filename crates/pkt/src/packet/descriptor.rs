@@ -60,7 +60,7 @@ pub(crate) struct Body {
     pub(crate) frag_count: u8,
     /// Role in an fclone pair.
     pub(crate) kind: Kind,
-    /// Another packet was made to share this one's slices (other than a living companion).
+    /// Another packet was made to share this one's slices.
     pub(crate) shared: Cell<bool>,
     /// Sum of the lengths of the frags in use.
     pub(crate) frag_bytes: u32,

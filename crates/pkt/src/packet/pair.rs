@@ -7,6 +7,9 @@
 //! the original's descriptor home. A descriptor whose packet has died before its companion is in limbo: its
 //! body is dead, only `pair` is alive.
 //!
+//! A companion that has left the host may give its half back early ([`Packet::orphan`], [`CloneMark`]) and lives on alone:
+//! the original is asked whether its last copy is still on its way out, not whether a peer has read it.
+//!
 //! Differs from Linux: the companion's memory is not reserved beside the original but comes from the
 //! cloning core's own pool, where a recently used descriptor is warm; a queued packet costs one descriptor.
 //!
@@ -17,7 +20,7 @@ use core::sync::atomic::Ordering;
 
 use crate::packet::Packet;
 use crate::packet::descriptor::{Descriptor, FreeDescriptor};
-use crate::pool::Recycle;
+use crate::pool::{Elsewhere, Recycle};
 use crate::shim::AtomicU32;
 
 /// Role of a descriptor in an fclone pair.
@@ -52,7 +55,20 @@ impl Packet {
         true
     }
 
-    /// True while the companion lives.
+    /// Ends the clone's part in its pair without ending the clone: the original is busy until the mark is dropped. For a
+    /// device that completes later than it hands the packet on; `None` when there is no original to tell.
+    #[must_use = "dropping it says that the packet has left"]
+    pub fn take_clone_mark(&mut self) -> Option<CloneMark> {
+        let body = self.body_mut();
+        if body.kind != Kind::Companion {
+            return None;
+        }
+        // From here on this packet dies alone: `end` gives no half back.
+        body.kind = Kind::Alone;
+        body.origin.take().map(CloneMark)
+    }
+
+    /// True while the companion lives, and has not left.
     pub(super) fn has_companion(&self) -> bool {
         self.body().kind == Kind::Original && self.pair().load(Ordering::Acquire) > 1
     }
@@ -61,6 +77,24 @@ impl Packet {
     fn pair(&self) -> &AtomicU32 {
         // SAFETY: the packet keeps its descriptor initialised; `pair` is only accessed atomically.
         unsafe { &(*self.raw().as_ptr()).pair }
+    }
+}
+
+/// A clone's half of its pair, apart from the clone. Dropping it gives the half back.
+#[derive(Debug)]
+pub struct CloneMark(NonNull<Descriptor>);
+
+// SAFETY: all that is done with the pointer is to give a half back, which touches `pair` alone, by atomics, and hands a
+// free descriptor home as any thread may.
+unsafe impl Send for CloneMark {}
+
+// SAFETY: nothing can be done with a shared mark.
+unsafe impl Sync for CloneMark {}
+
+impl Drop for CloneMark {
+    fn drop(&mut self) {
+        // SAFETY: the mark was made of the half that its clone held and has forgotten, and is gone after this.
+        unsafe { release_pair(self.0, &mut Elsewhere) }
     }
 }
 

@@ -25,13 +25,10 @@ impl Packet {
         for frag in body.frags() {
             target.push_frag(pool.share(frag));
         }
-        let tracked = self.adopt_companion(&mut clone);
+        self.adopt_companion(&mut clone);
         if self.frag_count() > 0 {
             clone.body().shared.set(true);
-            // A companion is asked for in person; see `is_cloned`.
-            if !tracked {
-                body.shared.set(true);
-            }
+            body.shared.set(true);
         }
         Some(clone)
     }
@@ -131,15 +128,14 @@ impl Packet {
         Some(copy)
     }
 
-    /// True when other packets may hold the same payload pages. May stay true after they are gone, except for
-    /// a companion, which is asked for.
+    /// True when other packets may hold the same payload pages. May stay true after they are gone.
     #[must_use]
     pub fn is_cloned(&self) -> bool {
-        self.body().shared.get() || (self.frag_count() > 0 && self.has_companion())
+        self.body().shared.get()
     }
 
-    /// True while the last tracked clone of a packet from [`Pool::alloc_fclone`] is still alive: queued below,
-    /// or being sent. Linux: `skb_fclone_busy`.
+    /// True while the last tracked clone of a packet from [`Pool::alloc_fclone`] is queued below or being sent: alive, and
+    /// not [orphaned](Self::orphan). Linux: `skb_fclone_busy`.
     #[must_use]
     pub fn clone_busy(&self) -> bool {
         self.has_companion()

@@ -260,6 +260,35 @@ fn fclone_pair_in_every_order_of_death() {
     );
 }
 
+#[test]
+fn a_clone_that_has_left_is_not_waited_for() {
+    let (domain, mut pool) = pool();
+    let mut packet = pool.alloc_fclone().expect("memory");
+    packet.append(&mut pool, &pattern(1000));
+    let mut first = packet.clone_in(&mut pool).expect("memory");
+    first.orphan();
+    assert!(!packet.clone_busy() && packet.is_cloned(), "the pages are shared all the same");
+    let mut second = packet.clone_in(&mut pool).expect("memory");
+    assert!(packet.clone_busy(), "the next clone is the companion");
+    first.orphan();
+    pool.free(first);
+    assert!(packet.clone_busy(), "a half is given back once only");
+    let mark = second.take_clone_mark();
+    assert!(second.take_clone_mark().is_none() && packet.take_clone_mark().is_none());
+    pool.free(second);
+    assert!(packet.clone_busy(), "the device has not completed");
+    drop(mark);
+    assert!(!packet.clone_busy());
+    let mut third = packet.clone_in(&mut pool).expect("memory");
+    let mark = third.take_clone_mark();
+    pool.free(packet);
+    assert_eq!(third.to_vec(), pattern(1000));
+    pool.free(third);
+    drop(mark);
+    pool.drain_returns();
+    assert_eq!(domain.balance(), 0);
+}
+
 #[derive(Default)]
 struct Owner(AtomicU32);
 

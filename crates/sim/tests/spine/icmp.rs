@@ -275,3 +275,87 @@ fn a_quote_of_nothing_of_ours_is_dropped() {
     assert_eq!(rig.drops(DropReason::IcmpMalformed), 1);
     rig.finish();
 }
+
+#[test]
+fn an_unreachable_ends_a_half_open_connection_if_it_quotes_its_syn_ack() {
+    for (behind, ends) in [(1, true), (0, false), (2, false)] {
+        let mut rig = Rig::new(RigConfig::default());
+        let listener = rig.listen(80, 8);
+        let host = rig.host();
+        let mut peer = Peer::new(80, 2000);
+        peer.send_next(&mut rig, Flags::SYN, b"");
+        assert_eq!(peer.hear(&rig.take()), [Flags::SYN | Flags::ACK]);
+        assert_eq!(host.established_len(), 1);
+        rig.give(&error(&peer, &IcmpMessage::Unreachable(Unreachable::Host), behind));
+        assert_eq!(host.established_len(), usize::from(!ends), "{behind} behind");
+        let out_of_window = rig.count_tcp(tcp::Counter::TcpExtOutOfWindowIcmps);
+        assert_eq!(out_of_window, u64::from(!ends));
+        listener.close(&host, &mut rig.world.cx);
+        drop((listener, host));
+        rig.finish();
+    }
+}
+
+/// Every code of RFC 792 and RFC 1122 §3.2.2.1 has its errno while a connection is being opened.
+#[test]
+fn each_unreachable_code_has_its_errno() {
+    let codes = [
+        (0, Errno::ENETUNREACH),
+        (1, Errno::EHOSTUNREACH),
+        (2, Errno::ENOPROTOOPT),
+        (3, Errno::ECONNREFUSED),
+        (5, Errno::EOPNOTSUPP),
+        (6, Errno::ENETUNREACH),
+        (7, Errno::EHOSTDOWN),
+        (8, Errno::ENONET),
+        (9, Errno::EHOSTUNREACH),
+        (10, Errno::EHOSTUNREACH),
+        (11, Errno::ENETUNREACH),
+        (12, Errno::EHOSTUNREACH),
+        (13, Errno::EHOSTUNREACH),
+        (14, Errno::EHOSTUNREACH),
+        (15, Errno::EHOSTUNREACH),
+    ];
+    for (code, errno) in codes {
+        let (mut rig, socket, peer) = opening();
+        give_unreachable(&mut rig, &peer, code);
+        let host = rig.host();
+        assert_eq!(socket.take_error(&host, &mut rig.world.cx), Some(errno), "code {code}");
+        drop((socket, host));
+        rig.finish();
+    }
+}
+
+#[test]
+fn unknown_codes_and_source_quench_change_nothing() {
+    let (mut rig, socket, peer) = opening();
+    give_unreachable(&mut rig, &peer, 16);
+    // RFC 6633 §3.
+    rig.give(&error(&peer, &IcmpMessage::Other { kind: 4 }, 1));
+    assert_eq!(rig.count(Counter::IcmpInSrcQuenchs), 1);
+    assert!(!socket.readiness().contains(Readiness::ERROR));
+    assert_eq!(rig.host().established_len(), 1);
+    drop(socket);
+    rig.finish();
+}
+
+/// A connection of the host whose SYN is out.
+fn opening() -> (Rig, std::sync::Arc<TcpSocket>, Peer) {
+    let mut rig = Rig::new(RigConfig::default());
+    let host = rig.host();
+    let remote = SocketAddr::new(PEER_IP.into(), 80);
+    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    rig.settle();
+    let mut peer = Peer::new(socket.local().port(), 80);
+    assert_eq!(peer.hear(&rig.take()), [Flags::SYN]);
+    (rig, socket, peer)
+}
+
+fn give_unreachable(rig: &mut Rig, peer: &Peer, code: u8) {
+    let mut packet = error(peer, &IcmpMessage::Unreachable(Unreachable::Network), 1);
+    packet[21] = code;
+    packet[22..24].fill(0);
+    let sum = frame::checksum(&[&packet[20..]]).to_be_bytes();
+    packet[22..24].copy_from_slice(&sum);
+    rig.give(&packet);
+}

@@ -12,6 +12,8 @@ mod ip_input;
 #[cfg(test)]
 mod listener;
 #[cfg(test)]
+mod openings;
+#[cfg(test)]
 mod path_mtu;
 #[cfg(test)]
 mod syn_cookies;

@@ -19,7 +19,9 @@ use std::{
     vec::Vec,
 };
 
-use pkt::{Batch, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum};
+use pkt::{
+    Batch, CloneMark, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum,
+};
 
 use path_mtu::PathMtuCell;
 pub use path_mtu::{PathMtu, TooBigReport};
@@ -176,11 +178,12 @@ struct Timed {
     packet: Packet,
 }
 
-/// A packet that has left; its sender pays until `due`.
+/// A packet that is on its way out until `due`: its sender pays, and an original knows of it.
 struct Completion {
     due: Instant,
-    owner: Arc<dyn PacketOwner>,
-    truesize: u32,
+    owner: Option<(Arc<dyn PacketOwner>, u32)>,
+    /// Held for its end.
+    _mark: Option<CloneMark>,
 }
 
 impl core::fmt::Debug for Completion {
@@ -366,7 +369,8 @@ impl Device for Wire {
             while let Some(mut packet) = list.pop_front() {
                 prepare(&mut packet, self.checksums);
                 packet.meta_mut().timestamp = cx.now;
-                if path_mtu.is_some_and(|path| !path.carries(&packet)) {
+                let too_big = path_mtu.is_some_and(|path| !path.carries(&packet));
+                if direction.direct && too_big {
                     refused.push((DropReason::PacketTooBig, packet));
                 } else if direction.direct
                     && in_flight.ready.len() < direction.impairment.queue_packets
@@ -374,7 +378,7 @@ impl Device for Wire {
                     packet.orphan();
                     in_flight.ready.push_back(packet);
                 } else {
-                    impair(direction, &mut in_flight, cx, packet, &mut refused);
+                    impair(direction, &mut in_flight, cx, (packet, too_big), &mut refused);
                 }
             }
             // By our clock: the receiver may have read its own before us, and would look for nothing again.
@@ -410,10 +414,11 @@ impl Device for Wire {
                 done.extend(in_flight.completions.pop_front());
             }
         }
-        for completion in &done {
-            completion.owner.on_complete(completion.truesize);
+        let count = done.len();
+        for (owner, truesize) in done.into_iter().filter_map(|completion| completion.owner) {
+            owner.on_complete(truesize);
         }
-        done.len()
+        count
     }
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
@@ -458,7 +463,7 @@ fn impair(
     direction: &Direction,
     in_flight: &mut InFlight,
     cx: &mut Cx,
-    mut packet: Packet,
+    (mut packet, too_big): (Packet, bool),
     refused: &mut Vec<(DropReason, Packet)>,
 ) {
     let impairment = &direction.impairment;
@@ -477,10 +482,15 @@ fn impair(
     if impairment.completion_delay.is_zero() {
         packet.orphan();
     } else {
-        if let Some((owner, truesize)) = packet.take_owner() {
+        let (owner, mark) = (packet.take_owner(), packet.take_clone_mark());
+        if owner.is_some() || mark.is_some() {
             let due = sent + impairment.completion_delay;
-            in_flight.completions.push_back(Completion { due, owner, truesize });
+            in_flight.completions.push_back(Completion { due, owner, _mark: mark });
         }
+    }
+    if too_big {
+        refused.push((DropReason::PacketTooBig, packet));
+        return;
     }
     if chance(&mut in_flight.rng, impairment.loss) {
         refused.push((DropReason::WireLoss, packet));

@@ -15,14 +15,34 @@ use crate::{
     core::CoreId, counters::Counter, cx::Cx, device::QueueId, gso, host::Host, link, route::Dst,
 };
 
+/// What a socket wants of the IP header of its segments (RFC 9293 §3.9.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IpFields {
+    /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two bits of ECN, which are TCP's.
+    pub(crate) tos: u8,
+    /// `IP_TTL`; `None` is `ip_default_ttl`.
+    pub(crate) ttl: Option<u8>,
+}
+
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
 pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, core: CoreId) {
+    output_as(host, cx, dst, (tuple, IpFields::default()), core);
+}
+
+/// As [`output`], with the header that a socket wants.
+pub(crate) fn output_as(
+    host: &Host,
+    cx: &mut Cx,
+    dst: &Dst,
+    (tuple, fields): (&FourTuple, IpFields),
+    core: CoreId,
+) {
     let mut list = PacketList::new();
     while let Some(mut segment) = cx.out.pop_front() {
         if tuple.is_ipv4() {
-            push_header::<true>(cx, dst, tuple, &mut segment);
+            push_header::<true>(cx, dst, (tuple, fields), &mut segment);
         } else {
-            push_header::<false>(cx, dst, tuple, &mut segment);
+            push_header::<false>(cx, dst, (tuple, fields), &mut segment);
         }
         cx.count(Counter::IpOutRequests, 1);
         cx.count(Counter::IpExtOutOctets, segment.len() as u64);
@@ -50,7 +70,12 @@ fn queue_of(dst: &Dst, core: CoreId) -> QueueId {
     QueueId(core.0 % dst.device.caps().queues)
 }
 
-fn push_header<const V4: bool>(cx: &mut Cx, dst: &Dst, tuple: &FourTuple, segment: &mut Packet) {
+fn push_header<const V4: bool>(
+    cx: &mut Cx,
+    dst: &Dst,
+    (tuple, fields): (&FourTuple, IpFields),
+    segment: &mut Packet,
+) {
     let payload_len = segment.len();
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
     // A superframe is one packet of gso_segs segments, each with an identification of its own.
@@ -59,8 +84,8 @@ fn push_header<const V4: bool>(cx: &mut Cx, dst: &Dst, tuple: &FourTuple, segmen
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
         protocol: protocol::TCP,
-        hop_limit: cx.sysctls().ip_default_ttl,
-        traffic_class: segment.meta().ecn.bits(),
+        hop_limit: fields.ttl.unwrap_or_else(|| cx.sysctls().ip_default_ttl),
+        traffic_class: fields.tos | segment.meta().ecn.bits(),
         flow_label: 0,
         id: if V4 { cx.next_ip_id(segments) } else { 0 },
         fragment: Fragment { dont: dst.dont_fragment, ..Fragment::default() },

@@ -93,6 +93,8 @@ pub struct TcpSocket {
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Arc<Dst>>,
+    /// What the application wants of the IP header.
+    pub(super) ip: ip::IpFields,
     /// The four-tuple leads to this socket.
     hashed: bool,
     /// Counted among the host's orphans.
@@ -142,6 +144,7 @@ impl TcpSocket {
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
+                ip: ip::IpFields::default(),
                 hashed: true,
                 orphan: false,
                 latest,
@@ -430,6 +433,9 @@ impl StreamState {
     /// Brings everything outside the `Tcb` up to date with it.
     pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         self.synchronise(cx);
+        if self.tcb.take_route_doubt() {
+            self.dst = None;
+        }
         // Before segments are cut: the path may have become narrower, or wider.
         if self.hashed {
             self.check_path(socket, host, cx);
@@ -501,7 +507,7 @@ impl StreamState {
                 if dst.async_completion {
                     charge(&mut cx.out, &socket.wmem);
                 }
-                ip::output(host, cx, dst, &socket.tuple, socket.core);
+                ip::output_as(host, cx, dst, (&socket.tuple, self.ip), socket.core);
             }
             None => ip::discard_unroutable(cx),
         }

@@ -16,7 +16,7 @@ use crate::{
     cx::Cx,
     delivery_rate, ecn,
     header::Flags,
-    pacing, recovery, reset as reset_segment, retransmit, scoreboard,
+    mtu_probe, pacing, recovery, reset as reset_segment, retransmit, scoreboard,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -107,6 +107,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     acked.marked = ecn::is_echo(tcb, segment.header);
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     advance(tcb, cx, ack, &mut acked);
+    mtu_probe::on_ack(tcb, cx);
     let rtt = sample_rtt(tcb, cx, segment, &acked);
     note_alive(tcb, cx.now);
     // RFC 5681 §2: data outstanding, no payload, no SYN or FIN, nothing acknowledged, the window as it was.

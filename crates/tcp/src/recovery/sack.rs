@@ -17,7 +17,7 @@ use crate::{
     acked::Acked,
     counters::Counter,
     cx::Cx,
-    ecn, rack, retransmit,
+    ecn, mtu_probe, rack, retransmit,
     tcb::{Tcb, TcbFlags},
     tlp,
 };
@@ -45,7 +45,9 @@ pub(super) fn on_ack(
     let found = rack::detect(tcb, cx);
     match tcb.recovery.state {
         CaState::Open | CaState::Disorder | CaState::Cwr if tcb.send_queue.lost_bytes() > 0 => {
-            enter(tcb, cx, acked.delivered);
+            if !mtu_probe::took_the_loss(tcb, cx) {
+                enter(tcb, cx, acked.delivered);
+            }
         }
         CaState::Open | CaState::Disorder if acked.marked => {
             super::enter_cwr(tcb, acked.delivered);
@@ -109,7 +111,8 @@ pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
         return;
     }
     let found = rack::detect(tcb, cx);
-    if !tcb.recovery.state.is_repairing() && tcb.send_queue.lost_bytes() > 0 {
+    let calm = !tcb.recovery.state.is_repairing();
+    if calm && tcb.send_queue.lost_bytes() > 0 && !mtu_probe::took_the_loss(tcb, cx) {
         enter(tcb, cx, 0);
     }
     retransmit::arm_watch(tcb, cx, found.wait, false);

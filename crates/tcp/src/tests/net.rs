@@ -66,6 +66,11 @@ pub(crate) struct Net {
     pub(crate) delay: Duration,
     pub(crate) impairment: Impairment,
     pub(crate) ecn: EcnPath,
+    /// What A sends stays in its own host until [`Net::release`].
+    pub(crate) holds: bool,
+    held: Vec<Packet>,
+    /// IP packets above this many bytes vanish.
+    pub(crate) path_mtu: Option<u32>,
     pub(crate) log: Vec<Sent>,
     /// Payload bytes of packets that were marked.
     pub(crate) marked_bytes: u64,
@@ -94,6 +99,9 @@ impl Net {
             delay: Duration::from_millis(10),
             impairment: Impairment::default(),
             ecn: EcnPath::default(),
+            holds: false,
+            held: Vec::new(),
+            path_mtu: None,
             log: Vec::new(),
             marked_bytes: 0,
             rng: Rng::new(seed),
@@ -226,18 +234,32 @@ impl Net {
         }
     }
 
-    fn transmit(&mut self, from: Side, packet: Packet) {
+    fn transmit(&mut self, from: Side, mut packet: Packet) {
         let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
         let len = u32::try_from(packet.len()).unwrap() - u32::from(header.header_len);
         let gso = packet.meta().gso;
         let (ecn, departs) = (packet.meta().ecn, packet.meta().timestamp);
         self.log.push(Sent { at: self.now, from, header, len, gso, ecn, departs });
+        if self.holds && from == Side::A {
+            return self.held.push(packet);
+        }
+        // It leaves the host: what is in flight is nobody's to wait for.
+        packet.orphan();
         if self.impairment.split && gso.kind != GsoKind::None {
             for segment in self.segments(from, packet) {
                 self.impair(from, segment);
             }
         } else {
             self.impair(from, packet);
+        }
+    }
+
+    /// The device of A sends what it held.
+    pub(crate) fn release(&mut self) {
+        self.holds = false;
+        for mut packet in core::mem::take(&mut self.held) {
+            packet.orphan();
+            self.impair(Side::A, packet);
         }
     }
 
@@ -282,7 +304,7 @@ impl Net {
 
     fn impair(&mut self, from: Side, mut packet: Packet) {
         self.congest(&mut packet);
-        if self.is_to_drop() {
+        if self.is_to_drop() || self.path_mtu.is_some_and(|mtu| ip_bytes(&packet) > mtu) {
             return;
         }
         let Impairment { loss, duplicate, reorder, .. } = self.impairment;
@@ -374,4 +396,15 @@ impl Net {
         drop(self);
         assert_eq!(domain.balance(), 0, "every packet is freed");
     }
+}
+
+/// Bytes of the IPv4 packet around a segment, or around the largest one of a superframe.
+fn ip_bytes(packet: &Packet) -> u32 {
+    let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+    let gso = packet.meta().gso;
+    let segment = match gso.kind {
+        GsoKind::None => packet.len(),
+        _ => usize::from(header.header_len) + usize::from(gso.size),
+    };
+    20 + u32::try_from(segment).unwrap()
 }

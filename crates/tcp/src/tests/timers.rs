@@ -15,17 +15,18 @@ fn gaps(net: &Net, from: usize) -> Vec<u128> {
 }
 
 #[test]
-fn syn_is_repeated_six_times_with_doubling_waits_and_then_times_out() {
+fn syn_is_repeated_ten_times_with_ever_longer_waits_and_then_times_out() {
     let mut net = Net::new(1);
     net.impairment = BLACK_HOLE;
     net.connect(Side::A);
     let start = net.now;
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!(net.now - start, Duration::from_secs(127));
-    assert_eq!(gaps(&net, 0), [1000, 2000, 4000, 8000, 16000, 32000]);
+    // tcp_syn_linear_timeouts, then tcp_syn_retries.
+    assert_eq!(net.now - start, Duration::from_secs(131));
+    assert_eq!(gaps(&net, 0), [1000, 1000, 1000, 1000, 1000, 2000, 4000, 8000, 16000, 32000]);
     assert!(net.log.iter().all(|sent| sent.header.flags == Flags::SYN));
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
-    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSynRetrans), 6);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSynRetrans), 10);
     net.finish_clean();
 }
 
@@ -227,5 +228,24 @@ fn deadline_of_an_idle_connection_is_none() {
     net.run_for(Duration::from_secs(1));
     assert_eq!(net.tcb(Side::A).next_deadline(), None);
     assert_eq!(net.tcb(Side::B).next_deadline(), None);
+    net.finish_clean();
+}
+
+/// The device is slow, not the network: another copy behind the first would make it slower.
+#[test]
+fn what_is_still_in_our_own_queue_is_not_sent_again() {
+    let mut net = Net::established(14);
+    net.run_for(Duration::from_millis(100));
+    net.holds = true;
+    let before = net.log.len();
+    net.send(Side::A, b"slow");
+    net.run_for(Duration::from_secs(2));
+    assert_eq!(net.sent_by(Side::A, before).len(), 1, "neither a probe nor a timeout repeats it");
+    assert!(net.count(Side::A, Counter::TcpExtTCPSpuriousRtxHostQueues) >= 2);
+    assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
+    net.release();
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.recv(Side::B), b"slow");
+    assert_eq!(net.sent_by(Side::A, before).len(), 1);
     net.finish_clean();
 }

@@ -1,0 +1,226 @@
+//! What an idle connection costs, and that many of them cost nothing else.
+//!
+//! Every byte of the process is counted by the allocator, with what malloc adds to it. Both ends of every connection live
+//! here, so the sum is divided by two. `CONNECTIONS=n cargo test -p quietline --test idle_memory -- --nocapture` takes
+//! another number than the default and prints the figures.
+//!
+//! One test, in a process of its own: another beside it would be counted too.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+/// Bytes that live blocks take, malloc's own included. Relaxed: read when nobody allocates.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+/// What glibc's malloc takes for a block: a word in front, multiples of 16, 32 at least; an alignment beyond that is paid
+/// for on top.
+fn chunk(layout: Layout) -> usize {
+    let padding = if layout.align() > 16 { layout.align() } else { 0 };
+    (layout.size() + padding + 8).next_multiple_of(16).max(32)
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches an atomic only.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(chunk(layout), Ordering::Relaxed);
+        // SAFETY: the caller keeps what `alloc` demands.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(chunk(layout), Ordering::Relaxed);
+        // SAFETY: `block` came from `alloc` with this layout, hence from the system's allocator.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::IoSlice,
+        net::SocketAddr,
+        sync::{Arc, atomic::Ordering},
+        time::Duration,
+    };
+
+    use pkt::Instant;
+    use stack::{
+        Cx, Memory,
+        config::{DeviceConfig, HostConfig},
+        device::{Wire, WireConfig},
+        host::Host,
+        socket::{Listener, TcpSocket},
+    };
+
+    use super::LIVE;
+
+    /// Established connections, both ends in this process.
+    const CONNECTIONS: usize = 100_000;
+
+    /// What one may cost: the promise of the project.
+    const BYTES_MAX: usize = 4096;
+
+    /// Operations that two like exchanges may differ by: a timer that falls into the one and not the other, and its turn.
+    const COINCIDENCES_MAX: u64 = 4;
+
+    /// A listener for so many connections: a client's ports for one destination are 28,232.
+    const PER_LISTENER: usize = 20_000;
+
+    /// Two hosts, a wire, one thread, virtual time.
+    struct Pair {
+        memory: Memory,
+        cx: Cx,
+        client: Arc<Host>,
+        server: Arc<Host>,
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let memory = Memory::new(64 << 20);
+            let mut cx = Cx::new(&memory, 1);
+            cx.now = Instant::from_secs(1000);
+            let (left, right) = Wire::pair(&WireConfig::default()).expect("a wire");
+            let host = |device: Arc<Wire>, address: &str| {
+                let addresses = vec![address.parse().expect("a prefix")];
+                let devices = vec![DeviceConfig { device, addresses }];
+                Host::new(&memory, HostConfig { devices, cores: 1, ..HostConfig::default() })
+                    .expect("a valid configuration")
+            };
+            let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
+            Self { memory, cx, client, server }
+        }
+
+        /// Opens `count` connections and appends both ends of each.
+        fn open(&mut self, count: usize, ends: &mut Vec<(Arc<TcpSocket>, Arc<TcpSocket>)>) {
+            let mut left = count;
+            for port in 1000.. {
+                if left == 0 {
+                    break;
+                }
+                let to = SocketAddr::new([10, 0, 0, 2].into(), port);
+                let listener =
+                    Listener::listen(&self.server, &mut self.cx, to, 16).expect("a free port");
+                for _ in 0..left.min(PER_LISTENER) {
+                    let socket = TcpSocket::connect(&self.client, &mut self.cx, None, to);
+                    let accepted = listener.accept().expect("the wire works at once");
+                    ends.push((socket.expect("a free port"), accepted));
+                }
+                left -= left.min(PER_LISTENER);
+                listener.close(&self.server, &mut self.cx);
+            }
+        }
+
+        /// Lets virtual time pass, running what is due.
+        fn pass(&mut self, time: Duration) {
+            let end = self.cx.now + time;
+            loop {
+                for host in [&self.client, &self.server] {
+                    let _ = host.poll(&mut self.cx);
+                }
+                let next = [&self.client, &self.server]
+                    .iter()
+                    .filter_map(|host| host.next_deadline())
+                    .min();
+                match next {
+                    Some(at) if at <= end => self.cx.now = self.cx.now.max(at),
+                    _ => break,
+                }
+            }
+            self.cx.now = end;
+            for _ in 0..4 {
+                self.memory.rcu.reclaim();
+            }
+        }
+
+        /// What both hosts count for a request and its answer.
+        fn exchange(
+            &mut self,
+            ends: &(Arc<TcpSocket>, Arc<TcpSocket>),
+        ) -> Vec<(&'static str, u64)> {
+            // The neighbours have to be asked for first.
+            self.ping(ends);
+            let before = [self.client.counters(), self.server.counters()];
+            self.ping(ends);
+            let after = [self.client.counters(), self.server.counters()];
+            let counts = after.iter().zip(&before).flat_map(|(after, before)| {
+                let since = after.since(before);
+                since.iter().collect::<Vec<_>>()
+            });
+            counts.collect()
+        }
+
+        /// One request and its answer.
+        fn ping(&mut self, (asks, answers): &(Arc<TcpSocket>, Arc<TcpSocket>)) {
+            let mut buf = [0; 64];
+            let sent = asks.send(&self.client, &mut self.cx, &[IoSlice::new(b"ping")]);
+            assert_eq!(sent, Ok(4));
+            self.pass(Duration::from_millis(1));
+            let read = answers.recv(&self.server, &mut self.cx, &mut buf, false);
+            assert_eq!(read, Ok(4));
+            let sent = answers.send(&self.server, &mut self.cx, &[IoSlice::new(b"pong")]);
+            assert_eq!(sent, Ok(4));
+            self.pass(Duration::from_secs(2));
+            let read = asks.recv(&self.client, &mut self.cx, &mut buf, false);
+            assert_eq!(read, Ok(4));
+        }
+    }
+
+    fn live() -> usize {
+        LIVE.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn an_idle_connection_costs_four_kilobytes_at_most_and_no_work() {
+        let count = std::env::var("CONNECTIONS")
+            .map_or(CONNECTIONS, |count| count.parse().expect("CONNECTIONS is a number"));
+        let mut pair = Pair::new();
+        let mut ends = Vec::with_capacity(count + 1);
+        // What is made once is made now: pools, tables, the first connection's neighbours.
+        pair.open(1, &mut ends);
+        pair.pass(Duration::from_secs(10));
+        pair.pass(Duration::from_secs(600));
+        let alone = pair.exchange(&ends[0]);
+        let (before, packets) = (live(), pair.memory.packets.balance());
+
+        pair.open(count, &mut ends);
+        // The handshakes' timers fire, and the neighbours are forgotten about.
+        pair.pass(Duration::from_secs(600));
+        let each = (live() - before) / (2 * count);
+        assert_eq!(pair.client.established_len(), count + 1);
+        assert_eq!(pair.server.established_len(), count + 1);
+        println!(
+            "{count} established connections, {each} bytes for each end, of which {} are its Tcb",
+            size_of::<tcp::Tcb>()
+        );
+        assert!(each <= BYTES_MAX, "{each} bytes for an idle connection");
+        assert_eq!(pair.memory.packets.balance(), packets, "an idle connection holds no packet");
+
+        // Nothing is armed, and nothing runs for them.
+        assert_eq!(pair.client.next_deadline(), None);
+        assert_eq!(pair.server.next_deadline(), None);
+        let crowded = pair.exchange(&ends[0]);
+        let grown: Vec<_> = alone
+            .iter()
+            .zip(&crowded)
+            .filter(|(alone, crowded)| crowded.1 > alone.1 + COINCIDENCES_MAX)
+            .collect();
+        assert!(grown.is_empty(), "work grows with idle connections: {grown:?}");
+
+        let (client, server) = (Arc::clone(&pair.client), Arc::clone(&pair.server));
+        for (asks, answers) in ends.drain(1..) {
+            asks.abort(&client, &mut pair.cx);
+            answers.close(&server, &mut pair.cx);
+        }
+        pair.pass(Duration::from_secs(600));
+        assert_eq!((client.established_len(), server.established_len()), (1, 1));
+        let left = live().saturating_sub(before) / (2 * count);
+        assert!(left < each / 4, "{left} bytes of each connection stay after its end");
+    }
+}

@@ -1,0 +1,152 @@
+//! Path MTU found by trying: probes that pass, probes that vanish, black holes.
+
+use core::time::Duration;
+use std::vec;
+use std::vec::Vec;
+
+use super::net::{Net, Side};
+use crate::Counter;
+
+/// A connection that searches from the handshake on, over a path that carries IP packets of `mtu` bytes.
+fn searching(seed: u64, mtu: u32, gso: u32) -> Net {
+    let mut net = Net::new(seed);
+    net.host(Side::A).config.tcp_mtu_probing = 2;
+    net.host(Side::A).path.gso_bytes_max = gso;
+    net.path_mtu = Some(mtu);
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    net
+}
+
+/// Sends `total` bytes as fast as the buffer takes them, and checks what arrives.
+fn transfer(net: &mut Net, total: usize) {
+    let body: Vec<u8> = (0..total).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let (mut sent, mut got) = (0, vec![]);
+    net.run_until(|net| {
+        while sent < total {
+            let piece = &body[sent..total.min(sent + 30_000)];
+            match net.call(Side::A, |tcb, cx| tcb.send(cx, &[piece], false)) {
+                Ok(taken) => sent += taken,
+                Err(_) => break,
+            }
+        }
+        got.extend(net.recv(Side::B));
+        got.len() >= total
+    });
+    assert_eq!(got, body);
+}
+
+#[test]
+fn a_search_starts_at_the_base_and_finds_the_mtu_of_a_path_that_says_nothing() {
+    for (seed, gso) in [(1, 0), (2, 65_535)] {
+        for mtu in [1500, 1400, 1280] {
+            let mut net = searching(seed, mtu, gso);
+            assert_eq!(net.tcb(Side::A).mss(), 1024, "tcp_base_mss");
+            transfer(&mut net, 2_000_000);
+            let found = net.tcb(Side::A).mss() + 52;
+            assert!(found <= mtu && found + 8 > mtu, "{found} of {mtu}, gso {gso}");
+            assert!(net.count(Side::A, Counter::TcpExtTCPMTUPSuccess) > 0);
+            let failed = net.count(Side::A, Counter::TcpExtTCPMTUPFail);
+            assert_eq!(failed > 0, mtu < 1500, "{failed} probes lost at {mtu}");
+            assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
+            net.finish_clean();
+        }
+    }
+}
+
+#[test]
+fn a_lost_probe_leaves_the_window_alone() {
+    let mut net = searching(3, 1100, 0);
+    let mut seen = 0;
+    let body = vec![5; 400_000];
+    let mut sent = 0;
+    net.run_until(|net| {
+        while let Ok(taken) = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&body[sent..]], false)) {
+            sent += taken;
+            if sent == body.len() {
+                break;
+            }
+        }
+        seen += net.recv(Side::B).len();
+        net.count(Side::A, Counter::TcpExtTCPMTUPFail) >= 2
+    });
+    let tcb = net.tcb(Side::A);
+    assert_eq!(tcb.congestion.ssthresh(), u32::MAX, "nothing was taken for congestion");
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 0);
+    net.finish_clean();
+}
+
+#[test]
+fn a_probe_lost_with_others_is_congestion_and_says_nothing() {
+    let mut net = searching(4, 1500, 0);
+    // A flight of a probe and full segments behind it; the probe and the next one vanish.
+    net.send(Side::A, &vec![5; 20_000]);
+    net.run_for(Duration::from_millis(100));
+    net.recv(Side::B);
+    let before = net.log.len();
+    net.drop_segments(&[0, 1]);
+    net.send(Side::A, &vec![5; 20_000]);
+    let probe = net.sent_by(Side::A, before)[0].len;
+    net.run_for(Duration::from_secs(1));
+    assert!(probe > net.tcb(Side::A).mss(), "it was a probe: {probe}");
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPMTUPFail), 0, "RFC 4821 §7.6.2");
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn a_black_hole_is_found_by_timeouts_and_escaped() {
+    let mut net = Net::new(5);
+    net.host(Side::A).config.tcp_mtu_probing = 1;
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.tcb(Side::A).mss(), 1448);
+    // Small enough to pass: a black hole that the handshake and small messages do not see.
+    net.path_mtu = Some(700);
+    let start = net.now;
+    transfer(&mut net, 100_000);
+    let took = net.now - start;
+    assert!((3..60).contains(&took.as_secs()), "{took:?}");
+    assert!(net.tcb(Side::A).mss() <= 700 - 52);
+    net.finish_clean();
+}
+
+#[test]
+fn without_probing_a_black_hole_is_never_escaped() {
+    let mut net = Net::new(6);
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    net.path_mtu = Some(700);
+    net.send(Side::A, &vec![1; 5000]);
+    net.run_for(Duration::from_secs(120));
+    assert!(net.recv(Side::B).is_empty(), "the small tail alone got through");
+    net.finish_clean();
+}
+
+#[test]
+fn the_fallback_halves_down_to_the_floor() {
+    let mut net = Net::new(7);
+    net.host(Side::A).config.tcp_mtu_probing = 1;
+    net.host(Side::A).config.tcp_mtu_probe_floor = 200;
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    net.path_mtu = Some(100);
+    net.send(Side::A, &vec![1; 5000]);
+    net.run_for(Duration::from_secs(300));
+    assert_eq!(net.tcb(Side::A).mss(), 200);
+    net.finish_clean();
+}
+
+#[test]
+fn a_finished_search_begins_again_after_its_interval() {
+    let mut net = searching(8, 1280, 0);
+    transfer(&mut net, 1_000_000);
+    assert!(net.tcb(Side::A).mss() + 52 <= 1280);
+    net.path_mtu = None;
+    transfer(&mut net, 1_000_000);
+    assert!(net.tcb(Side::A).mss() + 52 <= 1280, "nobody asked");
+    net.run_for(Duration::from_secs(600));
+    transfer(&mut net, 1_000_000);
+    assert!(net.tcb(Side::A).mss() > 1430, "tcp_probe_interval");
+    net.finish_clean();
+}
