@@ -17,4 +17,5 @@ mod tcp_input;
 pub(crate) use ecn::set_ce;
 pub(crate) use icmp::IcmpLimiter;
 pub(crate) use input::input;
-pub(crate) use output::{IpFields, discard_output, discard_unroutable, output, output_as};
+pub use output::IpFields;
+pub(crate) use output::{discard_output, discard_unroutable, output, output_as};

@@ -258,6 +258,8 @@ pub struct SocketOptions {
     pub maxseg: Option<u16>,
     /// `TCP_SYNCNT`: how often the SYN is repeated, instead of `tcp_syn_retries`.
     pub syn_retries: Option<u8>,
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: a thin stream's first timeouts do not double.
+    pub thin_linear_timeouts: bool,
     /// `TCP_RTO_MAX_MS`: the longest retransmission timeout, instead of `tcp_rto_max_ms`.
     pub rto_max: Option<Duration>,
     /// `TCP_CONGESTION`; `None` is what `tcp_congestion_control` says.

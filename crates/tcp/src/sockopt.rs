@@ -200,6 +200,12 @@ impl Tcb {
         self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
     }
 
+    /// `IP_MTU`: the largest IP packet that the path is known to carry.
+    #[must_use]
+    pub fn path_mtu(&self) -> u32 {
+        self.mss.pmtu()
+    }
+
     /// `TCP_SYNCNT`: repetitions of the SYN; `None` leaves it to `tcp_syn_retries`.
     pub fn set_syn_retries(&mut self, retries: Option<u8>) {
         self.syn_retries = retries;

@@ -329,18 +329,23 @@ impl Tcb {
             soft_error: None,
             mtu_probing: None,
             syn_retries: options.syn_retries,
-            thin_linear_timeouts: false,
+            thin_linear_timeouts: options.thin_linear_timeouts,
             doubts_route: false,
             not_sent_lowat: options.notsent_lowat.unwrap_or(config.tcp_notsent_lowat),
             urgent: Urgent::new(options.oob_inline),
             mss,
         };
-        tcb.set_linger2(options.linger2);
-        if options.pingpong {
-            tcb.ack.set_quick(false);
-        }
-        tcb.pacing.set_max_rate(options.max_pacing_rate);
+        tcb.take_options(options);
         tcb
+    }
+
+    /// What an application has asked for before there was a connection, and no field holds as it is.
+    fn take_options(&mut self, options: &SocketOptions) {
+        self.set_linger2(options.linger2);
+        if options.pingpong {
+            self.ack.set_quick(false);
+        }
+        self.pacing.set_max_rate(options.max_pacing_rate);
     }
 
     /// Moves along an edge of RFC 9293 figure 5 and keeps the counters that follow states.

@@ -10,7 +10,10 @@ use sim::{
 use stack::{
     Errno, Readiness,
     device::{Impairment, WireConfig},
-    socket::{ShutdownHow, TcpSocket},
+    socket::{
+        ShutdownHow, TcpSocket,
+        options::{OptionValue, SocketOption},
+    },
 };
 use tcp::{Flags, Options};
 
@@ -91,14 +94,16 @@ fn an_application_chooses_type_of_service_and_ttl() {
     socket.send(&host, &mut rig.world.cx, &bytes).expect("room");
     assert_eq!(header_of_newest(&mut rig, &mut peer), (64, 0));
     peer.send_next(&mut rig, Flags::ACK, b"");
-    socket.set_tos(&host, &mut rig.world.cx, 0xb9);
-    assert_eq!(socket.tos(&host, &mut rig.world.cx), 0xb8, "the bits of ECN are TCP's");
-    assert_eq!(socket.set_ttl(&host, &mut rig.world.cx, Some(0)), Err(Errno::EINVAL));
-    socket.set_ttl(&host, &mut rig.world.cx, Some(5)).expect("a TTL");
+    let mut set = |option, value: i32| {
+        socket.set_option(&host, &mut rig.world.cx, option, &OptionValue::Int(value))
+    };
+    assert_eq!(set(SocketOption::TypeOfService, 0xb9), Ok(()));
+    assert_eq!(set(SocketOption::TimeToLive, 0), Err(Errno::EINVAL));
+    assert_eq!(set(SocketOption::TimeToLive, 5), Ok(()));
     socket.send(&host, &mut rig.world.cx, &bytes).expect("room");
     assert_eq!(header_of_newest(&mut rig, &mut peer), (5, 0xb8));
-    socket.set_ttl(&host, &mut rig.world.cx, None).expect("the default");
-    assert_eq!(socket.ttl(&host, &mut rig.world.cx), 64);
+    let tos = socket.option(&host, &mut rig.world.cx, SocketOption::TypeOfService);
+    assert_eq!(tos, Ok(OptionValue::Int(0xb8)), "the bits of ECN are TCP's");
     listener.close(&host, &mut rig.world.cx);
     drop((socket, listener, host));
     rig.finish();

@@ -17,11 +17,11 @@ use crate::{
 
 /// What a socket wants of the IP header of its segments (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct IpFields {
+pub struct IpFields {
     /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two bits of ECN, which are TCP's.
-    pub(crate) tos: u8,
+    pub tos: u8,
     /// `IP_TTL`; `None` is `ip_default_ttl`.
-    pub(crate) ttl: Option<u8>,
+    pub ttl: Option<u8>,
 }
 
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.

@@ -21,9 +21,6 @@ use pkt::Packet;
 /// the cache when the device takes it, and acknowledgements are seen in between.
 const SEND_STEP_BYTES: usize = 64 * 1024;
 
-/// The bits of ECN in the differentiated services field (RFC 3168 §5).
-const ECN_BITS: u8 = 0b11;
-
 /// Which halves of a connection `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
@@ -184,36 +181,6 @@ impl TcpSocket {
     /// How long `close` should wait for queued data (`SO_LINGER`), if it should.
     pub fn linger(&self, host: &Host, cx: &mut Cx) -> Option<Duration> {
         self.with_tcb(host, cx, |tcb, _| tcb.linger())
-    }
-
-    /// `IP_TOS`: the differentiated services field of what is sent from here on. The two bits of ECN are TCP's and stay
-    /// (RFC 9293 §3.9.2.1).
-    pub fn set_tos(&self, host: &Host, cx: &mut Cx, tos: u8) {
-        self.call(host, cx, |_, state, _, _| state.ip.tos = tos & !ECN_BITS);
-    }
-
-    /// `IP_TOS`. Default 0.
-    pub fn tos(&self, host: &Host, cx: &mut Cx) -> u8 {
-        self.call(host, cx, |_, state, _, _| state.ip.tos)
-    }
-
-    /// `IP_TTL` of what is sent from here on; `None` is `net.ipv4.ip_default_ttl`.
-    ///
-    /// # Errors
-    /// `EINVAL` for 0, with which no packet would arrive.
-    pub fn set_ttl(&self, host: &Host, cx: &mut Cx, ttl: Option<u8>) -> Result<(), Errno> {
-        if ttl == Some(0) {
-            return Err(Errno::EINVAL);
-        }
-        self.call(host, cx, |_, state, _, _| state.ip.ttl = ttl);
-        Ok(())
-    }
-
-    /// `IP_TTL`.
-    pub fn ttl(&self, host: &Host, cx: &mut Cx) -> u8 {
-        self.call(host, cx, |_, state, _, cx| {
-            state.ip.ttl.unwrap_or_else(|| cx.sysctls().ip_default_ttl)
-        })
     }
 
     /// The frame of every call: own the socket, do the work, settle, run what others must run for it, work off the

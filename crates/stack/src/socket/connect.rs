@@ -17,7 +17,7 @@ use crate::{
     demux::{BindFlags, Entry},
     errno::Errno,
     host::Host,
-    ip,
+    ip::{self, IpFields},
     route::Dst,
 };
 
@@ -35,6 +35,8 @@ pub struct ConnectOptions {
     pub receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` waits for ever.
     pub send_timeout: Option<Duration>,
+    /// `IP_TOS` and `IP_TTL`.
+    pub ip: IpFields,
     /// What the connection starts with.
     pub options: SocketOptions,
 }
@@ -154,6 +156,7 @@ fn start(
     let socket = TcpSocket::new(host, name, Box::new(tcb), Some(Arc::clone(dst)), bind);
     socket.settings().set_receive_timeout(options.receive_timeout);
     socket.settings().set_send_timeout(options.send_timeout);
+    socket.settings().set_ip_fields(options.ip);
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));
     let begun = socket.begin(host, cx, |cx| {

@@ -32,8 +32,15 @@ use super::{
     syn_queue::SynQueue,
 };
 use crate::{
-    core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host, ip,
-    route::Dst, sysctl::Sysctls,
+    core::CoreId,
+    counters::Counter,
+    cx::Cx,
+    demux::BindFlags,
+    errno::Errno,
+    host::Host,
+    ip::{self, IpFields},
+    route::Dst,
+    sysctl::Sysctls,
 };
 
 /// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
@@ -56,6 +63,8 @@ pub struct ListenOptions {
     pub receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` waits for ever.
     pub send_timeout: Option<Duration>,
+    /// `IP_TOS` and `IP_TTL`.
+    pub ip: IpFields,
     /// What every connection starts with.
     pub options: SocketOptions,
 }
@@ -69,6 +78,7 @@ impl Default for ListenOptions {
             incoming_core: None,
             receive_timeout: None,
             send_timeout: None,
+            ip: IpFields::default(),
             options: SocketOptions::default(),
         }
     }

@@ -148,6 +148,13 @@ options! {
     /// What the socket's memory is used for, nine numbers.
     MemoryInfo = SOL_SOCKET 55, "SO_MEMINFO", Bytes, Read;
 
+    /// The differentiated services field of what is sent (RFC 2474 §3); the bits of ECN stay TCP's.
+    TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt, Both;
+    /// The TTL of what is sent; -1 is `net.ipv4.ip_default_ttl`.
+    TimeToLive = IPPROTO_IP 2, "IP_TTL", ByteOrInt, Both;
+    /// The path MTU that a connection knows, bytes.
+    PathMtu = IPPROTO_IP 14, "IP_MTU", Int, Read;
+
     /// Small segments leave at once.
     NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int, Both;
     /// Largest payload of a segment.
@@ -160,6 +167,8 @@ options! {
     KeepInterval = IPPROTO_TCP 5, "TCP_KEEPINTVL", Int, Both;
     /// Unanswered probes after which the connection is dead.
     KeepCount = IPPROTO_TCP 6, "TCP_KEEPCNT", Int, Both;
+    /// How often the SYN is repeated, besides the linear ones.
+    SynCount = IPPROTO_TCP 7, "TCP_SYNCNT", Int, Both;
     /// Seconds that a closed socket waits in FIN-WAIT-2.
     Linger2 = IPPROTO_TCP 8, "TCP_LINGER2", Int, Both;
     /// Seconds that a listener's handshakes wait for data.
@@ -170,10 +179,14 @@ options! {
     QuickAck = IPPROTO_TCP 12, "TCP_QUICKACK", Int, Both;
     /// Congestion control, by name.
     Congestion = IPPROTO_TCP 13, "TCP_CONGESTION", Name, Both;
+    /// The first timeouts of a stream with few segments in flight do not double.
+    ThinLinearTimeouts = IPPROTO_TCP 16, "TCP_THIN_LINEAR_TIMEOUTS", Int, Both;
     /// Milliseconds that sent data may stay unacknowledged (RFC 5482).
     UserTimeout = IPPROTO_TCP 18, "TCP_USER_TIMEOUT", Int, Both;
     /// Writable only below this many unsent bytes.
     NotSentLowWater = IPPROTO_TCP 25, "TCP_NOTSENT_LOWAT", Int, Both;
+    /// The longest retransmission timeout, milliseconds.
+    RtoMax = IPPROTO_TCP 44, "TCP_RTO_MAX_MS", Int, Both;
 }
 
 impl SocketOption {

@@ -202,6 +202,7 @@ impl RequestSocket {
             let settings = self.listener.settings(&rcu);
             socket.settings().set_receive_timeout(settings.receive_timeout);
             socket.settings().set_send_timeout(settings.send_timeout);
+            socket.settings().set_ip_fields(settings.ip);
         }
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, |_| {

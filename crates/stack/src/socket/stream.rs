@@ -93,8 +93,6 @@ pub struct TcpSocket {
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Arc<Dst>>,
-    /// What the application wants of the IP header.
-    pub(super) ip: ip::IpFields,
     /// The four-tuple leads to this socket.
     hashed: bool,
     /// Counted among the host's orphans.
@@ -144,7 +142,6 @@ impl TcpSocket {
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
-                ip: ip::IpFields::default(),
                 hashed: true,
                 orphan: false,
                 latest,
@@ -507,7 +504,13 @@ impl StreamState {
                 if dst.async_completion {
                     charge(&mut cx.out, &socket.wmem);
                 }
-                ip::output_as(host, cx, dst, (&socket.tuple, self.ip), socket.core);
+                ip::output_as(
+                    host,
+                    cx,
+                    dst,
+                    (&socket.tuple, socket.settings.ip_fields()),
+                    socket.core,
+                );
             }
             None => ip::discard_unroutable(cx),
         }

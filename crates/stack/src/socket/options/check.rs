@@ -30,6 +30,15 @@ const MAXSEG: RangeInclusive<i32> = 88..=32_767;
 /// Seconds that `TCP_LINGER2` may be (`TCP_FIN_TIMEOUT_MAX`); more is as much as this.
 const LINGER2_SECONDS_MAX: u64 = 120;
 
+/// Repetitions of a SYN that `TCP_SYNCNT` may be (`MAX_TCP_SYNCNT`).
+const SYN_RETRIES: RangeInclusive<i32> = 1..=127;
+
+/// Milliseconds that `TCP_RTO_MAX_MS` may be (`TCP_RTO_MAX_SEC`).
+const RTO_MAX_MS: RangeInclusive<i32> = 1000..=120_000;
+
+/// What `IP_TTL` may be.
+const TTL: RangeInclusive<i32> = 1..=255;
+
 /// Longest time between two SYN-ACKs (`TCP_RTO_MAX`).
 const RTO_MAX_SECONDS: u64 = 120;
 
@@ -173,7 +182,12 @@ pub(super) fn user_timeout(value: &OptionValue) -> Result<Option<Duration>, Errn
 }
 
 pub(super) fn show_user_timeout(timeout: Option<Duration>) -> OptionValue {
-    show(timeout.map_or(0, |timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)))
+    show_ms(timeout.unwrap_or(Duration::ZERO))
+}
+
+/// A time in milliseconds.
+pub(super) fn show_ms(time: Duration) -> OptionValue {
+    show(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a socket without connection may say.
@@ -191,6 +205,36 @@ pub(super) fn rcvlowat(value: &OptionValue) -> Result<u32, Errno> {
 pub(super) fn notsent_lowat(value: &OptionValue) -> Result<Option<u32>, Errno> {
     let bytes = int(value)?.cast_unsigned();
     Ok((bytes != 0).then_some(bytes))
+}
+
+/// `TCP_SYNCNT`.
+pub(super) fn syn_retries(value: &OptionValue) -> Result<Option<u8>, Errno> {
+    ranged(value, SYN_RETRIES).map(|retries| u8::try_from(retries).ok())
+}
+
+/// `TCP_RTO_MAX_MS`.
+pub(super) fn rto_max(value: &OptionValue) -> Result<Duration, Errno> {
+    let ms = ranged(value, RTO_MAX_MS)?;
+    Ok(Duration::from_millis(u64::from(ms.unsigned_abs())))
+}
+
+/// `TCP_THIN_LINEAR_TIMEOUTS`: 0 or 1.
+pub(super) fn thin_linear_timeouts(value: &OptionValue) -> Result<bool, Errno> {
+    ranged(value, 0..=1).map(|on| on == 1)
+}
+
+/// `IP_TOS`: the low byte, without the two bits of ECN, which are TCP's (RFC 3168 §5).
+pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
+    let [low, ..] = int(value)?.to_le_bytes();
+    Ok(low & !0b11)
+}
+
+/// `IP_TTL`: -1 leaves it to the sysctl.
+pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
+    match int(value)? {
+        -1 => Ok(None),
+        _ => ranged(value, TTL).map(|hops| u8::try_from(hops).ok()),
+    }
 }
 
 /// `TCP_CONGESTION`: `ENOENT` for a name nobody has.

@@ -10,6 +10,7 @@ use super::{Access, OptionValue, SocketOption, check};
 use crate::{
     core::CoreId,
     errno::Errno,
+    ip::IpFields,
     socket::{ConnectOptions, ListenOptions},
     sysctl::Sysctls,
 };
@@ -36,6 +37,8 @@ pub struct SocketSettings {
     pub receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` waits for ever.
     pub send_timeout: Option<Duration>,
+    /// `IP_TOS` and `IP_TTL`.
+    pub ip: IpFields,
     /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
     pub incoming_core: Option<CoreId>,
     /// The socket is one for IPv6.
@@ -53,6 +56,7 @@ impl SocketSettings {
             reuse_port: options.reuse_port,
             receive_timeout: options.receive_timeout,
             send_timeout: options.send_timeout,
+            ip: options.ip,
             incoming_core: options.incoming_core,
             ipv6: local.is_ipv6(),
             listening: true,
@@ -69,6 +73,7 @@ impl SocketSettings {
             incoming_core: self.incoming_core,
             receive_timeout: self.receive_timeout,
             send_timeout: self.send_timeout,
+            ip: self.ip,
             options: self.tcp.clone(),
         }
     }
@@ -82,6 +87,7 @@ impl SocketSettings {
             reuse_port: self.reuse_port,
             receive_timeout: self.receive_timeout,
             send_timeout: self.send_timeout,
+            ip: self.ip,
             options: self.tcp.clone(),
         }
     }
@@ -133,6 +139,13 @@ impl SocketSettings {
             O::Congestion => tcp.congestion = Some(check::congestion(value)?),
             O::UserTimeout => tcp.user_timeout = check::user_timeout(value)?,
             O::NotSentLowWater => tcp.notsent_lowat = check::notsent_lowat(value)?,
+            O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
+            O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
+            O::ThinLinearTimeouts => {
+                tcp.thin_linear_timeouts = check::thin_linear_timeouts(value)?;
+            }
+            O::TypeOfService => self.ip.tos = check::tos(value)?,
+            O::TimeToLive => self.ip.ttl = check::ttl(value)?,
             O::IncomingCpu => {
                 let core = u16::try_from(check::int(value)?).ok();
                 self.incoming_core = core.map(CoreId);
@@ -143,6 +156,7 @@ impl SocketSettings {
             | O::AcceptConnections
             | O::Protocol
             | O::Domain
+            | O::PathMtu
             | O::MemoryInfo => return Err(Errno::ENOPROTOOPT),
         }
         Ok(())
@@ -195,6 +209,16 @@ impl SocketSettings {
             }
             O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
             O::NotSentLowWater => OptionValue::Int(tcp.notsent_lowat.unwrap_or(0).cast_signed()),
+            O::SynCount => {
+                check::show(u64::from(tcp.syn_retries.unwrap_or(sysctls.tcp.tcp_syn_retries)))
+            }
+            O::RtoMax => check::show_ms(tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)),
+            O::ThinLinearTimeouts => tcp.thin_linear_timeouts.into(),
+            O::TypeOfService => OptionValue::Int(i32::from(self.ip.tos)),
+            O::TimeToLive => {
+                OptionValue::Int(i32::from(self.ip.ttl.unwrap_or(sysctls.ip_default_ttl)))
+            }
+            O::PathMtu => return Err(Errno::ENOTCONN),
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
         })
     }

@@ -1,11 +1,11 @@
 //! Options of a connection that calls look at without holding the socket.
 
 use core::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     time::Duration,
 };
 
-use crate::demux::BindFlags;
+use crate::{demux::BindFlags, ip::IpFields};
 
 /// See the module head. Written by `setsockopt`, read by every call that may wait. Relaxed: an option orders nothing.
 #[derive(Debug, Default)]
@@ -18,6 +18,10 @@ pub(in crate::socket) struct SharedSettings {
     reuse_address: AtomicBool,
     /// `SO_REUSEPORT`.
     reuse_port: AtomicBool,
+    /// `IP_TOS`.
+    tos: AtomicU8,
+    /// `IP_TTL`; 0 is the sysctl's.
+    ttl: AtomicU8,
 }
 
 fn store(slot: &AtomicU64, limit: Option<Duration>) {
@@ -54,6 +58,16 @@ impl SharedSettings {
 
     pub(in crate::socket) fn send_timeout(&self) -> Option<Duration> {
         load(&self.send_timeout_ns)
+    }
+
+    pub(in crate::socket) fn set_ip_fields(&self, fields: IpFields) {
+        self.tos.store(fields.tos, Ordering::Relaxed);
+        self.ttl.store(fields.ttl.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(in crate::socket) fn ip_fields(&self) -> IpFields {
+        let ttl = self.ttl.load(Ordering::Relaxed);
+        IpFields { tos: self.tos.load(Ordering::Relaxed), ttl: (ttl != 0).then_some(ttl) }
     }
 
     pub(super) fn set_reuse_address(&self, on: bool) {

@@ -8,7 +8,7 @@ use super::{
     Access, OptionValue, SocketOption, check,
     settings::{AF_INET, AF_INET6, SOCK_STREAM},
 };
-use crate::{cx::Cx, errno::Errno, host::Host, socket::TcpSocket};
+use crate::{cx::Cx, errno::Errno, host::Host, ip::IpFields, socket::TcpSocket};
 
 /// Bytes of `SO_MEMINFO`: nine 32-bit numbers (`SK_MEMINFO_VARS`).
 pub(super) const MEMORY_INFO_BYTES: usize = 36;
@@ -37,6 +37,14 @@ impl TcpSocket {
             O::IncomingCpu => drop(check::int(value)?),
             O::ReuseAddress => self.settings().set_reuse_address(check::flag(value)?),
             O::ReusePort => self.settings().set_reuse_port(check::flag(value)?),
+            O::TypeOfService => {
+                let tos = check::tos(value)?;
+                self.settings().set_ip_fields(IpFields { tos, ..self.settings().ip_fields() });
+            }
+            O::TimeToLive => {
+                let ttl = check::ttl(value)?;
+                self.settings().set_ip_fields(IpFields { ttl, ..self.settings().ip_fields() });
+            }
             _ => return self.set_engine_option(host, cx, option, value),
         }
         Ok(())
@@ -94,6 +102,11 @@ impl TcpSocket {
                     let default = cx.config.tcp_notsent_lowat;
                     tcb.set_notsent_lowat(check::notsent_lowat(value)?.unwrap_or(default));
                 }
+                O::SynCount => tcb.set_syn_retries(check::syn_retries(value)?),
+                O::RtoMax => tcb.set_rto_max(check::rto_max(value)?),
+                O::ThinLinearTimeouts => {
+                    tcb.set_thin_linear_timeouts(check::thin_linear_timeouts(value)?);
+                }
                 _ => return Err(Errno::ENOPROTOOPT),
             }
             Ok(())
@@ -127,6 +140,11 @@ impl TcpSocket {
             O::MemoryInfo => {
                 let below = self.wmem_alloc();
                 self.with_tcb(host, cx, |tcb, _| memory_info(tcb, below))
+            }
+            O::TypeOfService => OptionValue::Int(i32::from(self.settings().ip_fields().tos)),
+            O::TimeToLive => {
+                let default = cx.sysctls_of(host).ip_default_ttl;
+                OptionValue::Int(i32::from(self.settings().ip_fields().ttl.unwrap_or(default)))
             }
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
             _ => return self.engine_option(host, cx, option),
@@ -171,6 +189,12 @@ impl TcpSocket {
                     let own = if lowat == cx.config.tcp_notsent_lowat { 0 } else { lowat };
                     OptionValue::Int(own.cast_signed())
                 }
+                O::SynCount => {
+                    check::show(u64::from(tcb.syn_retries().unwrap_or(cx.config.tcp_syn_retries)))
+                }
+                O::RtoMax => check::show_ms(tcb.rto_max()),
+                O::ThinLinearTimeouts => tcb.thin_linear_timeouts().into(),
+                O::PathMtu => check::show(u64::from(tcb.path_mtu())),
                 _ => return Err(Errno::ENOPROTOOPT),
             })
         })
