@@ -30,6 +30,7 @@ mod tests {
         stream.set_user_timeout(Some(Duration::from_millis(1400))).unwrap();
         stream.set_notsent_lowat(16_384).unwrap();
         stream.set_cork(true).unwrap();
+        stream.set_option(SocketOption::MaxPacingRate, 3_000_000).unwrap();
         let expected = [
             (SocketOption::KeepIdle, 11),
             (SocketOption::KeepInterval, 12),
@@ -37,6 +38,7 @@ mod tests {
             (SocketOption::UserTimeout, 1400),
             (SocketOption::NotSentLowWater, 16_384),
             (SocketOption::Cork, 1),
+            (SocketOption::MaxPacingRate, 3_000_000),
         ];
         for (option, value) in expected {
             assert_eq!(

@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn one(name: &str, wire: &WireConfig, algorithm: Algorithm, ecn: bool) -> Outcome {
-        let mut outcomes = run(1, wire, &[algorithm], ecn, Duration::from_secs(10));
+        let mut outcomes = run(1, wire, &[algorithm], ecn, Duration::from_secs(8));
         let outcome = outcomes.remove(0);
         println!(
             "{name}, {algorithm}: {:.1} Mbit/s, round trip {:.1} ms (smallest {:.1}), {:.2} % sent again",
@@ -232,15 +232,15 @@ mod tests {
         ];
         let wire = path(1, Impairment::default());
         for pair in pairs {
-            let outcomes = run(3, &wire, &pair, false, Duration::from_secs(20));
+            let outcomes = run(3, &wire, &pair, false, Duration::from_secs(12));
             let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
             println!("{} and {}: {a:.1} and {b:.1} Mbit/s", pair[0], pair[1]);
             assert!(a + b > 80.0, "{pair:?}: {outcomes:?}");
             // Nobody starves.
-            assert!(a.min(b) > 10.0, "{pair:?}: {outcomes:?}");
+            assert!(a.min(b) > 8.0, "{pair:?}: {outcomes:?}");
         }
         let wire = path(1, Impairment { mark_above: Some(2 * MS), ..Impairment::default() });
-        let outcomes = run(3, &wire, &[Algorithm::Dctcp; 2], true, Duration::from_secs(20));
+        let outcomes = run(3, &wire, &[Algorithm::Dctcp; 2], true, Duration::from_secs(12));
         let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
         println!("dctcp and dctcp, marks above 2 ms: {a:.1} and {b:.1} Mbit/s");
         assert!(a.min(b) > 25.0, "{outcomes:?}");

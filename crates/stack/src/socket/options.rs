@@ -143,6 +143,8 @@ options! {
     Protocol = SOL_SOCKET 38, "SO_PROTOCOL", Int, Read;
     /// The address family: 2 for IPv4, 10 for IPv6.
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int, Read;
+    /// Bytes per second that segments leave at, at most; -1 is no limit.
+    MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", Int, Both;
     /// The core that receives the connection's segments; for listeners that share a port, whose connections they want.
     IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int, Both;
     /// What the socket's memory is used for, nine numbers.

@@ -190,6 +190,17 @@ pub(super) fn show_ms(time: Duration) -> OptionValue {
     show(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second; its largest is no limit.
+pub(super) fn max_pacing_rate(value: &OptionValue) -> Result<Option<u64>, Errno> {
+    let rate = int(value)?.cast_unsigned();
+    Ok((rate != u32::MAX).then_some(u64::from(rate.max(1))))
+}
+
+pub(super) fn show_max_pacing_rate(rate: Option<u64>) -> OptionValue {
+    let rate = rate.map_or(u32::MAX, |rate| u32::try_from(rate).unwrap_or(u32::MAX));
+    OptionValue::Int(rate.cast_signed())
+}
+
 /// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a socket without connection may say.
 pub(super) fn window_clamp(value: &OptionValue) -> Result<Option<u32>, Errno> {
     let bytes = int(value)?;

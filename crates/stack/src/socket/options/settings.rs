@@ -138,6 +138,7 @@ impl SocketSettings {
             O::QuickAck => tcp.pingpong = !check::flag(value)?,
             O::Congestion => tcp.congestion = Some(check::congestion(value)?),
             O::UserTimeout => tcp.user_timeout = check::user_timeout(value)?,
+            O::MaxPacingRate => tcp.max_pacing_rate = check::max_pacing_rate(value)?,
             O::NotSentLowWater => tcp.notsent_lowat = check::notsent_lowat(value)?,
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
@@ -207,6 +208,7 @@ impl SocketSettings {
             O::Congestion => {
                 tcp.congestion.unwrap_or(sysctls.tcp.tcp_congestion_control).name().into()
             }
+            O::MaxPacingRate => check::show_max_pacing_rate(tcp.max_pacing_rate),
             O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
             O::NotSentLowWater => OptionValue::Int(tcp.notsent_lowat.unwrap_or(0).cast_signed()),
             O::SynCount => {

@@ -97,6 +97,7 @@ impl TcpSocket {
                 }
                 O::QuickAck => tcb.set_quickack(check::flag(value)?),
                 O::Congestion => tcb.set_congestion(check::congestion(value)?),
+                O::MaxPacingRate => tcb.set_max_pacing_rate(check::max_pacing_rate(value)?),
                 O::UserTimeout => tcb.set_user_timeout(check::user_timeout(value)?),
                 O::NotSentLowWater => {
                     let default = cx.config.tcp_notsent_lowat;
@@ -183,6 +184,7 @@ impl TcpSocket {
                 O::WindowClamp => check::show(u64::from(tcb.window_clamp())),
                 O::QuickAck => tcb.quickack().into(),
                 O::Congestion => tcb.congestion().name().into(),
+                O::MaxPacingRate => check::show_max_pacing_rate(tcb.max_pacing_rate()),
                 O::UserTimeout => check::show_user_timeout(tcb.user_timeout()),
                 O::NotSentLowWater => {
                     let lowat = tcb.notsent_lowat();
