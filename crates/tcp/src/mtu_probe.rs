@@ -100,10 +100,14 @@ fn halved(payload: u32, config: &TcpConfig) -> u32 {
     (payload / 2).min(u32::from(config.tcp_base_mss)).max(u32::from(floor))
 }
 
-/// The path MTU that the network layer knows has changed to `mtu`.
+/// The path MTU that the network layer knows has changed to `mtu`. What was found to pass passes no longer, if it is more.
 pub(crate) fn on_path_mtu(tcb: &mut Tcb, mtu: u32) {
     if let Some(search) = &mut tcb.mtu_probing {
         search.high = search.high.min(mtu);
+        if search.low > search.high {
+            search.low = search.high;
+            tcb.mss.set_searched(search.low);
+        }
     }
 }
 
@@ -161,8 +165,9 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>) {
     let Some(probe) = search.probe.filter(|probe| tcb.snd_una.ge(probe.end)) else { return };
     cx.count(Counter::TcpExtTCPMTUPSuccess);
     search.probe = None;
-    search.low = probe.mtu;
-    tcb.mss.set_searched(probe.mtu);
+    // A report may have come since the probe left.
+    search.low = probe.mtu.min(search.high);
+    tcb.mss.set_searched(search.low);
     tcb.congestion.set_mss_in_bytes(tcb.mss.effective());
 }
 

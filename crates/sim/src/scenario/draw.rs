@@ -76,6 +76,7 @@ impl Draw {
         let tcp = &mut sysctls.tcp;
         // An application that has closed is promised less: here its stream must arrive, too.
         tcp.tcp_orphan_retries = tcp.tcp_retries2;
+        tcp.tcp_mtu_probing = [1, 2][self.below(2)];
         tcp.tcp_ecn = [1, 2, 0][self.below(3)];
         if self.one_in(2) {
             tcp.tcp_congestion_control = Algorithm::ALL[self.below(4)];
@@ -161,6 +162,8 @@ impl Draw {
         }
         if self.one_in(6) {
             path.mtu = 576 + self.rng.below(mtu);
+            // A black hole, which only probing finds.
+            path.tells_mtu = self.one_in(2);
         }
         path.changes = self.changes(mtu, path.rate_bps);
         path

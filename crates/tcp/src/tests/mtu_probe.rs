@@ -150,3 +150,15 @@ fn a_finished_search_begins_again_after_its_interval() {
     assert!(net.tcb(Side::A).mss() > 1430, "tcp_probe_interval");
     net.finish_clean();
 }
+
+#[test]
+fn a_report_below_what_the_search_has_found_takes_it_back() {
+    let mut net = searching(9, 1500, 0);
+    transfer(&mut net, 1_000_000);
+    assert!(net.tcb(Side::A).mss() > 1300, "the search has found more than it began with");
+    net.path_mtu = Some(800);
+    net.call(Side::A, |tcb, _| tcb.set_path_mtu(800));
+    transfer(&mut net, 300_000);
+    assert!(net.tcb(Side::A).mss() <= 800 - 40);
+    net.finish_clean();
+}
