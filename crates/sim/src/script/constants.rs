@@ -31,6 +31,7 @@ const NAMES: &[(&str, i64)] = &[
     ("SIOCINQ", 0x541b),
     ("FIONREAD", 0x541b),
     ("SIOCOUTQ", 0x5411),
+    ("SIOCATMARK", 0x8905),
     ("POLLIN", 1),
     ("POLLPRI", 2),
     ("POLLOUT", 4),

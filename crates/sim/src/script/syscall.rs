@@ -15,15 +15,14 @@ use pkt::Instant;
 use stack::{
     Errno, Readiness,
     host::Host,
-    socket::{Listener, ShutdownHow, TcpSocket},
+    socket::{Listener, ShutdownHow, TcpSocket, options::SocketSettings},
 };
-use tcp::Keepalive;
 
 use super::{
     ast::{Arg, Call},
     conn::stream_bytes,
     constants::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_WAITALL, O_NONBLOCK},
-    sockopt::{self, SockOpt},
+    sockopt,
 };
 use crate::World;
 
@@ -66,8 +65,8 @@ struct File {
     kind: Kind,
     nonblocking: bool,
     local: Option<SocketAddr>,
-    options: Vec<SockOpt>,
-    keepalive: Keepalive,
+    /// Options, until there is a connection or a listener to keep them.
+    settings: SocketSettings,
     /// Bytes written and read: places in the two streams.
     written: u32,
     read: u32,
@@ -86,7 +85,6 @@ pub(super) struct Process {
     host_ip: Ipv4Addr,
     peer: SocketAddr,
     port: u16,
-    keepalive: Keepalive,
     files: BTreeMap<i64, File>,
     /// Every connection the process has had, closed or not.
     sockets: Vec<Arc<TcpSocket>>,
@@ -105,16 +103,8 @@ const fn fail(errno: Errno) -> Answer {
 }
 
 impl Process {
-    pub(super) fn new(host_ip: Ipv4Addr, peer: SocketAddr, port: u16) -> Self {
-        Self {
-            host_ip,
-            peer,
-            port,
-            keepalive: Keepalive::default(),
-            files: BTreeMap::new(),
-            sockets: Vec::new(),
-            connected: None,
-        }
+    pub(super) const fn new(host_ip: Ipv4Addr, peer: SocketAddr, port: u16) -> Self {
+        Self { host_ip, peer, port, files: BTreeMap::new(), sockets: Vec::new(), connected: None }
     }
 
     /// The connection with these ends, if the process has had one. The latest, when there were several.
@@ -143,7 +133,7 @@ impl Process {
             _ if !self.files.contains_key(&fd()?) => fail(Errno::EBADF),
             "bind" => self.bind(fd()?, &args),
             "listen" => self.listen(world, &host, fd()?, &args),
-            "accept" | "accept4" => self.accept(world, &host, fd()?, &args),
+            "accept" | "accept4" => self.accept(fd()?, &args),
             "connect" => self.connect(world, &host, running, fd()?, &args),
             "write" | "send" | "sendto" => self.send(world, &host, running, fd()?, &args),
             "read" | "recv" | "recvfrom" => self.recv(world, &host, running, fd()?, &args),
@@ -163,8 +153,8 @@ impl Process {
 
     fn add(&mut self, kind: Kind, nonblocking: bool) -> i64 {
         let fd = (3..).find(|fd| !self.files.contains_key(fd)).expect("a free number");
-        let (local, options, keepalive) = (None, Vec::new(), self.keepalive);
-        let file = File { kind, nonblocking, local, options, keepalive, written: 0, read: 0 };
+        let settings = SocketSettings::default();
+        let file = File { kind, nonblocking, local: None, settings, written: 0, read: 0 };
         self.files.insert(fd, file);
         fd
     }
@@ -185,14 +175,15 @@ impl Process {
         let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let local = self.file(fd).local.unwrap_or(any);
-        match Listener::listen(host, &mut world.cx, local, backlog) {
+        let options = self.file(fd).settings.listen_options(backlog);
+        match Listener::listen_with(host, &mut world.cx, local, &options) {
             Ok(listener) => self.file(fd).kind = Kind::Listener(listener),
             Err(errno) => return fail(errno),
         }
         done(0)
     }
 
-    fn accept(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
+    fn accept(&mut self, fd: i64, args: &[Arg]) -> Answer {
         let file = self.file(fd);
         let Kind::Listener(listener) = &file.kind else { return fail(Errno::EINVAL) };
         let flags = args.get(3).map_or(Ok(0), Arg::number)?;
@@ -201,16 +192,8 @@ impl Process {
             Err(Errno::EAGAIN) if !file.nonblocking => return Ok(Outcome::Blocks),
             Err(errno) => return fail(errno),
         };
-        let (options, mut keepalive) = (file.options.clone(), file.keepalive);
-        for option in &options {
-            if let Err(errno) = option.apply(world, host, &socket, &mut keepalive) {
-                return fail(errno);
-            }
-        }
         self.sockets.push(Arc::clone(&socket));
-        let fd = self.add(Kind::Stream(socket), flags & O_NONBLOCK != 0);
-        self.file(fd).keepalive = keepalive;
-        done(fd)
+        done(self.add(Kind::Stream(socket), flags & O_NONBLOCK != 0))
     }
 
     fn connect(
@@ -227,17 +210,17 @@ impl Process {
         let socket = match &file.kind {
             Kind::Stream(socket) => Arc::clone(socket),
             Kind::Listener(_) => return fail(Errno::EISCONN),
-            Kind::Fresh => match TcpSocket::connect(host, &mut world.cx, file.local, remote) {
-                Ok(socket) => {
-                    running.begun = true;
-                    self.begin_stream(world, host, fd, &socket)?;
-                    if nonblocking {
-                        return fail(Errno::EINPROGRESS);
-                    }
-                    socket
+            Kind::Fresh => {
+                let options = file.settings.connect_options(file.local);
+                let begun = TcpSocket::connect_with(host, &mut world.cx, remote, &options);
+                let Ok(socket) = begun else { return Ok(Outcome::Done(begun.map(|_| 0))) };
+                running.begun = true;
+                self.begin_stream(fd, &socket);
+                if nonblocking {
+                    return fail(Errno::EINPROGRESS);
                 }
-                Err(errno) => return fail(errno),
-            },
+                socket
+            }
         };
         let ready = socket.readiness();
         if ready.intersects(Readiness::ERROR | Readiness::HUP) {
@@ -257,23 +240,11 @@ impl Process {
         }
     }
 
-    /// A fresh socket has become a connection: its options are applied, and it is known by its ends.
-    fn begin_stream(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        fd: i64,
-        socket: &Arc<TcpSocket>,
-    ) -> Result<(), String> {
-        let (options, mut keepalive) = (self.file(fd).options.clone(), self.file(fd).keepalive);
-        for option in &options {
-            let applied = option.apply(world, host, socket, &mut keepalive);
-            applied.map_err(|errno| format!("{option:?}: {}", errno.name()))?;
-        }
+    /// A fresh socket has become a connection.
+    fn begin_stream(&mut self, fd: i64, socket: &Arc<TcpSocket>) {
         self.file(fd).kind = Kind::Stream(Arc::clone(socket));
         self.connected = Some((socket.local(), socket.remote()));
         self.sockets.push(Arc::clone(socket));
-        Ok(())
     }
 
     fn send(
@@ -409,32 +380,31 @@ impl Process {
 
     fn setsockopt(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
         let [_, _, name, value, ..] = args else { return Err(String::from("too few arguments")) };
-        let option = match SockOpt::read(name.name()?, value)? {
-            Ok(option) => option,
-            Err(errno) => return fail(errno),
-        };
+        let (option, value) = (sockopt::option(name.name()?)?, sockopt::value(value)?);
         let file = self.file(fd);
-        let Kind::Stream(socket) = &file.kind else {
-            file.options.push(option);
-            return done(0);
+        let set = match &file.kind {
+            Kind::Fresh => file.settings.set(option, &value, &host.sysctls()),
+            Kind::Listener(listener) => listener.set_option(host, option, &value),
+            Kind::Stream(socket) => socket.set_option(host, &mut world.cx, option, &value),
         };
-        match option.apply(world, host, socket, &mut file.keepalive) {
-            Ok(()) => done(0),
-            Err(errno) => fail(errno),
-        }
+        Ok(Outcome::Done(set.map(|()| 0)))
     }
 
     fn getsockopt(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
         let [_, _, name, expected, ..] = args else {
             return Err(String::from("too few arguments"));
         };
-        let Kind::Stream(socket) = &self.file(fd).kind else { return fail(Errno::ENOTCONN) };
-        if let ("TCP_CONGESTION", Arg::Text(text)) = (name.name()?, expected) {
-            let algorithm = socket.with_tcb(host, &mut world.cx, |tcb, _| tcb.congestion());
-            return same(name.name()?, text.as_str(), algorithm.name());
+        let (option, expected) = (sockopt::option(name.name()?)?, sockopt::value(expected)?);
+        let file = self.file(fd);
+        let value = match &file.kind {
+            Kind::Fresh => file.settings.get(option, &host.sysctls()),
+            Kind::Listener(listener) => listener.option(host, &world.cx, option),
+            Kind::Stream(socket) => socket.option(host, &mut world.cx, option),
+        };
+        match value {
+            Ok(value) => same(option.name(), expected, value),
+            Err(errno) => fail(errno),
         }
-        let value = sockopt::number(world, host, socket, name.name()?)?;
-        same(name.name()?, expected.number()?, value)
     }
 
     fn fcntl(&mut self, fd: i64, args: &[Arg]) -> Answer {
@@ -507,11 +477,11 @@ fn events_of(kind: &Kind) -> i64 {
             let ready = socket.readiness();
             let bits = [
                 (Readiness::READ, 1),
-                (Readiness::PRI, 2),
                 (Readiness::WRITE, 4),
                 (Readiness::ERROR, 8),
                 (Readiness::HUP, 16),
                 (Readiness::RDHUP, 0x2000),
+                (Readiness::PRI, 2),
             ];
             bits.into_iter().filter(|(bit, _)| ready.contains(*bit)).map(|(_, event)| event).sum()
         }
