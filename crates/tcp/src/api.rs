@@ -139,6 +139,7 @@ impl Tcb {
         }
         // A write that found no room cannot be followed up at once: nothing waits for it.
         self.flags.set(TcbFlags::MORE, more && sent == wanted);
+        self.flags -= TcbFlags::PUSH_HELD;
         if sent == 0 && wanted > 0 {
             return Err(failed);
         }
@@ -147,6 +148,12 @@ impl Tcb {
             self.pushed_seq = self.send_queue.write_seq();
         }
         Ok(sent)
+    }
+
+    /// What was queued last ends a record (`MSG_EOR`): no later byte is put into the same packet, and so into the same
+    /// segment, as its last. Without effect on what has left already.
+    pub fn end_record(&mut self) {
+        self.send_queue.mark_record_end();
     }
 
     /// Appends at most one packet's worth.

@@ -109,7 +109,7 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     restart_after_idle(tcb, cx);
     let before = tcb.snd_nxt;
     let probed = mtu_probe::probe(tcb, cx);
-    let burst = pacing::burst_bytes(tcb, cx);
+    let burst = pacing::burst_bytes(tcb, cx).min(half_window(tcb));
     let blocked = loop {
         if probed == Probed::Wait {
             break Blocked::Hold;
@@ -141,6 +141,13 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             rto: if trusted_for_ever { Duration::MAX } else { tcb.rtt.rto() },
         });
     }
+}
+
+/// Half the congestion window in whole segments: no packet is larger, so that at least two are in flight and the ACK of
+/// one is not waited for with nothing on the way (Linux: tcp_cwnd_test).
+fn half_window(tcb: &Tcb) -> u32 {
+    let mss = tcb.mss.effective();
+    (tcb.congestion.cwnd() / mss / 2).max(1) * mss
 }
 
 /// RFC 5681 §4.1: a window nobody used for an RTO is no longer known to fit the path.
@@ -210,8 +217,8 @@ fn hold_small(
     let mss = tcb.mss.effective();
     let _ = cx;
     let small = len % mss;
-    let urgent = tcb.flags.contains(TcbFlags::URGENT_OUT);
-    if small == 0 || fin || urgent || !tcb.send_queue.is_tail(index) {
+    let pushed = fin || tcb.flags.intersects(TcbFlags::URGENT_OUT | TcbFlags::PUSH_HELD);
+    if small == 0 || pushed || !tcb.send_queue.is_tail(index) {
         return Ok((index, len));
     }
     let unacked_small = tcb.snd_sml.gt(tcb.snd_una) && tcb.snd_sml.le(tcb.snd_nxt);
@@ -233,6 +240,11 @@ fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
         return false;
     }
     if cx.now - tcb.last_sent_at > Duration::from_millis(1) {
+        return false;
+    }
+    // The next ACK is far away while the oldest segment has been on the way for less than half a round trip.
+    let srtt = tcb.rtt.srtt().unwrap_or(Duration::ZERO);
+    if tcb.send_queue.head().is_some_and(|head| cx.now - head.sent_at < srtt / 2) {
         return false;
     }
     limit < tcb.snd_wnd.min(tcb.congestion.cwnd()) / divisor

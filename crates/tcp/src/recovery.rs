@@ -235,7 +235,7 @@ pub(crate) fn on_ack(
             open(tcb);
         }
         CaState::Open | CaState::Disorder if acked.marked => {
-            enter_cwr(tcb, acked.bytes);
+            enter_cwr(tcb);
             tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), progress);
         }
         CaState::Cwr if progress => {
@@ -243,9 +243,12 @@ pub(crate) fn on_ack(
             tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), true);
         }
         CaState::Open | CaState::Disorder if progress => {
+            // Each duplicate had told of a segment that arrived: it does not count twice (Linux: tcp_remove_reno_sacks).
+            let mss = tcb.mss.effective();
+            let told = tcb.recovery.dup_acks.saturating_mul(mss);
             tcb.recovery.dup_acks = 0;
             tcb.recovery.state = CaState::Open;
-            grow(tcb, cx, acked.bytes, rtt);
+            grow(tcb, cx, acked.bytes.saturating_sub(told).max(mss.min(acked.bytes)), rtt);
         }
         CaState::Open | CaState::Disorder | CaState::Cwr if duplicate => on_dup_ack(tcb, cx),
         CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => {
@@ -323,17 +326,14 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     mark_head_lost(tcb, cx);
 }
 
-/// The peer echoes a mark: the window falls once for everything in flight (RFC 3168 §6.1.2). `delivered` arrived with this
-/// ACK.
-fn enter_cwr(tcb: &mut Tcb, delivered: u32) {
+/// The peer echoes a mark: the window falls once for everything in flight (RFC 3168 §6.1.2).
+fn enter_cwr(tcb: &mut Tcb) {
     tcb.recovery.state = CaState::Cwr;
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.probe = None;
     // No later evidence unsays a mark.
     tcb.recovery.undo = None;
-    let arrived = tcb.send_queue.sacked_bytes();
-    let flight = tcb.snd_nxt.since(tcb.snd_una).saturating_sub(arrived) + delivered;
-    tcb.congestion.on_mark(flight);
+    tcb.congestion.on_mark();
     ecn::on_reduced(tcb);
 }
 
@@ -387,8 +387,7 @@ pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
         CaState::Open | CaState::Disorder => false,
         CaState::Cwr | CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
     };
-    let flight = tcb.snd_nxt.since(tcb.snd_una);
-    tcb.congestion.on_rto(flight, repeated);
+    tcb.congestion.on_rto(repeated);
     ecn::on_reduced(tcb);
     let calm = tcb.recovery.state.is_calm();
     if !repeated {

@@ -53,7 +53,9 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     let Some(packet) = clone else { return false };
     let mut flags = Flags::ACK;
     flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
-    flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH) && entry.len > 0);
+    // A superframe ends the peer's merge (GRO), as in Linux: its last segment carries PSH, whatever the application did.
+    let pushed = entry.flags.contains(EntryFlags::PSH) && entry.len > 0;
+    flags.set(Flags::PSH, pushed || entry.len > tcb.mss.effective());
     let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
     let (len, seq_len) = (entry.len, entry.seq_len());
     let window = select_window(tcb, cx);

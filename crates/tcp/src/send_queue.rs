@@ -45,6 +45,8 @@ bitflags! {
         const SACKED = 1 << 5;
         /// The application limited the connection when it was last transmitted.
         const APP_LIMITED = 1 << 6;
+        /// A record ends here (`MSG_EOR`): no later byte shares its packet.
+        const END_OF_RECORD = 1 << 7;
     }
 }
 
@@ -160,7 +162,8 @@ impl SendQueue {
         let index = self.entries.len().checked_sub(1)?;
         let tail = &self.entries[index];
         let open = index >= self.sent && tail.len < size_goal && tail.packet.is_some();
-        (open && !tail.flags.contains(EntryFlags::FIN)).then_some(index)
+        let ended = tail.flags.intersects(EntryFlags::FIN | EntryFlags::END_OF_RECORD);
+        (open && !ended).then_some(index)
     }
 
     /// Bytes the tail takes before a write begins another packet.
@@ -219,6 +222,22 @@ impl SendQueue {
         }
     }
 
+    /// What has waited longest leaves by a timer: its segment carries PSH, as nothing else may follow soon.
+    pub(crate) fn mark_held_pushed(&mut self) {
+        if let Some(entry) = self.entries.get_mut(self.sent) {
+            entry.flags |= EntryFlags::PSH;
+        }
+    }
+
+    /// The record ended here: what follows goes into another packet.
+    pub(crate) fn mark_record_end(&mut self) {
+        if self.entries.len() > self.sent
+            && let Some(tail) = self.entries.back_mut()
+        {
+            tail.flags |= EntryFlags::END_OF_RECORD;
+        }
+    }
+
     /// The write ended here: the last unsent entry carries PSH.
     pub(crate) fn mark_push(&mut self) {
         if self.entries.len() > self.sent
@@ -241,7 +260,7 @@ impl SendQueue {
     }
 
     /// Cuts entry `index` after `at` bytes of payload; `false` when there is no memory. The first part keeps its
-    /// fast clone, the second takes over PSH and FIN.
+    /// fast clone, the second takes over PSH, FIN and the end of a record.
     pub(crate) fn split(&mut self, pool: &mut Pool, index: usize, at: u32) -> bool {
         let entry = &mut self.entries[index];
         debug_assert!(at > 0 && at < entry.seq_len() && at <= entry.len);
@@ -267,7 +286,7 @@ impl SendQueue {
             snapshot: entry.snapshot,
         };
         entry.len = at;
-        entry.flags -= EntryFlags::FIN | EntryFlags::PSH;
+        entry.flags -= EntryFlags::FIN | EntryFlags::PSH | EntryFlags::END_OF_RECORD;
         self.entries.insert(index + 1, rest);
         if index < self.sent {
             self.sent += 1;

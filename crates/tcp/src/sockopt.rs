@@ -21,9 +21,10 @@ use crate::{
 const LINGER2_MAX: Duration = Duration::from_secs(120);
 
 impl Tcb {
-    /// `TCP_NODELAY`: small segments leave at once. Turning it on releases what Nagle holds.
+    /// `TCP_NODELAY`: small segments leave at once. Turning it on releases what is held, even under a cork.
     pub fn set_nodelay(&mut self, on: bool) {
         self.flags.set(TcbFlags::NODELAY, on);
+        self.flags.set(TcbFlags::PUSH_HELD, on);
     }
 
     /// `TCP_NODELAY`.

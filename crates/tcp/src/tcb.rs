@@ -77,6 +77,8 @@ bitflags! {
         const MORE = 1 << 12;
         /// Both sides sent the SACK-permitted option in their SYN.
         const SACK = 1 << 13;
+        /// What is held back may leave, corked or not, until the next write (Linux `TCP_NAGLE_PUSH`).
+        const PUSH_HELD = 1 << 14;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).

@@ -193,6 +193,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         tcb.finish(cx, Some(tcb.soft_error.unwrap_or(TcpError::TimedOut)));
         return;
     }
+    tcb.send_queue.mark_held_pushed();
     if output::send_held(tcb, cx) {
         // The window had room and a cork, Nagle or missing memory held the data: it is out, RTO watches it.
         return;

@@ -108,8 +108,7 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
         tcb.recovery.probe = None;
         if tcb.recovery.state() == CaState::Open {
             cx.count(Counter::TcpExtTCPLossProbeRecovery);
-            let flight = tcb.snd_nxt.since(tcb.snd_una) + acked.bytes;
-            tcb.congestion.on_repaired_loss(flight);
+            tcb.congestion.on_repaired_loss();
             ecn::on_reduced(tcb);
         }
     } else if acked.delivered == 0 && !acked.has_news {

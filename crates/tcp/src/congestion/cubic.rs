@@ -109,9 +109,12 @@ impl Cubic {
     }
 
     /// A loss: the new `ssthresh` (§4.6), and W_max with fast convergence (§4.7).
-    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
-        let cwnd = in_flight.min(window.cwnd);
-        self.cwnd_prior = window.cwnd;
+    ///
+    /// Differs from RFC 9438 §4.6, which takes FlightSize: as in Linux it is the window, because one that is not used
+    /// shrinks by itself (`validation`), and what SACK reports has left the flight without being lost.
+    pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
+        let cwnd = window.cwnd;
+        self.cwnd_prior = cwnd;
         self.w_max = if cwnd < self.w_max {
             // Someone else needs room: give up more of it.
             share(cwnd, BETA.1 + BETA.0, 2 * BETA.1)
@@ -187,9 +190,9 @@ mod tests {
     #[test]
     fn a_loss_takes_three_tenths_and_a_second_one_lowers_the_plateau() {
         let mut cubic = Cubic::default();
-        assert_eq!(cubic.on_loss(&window(100), 100 * MSS), 70 * MSS);
+        assert_eq!(cubic.on_loss(&window(100)), 70 * MSS);
         assert_eq!(cubic.w_max, 100 * MSS);
-        assert_eq!(cubic.on_loss(&window(80), 80 * MSS), 56 * MSS);
+        assert_eq!(cubic.on_loss(&window(80)), 56 * MSS);
         assert_eq!(cubic.w_max, 68 * MSS);
     }
 
@@ -198,7 +201,7 @@ mod tests {
     fn the_window_is_back_after_k() {
         let mut cubic = Cubic::default();
         let mut window = window(1000);
-        window.cwnd = cubic.on_loss(&window, 1000 * MSS);
+        window.cwnd = cubic.on_loss(&window);
         cubic.avoid(&mut window, 0, &at(0));
         assert_eq!(cubic.k_ms, 9085);
         let mut half = 0;
@@ -217,7 +220,7 @@ mod tests {
     fn a_short_round_trip_grows_as_reno() {
         let mut cubic = Cubic::default();
         let mut window = window(10);
-        window.cwnd = cubic.on_loss(&window, 10 * MSS);
+        window.cwnd = cubic.on_loss(&window);
         for ms in 0..100 {
             let sample = AckSample { rtt: Some(Duration::from_millis(1)), ..at(ms) };
             let acked = window.cwnd;
@@ -232,7 +235,7 @@ mod tests {
         let (mut used, mut idle) = (Cubic::default(), Cubic::default());
         let mut windows = [window(100), window(100)];
         for (cubic, window) in [&mut used, &mut idle].into_iter().zip(&mut windows) {
-            window.cwnd = cubic.on_loss(window, 100 * MSS);
+            window.cwnd = cubic.on_loss(window);
             cubic.avoid(window, MSS, &at(0));
         }
         idle.pause(Instant::from_millis(1000 + 60_000));

@@ -71,8 +71,8 @@ impl Dctcp {
     }
 
     /// A loss is a loss (RFC 8257 §3.5).
-    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
-        self.reno.on_loss(window, in_flight)
+    pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
+        self.reno.on_loss(window)
     }
 
     pub(super) fn on_rto(&mut self) {
@@ -128,6 +128,6 @@ mod tests {
     #[test]
     fn a_loss_halves_whatever_alpha_is() {
         let mut dctcp = Dctcp { alpha: 0, ..Dctcp::default() };
-        assert_eq!(dctcp.on_loss(&window(100), 100 * MSS), 50 * MSS);
+        assert_eq!(dctcp.on_loss(&window(100)), 50 * MSS);
     }
 }

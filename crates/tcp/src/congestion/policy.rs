@@ -58,20 +58,20 @@ impl Policy {
     }
 
     /// A loss: the new `ssthresh`.
-    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
+    pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
         match self {
-            Self::Cubic(cubic) => cubic.on_loss(window, in_flight),
-            Self::Reno(reno) => reno.on_loss(window, in_flight),
-            Self::Dctcp(dctcp) => dctcp.on_loss(window, in_flight),
+            Self::Cubic(cubic) => cubic.on_loss(window),
+            Self::Reno(reno) => reno.on_loss(window),
+            Self::Dctcp(dctcp) => dctcp.on_loss(window),
             Self::Bbr(_) => window.ssthresh,
         }
     }
 
     /// A congestion mark: the new `ssthresh`. The same as for a loss (RFC 3168 §6.1.2), except where marks are counted.
-    pub(super) fn on_mark(&mut self, window: &Window, in_flight: u32) -> u32 {
+    pub(super) fn on_mark(&mut self, window: &Window) -> u32 {
         match self {
             Self::Dctcp(dctcp) => dctcp.on_mark(window),
-            _ => self.on_loss(window, in_flight),
+            _ => self.on_loss(window),
         }
     }
 

@@ -13,13 +13,13 @@ pub(super) struct Prr {
     delivered: u64,
     /// Bytes sent since then.
     out: u64,
-    /// RecoverFS: bytes in flight when it began.
-    flight: u64,
+    /// The window when it began, where the draft has RecoverFS: the reduction is a share of it (Linux: prior_cwnd).
+    before: u64,
 }
 
 impl Prr {
-    pub(super) fn new(flight: u32) -> Self {
-        Self { delivered: 0, out: 0, flight: u64::from(flight.max(1)) }
+    pub(super) fn new(before: u32) -> Self {
+        Self { delivered: 0, out: 0, before: u64::from(before.max(1)) }
     }
 
     pub(super) fn on_transmitted(&mut self, bytes: u32) {
@@ -39,7 +39,7 @@ impl Prr {
         self.delivered += u64::from(delivered);
         let (pipe, ssthresh, mss) = (u64::from(pipe), u64::from(ssthresh), u64::from(mss));
         let mut room = if pipe > ssthresh {
-            (self.delivered * ssthresh).div_ceil(self.flight).saturating_sub(self.out)
+            (self.delivered * ssthresh).div_ceil(self.before).saturating_sub(self.out)
         } else {
             let arrived = self.delivered.saturating_sub(self.out).max(u64::from(delivered));
             (arrived + if safe { mss } else { 0 }).min(ssthresh - pipe)

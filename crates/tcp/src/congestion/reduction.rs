@@ -34,7 +34,7 @@ impl Congestion {
             return;
         }
         if self.prr.take().is_none() {
-            self.reduce_ssthresh(in_flight);
+            self.reduce_ssthresh();
         }
         let Window { ssthresh, mss, .. } = self.window;
         self.window.set_cwnd(ssthresh.saturating_add(DUP_ACK_SEGMENTS * mss));
@@ -73,28 +73,28 @@ impl Congestion {
         self.window.set_cwnd(ssthresh.min(in_flight.max(mss).saturating_add(mss)));
     }
 
-    /// Recovery with SACK begins. `in_flight` was in flight and had not arrived before the ACK that shows the loss. The
-    /// window follows with [`Congestion::on_recovery_ack`]. After a mark of the same window the reduction that runs goes
-    /// on.
-    pub fn on_enter_sack_recovery(&mut self, in_flight: u32) {
+    /// Recovery with SACK begins. The window follows with [`Congestion::on_recovery_ack`]. After a mark of the same window
+    /// the reduction that runs goes on.
+    pub fn on_enter_sack_recovery(&mut self) {
         if self.tell_model_of_recovery() || self.prr.is_some() {
             return;
         }
-        self.reduce_ssthresh(in_flight);
-        self.prr = Some(Prr::new(in_flight));
+        let before = self.window.cwnd;
+        self.reduce_ssthresh();
+        self.prr = Some(Prr::new(before));
     }
 
     /// The peer echoes a congestion mark: once per window, as for a loss (RFC 3168 §6.1.2). No later evidence takes it back:
     /// the router meant it.
-    pub fn on_mark(&mut self, in_flight: u32) {
+    pub fn on_mark(&mut self) {
         if self.policy.model().is_some() {
             return;
         }
         self.hystart = None;
-        let ssthresh = self.policy.on_mark(&self.window, in_flight);
+        let ssthresh = self.policy.on_mark(&self.window);
         self.window.set_ssthresh(ssthresh);
         self.prior = None;
-        self.prr = Some(Prr::new(in_flight));
+        self.prr = Some(Prr::new(self.window.cwnd));
     }
 
     /// An ACK in recovery with SACK: `delivered` bytes arrived, `pipe` are in flight. `safe` when SND.UNA moved and
@@ -125,20 +125,20 @@ impl Congestion {
     }
 
     /// A loss is repaired already when it becomes known (RFC 8985 §7.4.2): the reduction at once.
-    pub fn on_repaired_loss(&mut self, in_flight: u32) {
+    pub fn on_repaired_loss(&mut self) {
         if self.policy.model().is_some() {
             return;
         }
-        self.reduce_ssthresh(in_flight);
+        self.reduce_ssthresh();
         self.window.set_cwnd(self.window.ssthresh.min(self.window.cwnd));
     }
 
     /// The retransmission timer expired: RFC 5681 §3.1, equation 4, and the loss window. `repeated`
     /// when the same data timed out before or was being recovered: `ssthresh` is then reduced
     /// already.
-    pub fn on_rto(&mut self, in_flight: u32, repeated: bool) {
+    pub fn on_rto(&mut self, repeated: bool) {
         if !repeated {
-            self.reduce_ssthresh(in_flight);
+            self.reduce_ssthresh();
         }
         self.inflation_left = 0;
         self.prr = None;
@@ -179,13 +179,13 @@ impl Congestion {
         true
     }
 
-    fn reduce_ssthresh(&mut self, in_flight: u32) {
+    fn reduce_ssthresh(&mut self) {
         let Window { cwnd, ssthresh, .. } = self.window;
         let policy = self.policy.model().is_none().then(|| self.policy.clone());
         self.prior = Some(Box::new(Prior { cwnd, ssthresh, policy }));
         // RFC 9406 §4.2: for the first slow start only.
         self.hystart = None;
-        let ssthresh = self.policy.on_loss(&self.window, in_flight);
+        let ssthresh = self.policy.on_loss(&self.window);
         self.window.set_ssthresh(ssthresh);
     }
 }

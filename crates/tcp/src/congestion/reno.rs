@@ -32,14 +32,13 @@ impl Reno {
         }
     }
 
-    /// Half the flight. Never above half the window: what is in flight beyond it was sent under a
-    /// window that has been lowered since.
+    /// Half the window.
     ///
-    /// Differs from Linux, which halves the window and trusts validation to keep it near the
-    /// flight: RFC 5681 §3.1 asks for the flight.
-    pub(super) fn on_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
+    /// Differs from RFC 5681 §3.1, equation 4, which takes the flight: as in Linux validation keeps the window near it,
+    /// and what SACK has reported has left the flight without being lost.
+    pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
         self.acked = 0;
-        in_flight.min(window.cwnd) / 2
+        window.cwnd / 2
     }
 
     /// Growth starts again from nothing.

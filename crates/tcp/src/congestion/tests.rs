@@ -38,7 +38,7 @@ fn limited() -> Congestion {
 fn avoiding() -> Congestion {
     let mut congestion = limited();
     congestion.on_enter_recovery(20 * MSS);
-    // ssthresh is half of the smaller of flight and window: five segments.
+    // ssthresh is half of the window: five segments.
     congestion.on_exit_recovery(20 * MSS);
     assert_eq!(congestion.cwnd(), 5 * MSS);
     assert!(!congestion.in_slow_start());
@@ -103,7 +103,7 @@ fn avoidance_adds_one_segment_a_window() {
 #[test]
 fn slow_start_stops_at_the_threshold_and_hands_the_rest_on() {
     let mut congestion = limited();
-    congestion.on_rto(20 * MSS, false);
+    congestion.on_rto(false);
     assert_eq!((congestion.cwnd(), congestion.ssthresh()), (MSS, 5 * MSS));
     // Four segments reach the threshold; the other five are a window of it.
     congestion.on_ack(&ack(9 * MSS));
@@ -141,30 +141,32 @@ fn forged_duplicates_inflate_no_further_than_what_is_outstanding() {
 }
 
 #[test]
-fn threshold_is_at_least_two_segments() {
+fn threshold_follows_the_window_not_the_flight_and_is_at_least_two_segments() {
     let mut congestion = limited();
     congestion.on_enter_recovery(MSS);
-    assert_eq!(congestion.ssthresh(), 2 * MSS);
-    congestion.on_rto(0, false);
+    assert_eq!(congestion.ssthresh(), 5 * MSS, "half of ten, though one segment is in flight");
+    congestion.on_rto(false);
+    assert_eq!(congestion.cwnd(), MSS);
+    congestion.on_rto(false);
     assert_eq!(congestion.ssthresh(), 2 * MSS);
 }
 
 #[test]
 fn repeated_time_out_keeps_the_threshold() {
     let mut congestion = limited();
-    congestion.on_rto(10 * MSS, false);
-    congestion.on_rto(MSS, true);
+    congestion.on_rto(false);
+    congestion.on_rto(true);
     assert_eq!((congestion.cwnd(), congestion.ssthresh()), (MSS, 5 * MSS));
 }
 
 #[test]
 fn undo_restores_both_once() {
     let mut congestion = limited();
-    congestion.on_rto(10 * MSS, false);
-    congestion.on_rto(10 * MSS, true);
+    congestion.on_rto(false);
+    congestion.on_rto(true);
     congestion.undo();
     assert_eq!((congestion.cwnd(), congestion.ssthresh()), (10 * MSS, SSTHRESH_INFINITE));
-    congestion.on_rto(10 * MSS, true);
+    congestion.on_rto(true);
     congestion.undo();
     assert_eq!(congestion.cwnd(), MSS);
 }
@@ -229,7 +231,7 @@ fn idle_halves_per_time_out_down_to_the_initial_window() {
     assert_eq!(congestion.cwnd(), 10 * MSS);
     assert_eq!(congestion.ssthresh(), SSTHRESH_INFINITE);
     // A window below the initial one is left as it is.
-    congestion.on_rto(10 * MSS, false);
+    congestion.on_rto(false);
     congestion.on_idle(RTO * 1000, RTO, Instant::ZERO);
     assert_eq!(congestion.cwnd(), MSS);
 }
@@ -248,7 +250,7 @@ fn idle_remembers_three_quarters_of_the_window() {
 #[test]
 fn new_segment_size_keeps_the_count() {
     let mut congestion = limited();
-    congestion.on_rto(10 * MSS, false);
+    congestion.on_rto(false);
     congestion.on_ack(&ack(3 * MSS));
     congestion.set_mss(500);
     assert_eq!((congestion.cwnd(), congestion.ssthresh()), (4 * 500, 5 * 500));
@@ -287,12 +289,13 @@ fn names_lead_back() {
 
 #[test]
 fn prr_sends_in_proportion_to_what_arrives() {
-    let mut congestion = avoiding();
-    congestion.on_sent(&sent(5 * MSS, true, Instant::ZERO));
-    congestion.on_enter_sack_recovery(20 * MSS);
-    // ssthresh is two and a half segments; of twenty in flight one was lost, and the head may leave at once.
+    let mut congestion = limited();
+    congestion.on_ack(&ack(10 * MSS));
+    assert_eq!(congestion.cwnd(), 20 * MSS);
+    congestion.on_enter_sack_recovery();
+    // ssthresh is ten segments; of twenty in flight one was lost, and the head may leave at once.
     let ssthresh = congestion.ssthresh();
-    assert_eq!(ssthresh, 2500);
+    assert_eq!(ssthresh, 10 * MSS);
     congestion.on_recovery_ack(MSS, 18 * MSS, false);
     assert_eq!(congestion.cwnd(), 19 * MSS, "the fast retransmission");
     congestion.on_transmitted(MSS);
@@ -334,14 +337,14 @@ proptest! {
                 2 => congestion.on_dup_ack(),
                 3 => congestion.on_partial_ack(amount, amount / 2),
                 4 => congestion.on_exit_recovery(amount),
-                5 => congestion.on_rto(amount, amount % 2 == 0),
+                5 => congestion.on_rto(amount % 2 == 0),
                 6 => congestion.on_sent(&sent(amount, amount % 2 == 0, now)),
                 7 => congestion.on_idle(Duration::from_millis(u64::from(amount)), RTO, now),
-                8 => congestion.on_enter_sack_recovery(amount),
+                8 => congestion.on_enter_sack_recovery(),
                 9 => congestion.on_recovery_ack(amount, amount / 3, amount % 2 == 0),
                 10 => congestion.on_transmitted(amount),
                 11 => congestion.on_recovery_complete(),
-                12 => congestion.on_repaired_loss(amount),
+                12 => congestion.on_repaired_loss(),
                 _ => congestion.undo(),
             }
             congestion.check();

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use pkt::{DropReason, Instant};
 
-use super::{Segment, reset};
+use super::{Segment, reset, sequence};
 use crate::{
     acked::Acked,
     congestion::ModelSample,
@@ -37,10 +37,15 @@ pub(super) fn check(
         establish(tcb, segment, cx)?;
     }
     if ack.gt(tcb.snd_nxt) {
-        // RFC 9293: an ACK for something not yet sent is answered and dropped.
-        reset::challenge(tcb, cx);
+        // RFC 9293 answers an ACK for something not yet sent. Differs from it in ESTABLISHED, as Linux: who sends such
+        // a segment is not the peer, and an answer would tell where the window is.
+        if tcb.state != State::Established {
+            reset::challenge(tcb, cx);
+        }
         return Err(DropReason::TcpAckUnsentData);
     }
+    // RFC 7323 §4.3, once the segment is known to be the peer's.
+    sequence::take_timestamp(tcb, segment, cx.now);
     if ack.lt(tcb.snd_una) {
         // RFC 5961 §5: older than any window the peer can have meant, or than anything it can have acknowledged, is a
         // blind injection.
@@ -99,6 +104,8 @@ pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
 pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let ack = segment.header.ack;
     let in_flight = tcb.send_queue.sent_count() > 0;
+    // `MSG_MORE` holds its segment until the next ACK at most, as in Linux.
+    tcb.flags -= TcbFlags::MORE;
     delivery_rate::check_app_limited(tcb);
     let window_changed = update_window(tcb, segment);
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());

@@ -51,9 +51,6 @@ pub(super) fn check(
         return Err(refuse(tcb, segment, cx, window));
     }
     trim(tcb, segment, cx, window);
-    if !rst {
-        take_timestamp(tcb, segment, cx.now);
-    }
     Ok(())
 }
 

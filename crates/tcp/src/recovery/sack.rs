@@ -50,13 +50,14 @@ pub(super) fn on_ack(
             }
         }
         CaState::Open | CaState::Disorder if acked.marked => {
-            super::enter_cwr(tcb, acked.delivered);
+            super::enter_cwr(tcb);
             tcb.congestion.on_recovery_ack(acked.delivered, tcb.pipe(), acked.bytes > 0);
         }
         CaState::Open | CaState::Disorder => {
             tcb.recovery.state = calm(tcb);
+            // What an earlier SACK block had reported does not count twice, as in Linux.
             if acked.bytes > 0 {
-                super::grow(tcb, cx, acked.bytes, rtt);
+                super::grow(tcb, cx, acked.delivered, rtt);
             }
         }
         CaState::Recovery | CaState::Cwr => {
@@ -67,7 +68,7 @@ pub(super) fn on_ack(
         }
         CaState::Loss => {
             if acked.bytes > 0 {
-                super::grow(tcb, cx, acked.bytes, rtt);
+                super::grow(tcb, cx, acked.delivered, rtt);
             }
         }
     }
@@ -90,16 +91,13 @@ fn leave(tcb: &mut Tcb) {
 
 /// A loss was found: one reduction for everything in flight.
 fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
-    // What was in flight before this ACK and had not arrived.
-    let arrived = tcb.send_queue.sacked_bytes();
-    let flight = tcb.snd_nxt.since(tcb.snd_una).saturating_sub(arrived) + delivered;
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
     tcb.recovery.probe = None;
     tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     cx.count(Counter::TcpExtTCPSackRecovery);
-    tcb.congestion.on_enter_sack_recovery(flight);
+    tcb.congestion.on_enter_sack_recovery();
     ecn::on_reduced(tcb);
     tcb.congestion.on_recovery_ack(delivered, tcb.pipe(), false);
 }

@@ -87,14 +87,17 @@ fn data_beyond_the_window_is_cut_and_far_beyond_refused() {
 }
 
 #[test]
-fn an_ack_of_unsent_data_is_challenged() {
+fn an_ack_of_unsent_data_changes_nothing_and_is_not_answered() {
     let mut net = quiet(6);
     let mut segment = net.forge(Side::A);
     segment.ack += 1000;
-    let before = net.log.len();
+    segment.options.timestamps =
+        segment.options.timestamps.map(|(value, echo)| (value + 999, echo));
+    let (before, recent) = (net.log.len(), net.tcb(Side::A).ts_recent);
     net.inject(Side::A, &segment, b"x");
     assert_eq!(net.host(Side::A).drops, [DropReason::TcpAckUnsentData]);
-    assert_eq!(net.sent_by(Side::A, before).len(), 1);
+    assert_eq!(net.sent_by(Side::A, before).len(), 0);
+    assert_eq!(net.tcb(Side::A).ts_recent, recent);
     assert_eq!(net.state(Side::A), State::Established);
     net.finish_clean();
 }
@@ -212,5 +215,21 @@ fn path_mtu_cuts_what_is_queued_and_sends_it_again() {
     });
     assert_eq!(net.tcb(Side::A).mss(), 576 - 52);
     assert_eq!(net.count(Side::A, Counter::TcpExtOutOfWindowIcmps), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn a_record_ends_its_segment() {
+    let mut net = quiet(31);
+    net.tcb(Side::A).set_cork(true);
+    let before = net.log.len();
+    net.send(Side::A, b"one");
+    net.tcb(Side::A).end_record();
+    net.send(Side::A, b"two");
+    net.tcb(Side::A).set_cork(false);
+    net.tcb(Side::A).set_nodelay(true);
+    net.send(Side::A, b"more");
+    let lens: std::vec::Vec<_> = net.sent_by(Side::A, before).iter().map(|sent| sent.len).collect();
+    assert_eq!(lens, [3, 7]);
     net.finish_clean();
 }
