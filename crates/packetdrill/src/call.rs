@@ -60,7 +60,9 @@ impl Runtime {
                 Kind::Stream(_) => return Err(Errno::EINVAL),
             }
             let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-            let listener = Listener::listen(host, cx, socket.bound.unwrap_or(any), backlog)?;
+            let options = socket.settings.listen_options(backlog);
+            let local = socket.bound.unwrap_or(any);
+            let listener = Listener::listen_with(host, cx, local, &options)?;
             socket.bound = Some(listener.local());
             socket.kind = Kind::Listening(listener);
             Ok(())
@@ -70,10 +72,9 @@ impl Runtime {
     /// Takes a connection; its descriptor and peer.
     pub(crate) fn accept(&self, fd: RawFd) -> Result<(RawFd, SocketAddr), Errno> {
         let patience = self.patience(fd, Way::Receive, false)?;
-        self.wait_for(patience, |state, host, cx| {
+        self.wait_for(patience, |state, _, _| {
             let stream = state.descriptors.listener(fd)?.accept()?;
             let parent = state.descriptors.socket(fd)?;
-            parent.wishes.apply(&stream, host, cx);
             let peer = stream.remote();
             let socket = Box::new(Socket::accepted(stream, false, parent.inq));
             Ok((state.descriptors.insert(Descriptor::Socket(socket))?, peer))
@@ -90,8 +91,8 @@ impl Runtime {
                 Kind::Stream(_) => return Ok(()),
                 Kind::Fresh => {}
             }
-            let stream = TcpSocket::connect(host, cx, socket.bound, remote)?;
-            socket.wishes.apply(&stream, host, cx);
+            let options = socket.settings.connect_options(socket.bound);
+            let stream = TcpSocket::connect_with(host, cx, remote, &options)?;
             socket.bound = Some(stream.local());
             socket.kind = Kind::Stream(stream);
             socket.connecting = true;

@@ -1,7 +1,8 @@
 //! What `--so_flags` says.
 //!
 //! A list of words with commas: `virtual` (the default) or `wall` for the clock, `seed=N` for sequence numbers, ports
-//! and hash keys, `report` to hear of settings that a script changes and this stack does not have.
+//! and hash keys, `netns` to follow the sysctls of the network namespace (see `control`), `report` to hear of settings
+//! that a script changes and this stack does not have.
 
 /// How the library runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,13 +11,15 @@ pub(crate) struct Flags {
     pub(crate) virtual_time: bool,
     /// Seeds everything an outsider must not guess. Scripts compare relative numbers, so that any will do.
     pub(crate) seed: u64,
+    /// The sysctls of the kernel are those of the stack.
+    pub(crate) netns: bool,
     /// Settings without effect are told on standard error.
     pub(crate) report: bool,
 }
 
 impl Default for Flags {
     fn default() -> Self {
-        Self { virtual_time: true, seed: 1, report: false }
+        Self { virtual_time: true, seed: 1, netns: false, report: false }
     }
 }
 
@@ -31,6 +34,7 @@ impl Flags {
             match word.split_once('=') {
                 None if word == "virtual" => flags.virtual_time = true,
                 None if word == "wall" => flags.virtual_time = false,
+                None if word == "netns" => flags.netns = true,
                 None if word == "report" => flags.report = true,
                 Some(("seed", number)) => {
                     flags.seed = number
@@ -39,7 +43,7 @@ impl Flags {
                 }
                 _ => {
                     return Err(format!(
-                        "so_flags: {word}: expected virtual, wall, report or seed=NUMBER"
+                        "so_flags: {word}: expected virtual, wall, netns, report or seed=NUMBER"
                     ));
                 }
             }
@@ -55,7 +59,7 @@ mod tests {
     #[test]
     fn words_are_read_in_any_order() {
         let flags = Flags::parse("report, seed=7,wall").unwrap();
-        assert_eq!(flags, Flags { virtual_time: false, seed: 7, report: true });
+        assert_eq!(flags, Flags { virtual_time: false, seed: 7, netns: false, report: true });
         assert_eq!(Flags::parse("").unwrap(), Flags::default());
     }
 

@@ -34,7 +34,7 @@ use stack::{
 
 use crate::{
     clock::{Clock, READING},
-    control::ControlFile,
+    control::{ControlFile, Namespace},
     descriptor::Descriptors,
     device::{PacketDevice, Sent},
     flags::Flags,
@@ -89,6 +89,8 @@ pub(crate) struct State {
     /// Built when it is first needed.
     host: Option<Arc<Host>>,
     control: ControlFile,
+    /// With the flag `netns`.
+    namespace: Option<Namespace>,
     sleepers: BTreeMap<u64, Sleeper>,
     next_sleeper: u64,
     /// Threads whose call has ended after a sleep, until they read the clock.
@@ -133,6 +135,7 @@ impl Runtime {
                 descriptors: Descriptors::default(),
                 host: None,
                 control: ControlFile::from_environment(),
+                namespace: flags.netns.then(|| Namespace::new(followed())),
                 sleepers: BTreeMap::new(),
                 next_sleeper: 0,
                 returning: HashSet::new(),
@@ -420,7 +423,10 @@ impl State {
 
     /// Takes over what the script has set. `report` tells of what has no effect here.
     fn read_control(&mut self, host: &Host, report: bool) {
-        let (settings, others) = self.control.read_new();
+        let (mut settings, others) = self.control.read_new();
+        if let Some(namespace) = &mut self.namespace {
+            settings.extend(namespace.read_new(followed()));
+        }
         for setting in settings {
             let result = host.set_sysctl(&setting.name, &setting.value);
             if let Err(error) = result
@@ -433,6 +439,11 @@ impl State {
             eprintln!("quietline: {line}: no such command here");
         }
     }
+}
+
+/// The settings that are followed in a network namespace: TCP's. The machine's limits of neighbours are not a script's.
+fn followed() -> impl Iterator<Item = &'static str> {
+    Sysctls::names().map(|(name, _)| name).filter(|name| name.starts_with("net.ipv4.tcp_"))
 }
 
 /// A number that the stack itself never returns.

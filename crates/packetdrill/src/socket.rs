@@ -5,9 +5,9 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use stack::socket::{Listener, TcpSocket};
+use stack::socket::{Listener, TcpSocket, options::SocketSettings};
 
-use crate::{runtime::Patience, sockopt::Wishes};
+use crate::runtime::Patience;
 
 /// What a program's TCP socket has become.
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ pub(crate) struct Socket {
     pub(crate) send_timeout: Option<Duration>,
     /// `TCP_INQ`: `recvmsg` tells how many bytes are left.
     pub(crate) inq: bool,
-    /// What was set before there was a connection.
-    pub(crate) wishes: Wishes,
+    /// Options, until there is a connection or a listener that has them.
+    pub(crate) settings: SocketSettings,
 }
 
 /// Which way a call moves bytes.

@@ -12,7 +12,7 @@ use std::{
 use stack::{Cx, Errno, Readiness, host::Host, socket::TcpSocket};
 
 use crate::{
-    runtime::{Runtime, raw_errno},
+    runtime::{Patience, Runtime, raw_errno},
     socket::Way,
 };
 
@@ -40,16 +40,29 @@ pub(crate) struct Received {
 impl Runtime {
     pub(crate) fn send(&self, fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
         let patience = self.patience(fd, Way::Send, flags & libc::MSG_DONTWAIT != 0)?;
+        if flags & libc::MSG_OOB != 0 {
+            return self.send_oob(fd, bufs, patience);
+        }
         if flags & !SEND_FLAGS != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let more = flags & libc::MSG_MORE != 0;
+        let record = flags & libc::MSG_EOR != 0;
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let mut sent = 0;
+        let (mut sent, mut blocked) = (0, false);
         let result = self.wait_for(patience, |state, host, cx| {
             let stream = state.descriptors.stream(fd)?.ok_or(Errno::EPIPE)?;
+            // A writer that has found the buffer full waits until a third of it is free.
+            let woken = Readiness::WRITE | Readiness::HUP | Readiness::ERROR;
+            if blocked && !stream.readiness().intersects(woken) {
+                return Err(Errno::EAGAIN);
+            }
+            blocked = true;
             while sent < total {
                 sent += send_some(&stream, host, cx, &rest_of(bufs, sent), more)?;
+            }
+            if record {
+                stream.with_tcb(host, cx, |tcb, _| tcb.end_record());
             }
             Ok(())
         });
@@ -71,7 +84,7 @@ impl Runtime {
         }
         let patience = self.patience(fd, Way::Receive, flags & libc::MSG_DONTWAIT != 0)?;
         if flags & libc::MSG_OOB != 0 {
-            return Err(Errno::EINVAL);
+            return self.recv_oob(fd, bufs, flags & libc::MSG_PEEK != 0);
         }
         if flags & !RECV_FLAGS != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -100,6 +113,41 @@ impl Runtime {
             gathered.scatter(bufs);
         }
         Ok(Received { bytes: gathered.filled, inq })
+    }
+
+    /// The last byte of `bufs` is urgent.
+    fn send_oob(
+        &self,
+        fd: RawFd,
+        bufs: &[IoSlice<'_>],
+        patience: Patience,
+    ) -> Result<usize, Errno> {
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        self.wait_for(patience, |state, host, cx| {
+            let stream = state.descriptors.stream(fd)?.ok_or(Errno::EPIPE)?;
+            stream.send_oob(host, cx, &bytes)
+        })
+    }
+
+    /// Takes the urgent byte; it never waits.
+    fn recv_oob(
+        &self,
+        fd: RawFd,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> Result<Received, Errno> {
+        self.run(|state, host, cx| {
+            let stream = state.descriptors.stream(fd)?.ok_or(Errno::ENOTCONN)?;
+            let byte = stream.recv_oob(host, cx, peek)?;
+            let place = bufs.iter_mut().find_map(|buf| buf.first_mut());
+            match (byte, place) {
+                (Some(byte), Some(place)) => {
+                    *place = byte;
+                    Ok(Received { bytes: 1, inq: None })
+                }
+                _ => Ok(Received::default()),
+            }
+        })
     }
 
     pub(crate) fn ioctl(&self, fd: RawFd, request: libc::c_ulong) -> Result<i32, Errno> {
