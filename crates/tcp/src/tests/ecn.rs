@@ -112,6 +112,10 @@ fn only_the_first_segment_of_a_superframe_says_that_the_window_fell() {
     net.host(Side::A).path.gso_bytes_max = 65_536;
     net.host(Side::A).config.tcp_tso_rtt_log = 63;
     net.open();
+    // A window of which half is more than a segment when it has fallen.
+    net.send(Side::A, &[1; 40_000]);
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.recv(Side::B).len(), 40_000);
     net.ecn.mark = 1000;
     net.send(Side::A, &[1; 10_000]);
     net.ecn.mark = 0;
