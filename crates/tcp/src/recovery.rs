@@ -243,12 +243,10 @@ pub(crate) fn on_ack(
             tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), true);
         }
         CaState::Open | CaState::Disorder if progress => {
-            // Each duplicate had told of a segment that arrived: it does not count twice (Linux: tcp_remove_reno_sacks).
-            let mss = tcb.mss.effective();
-            let told = tcb.recovery.dup_acks.saturating_mul(mss);
+            let fresh = not_told_by_duplicates(tcb, acked.bytes);
             tcb.recovery.dup_acks = 0;
             tcb.recovery.state = CaState::Open;
-            grow(tcb, cx, acked.bytes.saturating_sub(told).max(mss.min(acked.bytes)), rtt);
+            grow(tcb, cx, fresh, rtt);
         }
         CaState::Open | CaState::Disorder | CaState::Cwr if duplicate => on_dup_ack(tcb, cx),
         CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => {
@@ -286,6 +284,13 @@ fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
         cx.count(Counter::TcpExtTCPHystartDelayDetect);
         cx.counters.add(Counter::TcpExtTCPHystartDelayCwnd, u64::from(segments));
     }
+}
+
+/// Each duplicate had told of a segment that arrived: it does not count twice (Linux: tcp_remove_reno_sacks).
+fn not_told_by_duplicates(tcb: &Tcb, acked_bytes: u32) -> u32 {
+    let mss = tcb.mss.effective();
+    let told = tcb.recovery.dup_acks.saturating_mul(mss);
+    acked_bytes.saturating_sub(told).max(mss.min(acked_bytes))
 }
 
 fn open(tcb: &mut Tcb) {
