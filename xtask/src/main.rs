@@ -9,6 +9,7 @@
 mod failures;
 mod findings;
 mod layers;
+mod rfcs;
 mod source;
 mod steps;
 mod suite;
@@ -23,6 +24,7 @@ usage: cargo xtask <chore>
 
   layers   the crate graph and the names inner crates may not use
   tidy     words, sizes, heads, links and reasons, over every file of the repository
+  rfcs     writes docs/rfcs.md from the citations in the code
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
   loom     the loom models of pkt and sync alone
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let outcome = match chore.as_str() {
         "layers" => report("layers", layers::check),
         "tidy" => report("tidy", tidy::check),
+        "rfcs" => rfcs::write().map(|()| true),
         "test" => suite::run(&suite::ALL),
         "loom" => suite::run(&[suite::LOOM]),
         "netns" => suite::run(&[suite::NETNS]),

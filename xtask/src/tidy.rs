@@ -13,6 +13,7 @@ mod words;
 use anyhow::Result;
 
 use crate::findings::Findings;
+use crate::rfcs;
 use crate::source::{self, RustSource};
 
 /// Reminders that belong in an issue. Assembled so that this file does not contain them.
@@ -50,6 +51,7 @@ pub(crate) fn check() -> Result<Findings> {
     }
     docs::check_lines(&mut findings)?;
     docs::check_hops(&sources, &mut findings)?;
+    rfcs::check(&sources, &mut findings)?;
     Ok(findings)
 }
 

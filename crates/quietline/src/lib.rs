@@ -49,6 +49,7 @@ pub use stack::{
     socket::options::{OptionValue, SocketOption},
 };
 pub use stream::TcpStream;
+pub use tcp::{SenderTime, TcpInfo};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -231,6 +231,11 @@ impl DelayedAck {
         self.rcv_mss
     }
 
+    /// When data last came, if it ever did.
+    pub(crate) fn last_data_at(&self) -> Option<Instant> {
+        Some(self.last_data_at).filter(|at| *at != Instant::ZERO)
+    }
+
     pub(crate) fn is_pingpong(&self) -> bool {
         self.pingpong >= self.pingpong_thresh
     }

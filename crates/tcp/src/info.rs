@@ -6,11 +6,15 @@
 
 use core::time::Duration;
 
+use pkt::Instant;
+
 use crate::{
     ecn::EcnState,
     receive_window::receive_window,
+    recovery::CaState,
     state::State,
     tcb::{Tcb, TcbFlags},
+    totals::SenderTime,
 };
 
 /// What `TCP_INFO` reports. Windows and queues in bytes.
@@ -18,6 +22,10 @@ use crate::{
 pub struct TcpInfo {
     /// State.
     pub state: State,
+    /// State of loss recovery by Linux's number: 0 open, 1 disorder, 2 window reduced, 3 recovery, 4 loss.
+    pub ca_state: u8,
+    /// Window scales were exchanged.
+    pub window_scaling: bool,
     /// Timestamps are in use.
     pub timestamps: bool,
     /// SACK is in use.
@@ -44,8 +52,20 @@ pub struct TcpInfo {
     pub ssthresh: u32,
     /// Bytes in flight.
     pub in_flight: u32,
-    /// Bytes taken to be lost.
+    /// Bytes sent and not acknowledged.
+    pub unacked: u32,
+    /// Of them, reported by SACK.
+    pub sacked: u32,
+    /// Of them, taken to be lost.
     pub lost: u32,
+    /// Of them, sent again.
+    pub retrans: u32,
+    /// Time since data was last sent.
+    pub last_data_sent: Duration,
+    /// Time since data was last received; `None` if there was none.
+    pub last_data_received: Option<Duration>,
+    /// Time since an acceptable segment last came.
+    pub last_ack_received: Duration,
     /// The peer's window.
     pub snd_wnd: u32,
     /// Our window, as announced and not yet used.
@@ -82,6 +102,24 @@ pub struct TcpInfo {
     pub segs_out: u32,
     /// Segments received.
     pub segs_in: u32,
+    /// Segments with data sent, retransmissions included.
+    pub data_segs_out: u32,
+    /// Segments with data received.
+    pub data_segs_in: u32,
+    /// Segments that duplicate SACKs reported.
+    pub dsack_dups: u32,
+    /// Times the path was seen to reorder.
+    pub reord_seen: u32,
+    /// Segments that came out of order.
+    pub rcv_ooopack: u32,
+    /// Retransmission timeouts.
+    pub total_rto: u16,
+    /// How many of them began a series.
+    pub total_rto_recoveries: u16,
+    /// How long such series lasted.
+    pub total_rto_time: Duration,
+    /// What the sender's time went by.
+    pub sender_time: SenderTime,
     /// Bytes queued and never sent.
     pub notsent_bytes: u32,
     /// Bytes known to have arrived, by acknowledgment or SACK.
@@ -103,11 +141,40 @@ pub struct TcpInfo {
 }
 
 impl Tcb {
-    /// A snapshot for `TCP_INFO`.
+    /// A snapshot as of the last segment that was sent or received.
     #[must_use]
     pub fn info(&self) -> TcpInfo {
+        self.info_at(self.last_sent_at.max(self.last_received_at))
+    }
+
+    /// A snapshot for `TCP_INFO`.
+    #[must_use]
+    pub fn info_at(&self, now: Instant) -> TcpInfo {
         TcpInfo {
             state: self.state,
+            ca_state: match self.recovery.state() {
+                CaState::Open => 0,
+                CaState::Disorder => 1,
+                CaState::Cwr => 2,
+                CaState::Recovery => 3,
+                CaState::Loss => 4,
+            },
+            window_scaling: self.flags.contains(TcbFlags::WINDOW_SCALING),
+            unacked: self.snd_nxt.since(self.snd_una),
+            sacked: self.send_queue.sacked_bytes(),
+            retrans: self.send_queue.retrans_bytes(),
+            last_data_sent: now - self.last_sent_at,
+            last_data_received: self.ack.last_data_at().map(|at| now - at),
+            last_ack_received: now - self.last_received_at,
+            data_segs_out: self.totals.data_segs_out,
+            data_segs_in: self.totals.data_segs_in,
+            dsack_dups: self.totals.dsack_dups,
+            reord_seen: self.totals.reord_seen,
+            rcv_ooopack: self.totals.rcv_ooopack,
+            total_rto: self.totals.total_rto,
+            total_rto_recoveries: self.totals.total_rto_recoveries,
+            total_rto_time: self.totals.total_rto_time(now),
+            sender_time: self.totals.sender_time(now),
             timestamps: self.flags.contains(TcbFlags::TIMESTAMPS),
             sack: self.flags.contains(TcbFlags::SACK),
             window_scales: (self.snd_wscale, self.rcv_wscale),

@@ -87,6 +87,9 @@ pub fn input(
     let mut segment = Segment::new(header, packet);
     let segments = segment.len.div_ceil(segment.segment_bytes().max(1)).max(1);
     tcb.totals.segs_in = tcb.totals.segs_in.wrapping_add(segments);
+    if segment.len > 0 {
+        tcb.totals.data_segs_in = tcb.totals.data_segs_in.wrapping_add(segments);
+    }
     let result = match tcb.state {
         State::Established if fast_path(tcb, &segment) => established_fast(tcb, &mut segment, cx),
         State::SynSent => syn_sent::process(tcb, &segment, cx),

@@ -126,6 +126,7 @@ pub mod tcb;
 pub mod time_wait;
 pub mod timer;
 mod tlp;
+mod totals;
 mod urgent;
 
 #[cfg(test)]
@@ -159,3 +160,4 @@ pub use syn_cookie::SynCookies;
 pub use tcb::{OpenParams, Tcb};
 pub use time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};
 pub use timer::on_timer;
+pub use totals::SenderTime;

@@ -24,6 +24,7 @@ use crate::{
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::{self, RtxPurpose},
+    totals,
 };
 
 /// Sends everything that may leave: retransmissions, new data, and the ACK that is owed.
@@ -44,6 +45,7 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.ack.is_pending() {
         send_owed_ack(tcb, cx);
     }
+    totals::on_output(tcb, cx.now);
 }
 
 /// An ACK that no data carried: at once, or by the delayed-ACK timer.
@@ -277,6 +279,7 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
     tcb.persist_backoff = 0;
     tcb.totals.bytes_sent += u64::from(entry.len);
     if entry.len > 0 {
+        tcb.totals.data_segs_out = tcb.totals.data_segs_out.wrapping_add(segments);
         cx.counters.add(Counter::TcpExtTCPOrigDataSent, u64::from(segments));
     }
     cx.counters.add(Counter::TcpOutSegs, u64::from(segments));

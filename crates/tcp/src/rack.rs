@@ -98,9 +98,12 @@ impl Rack {
 pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     let highest = tcb.send_queue.highest_sacked().map_or(tcb.snd_una, |end| end.max(tcb.snd_una));
     if tcb.recovery.rack.on_delivered(acked, highest, cx.now) {
+        tcb.totals.reord_seen = tcb.totals.reord_seen.wrapping_add(1);
         cx.count(Counter::TcpExtTCPSACKReorder);
     }
-    if acked.duplicate.is_some() {
+    if let Some((start, end)) = acked.duplicate {
+        let segments = end.since(start).div_ceil(tcb.mss.effective());
+        tcb.totals.dsack_dups = tcb.totals.dsack_dups.wrapping_add(segments);
         tcb.recovery.rack.on_duplicate(tcb.snd_una, tcb.snd_nxt);
     }
 }

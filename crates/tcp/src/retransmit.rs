@@ -64,6 +64,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         give_up(tcb, cx);
         return;
     }
+    tcb.totals.on_timeout(tcb.recovery.timeouts() == 0, cx.now);
     tcb.recovery.count_timeout(cx.now);
     tcb.recovery.on_handshake_timeout();
     tcb.doubts_route = true;
@@ -88,6 +89,7 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         give_up(tcb, cx);
         return;
     }
+    tcb.totals.on_timeout(tcb.recovery.timeouts() == 0, cx.now);
     cx.count(Counter::TcpExtTCPTimeouts);
     let thin = is_thin(tcb);
     match tcb.recovery.state() {
@@ -201,6 +203,9 @@ pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
     let len = tcb.send_queue.entry(index).len;
     let segments = len.div_ceil(tcb.mss.effective()).max(1);
     tcb.totals.total_retrans += segments;
+    if len > 0 {
+        tcb.totals.data_segs_out = tcb.totals.data_segs_out.wrapping_add(segments);
+    }
     tcb.totals.bytes_retrans += u64::from(len);
     recovery::on_retransmitted(tcb, cx, tcb.send_queue.entry(index).seq_len());
     cx.counters.add(Counter::TcpRetransSegs, u64::from(segments));

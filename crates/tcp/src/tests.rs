@@ -7,6 +7,7 @@ mod fast_path;
 mod handshake;
 mod host;
 mod hostile;
+mod info;
 mod loss;
 mod memory;
 mod mtu_probe;

@@ -9,6 +9,8 @@ use stack::{
     socket::options::{OptionValue, SocketOption},
 };
 
+use tcp::TcpInfo;
+
 use super::TcpStream;
 use crate::clock::with_cx;
 
@@ -34,6 +36,15 @@ impl TcpStream {
     pub fn option(&self, option: SocketOption) -> io::Result<OptionValue> {
         let (host, socket) = (self.shared.stack.host(), &self.shared.socket);
         Ok(with_cx(|cx| socket.option(host, cx, option))?)
+    }
+
+    /// A snapshot of the connection (`TCP_INFO`). [`SocketOption::Info`] has the same as the kernel's `struct tcp_info`.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn tcp_info(&self) -> io::Result<TcpInfo> {
+        let (host, socket) = (self.shared.stack.host(), &self.shared.socket);
+        Ok(with_cx(|cx| socket.with_tcb(host, cx, |tcb, cx| tcb.info_at(cx.now))))
     }
 
     /// A number, as unsigned as it is meant.

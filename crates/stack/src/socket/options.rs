@@ -16,6 +16,7 @@ mod check;
 mod settings;
 mod shared;
 mod stream;
+mod tcp_info;
 mod value;
 
 #[cfg(test)]
@@ -177,6 +178,8 @@ options! {
     DeferAccept = IPPROTO_TCP 9, "TCP_DEFER_ACCEPT", Int, Both;
     /// Largest window to announce, bytes.
     WindowClamp = IPPROTO_TCP 10, "TCP_WINDOW_CLAMP", Int, Both;
+    /// Everything about the connection, as `struct tcp_info`.
+    Info = IPPROTO_TCP 11, "TCP_INFO", Bytes, Read;
     /// ACKs leave at once.
     QuickAck = IPPROTO_TCP 12, "TCP_QUICKACK", Int, Both;
     /// Congestion control, by name.

@@ -207,6 +207,7 @@ fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     tcb.snd_una = ack;
     urgent::on_acked(tcb);
     tcb.totals.bytes_acked += u64::from(acked.bytes);
+    tcb.totals.on_progress(cx.now);
 }
 
 /// RFC 6298 §3: from the send time when the segment was sent once (Karn), else from the echoed timestamp.

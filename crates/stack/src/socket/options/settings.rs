@@ -6,7 +6,9 @@
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use super::{Access, OptionValue, SocketOption, check};
+use tcp::State;
+
+use super::{Access, OptionValue, SocketOption, check, tcp_info};
 use crate::{
     core::CoreId,
     errno::Errno,
@@ -158,6 +160,7 @@ impl SocketSettings {
             | O::Protocol
             | O::Domain
             | O::PathMtu
+            | O::Info
             | O::MemoryInfo => return Err(Errno::ENOPROTOOPT),
         }
         Ok(())
@@ -195,6 +198,10 @@ impl SocketSettings {
                 OptionValue::Int(self.incoming_core.map_or(-1, |core| i32::from(core.0)))
             }
             O::MemoryInfo => OptionValue::Bytes(vec![0; super::stream::MEMORY_INFO_BYTES]),
+            O::Info => {
+                let state = if self.listening { State::Listen } else { State::Close };
+                OptionValue::Bytes(tcp_info::without_connection(state))
+            }
             O::NoDelay => tcp.nodelay.into(),
             O::MaxSegment => check::show(tcp.maxseg.map_or(MSS_DEFAULT, u64::from)),
             O::Cork => tcp.cork.into(),

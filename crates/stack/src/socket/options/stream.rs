@@ -7,6 +7,7 @@ use tcp::Tcb;
 use super::{
     Access, OptionValue, SocketOption, check,
     settings::{AF_INET, AF_INET6, SOCK_STREAM},
+    tcp_info,
 };
 use crate::{cx::Cx, errno::Errno, host::Host, ip::IpFields, socket::TcpSocket};
 
@@ -177,6 +178,10 @@ impl TcpSocket {
                 O::KeepAlive => tcb.keepalive().into(),
                 O::Linger => OptionValue::Linger(tcb.linger()),
                 O::OobInline => tcb.oob_inline().into(),
+                O::Info => {
+                    let info = tcb.info_at(cx.now);
+                    OptionValue::Bytes(tcp_info::encode(&info, cx.config.tcp_reordering))
+                }
                 O::NoDelay => tcb.nodelay().into(),
                 O::MaxSegment => check::show(u64::from(tcb.mss())),
                 O::Cork => tcb.cork().into(),

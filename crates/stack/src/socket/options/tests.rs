@@ -254,6 +254,57 @@ fn deferring_is_rounded_up_to_a_number_of_syn_acks() {
     }
 }
 
+/// A 32-bit field of `struct tcp_info`.
+fn word(info: &[u8], offset: usize) -> u32 {
+    u32::from_ne_bytes(info[offset..offset + 4].try_into().unwrap())
+}
+
+fn long(info: &[u8], offset: usize) -> u64 {
+    u64::from_ne_bytes(info[offset..offset + 8].try_into().unwrap())
+}
+
+fn info(value: OptionValue) -> Vec<u8> {
+    match value {
+        OptionValue::Bytes(bytes) => bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tcp_info_has_the_kernels_layout() {
+    let mut bench = Bench::new();
+    let accepted = bench._listener.accept().unwrap();
+    let sent = [7; 1000];
+    let bufs = [std::io::IoSlice::new(&sent)];
+    bench.cx.now += Duration::from_millis(5);
+    assert_eq!(bench.socket.send(&bench.host, &mut bench.cx, &bufs), Ok(1000));
+    for _ in 0..8 {
+        let _ = bench.host.poll(&mut bench.cx);
+    }
+    bench.cx.now += Duration::from_millis(300);
+    let _ = bench.host.poll(&mut bench.cx);
+    let sender = info(bench.get(O::Info).unwrap());
+    let receiver = info(accepted.option(&bench.host, &mut bench.cx, O::Info).unwrap());
+    assert_eq!(sender.len(), 248);
+    assert_eq!(sender[0], 1, "ESTABLISHED");
+    assert_eq!(sender[5] & 7, 7, "timestamps, SACK, window scaling");
+    assert_ne!(sender[6], 0, "both window scales");
+    assert_eq!((long(&sender, 120), long(&receiver, 128)), (1000, 1000), "bytes acked, received");
+    assert_eq!((long(&sender, 200), long(&sender, 208)), (1000, 0), "bytes sent, sent again");
+    assert_eq!((word(&sender, 156), word(&receiver, 152)), (1, 1), "data segments out, in");
+    assert_eq!(word(&sender, 44), 300, "milliseconds since data was sent");
+    assert_eq!(word(&receiver, 52), 300, "milliseconds since data came");
+    assert_eq!(word(&sender, 80), 10, "cwnd in segments");
+    assert_eq!(word(&sender, 76), i32::MAX.cast_unsigned(), "ssthresh before any loss");
+    assert_eq!((word(&sender, 24), word(&sender, 144)), (0, 0), "unacked, not sent");
+    assert_eq!(word(&sender, 228), word(&receiver, 232), "the window, from both ends");
+    assert_eq!(long(&sender, 112), u64::MAX, "no bound on the pace");
+    let fresh = info(SocketSettings::default().get(O::Info, &Sysctls::default()).unwrap());
+    assert_eq!((fresh[0], fresh.len()), (7, 248), "CLOSE");
+    drop(accepted);
+    bench.finish();
+}
+
 #[test]
 fn facts_about_the_socket() {
     let mut bench = Bench::new();

@@ -1,0 +1,109 @@
+//! What `TCP_INFO` says, group by group, against connections whose history is known.
+
+use core::time::Duration;
+
+use super::net::{Impairment, Net, Side};
+use crate::TcpInfo;
+
+fn info(net: &mut Net, side: Side) -> TcpInfo {
+    let now = net.now;
+    net.tcb(side).info_at(now)
+}
+
+#[test]
+fn segments_and_bytes_are_those_of_the_wire() {
+    let mut net = Net::established(21);
+    net.send(Side::A, &[1; 4344]);
+    net.run_for(Duration::from_millis(300));
+    assert_eq!(net.recv(Side::B).len(), 4344);
+    let (a, b) = (info(&mut net, Side::A), info(&mut net, Side::B));
+    assert_eq!((a.data_segs_out, b.data_segs_in), (3, 3));
+    assert_eq!((a.bytes_sent, a.bytes_acked, b.bytes_received), (4344, 4344, 4344));
+    assert_eq!((a.bytes_delivered, a.bytes_retrans), (4344, 0));
+    assert_eq!((a.unacked, a.sacked, a.lost, a.retrans, a.notsent_bytes), (0, 0, 0, 0, 0));
+    assert_eq!((a.data_segs_in, b.data_segs_out), (0, 0));
+    assert_eq!(a.ca_state, 0);
+    assert!(a.last_data_sent >= Duration::from_millis(200), "{:?}", a.last_data_sent);
+    assert_eq!(a.last_data_received, None);
+    assert!(b.last_data_received.is_some());
+    net.finish_clean();
+}
+
+#[test]
+fn a_timeout_and_what_it_repaired_are_counted() {
+    let mut net = Net::established(22);
+    net.impairment = Impairment { loss: 1000, ..Impairment::default() };
+    net.send(Side::A, &[1; 1448]);
+    net.run_until(|net| info(net, Side::A).total_rto > 0);
+    let during = info(&mut net, Side::A);
+    assert_eq!((during.total_rto, during.total_rto_recoveries, during.ca_state), (1, 1, 4));
+    assert!(during.total_retrans >= 1 && during.bytes_retrans >= 1448);
+    net.impairment = Impairment::default();
+    net.run_for(Duration::from_secs(2));
+    let after = info(&mut net, Side::A);
+    assert_eq!(after.bytes_acked, 1448);
+    assert!(after.total_rto_time > Duration::ZERO);
+    net.run_for(Duration::from_secs(2));
+    let later = info(&mut net, Side::A);
+    assert_eq!(later.total_rto_time, after.total_rto_time, "progress has ended the series");
+    assert_eq!(net.recv(Side::B).len(), 1448);
+    net.finish_clean();
+}
+
+#[test]
+fn what_comes_out_of_order_is_counted_at_the_receiver() {
+    let mut net = Net::established(23);
+    net.tcb(Side::A).set_nodelay(true);
+    net.send(Side::A, &[1; 100]);
+    net.lose_in_flight();
+    for _ in 0..3 {
+        net.send(Side::A, &[2; 100]);
+    }
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.recv(Side::B).len(), 400);
+    assert_eq!(info(&mut net, Side::B).rcv_ooopack, 3);
+    assert_eq!(info(&mut net, Side::A).dsack_dups, 0);
+    net.finish_clean();
+}
+
+#[test]
+fn a_closed_window_is_told_apart_from_a_busy_network() {
+    let mut net = Net::new(24);
+    net.host(Side::B).options.rcvbuf = Some(16_384);
+    net.open();
+    net.tcb(Side::A).set_sndbuf(1 << 20);
+    let mut sent = 0;
+    for _ in 0..20 {
+        net.send(Side::A, &[1; 4096]);
+        sent += 4096;
+        net.run_for(Duration::from_millis(200));
+    }
+    let time = info(&mut net, Side::A).sender_time;
+    assert!(time.rwnd_limited > Duration::from_secs(1), "{time:?}");
+    assert!(time.busy >= time.rwnd_limited, "{time:?}");
+    let mut got = 0;
+    while got < sent {
+        net.run_for(Duration::from_millis(50));
+        got += net.recv(Side::B).len();
+    }
+    net.run_for(Duration::from_secs(1));
+    let idle = info(&mut net, Side::A).sender_time;
+    net.run_for(Duration::from_secs(5));
+    assert_eq!(info(&mut net, Side::A).sender_time, idle, "nothing queued costs no time");
+    net.finish_clean();
+}
+
+#[test]
+fn a_full_send_buffer_is_told_apart() {
+    let mut net = Net::established(25);
+    net.tcb(Side::A).set_sndbuf(4608);
+    for _ in 0..10 {
+        while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[1; 1448][..]], false)).is_ok() {}
+        net.run_for(Duration::from_millis(100));
+        net.recv(Side::B);
+    }
+    let time = info(&mut net, Side::A).sender_time;
+    assert!(time.sndbuf_limited > Duration::from_millis(50), "{time:?}");
+    assert_eq!(time.rwnd_limited, Duration::ZERO);
+    net.finish_clean();
+}
