@@ -1,6 +1,10 @@
 //! Builders for sockets that want more than the defaults: what `setsockopt` and `bind` say before `listen` and `connect`.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use stack::core::CoreId;
 pub use tcp::SocketOptions;
@@ -38,6 +42,14 @@ impl ListenOptions {
     /// listener and one accepting thread per core never meet.
     pub const fn incoming_core(mut self, core: u16) -> Self {
         self.inner.incoming_core = Some(CoreId(core));
+        self
+    }
+
+    /// `TCP_FASTOPEN`: so many connections may have data read from their SYN, before the handshake has ended (RFC 7413), once
+    /// `net.ipv4.tcp_fastopen` allows it. Only for applications that may carry a request out twice: the network may repeat a
+    /// SYN, and with it the request. Default 0.
+    pub const fn fast_open(mut self, connections: u32) -> Self {
+        self.inner.fast_open = connections;
         self
     }
 
@@ -82,6 +94,30 @@ impl ConnectOptions {
     pub const fn reuse_port(mut self, on: bool) -> Self {
         self.inner.reuse_port = on;
         self
+    }
+
+    /// `TCP_FASTOPEN_CONNECT`: if the peer has given us a cookie before, `connect` returns at once and the first write leaves
+    /// with the SYN (RFC 7413). Only for what may be done twice: the network may repeat a SYN, and with it the data.
+    pub const fn fast_open(mut self, on: bool) -> Self {
+        self.inner.fast_open = on;
+        self
+    }
+
+    /// Connects and sends the beginning of `data` (`sendto` with `MSG_FASTOPEN`): in the SYN if the peer has given us a cookie
+    /// before, else when the connection is established. Returns how much was taken, at least one byte.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect) and a write.
+    pub fn connect_with_data(
+        &self,
+        stack: &Stack,
+        remote: SocketAddr,
+        data: &[u8],
+    ) -> io::Result<(TcpStream, usize)> {
+        let stream = self.clone().fast_open(true).connect(stack, remote)?;
+        let taken = (&stream).write(data)?;
+        stream.wait_connected(None)?;
+        Ok((stream, taken))
     }
 
     /// What the connection starts with.

@@ -90,6 +90,40 @@ mod tests {
         assert!(accepted.iter().all(|&count| count > 3), "{accepted:?}");
     }
 
+    /// The first connection brings the cookie, the second sends its request with the SYN.
+    #[test]
+    fn a_request_goes_with_the_syn() {
+        let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
+        let build = |device, address: &str| {
+            let builder = Stack::builder().device(device).address(address.parse().unwrap());
+            builder.sysctl("net.ipv4.tcp_fastopen", "3").build().unwrap()
+        };
+        let (client, server) = (build(left, "10.0.0.1/24"), build(right, "10.0.0.2/24"));
+        let listener = TcpListener::options().fast_open(16).listen(&server, at(80)).unwrap();
+        let echo = thread::spawn(move || {
+            for _ in 0..3 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 7];
+                stream.read_exact(&mut request).unwrap();
+                stream.write_all(&request).unwrap();
+            }
+        });
+        for _ in 0..3 {
+            let options = TcpStream::options();
+            let (mut stream, sent) =
+                options.connect_with_data(&client, at(80), b"request").unwrap();
+            assert_eq!(sent, 7);
+            let mut answer = [0; 7];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"request");
+        }
+        echo.join().unwrap();
+        let get = |stack: &Stack, name| stack.counters().get(name);
+        assert_eq!(get(&client, "TcpExtTCPFastOpenActive"), Some(2));
+        assert_eq!(get(&server, "TcpExtTCPFastOpenPassive"), Some(2));
+        assert_eq!(get(&server, "TcpExtTCPFastOpenCookieReqd"), Some(1));
+    }
+
     #[test]
     fn a_bound_port_is_shared_by_those_who_say_so() {
         let (client, server) = pair(&WireConfig::default());

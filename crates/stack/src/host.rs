@@ -15,8 +15,8 @@ use std::{
 use pkt::Instant;
 use sync::epoch::Section;
 use tcp::{
-    ChallengeBudget, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions,
-    SynCookies,
+    ChallengeBudget, FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector,
+    SocketOptions, SynCookies,
 };
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
     demux::{Demux, Entry},
     device::{Device, Doorbell, LinkType, Loopback, QueueId},
     errno::Errno,
+    fast_open::FastOpenMemory,
     ip::IcmpLimiter,
     neighbour_table::NeighborTable,
     route::{
@@ -83,6 +84,7 @@ pub struct Host {
     /// Shared with the contexts that run this host.
     challenges: Arc<ChallengeBudget>,
     syn_cookies: SynCookies,
+    fast_open: FastOpenMemory,
     /// Paths of answers that no socket sends.
     reply_paths: ReplyPaths,
     ports: PortSelector,
@@ -130,6 +132,7 @@ impl Host {
             isn: IsnGenerator::new(&secret(&mut rng)),
             ports: PortSelector::new(&secret(&mut rng)),
             syn_cookies: SynCookies::new(&secret(&mut rng)),
+            fast_open: FastOpenMemory::new(secret(&mut rng)),
             reply_paths: ReplyPaths::new(&memory.rcu),
             icmp_limiter: IcmpLimiter::new(),
             tcp_memory: Arc::new(TcpMemory::new()),
@@ -328,6 +331,10 @@ impl Host {
         &self.challenges
     }
 
+    pub(crate) const fn fast_open(&self) -> &FastOpenMemory {
+        &self.fast_open
+    }
+
     pub(crate) const fn syn_cookies(&self) -> &SynCookies {
         &self.syn_cookies
     }
@@ -524,6 +531,7 @@ impl Host {
             path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes(), flow_hash: hash },
             options: SocketOptions::default(),
             ts_recent: None,
+            fast_open: FastOpen::Off,
         }
     }
 
@@ -594,8 +602,8 @@ fn build_fib(config: &HostConfig, devices: usize) -> Result<Fib, ConfigError> {
 }
 
 /// A secret from the seed of the host.
-fn secret(rng: &mut tcp::Rng) -> [u8; 32] {
-    let mut secret = [0; 32];
+fn secret<const BYTES: usize>(rng: &mut tcp::Rng) -> [u8; BYTES] {
+    let mut secret = [0; BYTES];
     rng.fill(&mut secret);
     secret
 }

@@ -27,6 +27,7 @@ pub mod cx;
 mod demux;
 pub mod device;
 pub mod errno;
+mod fast_open;
 mod gso;
 pub mod host;
 pub mod icmp;

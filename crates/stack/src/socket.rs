@@ -6,6 +6,7 @@
 
 mod calls;
 mod connect;
+mod listen_early;
 mod listener;
 pub mod options;
 mod request;

@@ -18,9 +18,10 @@ use pkt::DomainConfig;
 
 use crate::neighbour::NeighborConfig;
 use crate::tcp_memory::MemoryLimits;
+pub use codec::FastOpenKey;
 use codec::{
-    AvailableCongestionControl, Codec, CongestionControl, Limits, Micros, Millis, Nanos, Number,
-    Pages, Ports, Seconds, Switch,
+    AvailableCongestionControl, Codec, CongestionControl, Keys, Limits, Micros, Millis, Nanos,
+    Number, Pages, Ports, Seconds, Switch,
 };
 
 pub(crate) use live::LiveSysctls;
@@ -138,6 +139,13 @@ sysctls! {
         tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, "net.ipv4.tcp_mem";
         /// The algorithms that `tcp_congestion_control` and `TCP_CONGESTION` may name. It says, and cannot be told.
         tcp_available_congestion_control: () = (), AvailableCongestionControl WORDS, "net.ipv4.tcp_available_congestion_control";
+        /// Fast Open (RFC 7413), a sum: 1 clients, 2 servers, 4 clients without a cookie, 512 servers without a cookie, 1024
+        /// every listener.
+        tcp_fastopen: u32 = 1, Number 0..=INT_MAX, "net.ipv4.tcp_fastopen";
+        /// Keys of our cookies. None: the host draws one.
+        tcp_fastopen_key: Option<FastOpenKey> = None, Keys 0..=15, "net.ipv4.tcp_fastopen_key";
+        /// How long clients do without it when a path seems to swallow SYNs with data; doubled each time, 0 is never.
+        tcp_fastopen_blackhole_timeout_sec: Duration = Duration::ZERO, Seconds 0..=INT_MAX, "net.ipv4.tcp_fastopen_blackhole_timeout_sec";
         /// Upper bound of the backlog given to `listen`.
         somaxconn: u32 = 4096, Number 1..=INT_MAX, "net.core.somaxconn";
         /// How long, in microseconds, a thread that waits polls its core before it sleeps. Differs from Linux, where it is

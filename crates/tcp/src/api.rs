@@ -115,6 +115,8 @@ impl Tcb {
         }
         match self.state {
             State::Established | State::CloseWait => {}
+            State::SynSent if self.is_syn_held() => return self.send_early(cx, bufs),
+            State::SynRecv if self.is_open_early() => {}
             State::SynSent | State::SynRecv => return Err(SendError::WouldBlock),
             _ => return Err(SendError::BrokenPipe),
         }
@@ -154,6 +156,34 @@ impl Tcb {
     /// segment, as its last. Without effect on what has left already.
     pub fn end_record(&mut self) {
         self.send_queue.mark_record_end();
+    }
+
+    /// Data for the held SYN: as much as it carries.
+    fn send_early<B: Deref<Target = [u8]>>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        bufs: &[B],
+    ) -> Result<usize, SendError> {
+        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut sent = 0;
+        for buf in bufs {
+            let room = self.syn_data_room().saturating_sub(sent);
+            let piece = &buf[..buf.len().min(room)];
+            if piece.is_empty() {
+                continue;
+            }
+            match self.append(cx, piece) {
+                Ok(taken) => sent += taken,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if sent == 0 && wanted > 0 {
+            return Err(SendError::WouldBlock);
+        }
+        self.send_queue.mark_push();
+        self.pushed_seq = self.send_queue.write_seq();
+        Ok(sent)
     }
 
     /// Appends at most one packet's worth.
@@ -268,7 +298,9 @@ impl Tcb {
         ready.set(Readiness::ERROR, self.error.is_some());
         ready.set(Readiness::HUP, self.state == State::Close || (shut_read && shut_write));
         ready.set(Readiness::RDHUP, shut_read);
-        if matches!(self.state, State::SynSent | State::SynRecv) {
+        if matches!(self.state, State::SynSent | State::SynRecv) && !self.is_open_early() {
+            // The first write lets a held SYN go.
+            ready.set(Readiness::WRITE, self.is_syn_held() && self.send_queue.is_empty());
             return ready;
         }
         ready.set(Readiness::READ, shut_read || self.is_readable());

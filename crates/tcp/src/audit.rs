@@ -73,7 +73,7 @@ impl Tcb {
         let waits = self.next_deadline().is_some();
         let outstanding = !self.send_queue.is_empty() || !syn_acked;
         assert!(
-            !outstanding || waits || self.state == State::SynRecv,
+            !outstanding || waits || self.state == State::SynRecv || self.is_syn_held(),
             "what is outstanding has a timer"
         );
     }

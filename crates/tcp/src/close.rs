@@ -5,8 +5,6 @@
 //!
 //! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
 
-use core::time::Duration;
-
 use crate::{
     api::TcpError,
     counters::Counter,
@@ -56,7 +54,7 @@ impl Tcb {
                 segment::send_reset(self, cx);
                 self.finish(cx, None);
             }
-            _ if self.linger == Some(Duration::ZERO) => self.abort(cx),
+            _ if self.linger_ms == 0 => self.abort(cx),
             State::FinWait2 => self.enter_fin_wait_2(cx),
             _ => self.shutdown_write(cx),
         }

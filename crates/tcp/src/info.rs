@@ -30,6 +30,8 @@ pub struct TcpInfo {
     pub timestamps: bool,
     /// SACK is in use.
     pub sack: bool,
+    /// Data in the SYN was taken (`TCPI_OPT_SYN_DATA`).
+    pub syn_data: bool,
     /// Window scales: the peer's, ours.
     pub window_scales: (u8, u8),
     /// Retransmission timeout.
@@ -177,6 +179,7 @@ impl Tcb {
             sender_time: self.totals.sender_time(now),
             timestamps: self.flags.contains(TcbFlags::TIMESTAMPS),
             sack: self.flags.contains(TcbFlags::SACK),
+            syn_data: self.syn_data_taken(),
             window_scales: (self.snd_wscale, self.rcv_wscale),
             rto: self.rtt.rto(),
             ato: self.ack.ato(),

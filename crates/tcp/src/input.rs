@@ -28,6 +28,7 @@ use pkt::{DropReason, GsoKind, Packet, Verdict};
 use crate::{
     counters::Counter,
     cx::{Cx, SegmentVerdict},
+    fast_open,
     header::{Flags, SegmentHeader},
     receive_window,
     seq::SeqNum,
@@ -114,6 +115,9 @@ fn synchronized(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
+    if fast_open::is_repeated_syn(tcb, cx, segment) {
+        return Err(DropReason::TcpInvalidSyn);
+    }
     // First: the sequence number, and the timestamp (RFC 7323 §5.3). What lies outside the window is cut off.
     sequence::check(tcb, segment, cx)?;
     // Second: the RST bit (RFC 5961 §3).

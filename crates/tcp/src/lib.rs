@@ -55,7 +55,10 @@
 //! are held back to a pace where the algorithm or the application wants one (`pacing`). Marks of routers are echoed and
 //! answered (`ecn`).
 //!
-//! *Limits.* No Fast Open and no AccECN yet: the options carry their fields.
+//! *Before the handshake.* SYN cookies keep nothing ([`syn_cookie`]), Fast Open takes data before the third segment
+//! ([`fast_open`]).
+//!
+//! *Limits.* No AccECN yet.
 //!
 //! # Leaf modules
 //!
@@ -90,6 +93,7 @@ pub mod cx;
 mod delayed_ack;
 pub mod delivery_rate;
 mod ecn;
+pub mod fast_open;
 pub mod four_tuple;
 pub mod header;
 pub mod icmp;
@@ -140,6 +144,7 @@ pub use congestion::{Algorithm, Congestion, CongestionConfig, UnknownAlgorithm};
 pub use counters::{Counter, Counters};
 pub use cx::{Cx, SegmentVerdict};
 pub use delivery_rate::RateSample;
+pub use fast_open::{Cookie, FastOpen, FastOpenKeys, FastOpenNews, KeyUsed};
 pub use four_tuple::FourTuple;
 pub use header::{Flags, SegmentHeader};
 pub use icmp::{IcmpError, on_icmp};

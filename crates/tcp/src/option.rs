@@ -8,13 +8,13 @@
 //! that 32-bit fields stay aligned, which is what lets the peer's fast path, and ours, recognise an
 //! established connection's header by one word.
 //!
-//! Not here: whether an option was negotiated (the control block knows), Fast Open cookies, MD5,
+//! Not here: whether an option was negotiated (the control block knows), MD5,
 //! AO. The kinds not listed are skipped by their length, so a new one needs a field, an arm in
 //! `parse` and a place in `emit`.
 
 use arrayvec::ArrayVec;
 
-use crate::seq::SeqNum;
+use crate::{fast_open::Cookie, seq::SeqNum};
 
 /// Bytes of options a header can hold: 60 bytes at most (data offset 15), less the fixed 20.
 pub const OPTIONS_BYTES_MAX: usize = 40;
@@ -39,6 +39,7 @@ mod kind {
     pub(super) const SACK_PERMITTED: u8 = 4;
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const FAST_OPEN: u8 = 34;
 }
 
 /// The options of one segment.
@@ -52,6 +53,8 @@ pub struct Options {
     pub sack_permitted: bool,
     /// TSval and TSecr (RFC 7323 §3).
     pub timestamps: Option<(u32, u32)>,
+    /// Fast Open cookie, or the request for one (SYN only, RFC 7413 §4.1.1).
+    pub fast_open: Option<Cookie>,
     /// Left and right edge of each reported block (RFC 2018 §3), in the order sent.
     pub sack_blocks: ArrayVec<(SeqNum, SeqNum), SACK_BLOCKS_MAX>,
 }
@@ -109,6 +112,7 @@ impl Options {
                 self.window_scale = Some(shift.min(WINDOW_SCALE_MAX));
             }
             (kind::SACK_PERMITTED, []) if is_syn => self.sack_permitted = true,
+            (kind::FAST_OPEN, value) if is_syn => self.fast_open = Cookie::new(value),
             (kind::TIMESTAMPS, value) if value.len() == 8 => {
                 self.timestamps = Some((be32(value), be32(&value[4..])));
             }
@@ -138,7 +142,8 @@ impl Options {
         self.sack_blocks.len().min((OPTIONS_BYTES_MAX - self.fixed_len()).saturating_sub(4) / 8)
     }
 
-    /// Bytes of everything but the SACK blocks. At most 20, so at least two blocks always fit.
+    /// Bytes of everything but the SACK blocks. At most 20 without a cookie, so at least two blocks always fit outside a
+    /// SYN; at most 40 with one.
     fn fixed_len(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
@@ -152,6 +157,9 @@ impl Options {
         }
         if self.window_scale.is_some() {
             len += 4;
+        }
+        if let Some(cookie) = &self.fast_open {
+            len += (2 + cookie.as_bytes().len()).next_multiple_of(4);
         }
         len
     }
@@ -181,6 +189,9 @@ impl Options {
         }
         if let Some(shift) = self.window_scale {
             writer.put([kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+        }
+        if let Some(cookie) = &self.fast_open {
+            writer.put_cookie(cookie.as_bytes());
         }
         let blocks = &self.sack_blocks[..self.sack_blocks_that_fit()];
         if !blocks.is_empty() {
@@ -213,6 +224,19 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    /// The Fast Open option, padded behind.
+    fn put_cookie(&mut self, cookie: &[u8]) {
+        let len = 2 + cookie.len();
+        let padded = len.next_multiple_of(4);
+        let bytes = &mut self.bytes[self.at..self.at + padded];
+        bytes.fill(kind::NOP);
+        bytes[0] = kind::FAST_OPEN;
+        // A cookie is at most 16 bytes.
+        bytes[1] = u8::try_from(len).unwrap_or(u8::MAX);
+        bytes[2..len].copy_from_slice(cookie);
+        self.at += padded;
+    }
+
     fn put(&mut self, word: [u8; 4]) {
         self.bytes[self.at..self.at + 4].copy_from_slice(&word);
         self.at += 4;

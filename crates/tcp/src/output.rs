@@ -14,7 +14,7 @@ use crate::{
     congestion::SendSample,
     counters::Counter,
     cx::Cx,
-    memory,
+    fast_open, memory,
     mtu_probe::{self, Probed},
     pacing,
     recovery::CaState,
@@ -37,7 +37,9 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     // Whatever has to wait arms it anew.
     tcb.timers.stop_pacing();
-    if tcb.state.may_transmit() && !tcb.send_queue.is_empty() {
+    fast_open::release_syn(tcb, cx);
+    let may_transmit = tcb.state.may_transmit() || tcb.is_open_early();
+    if may_transmit && !tcb.send_queue.is_empty() {
         retransmit::transmit_lost(tcb, cx);
         transmit_new(tcb, cx);
         arm_timers(tcb, cx);

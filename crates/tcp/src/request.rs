@@ -19,6 +19,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     ecn::{self, EcnState},
+    fast_open::{self, Cookie, FastOpen},
     four_tuple::FourTuple,
     header::{Flags, SegmentHeader},
     icmp::IcmpError,
@@ -69,6 +70,8 @@ pub struct Request {
     defer: u8,
     /// A bare ACK has come: the peer is there, and silent.
     acked: bool,
+    /// Fast Open cookie of the SYN-ACK.
+    cookie: Option<Cookie>,
 }
 
 /// The SYN queue is what a flood fills.
@@ -128,6 +131,22 @@ impl Request {
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
+    /// LISTEN, third: a SYN with data and a good Fast Open cookie (RFC 7413 §4.2.2): the connection, in SYN-RECEIVED, with
+    /// the data readable. The SYN-ACK is in `cx.out`.
+    #[must_use]
+    pub fn fast_open(
+        cx: &mut Cx<'_>,
+        params: &OpenParams,
+        header: &SegmentHeader,
+        packet: Packet,
+    ) -> Tcb {
+        let mut request = Self::new(cx, params, header);
+        request.take_ecn(cx, params, header, packet.meta().ecn);
+        let mut tcb = request.to_tcb(cx, &params.options);
+        fast_open::accept(&mut tcb, cx, header, packet, request.cookie);
+        tcb
+    }
+
     /// What a SYN asks for and the settings agree to.
     fn new(cx: &Cx<'_>, params: &OpenParams, header: &SegmentHeader) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options, .. } = params;
@@ -158,6 +177,10 @@ impl Request {
             retransmits: 0,
             defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
             acked: false,
+            cookie: match params.fast_open {
+                FastOpen::Grant(cookie) => Some(cookie),
+                _ => None,
+            },
         }
     }
 
@@ -271,6 +294,7 @@ impl Request {
             path: self.path,
             options: options.clone(),
             ts_recent: None,
+            fast_open: FastOpen::Off,
         };
         // Counted here as in Linux: a flood of SYNs opens nothing.
         cx.count(Counter::TcpPassiveOpens);
@@ -352,6 +376,7 @@ impl Request {
             mss: Some(self.advertised_mss),
             window_scale: self.snd_wscale.map(|_| self.rcv_wscale),
             sack_permitted: self.sack,
+            fast_open: self.cookie,
             ..self.options(cx)
         };
         let mut flags = Flags::SYN | Flags::ACK;

@@ -14,7 +14,7 @@ use crate::{
     config::TcpConfig,
     counters::Counter,
     cx::Cx,
-    mtu_probe, output, pacing,
+    fast_open, mtu_probe, output, pacing,
     recovery::{self, CaState},
     segment,
     send_queue::EntryFlags,
@@ -67,6 +67,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.totals.on_timeout(tcb.recovery.timeouts() == 0, cx.now);
     tcb.recovery.count_timeout(cx.now);
     tcb.recovery.on_handshake_timeout();
+    fast_open::on_syn_timeout(tcb);
     tcb.doubts_route = true;
     if tcb.recovery.timeouts() > linear {
         tcb.rtt.on_rto();

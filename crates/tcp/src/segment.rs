@@ -16,6 +16,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     ecn::{self, EcnState},
+    fast_open,
     four_tuple::FourTuple,
     header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
     option::Options,
@@ -168,9 +169,9 @@ fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
 /// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
 pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     retransmit::arm_rto(tcb, cx);
-    let Some(mut packet) = cx.pool.alloc() else { return };
     let crossed = tcb.state == State::SynRecv;
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
+    let Some((mut packet, len)) = fast_open::syn_packet(tcb, cx, &mut options) else { return };
     // The first SYN offers, the crossed one agrees to what the peer offered.
     let (timestamps, scaling, sack) = if crossed {
         let has = |flag| tcb.flags.contains(flag);
@@ -200,7 +201,8 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.recovery.timeouts() == 0 {
         cx.count(Counter::TcpOutSegs);
     }
-    send_packet(tcb, cx, packet, header, (0, u32::MAX));
+    send_packet(tcb, cx, packet, header, (len, u32::MAX));
+    fast_open::on_syn_sent(tcb, cx, len);
 }
 
 fn send_packet(

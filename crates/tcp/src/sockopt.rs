@@ -13,7 +13,7 @@ use crate::{
     congestion::Algorithm,
     cx::Cx,
     receive_window::rmem_alloc,
-    tcb::{LINGER2_DEFAULT, Tcb, TcbFlags},
+    tcb::{LINGER_OFF, LINGER2_DEFAULT, Tcb, TcbFlags},
     timer,
 };
 
@@ -73,13 +73,13 @@ impl Tcb {
 
     /// `SO_LINGER`: `None` is off, zero makes close reset.
     pub fn set_linger(&mut self, linger: Option<Duration>) {
-        self.linger = linger;
+        self.linger_ms = linger_ms(linger);
     }
 
     /// `SO_LINGER`.
     #[must_use]
     pub fn linger(&self) -> Option<Duration> {
-        self.linger
+        (self.linger_ms != LINGER_OFF).then(|| Duration::from_millis(u64::from(self.linger_ms)))
     }
 
     /// `TCP_LINGER2`: how long the orphan stays in FIN-WAIT-2, at most two minutes; zero resets it there, `None` is
@@ -282,4 +282,12 @@ impl Tcb {
     pub fn set_header_prediction(&mut self, on: bool) {
         self.flags.set(TcbFlags::NO_FAST_PATH, !on);
     }
+}
+
+/// A linger time as the block keeps it: a part of a millisecond counts as a whole one, 49 days are for ever.
+pub(crate) fn linger_ms(linger: Option<Duration>) -> u32 {
+    linger.map_or(LINGER_OFF, |time| {
+        let ms = time.as_nanos().div_ceil(1_000_000);
+        u32::try_from(ms).unwrap_or(LINGER_OFF - 1).min(LINGER_OFF - 1)
+    })
 }

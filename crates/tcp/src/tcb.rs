@@ -27,6 +27,7 @@ use crate::{
     delayed_ack::DelayedAck,
     delivery_rate::DeliveryRate,
     ecn::EcnState,
+    fast_open::{FastOpen, FastOpenState},
     four_tuple::FourTuple,
     mss::PathMss,
     mtu_probe::{self, MtuProbing},
@@ -40,6 +41,7 @@ use crate::{
     segment,
     send_queue::SendQueue,
     seq::SeqNum,
+    sockopt,
     state::State,
     timer::{self, Timers},
     totals::Totals,
@@ -183,9 +185,12 @@ pub struct Tcb {
     pub(crate) totals: Totals,
     pub(crate) keepalive: Keepalive,
     pub(crate) user_timeout: Option<Duration>,
-    pub(crate) linger: Option<Duration>,
+    /// `SO_LINGER` in milliseconds; `LINGER_OFF` is off.
+    pub(crate) linger_ms: u32,
     /// `TCP_LINGER2` in milliseconds; `LINGER2_DEFAULT` leaves it to `tcp_fin_timeout`.
     pub(crate) linger2_ms: u32,
+    /// Only while, or after, a SYN carried data or a cookie.
+    pub(crate) fast_open: Option<Box<FastOpenState>>,
     /// When the last ACK left that answered an unacceptable segment: their rate limit.
     pub(crate) last_challenge_at: Option<Instant>,
     /// When the unanswered probing began.
@@ -224,6 +229,9 @@ const _: () = assert!(offset_of!(Tcb, snd_nxt) == 3 * LINE);
 const _: () = assert!(offset_of!(Tcb, timers) + size_of::<Timers>() <= 4 * LINE + LINE / 2);
 const _: () = assert!(offset_of!(Tcb, send_queue) + size_of::<SendQueue>() <= 7 * LINE);
 
+/// `SO_LINGER` is off.
+pub(crate) const LINGER_OFF: u32 = u32::MAX;
+
 /// `TCP_LINGER2` was not set.
 pub(crate) const LINGER2_DEFAULT: u32 = u32::MAX;
 
@@ -243,30 +251,34 @@ pub struct OpenParams {
     /// TS.Recent of the connection whose TIME-WAIT this one takes over (RFC 6191 §2): what its answers must not be older
     /// than.
     pub ts_recent: Option<u32>,
+    /// Fast Open (RFC 7413).
+    pub fast_open: FastOpen,
 }
 
 impl Tcb {
     /// Active open: a connection in SYN-SENT whose SYN is in `cx.out` (RFC 9293 §3.10.1).
     ///
-    /// Without packet memory the SYN leaves with the first retransmission timeout.
+    /// Without packet memory the SYN leaves with the first retransmission timeout. With a Fast Open cookie it waits for the
+    /// first write and leaves with [`output`](crate::output::output).
     #[must_use]
     pub fn connect(cx: &mut Cx<'_>, params: &OpenParams) -> Self {
         let mut tcb = Self::new(cx, params);
         cx.count(Counter::TcpActiveOpens);
         tcb.set_state(cx, State::SynSent);
-        segment::send_syn(&mut tcb, cx);
+        tcb.fast_open = FastOpenState::connect(params.fast_open);
+        if !tcb.is_syn_held() {
+            segment::send_syn(&mut tcb, cx);
+        }
         tcb
     }
 
     /// A connection in CLOSED that knows its own side only.
     pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
-        let OpenParams { tuple, iss, ts_offset, path, options, ts_recent } = params;
+        let OpenParams { tuple, iss, ts_offset, path, options, ts_recent, .. } = params;
         let config = cx.config;
         let mss = PathMss::new(config, *tuple, path, options);
-        let congestion_config = CongestionConfig {
-            algorithm: options.congestion(config),
-            ..CongestionConfig::default()
-        };
+        let algorithm = options.congestion(config);
+        let congestion_config = CongestionConfig { algorithm, ..CongestionConfig::default() };
         let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
         let mut tcb = Self {
             tuple: *tuple,
@@ -310,8 +322,9 @@ impl Tcb {
             totals: Totals::default(),
             keepalive: options.keepalive_times,
             user_timeout: options.user_timeout,
-            linger: options.linger,
+            linger_ms: sockopt::linger_ms(options.linger),
             linger2_ms: LINGER2_DEFAULT,
+            fast_open: None,
             last_challenge_at: None,
             probe_since: cx.now,
             probes_out: 0,

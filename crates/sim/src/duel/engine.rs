@@ -119,6 +119,7 @@ impl Engine {
             path: self.path,
             options: self.options.clone(),
             ts_recent: None,
+            fast_open: tcp::FastOpen::Off,
         };
         let Self { tcb, request, time_wait, pool, counters, out, config, rng, challenges, .. } =
             self;

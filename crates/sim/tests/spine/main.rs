@@ -6,6 +6,8 @@ mod arp;
 #[cfg(test)]
 mod core;
 #[cfg(test)]
+mod fast_open;
+#[cfg(test)]
 mod icmp;
 #[cfg(test)]
 mod ip_input;

@@ -12,6 +12,7 @@ const MSS: Options = Options {
     mss: Some(1460),
     window_scale: None,
     sack_permitted: false,
+    fast_open: None,
     timestamps: None,
     sack_blocks: arrayvec::ArrayVec::new_const(),
 };

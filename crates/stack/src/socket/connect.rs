@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tcp::{FourTuple, SocketOptions, Tcb};
+use tcp::{FastOpen, FourTuple, SocketOptions, Tcb};
 
 use super::stream::TcpSocket;
 use crate::{
@@ -37,6 +37,9 @@ pub struct ConnectOptions {
     pub send_timeout: Option<Duration>,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
+    /// `TCP_FASTOPEN_CONNECT`: with a cookie of the peer's the SYN waits for the first write and carries it (RFC 7413).
+    /// Only for what may be done twice: the network may repeat a SYN.
+    pub fast_open: bool,
     /// What the connection starts with.
     pub options: SocketOptions,
 }
@@ -147,6 +150,9 @@ fn start(
     };
     let mut params = host.open_params(tuple, hash, dst, cx.now);
     params.options = options.options.clone();
+    if options.fast_open {
+        params.fast_open = host.fast_open().connect(cx.sysctls(), tuple.remote.ip(), cx.now);
+    }
     if let Some(reuse) = reuse {
         params.ts_recent = Some(reuse.ts_recent);
         params.iss = if params.iss.lt(reuse.iss) { reuse.iss } else { params.iss };
@@ -157,6 +163,9 @@ fn start(
     socket.settings().set_receive_timeout(options.receive_timeout);
     socket.settings().set_send_timeout(options.send_timeout);
     socket.settings().set_ip_fields(options.ip);
+    if params.fast_open != FastOpen::Off {
+        socket.set_learns();
+    }
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));
     let begun = socket.begin(host, cx, |cx| {

@@ -65,6 +65,10 @@ pub struct ListenOptions {
     pub send_timeout: Option<Duration>,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
+    /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
+    /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
+    /// allow it, too.
+    pub fast_open: u32,
     /// What every connection starts with.
     pub options: SocketOptions,
 }
@@ -79,6 +83,7 @@ impl Default for ListenOptions {
             receive_timeout: None,
             send_timeout: None,
             ip: IpFields::default(),
+            fast_open: 0,
             options: SocketOptions::default(),
         }
     }
@@ -95,6 +100,10 @@ pub struct Listener {
     /// What every connection starts with. Read by every SYN and third segment.
     settings: RcuCell<SocketSettings>,
     syn_queue: SynQueue,
+    /// `TCP_FASTOPEN`.
+    early_max: usize,
+    /// Connections that are open before their handshake has ended. Relaxed: a bound, not an order.
+    early: AtomicUsize,
     accept_queue: Mutex<VecDeque<Arc<TcpSocket>>>,
     /// Length of `accept_queue`, to look without the lock.
     waiting: AtomicUsize,
@@ -165,6 +174,8 @@ impl Listener {
                 SocketSettings::of_listener(options, local),
             ),
             syn_queue: SynQueue::new(),
+            early_max: options.fast_open.min(sysctls.somaxconn) as usize,
+            early: AtomicUsize::new(0),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
             cookie_sent_ns: AtomicU64::new(0),
@@ -305,7 +316,7 @@ impl Listener {
         }
         match self.admit(cx, iss_min.is_some()) {
             Ok(Answer::Request) => {
-                RequestSocket::open(host, cx, self, name, iss_min, header, packet);
+                self.open(host, cx, name, iss_min, header, packet);
             }
             Ok(Answer::Cookie) => self.send_cookie(host, cx, name, header, packet),
             Err(reason) => {
@@ -419,6 +430,28 @@ impl Listener {
     ) -> OpenParams {
         let options = self.settings(&cx.reader().pin()).tcp.clone();
         OpenParams { options, ..host.open_params(tuple, hash, dst, cx.now) }
+    }
+
+    /// What a connection inherits besides the engine's options.
+    pub(super) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let settings = self.settings(&rcu);
+        socket.settings().set_receive_timeout(settings.receive_timeout);
+        socket.settings().set_send_timeout(settings.send_timeout);
+        socket.settings().set_ip_fields(settings.ip);
+    }
+
+    pub(super) const fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    pub(super) const fn early_max(&self) -> usize {
+        self.early_max
+    }
+
+    pub(super) const fn early(&self) -> &AtomicUsize {
+        &self.early
     }
 
     pub(super) const fn syn_queue(&self) -> &SynQueue {

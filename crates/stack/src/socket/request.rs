@@ -13,7 +13,7 @@ use std::sync::{
 
 use pkt::{DropReason, Packet, Verdict};
 use tcp::{
-    Counter as TcpCounter, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict,
+    Counter as TcpCounter, FastOpen, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict,
     SegmentHeader, SeqNum, Tcb,
 };
 
@@ -53,7 +53,7 @@ impl RequestSocket {
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
-        iss_min: Option<SeqNum>,
+        (iss_min, fast_open): (Option<SeqNum>, FastOpen),
         header: &SegmentHeader,
         packet: Packet,
     ) {
@@ -63,6 +63,7 @@ impl RequestSocket {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
         let mut params = listener.open_params(host, (tuple, hash), dst, cx);
+        params.fast_open = fast_open;
         if let Some(iss_min) = iss_min
             && params.iss.lt(iss_min)
         {
@@ -196,14 +197,7 @@ impl RequestSocket {
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
         let name = (self.tuple, self.hash, self.core);
         let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.listener.flags());
-        {
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            let settings = self.listener.settings(&rcu);
-            socket.settings().set_receive_timeout(settings.receive_timeout);
-            socket.settings().set_send_timeout(settings.send_timeout);
-            socket.settings().set_ip_fields(settings.ip);
-        }
+        self.listener.settle_options(cx, &socket);
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, |_| {
             host.demux().replace(self.hash, self.tuple, entry);

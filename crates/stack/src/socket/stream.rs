@@ -32,7 +32,7 @@ use crate::{
     ip,
     link::strip,
     route::Dst,
-    socket::{TimeWaitSocket, options::SharedSettings},
+    socket::{Listener, TimeWaitSocket, options::SharedSettings},
     tcp_memory::{PAGE_BYTES, TcpMemory},
 };
 
@@ -97,6 +97,10 @@ pub(crate) struct StreamState {
     hashed: bool,
     /// Counted among the host's orphans.
     orphan: bool,
+    /// The listener that counts it as open before its handshake has ended.
+    early: Option<Weak<Listener>>,
+    /// The handshake will have something to tell about Fast Open.
+    learns: bool,
     /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
     /// timestamps above all) must not run backwards when it passes from one to another.
     latest: Instant,
@@ -144,6 +148,8 @@ impl TcpSocket {
                 dst,
                 hashed: true,
                 orphan: false,
+                early: None,
+                learns: false,
                 latest,
                 confirmed,
                 charged_pages: 0,
@@ -236,6 +242,23 @@ impl TcpSocket {
             state.settle(self, host, cx);
         });
         Ok(())
+    }
+
+    /// The listener counts this connection until its handshake has ended. Before `begin`.
+    pub(super) fn set_early(&self, listener: &Arc<Listener>) {
+        self.lock.own().early = Some(Arc::downgrade(listener));
+    }
+
+    /// The handshake will have something to tell about Fast Open. Before `begin`.
+    pub(super) fn set_learns(&self) {
+        self.lock.own().learns = true;
+    }
+
+    /// Ends a connection that could not begin. What it would send is the caller's to throw away.
+    pub(super) fn discard(&self, cx: &mut Cx) {
+        let mut state = self.lock.own();
+        state.tcb.abort(&mut cx.tcp());
+        state.end_early();
     }
 
     /// Softirq: one segment for this connection. `flush` follows once the batch is through.
@@ -446,6 +469,7 @@ impl StreamState {
             _ => {}
         }
         self.count_orphan(socket, host, cx);
+        self.follow_fast_open(socket, host, cx);
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb);
         self.charge(cx);
@@ -458,6 +482,30 @@ impl StreamState {
         if more != 0 {
             self.charged_pages = pages;
             cx.charge_tcp(more);
+        }
+    }
+
+    /// The listener counts it no more.
+    fn end_early(&mut self) {
+        if let Some(listener) = self.early.take().and_then(|listener| listener.upgrade()) {
+            listener.early_done();
+        }
+    }
+
+    /// What becomes of a handshake with Fast Open is the listener's business, or the next connect's.
+    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+        let state = self.tcb.state();
+        if self.early.is_some() && state != State::SynRecv {
+            self.end_early();
+        }
+        if !self.learns || state == State::SynSent {
+            return;
+        }
+        self.learns = false;
+        if let Some(news) = self.tcb.take_fast_open_news()
+            && host.fast_open().learn(cx.sysctls(), socket.tuple.remote.ip(), &news, cx.now)
+        {
+            cx.counters().tcp.add(tcp::Counter::TcpExtTCPFastOpenBlackhole, 1);
         }
     }
 

@@ -77,16 +77,23 @@ fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<()
     tcb.snd_wl1 = segment.header.seq;
     tcb.max_window = tcb.max_window.max(tcb.snd_wnd);
     on_syn_acked(tcb, segment, cx);
+    if tcb.send_queue.sent_count() > 0 {
+        // What Fast Open sent early was watched by the SYN-ACK's timer.
+        retransmit::arm_rto(tcb, cx);
+    }
     Ok(())
 }
 
 /// The handshake is complete: its round trip is the first sample.
 pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
-    // The SYN alone is acknowledged here: nothing else was sent before.
+    // The SYN alone is acknowledged here, whatever came with it or after it.
     tcb.snd_una = tcb.iss + 1;
     let rtt = if tcb.recovery.handshake_is_unsampled() {
         None
-    } else if tcb.recovery.handshake_was_lossy() {
+    } else if tcb.recovery.handshake_was_lossy()
+        || (tcb.state == State::SynRecv && tcb.snd_nxt != tcb.iss + 1)
+    {
+        // The SYN left more than once, or data has left since.
         timestamp_rtt(tcb, segment, cx.now)
     } else {
         Some(cx.now - tcb.last_sent_at)

@@ -31,6 +31,7 @@ pub(super) fn check_rst(
 /// A valid RST: the peer knows no such connection.
 pub(super) fn on_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let error = match tcb.state {
+        State::SynRecv if tcb.is_open_early() => TcpError::ConnectionReset,
         State::SynSent | State::SynRecv => TcpError::ConnectionRefused,
         State::CloseWait => TcpError::BrokenPipe,
         _ => TcpError::ConnectionReset,

@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
 //!
-//! Data that comes with a SYN is dropped and comes again: accepting it before the handshake is done is Fast Open's.
+//! Data that comes with a SYN-ACK is dropped and comes again.
 
 use pkt::DropReason;
 
@@ -10,7 +10,7 @@ use super::{Segment, ack, reset};
 use crate::{
     counters::Counter,
     cx::Cx,
-    ecn,
+    ecn, fast_open,
     header::Flags,
     reset as reset_segment, segment,
     state::State,
@@ -54,6 +54,12 @@ pub(super) fn process(
     ecn::on_answer(tcb, header);
     if has_ack {
         ack::on_syn_acked(tcb, segment, cx);
+        fast_open::on_syn_ack(tcb, cx, header);
+        if header.ack.gt(tcb.snd_una) {
+            ack::process(tcb, segment, cx);
+        }
+        // What the peer did not take of the SYN's data is sent again at once (RFC 7413 §4.2.1).
+        tcb.send_queue.mark_all_lost();
         tcb.ack.schedule_now();
     } else {
         // Simultaneous open: the SYNs crossed.

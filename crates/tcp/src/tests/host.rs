@@ -64,6 +64,7 @@ impl Host {
             path: self.path,
             options: self.options.clone(),
             ts_recent: None,
+            fast_open: crate::FastOpen::Off,
         }
     }
 

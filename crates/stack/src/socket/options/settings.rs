@@ -43,6 +43,10 @@ pub struct SocketSettings {
     pub ip: IpFields,
     /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
     pub incoming_core: Option<CoreId>,
+    /// `TCP_FASTOPEN`: connections of a listener that may be open early.
+    pub fast_open: u32,
+    /// `TCP_FASTOPEN_CONNECT`: the first write goes with the SYN if a cookie is known.
+    pub fast_open_connect: bool,
     /// The socket is one for IPv6.
     pub ipv6: bool,
     /// The socket listens.
@@ -60,6 +64,8 @@ impl SocketSettings {
             send_timeout: options.send_timeout,
             ip: options.ip,
             incoming_core: options.incoming_core,
+            fast_open: options.fast_open,
+            fast_open_connect: false,
             ipv6: local.is_ipv6(),
             listening: true,
         }
@@ -76,6 +82,7 @@ impl SocketSettings {
             receive_timeout: self.receive_timeout,
             send_timeout: self.send_timeout,
             ip: self.ip,
+            fast_open: self.fast_open,
             options: self.tcp.clone(),
         }
     }
@@ -90,6 +97,7 @@ impl SocketSettings {
             receive_timeout: self.receive_timeout,
             send_timeout: self.send_timeout,
             ip: self.ip,
+            fast_open: self.fast_open_connect,
             options: self.tcp.clone(),
         }
     }

@@ -1,0 +1,213 @@
+//! Fast Open's memory: the cookies of servers, the keys of our own, and the suspicion of a path that swallows them.
+//!
+//! Below: `tcp::fast_open`, which speaks it. Above: `socket::connect` asks, connections report. RFC 7413 §4.1.3; Linux:
+//! tcp_fastopen_cache_get, tcp_fastopen_active_disable.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use pkt::Instant;
+use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenNews, fast_open::KEY_BYTES};
+
+use crate::sysctl::Sysctls;
+
+/// Bits of `tcp_fastopen`.
+pub(crate) mod mode {
+    /// Connect with Fast Open where the application asks for it.
+    pub(crate) const CLIENT: u32 = 0x1;
+    /// Listen with Fast Open where the application asks for it.
+    pub(crate) const SERVER: u32 = 0x2;
+    /// Send data in the SYN without a cookie.
+    pub(crate) const CLIENT_NO_COOKIE: u32 = 0x4;
+    /// Take data in the SYN without a cookie.
+    pub(crate) const SERVER_NO_COOKIE: u32 = 0x200;
+    /// Every listener, whether its application asks for it or not.
+    pub(crate) const SERVER_ALL: u32 = 0x400;
+}
+
+/// Servers remembered.
+const SERVERS_MAX: usize = 1024;
+
+/// MSS taken for a server's without asking: data in a SYN without a cookie.
+const MSS_ASSUMED: u16 = 536;
+
+/// How long a server whose SYNs with cookies were lost twice is left alone; doubled by each further loss.
+const LOSS_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is known of one server.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    cookie: Option<Cookie>,
+    mss: u16,
+    /// SYNs with data or cookie in a row that were answered only without.
+    losses: u32,
+    /// When it was last heard of, or lost.
+    at: Instant,
+}
+
+/// Suspicion of the paths of this host.
+#[derive(Clone, Copy, Debug, Default)]
+struct Blackhole {
+    times: u32,
+    until: Option<Instant>,
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub(crate) struct FastOpenMemory {
+    /// Key of cookies unless `tcp_fastopen_key` gives another.
+    secret: [u8; KEY_BYTES],
+    /// Locked by connects and handshakes with Fast Open only.
+    servers: Mutex<BTreeMap<IpAddr, Server>>,
+    blackhole: Mutex<Blackhole>,
+}
+
+impl FastOpenMemory {
+    pub(crate) fn new(secret: [u8; KEY_BYTES]) -> Self {
+        Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
+    }
+
+    /// The keys of our cookies.
+    pub(crate) fn keys(&self, sysctls: &Sysctls) -> FastOpenKeys {
+        match &sysctls.tcp_fastopen_key {
+            Some(keys) => FastOpenKeys::new(&keys.primary, keys.backup.as_ref()),
+            None => FastOpenKeys::new(&self.secret, None),
+        }
+    }
+
+    /// What a connect to `remote` does.
+    pub(crate) fn connect(&self, sysctls: &Sysctls, remote: IpAddr, now: Instant) -> FastOpen {
+        if sysctls.tcp_fastopen & mode::CLIENT == 0 || self.is_suspected(now) {
+            return FastOpen::Off;
+        }
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = servers.get(&remote);
+        if server.is_some_and(|server| server.is_paused(now)) {
+            return FastOpen::Off;
+        }
+        let peer_mss = server.map_or(MSS_ASSUMED, |server| server.mss);
+        if sysctls.tcp_fastopen & mode::CLIENT_NO_COOKIE != 0 {
+            return FastOpen::Connect { cookie: None, peer_mss };
+        }
+        match server.and_then(|server| server.cookie) {
+            Some(cookie) => FastOpen::Connect { cookie: Some(cookie), peer_mss },
+            None => FastOpen::Ask,
+        }
+    }
+
+    /// A handshake with `remote` has ended. True if its path is suspected from here on.
+    pub(crate) fn learn(
+        &self,
+        sysctls: &Sysctls,
+        remote: IpAddr,
+        news: &FastOpenNews,
+        now: Instant,
+    ) -> bool {
+        if news.cookie.is_some() || news.syn_dropped || news.data_acked {
+            self.learn_server(remote, news, now);
+        }
+        let mut blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
+        if news.data_acked {
+            *blackhole = Blackhole::default();
+        }
+        let timeout = sysctls.tcp_fastopen_blackhole_timeout_sec;
+        if !news.blackhole || timeout.is_zero() {
+            return false;
+        }
+        blackhole.until = Some(now + timeout * (1 << blackhole.times.min(6)));
+        blackhole.times += 1;
+        true
+    }
+
+    fn learn_server(&self, remote: IpAddr, news: &FastOpenNews, now: Instant) {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if servers.len() >= SERVERS_MAX && !servers.contains_key(&remote) {
+            let oldest = servers.iter().min_by_key(|(_, server)| server.at).map(|(ip, _)| *ip);
+            oldest.and_then(|oldest| servers.remove(&oldest));
+        }
+        let unknown = Server { cookie: None, mss: MSS_ASSUMED, losses: 0, at: now };
+        let server = servers.entry(remote).or_insert(unknown);
+        server.at = now;
+        if let Some(cookie) = news.cookie {
+            (server.cookie, server.mss) = (Some(cookie), news.peer_mss);
+        }
+        server.losses = if news.syn_dropped { server.losses.saturating_add(1) } else { 0 };
+    }
+
+    fn is_suspected(&self, now: Instant) -> bool {
+        let blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
+        blackhole.until.is_some_and(|until| now < until)
+    }
+}
+
+impl Server {
+    fn is_paused(&self, now: Instant) -> bool {
+        self.losses > 1 && now < self.at + LOSS_PAUSE * (1 << self.losses.min(10))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn memory() -> (FastOpenMemory, Sysctls, Instant) {
+        (FastOpenMemory::new([1; KEY_BYTES]), Sysctls::default(), Instant::from_secs(1000))
+    }
+
+    #[test]
+    fn a_server_is_asked_once_and_then_believed() {
+        let (memory, sysctls, now) = memory();
+        assert_eq!(memory.connect(&sysctls, SERVER, now), FastOpen::Ask);
+        let cookie = Cookie::new(&[7; 8]);
+        let news = FastOpenNews { cookie, peer_mss: 1000, ..FastOpenNews::default() };
+        assert!(!memory.learn(&sysctls, SERVER, &news, now));
+        let expected = FastOpen::Connect { cookie, peer_mss: 1000 };
+        assert_eq!(memory.connect(&sysctls, SERVER, now), expected);
+        let off = Sysctls { tcp_fastopen: 0, ..sysctls };
+        assert_eq!(memory.connect(&off, SERVER, now), FastOpen::Off);
+    }
+
+    #[test]
+    fn a_server_whose_syns_are_lost_is_left_alone_for_longer_and_longer() {
+        let (memory, sysctls, now) = memory();
+        let lost = FastOpenNews { syn_dropped: true, ..FastOpenNews::default() };
+        memory.learn(&sysctls, SERVER, &lost, now);
+        assert_eq!(memory.connect(&sysctls, SERVER, now), FastOpen::Ask, "once is chance");
+        memory.learn(&sysctls, SERVER, &lost, now);
+        assert_eq!(memory.connect(&sysctls, SERVER, now), FastOpen::Off);
+        assert_eq!(memory.connect(&sysctls, SERVER, now + LOSS_PAUSE * 4), FastOpen::Ask);
+    }
+
+    #[test]
+    fn a_blackhole_turns_it_off_everywhere_for_a_while() {
+        let (memory, mut sysctls, now) = memory();
+        let news = FastOpenNews { blackhole: true, ..FastOpenNews::default() };
+        assert!(!memory.learn(&sysctls, SERVER, &news, now), "off by default");
+        sysctls.tcp_fastopen_blackhole_timeout_sec = Duration::from_secs(10);
+        let other = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 3));
+        for pause in [10, 20] {
+            assert!(memory.learn(&sysctls, SERVER, &news, now));
+            let at = |seconds| memory.connect(&sysctls, other, now + Duration::from_secs(seconds));
+            assert_eq!(at(pause - 1), FastOpen::Off);
+            assert_eq!(at(pause), FastOpen::Ask);
+        }
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let (memory, sysctls, now) = memory();
+        let cookie = Cookie::new(&[7; 8]);
+        let news = FastOpenNews { cookie, ..FastOpenNews::default() };
+        for index in 0..5000u32 {
+            let remote = IpAddr::V4(std::net::Ipv4Addr::from_bits(index));
+            memory.learn(&sysctls, remote, &news, now + Duration::from_secs(index.into()));
+        }
+        assert_eq!(memory.servers.lock().unwrap().len(), SERVERS_MAX);
+    }
+}

@@ -1,0 +1,420 @@
+//! TCP Fast Open: data in the SYN, for a peer that has proved its address before.
+//!
+//! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413; Linux:
+//! net/ipv4/tcp_fastopen.c.
+//!
+//! A server gives every client address a cookie: a keyed hash that only it can make. A client that brings its cookie along
+//! with data in the SYN is answered as if the handshake were done: the data goes to the application at once, and the
+//! application may answer before the third segment.
+//!
+//! *What the application must know* (RFC 7413 §6): a SYN may be duplicated by the network after its connection has ended, and is
+//! then a second connection with the same data. A server that turns Fast Open on says that a request may be carried out twice.
+//!
+//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`). A server that does not
+//! take the data acknowledges the SYN alone, and the data is sent again at once.
+//!
+//! Not here: the cache of cookies, the suspicion of paths that swallow such SYNs, the queue of a listener (all `stack`).
+//! Differs from Linux: the experimental option (kind 254) is not spoken.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use pkt::Packet;
+use siphasher::sip::SipHasher24;
+
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    four_tuple::{FourTuple, write_address},
+    header::{Flags, SegmentHeader},
+    input::Segment,
+    option::Options,
+    segment,
+    state::State,
+    tcb::Tcb,
+};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+
+/// Bytes of the longest cookie (RFC 7413 §4.1.1).
+const COOKIE_BYTES_MAX: usize = 16;
+/// Bytes of the shortest.
+const COOKIE_BYTES_MIN: usize = 4;
+
+/// Bytes of options that a SYN with our own cookie carries: MSS, SACK and timestamps, window scale, cookie.
+const SYN_OPTION_BYTES: u32 = 4 + 12 + 4 + 20;
+
+/// MSS of a peer that announces none (RFC 9293 §3.7.1).
+const MSS_UNKNOWN: u16 = 536;
+
+/// What the Fast Open option carries; empty when a client asks for a cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cookie {
+    len: u8,
+    bytes: [u8; COOKIE_BYTES_MAX],
+}
+
+impl Cookie {
+    /// A client asks for one.
+    pub const REQUEST: Self = Self { len: 0, bytes: [0; COOKIE_BYTES_MAX] };
+
+    /// A cookie of these bytes, or a request; `None` for a length that RFC 7413 §4.1.1 does not allow.
+    #[must_use]
+    pub fn new(value: &[u8]) -> Option<Self> {
+        let allowed = value.is_empty()
+            || ((COOKIE_BYTES_MIN..=COOKIE_BYTES_MAX).contains(&value.len())
+                && value.len().is_multiple_of(2));
+        if !allowed {
+            return None;
+        }
+        let mut bytes = [0; COOKIE_BYTES_MAX];
+        bytes[..value.len()].copy_from_slice(value);
+        Some(Self { len: u8::try_from(value.len()).ok()?, bytes })
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// A client asks for a cookie.
+    #[must_use]
+    pub const fn is_request(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Which key a cookie was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyUsed {
+    /// The present one.
+    Primary,
+    /// The one before: the client gets a new cookie.
+    Backup,
+}
+
+/// The server's keys: one makes cookies, both read them, so that keys can be exchanged without a gap (RFC 7413 §4.1.2).
+#[derive(Clone)]
+pub struct FastOpenKeys {
+    primary: SipHasher24,
+    backup: Option<SipHasher24>,
+}
+
+impl FastOpenKeys {
+    /// Keys as `tcp_fastopen_key` gives them.
+    #[must_use]
+    pub fn new(primary: &[u8; KEY_BYTES], backup: Option<&[u8; KEY_BYTES]>) -> Self {
+        Self {
+            primary: SipHasher24::new_with_key(primary),
+            backup: backup.map(SipHasher24::new_with_key),
+        }
+    }
+
+    /// The cookie of the client of `tuple`: of its address and ours, not of ports.
+    #[must_use]
+    pub fn cookie(&self, tuple: &FourTuple) -> Cookie {
+        cookie(&self.primary, tuple)
+    }
+
+    /// Whether `offered` is the client's cookie, and under which key.
+    #[must_use]
+    pub fn check(&self, tuple: &FourTuple, offered: &Cookie) -> Option<KeyUsed> {
+        if *offered == cookie(&self.primary, tuple) {
+            return Some(KeyUsed::Primary);
+        }
+        let backup = self.backup.as_ref()?;
+        (*offered == cookie(backup, tuple)).then_some(KeyUsed::Backup)
+    }
+}
+
+fn cookie(key: &SipHasher24, tuple: &FourTuple) -> Cookie {
+    let mut bytes = [0; 32];
+    let client = write_address(&mut bytes, tuple.remote.ip());
+    let end = client + write_address(&mut bytes[client..], tuple.local.ip());
+    let hash = key.hash(&bytes[..end]).to_be_bytes();
+    let mut value = Cookie { len: 8, bytes: [0; COOKIE_BYTES_MAX] };
+    value.bytes[..8].copy_from_slice(&hash);
+    value
+}
+
+impl fmt::Debug for FastOpenKeys {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastOpenKeys").finish_non_exhaustive()
+    }
+}
+
+/// What an open does about Fast Open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FastOpen {
+    /// Nothing.
+    #[default]
+    Off,
+    /// A client without a cookie: the SYN asks for one and leaves at once.
+    Ask,
+    /// A client with a cookie: the SYN waits for data.
+    Connect {
+        /// The peer's cookie; `None` sends the data without any (bit 0x4 of `tcp_fastopen`).
+        cookie: Option<Cookie>,
+        /// MSS that the peer announced when it gave the cookie: no more data goes with the SYN.
+        peer_mss: u16,
+    },
+    /// A server: the SYN-ACK carries this cookie.
+    Grant(Cookie),
+}
+
+/// What a handshake has taught about the peer and the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenNews {
+    /// The peer's cookie for us.
+    pub cookie: Option<Cookie>,
+    /// The MSS it announced with it.
+    pub peer_mss: u16,
+    /// Data in the SYN was acknowledged.
+    pub data_acked: bool,
+    /// The SYN was answered only when it came without data or cookie.
+    pub syn_dropped: bool,
+    /// Even that took long: the path may swallow such SYNs.
+    pub blackhole: bool,
+}
+
+/// Fast Open's part of a block. Boxed: few connections have it.
+#[derive(Debug)]
+pub(crate) struct FastOpenState {
+    /// We are the server, and the SYN's data was taken.
+    passive: bool,
+    /// What the SYN or the SYN-ACK carries.
+    cookie: Option<Cookie>,
+    /// The SYN waits for data.
+    held: bool,
+    /// What the peer announced last time.
+    peer_mss: u16,
+    /// Bytes that left with the SYN, or came with it.
+    syn_data: u32,
+    /// Data in the SYN was taken, by the peer or by us.
+    taken: bool,
+    news: Option<FastOpenNews>,
+}
+
+impl FastOpenState {
+    fn new(passive: bool, cookie: Option<Cookie>, held: bool) -> Box<Self> {
+        Box::new(Self {
+            passive,
+            cookie,
+            held,
+            peer_mss: u16::MAX,
+            syn_data: 0,
+            taken: false,
+            news: None,
+        })
+    }
+
+    /// An active open begins.
+    pub(crate) fn connect(fast_open: FastOpen) -> Option<Box<Self>> {
+        match fast_open {
+            FastOpen::Off | FastOpen::Grant(_) => None,
+            FastOpen::Ask => Some(Self::new(false, Some(Cookie::REQUEST), false)),
+            FastOpen::Connect { cookie, peer_mss } => {
+                let mut state = Self::new(false, cookie, true);
+                state.peer_mss = peer_mss;
+                Some(state)
+            }
+        }
+    }
+}
+
+impl Tcb {
+    /// The SYN waits for the first write.
+    #[must_use]
+    pub fn is_syn_held(&self) -> bool {
+        self.state == State::SynSent && self.fast_open.as_ref().is_some_and(|state| state.held)
+    }
+
+    /// The server's side before the third segment: the application may read and write already.
+    pub(crate) fn is_open_early(&self) -> bool {
+        self.state == State::SynRecv && self.fast_open.as_ref().is_some_and(|state| state.passive)
+    }
+
+    /// Whether data in the SYN was taken: by the peer as a client, by us as a server (TCPI_OPT_SYN_DATA).
+    #[must_use]
+    pub fn syn_data_taken(&self) -> bool {
+        self.fast_open.as_ref().is_some_and(|state| state.taken)
+    }
+
+    /// What the handshake has taught, once. The caller remembers it for the next connection to the peer.
+    pub fn take_fast_open_news(&mut self) -> Option<FastOpenNews> {
+        if self.state == State::SynSent {
+            return None;
+        }
+        self.fast_open.as_mut().and_then(|state| state.news.take())
+    }
+
+    /// Payload bytes that fit into the held SYN.
+    pub(crate) fn syn_data_room(&self) -> usize {
+        let peer = self.fast_open.as_ref().map_or(u16::MAX, |state| state.peer_mss);
+        let mss = self.mss.effective().min(u32::from(peer));
+        mss.saturating_sub(SYN_OPTION_BYTES) as usize
+    }
+}
+
+/// The held SYN leaves as soon as there is data for it.
+pub(crate) fn release_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if !tcb.is_syn_held() || tcb.send_queue.is_empty() {
+        return;
+    }
+    segment::send_syn(tcb, cx);
+    if let Some(state) = &mut tcb.fast_open {
+        state.held = false;
+    }
+}
+
+/// The packet of a SYN or SYN-ACK, how much payload it carries, and its Fast Open option. Data goes with the first SYN
+/// only: a repetition is plain, in case the path minds.
+pub(crate) fn syn_packet(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    options: &mut Options,
+) -> Option<(Packet, u32)> {
+    let Some(state) = &mut tcb.fast_open else { return Some((cx.pool.alloc()?, 0)) };
+    if state.passive {
+        options.fast_open = state.cookie;
+        return Some((cx.pool.alloc()?, 0));
+    }
+    if tcb.recovery.timeouts() > 0 || tcb.state != State::SynSent {
+        return Some((cx.pool.alloc()?, 0));
+    }
+    options.fast_open = state.cookie;
+    let entry = tcb.send_queue.first_unsent().filter(|_| state.held);
+    let Some(packet) = entry.and_then(|(_, entry)| entry.packet.as_ref()) else {
+        return Some((cx.pool.alloc()?, 0));
+    };
+    let packet = packet.clone_in(cx.pool)?;
+    let len = u32::try_from(packet.len()).ok()?;
+    state.syn_data = len;
+    Some((packet, len))
+}
+
+/// The data of the first SYN has left with it.
+pub(crate) fn on_syn_sent(tcb: &mut Tcb, cx: &Cx<'_>, len: u32) {
+    if len == 0 {
+        return;
+    }
+    let snapshot = tcb.rate.on_transmit(cx.now, true, len, tcb.send_queue.lost_total());
+    tcb.send_queue.on_transmit(0, cx.now, snapshot, tcb.rate.is_app_limited());
+    tcb.snd_nxt = tcb.send_queue.entry(0).end_seq();
+    tcb.totals.bytes_sent += u64::from(len);
+    cx.count(Counter::TcpExtTCPOrigDataSent);
+}
+
+/// The SYN-ACK has come, and the block is established: what became of the data (RFC 7413 §4.2.1).
+pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
+    let lossy = tcb.recovery.handshake_was_lossy();
+    let data_acked = header.ack.gt(tcb.iss + 1);
+    let Some(state) = &mut tcb.fast_open else { return };
+    let mut news = state.news.unwrap_or_default();
+    news.cookie = header.options.fast_open.filter(|cookie| !cookie.is_request());
+    news.peer_mss = header.options.mss.unwrap_or(MSS_UNKNOWN);
+    news.data_acked = data_acked;
+    news.syn_dropped = lossy && !data_acked;
+    state.news = Some(news);
+    if state.syn_data == 0 {
+        return;
+    }
+    state.taken = data_acked;
+    cx.count(if data_acked {
+        Counter::TcpExtTCPFastOpenActive
+    } else {
+        Counter::TcpExtTCPFastOpenActiveFail
+    });
+}
+
+/// The SYN was repeated, or given up: a path that swallows SYNs with data is suspected after the second time.
+pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
+    let timeouts = tcb.recovery.timeouts();
+    if let Some(state) = &mut tcb.fast_open
+        && state.syn_data > 0
+        && timeouts >= 2
+    {
+        state.news =
+            Some(FastOpenNews { blackhole: true, syn_dropped: true, ..FastOpenNews::default() });
+    }
+}
+
+/// A server takes the data of a SYN: the block is as good as open. `cookie` goes into the SYN-ACK, if the client's is out
+/// of date.
+pub(crate) fn accept(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    header: &SegmentHeader,
+    packet: Packet,
+    cookie: Option<Cookie>,
+) {
+    let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+    let mut state = FastOpenState::new(true, cookie, false);
+    state.syn_data = len;
+    state.taken = len > 0;
+    tcb.fast_open = Some(state);
+    tcb.snd_wnd = u32::from(header.window);
+    tcb.max_window = tcb.snd_wnd;
+    tcb.snd_wl1 = header.seq;
+    if len > 0 {
+        tcb.rcv_nxt += len;
+        tcb.totals.bytes_received += u64::from(len);
+        tcb.receive_queue.push(cx.pool, packet);
+    } else {
+        cx.pool.free(packet);
+    }
+    tcb.rcv_wup = tcb.rcv_nxt;
+    cx.count(Counter::TcpExtTCPFastOpenPassive);
+    segment::send_syn(tcb, cx);
+}
+
+/// The client repeats its SYN: our SYN-ACK was lost. True if the segment is that.
+pub(crate) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
+    let header = segment.header;
+    let repeated = tcb.is_open_early()
+        && header.flags.intersection(Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN
+        && header.seq == tcb.irs;
+    if repeated && tcb.may_answer_invalid(cx) {
+        segment::send_syn(tcb, cx);
+    }
+    repeated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(client: &str) -> FourTuple {
+        FourTuple::new("10.0.0.1:80".parse().unwrap(), client.parse().unwrap())
+    }
+
+    #[test]
+    fn a_cookie_is_of_the_address_not_of_the_port() {
+        let keys = FastOpenKeys::new(&[1; KEY_BYTES], None);
+        let cookie = keys.cookie(&tuple("10.0.0.2:1000"));
+        assert_eq!(cookie.as_bytes().len(), 8);
+        assert_eq!(keys.check(&tuple("10.0.0.2:2000"), &cookie), Some(KeyUsed::Primary));
+        assert_eq!(keys.check(&tuple("10.0.0.3:1000"), &cookie), None);
+        assert_eq!(keys.check(&tuple("10.0.0.2:1000"), &Cookie::REQUEST), None);
+    }
+
+    #[test]
+    fn a_key_that_was_exchanged_still_reads() {
+        let old = FastOpenKeys::new(&[1; KEY_BYTES], None);
+        let new = FastOpenKeys::new(&[2; KEY_BYTES], Some(&[1; KEY_BYTES]));
+        let cookie = old.cookie(&tuple("10.0.0.2:1000"));
+        assert_eq!(new.check(&tuple("10.0.0.2:1000"), &cookie), Some(KeyUsed::Backup));
+        assert_ne!(new.cookie(&tuple("10.0.0.2:1000")), cookie);
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_rfc() {
+        for len in 0..=20 {
+            let allowed = matches!(len, 0 | 4 | 6 | 8 | 10 | 12 | 14 | 16);
+            assert_eq!(Cookie::new(&[7; 20][..len]).is_some(), allowed, "{len}");
+        }
+    }
+}
