@@ -197,6 +197,46 @@ fn keepalive_leaves_a_living_peer_alone() {
     net.finish_clean();
 }
 
+/// tcp(7): with keepalive, `TCP_USER_TIMEOUT` says when the connection ends, whatever `TCP_KEEPCNT` is, but not before one
+/// probe has gone unanswered.
+#[test]
+fn a_user_timeout_ends_keepalive_by_time_instead_of_count() {
+    for (timeout, ends, probes) in [(30, 30, 20), (5, 11, 1)] {
+        let mut net = Net::established(14);
+        net.run_for(Duration::from_millis(100));
+        let keepalive = Keepalive {
+            time: Duration::from_secs(10),
+            interval: Duration::from_secs(1),
+            probes: 3,
+        };
+        net.tcb(Side::A).set_user_timeout(Some(Duration::from_secs(timeout)));
+        net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(keepalive)));
+        net.impairment = BLACK_HOLE;
+        let start = net.now;
+        net.run_until(|net| net.state(Side::A) == State::Close);
+        assert_eq!((net.now - start).as_secs(), ends);
+        assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), probes);
+        assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn orphan_retries_are_a_setting() {
+    let mut net = Net::established(15);
+    net.run_for(Duration::from_millis(100));
+    net.host(Side::A).config.tcp_orphan_retries = 2;
+    net.impairment = BLACK_HOLE;
+    net.send(Side::A, b"lost");
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    let start = net.now;
+    net.run_until(|net| net.state(Side::A) == State::Close);
+    // Two retransmissions of 200 ms and their last wait: 1.4 s.
+    let took = (net.now - start).as_millis();
+    assert!((1400..3200).contains(&took), "gave up after {took} ms");
+    net.finish_clean();
+}
+
 #[test]
 fn fin_wait_2_of_an_orphan_ends_by_itself() {
     let mut net = Net::established(11);
