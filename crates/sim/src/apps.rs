@@ -82,8 +82,12 @@ impl Sender {
             }
         }
         if !self.shut {
-            self.shut = true;
-            self.socket.shutdown(&host, &mut world.cx, ShutdownHow::Write).expect("connected");
+            match self.socket.shutdown(&host, &mut world.cx, ShutdownHow::Write) {
+                Ok(()) => self.shut = true,
+                // Everything has left with the SYN, which nobody has answered yet.
+                Err(Errno::ENOTCONN) => return false,
+                Err(error) => panic!("shutdown: {error}"),
+            }
         }
         true
     }

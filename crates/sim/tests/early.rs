@@ -32,8 +32,7 @@ mod tests {
                 duplicate: 0.02,
                 ..Impairment::default()
             };
-            let wire =
-                WireConfig { seed, forward: half, backward: half, ..WireConfig::default() };
+            let wire = WireConfig { seed, forward: half, backward: half, ..WireConfig::default() };
             let mut world = World::pair(seed, &wire).expect("a wire");
             for (name, value) in settings {
                 for host in &world.hosts {
@@ -49,8 +48,7 @@ mod tests {
 
         fn connect(&mut self) -> Arc<TcpSocket> {
             let host = Arc::clone(&self.world.hosts[0]);
-            let options =
-                ConnectOptions { fast_open: self.fast_open, ..ConnectOptions::default() };
+            let options = ConnectOptions { fast_open: self.fast_open, ..ConnectOptions::default() };
             let to = self.listener.local();
             TcpSocket::connect_with(&host, &mut self.world.cx, to, &options).expect("a port")
         }
@@ -148,16 +146,14 @@ mod tests {
 
     #[test]
     fn fast_open_loses_nothing() {
-        let counters =
-            (TcpCounter::TcpExtTCPFastOpenActive, TcpCounter::TcpExtTCPFastOpenPassive);
+        let counters = (TcpCounter::TcpExtTCPFastOpenActive, TcpCounter::TcpExtTCPFastOpenPassive);
         let (active, passive) = play(&[("tcp_fastopen", "3")], true, counters);
         assert!(active >= 150 && passive >= 150, "{active} {passive}");
     }
 
     #[test]
     fn fast_open_without_cookies_loses_nothing() {
-        let counters =
-            (TcpCounter::TcpExtTCPFastOpenActive, TcpCounter::TcpExtTCPFastOpenPassive);
+        let counters = (TcpCounter::TcpExtTCPFastOpenActive, TcpCounter::TcpExtTCPFastOpenPassive);
         let (active, passive) = play(&[("tcp_fastopen", "519")], true, counters);
         assert!(active >= 200 && passive >= 200, "{active} {passive}");
     }

@@ -231,9 +231,9 @@ fn orphan_retries_are_a_setting() {
     net.call(Side::A, |tcb, cx| tcb.close(cx));
     let start = net.now;
     net.run_until(|net| net.state(Side::A) == State::Close);
-    // Two retransmissions of 200 ms and their last wait: 1.4 s.
+    // Two retransmissions of 200 ms and their last wait are 1.4 s; it is looked at when the timer expires after that.
     let took = (net.now - start).as_millis();
-    assert!((1400..3200).contains(&took), "gave up after {took} ms");
+    assert!((1400..3600).contains(&took), "gave up after {took} ms");
     net.finish_clean();
 }
 
