@@ -27,7 +27,6 @@ mod readiness;
 mod runtime;
 mod socket;
 mod sockopt;
-mod tcp_info;
 mod transfer;
 
 pub use interface::{Interface, packetdrill_interface_init};

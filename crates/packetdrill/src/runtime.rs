@@ -53,7 +53,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Real time that a returned call is given to tell packetdrill what it has got, a new connection for instance, before
 /// the next event of the script refers to it.
-const RETURN_GRACE: Duration = Duration::from_millis(1);
+const RETURN_GRACE: Duration = Duration::from_millis(10);
 
 /// Our address and that of the router towards the peer, as packetdrill's defaults for IPv4.
 const LOCAL_ADDRESS: &str = "192.168.0.1/16";
