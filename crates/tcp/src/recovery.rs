@@ -230,7 +230,7 @@ pub(crate) fn on_ack(
             undo::revert(tcb, cx, counter);
             open(tcb);
         }
-        CaState::Cwr if tcb.snd_una.ge(tcb.recovery.recover) => {
+        CaState::Cwr if is_over(tcb) => {
             tcb.congestion.on_recovery_complete();
             open(tcb);
         }
@@ -274,6 +274,15 @@ pub(crate) fn on_ack(
         _ => {}
     }
     None
+}
+
+/// Whether everything the episode began with is acknowledged. A reduction for marks lasts until more than that is: the
+/// segment that carries CWR (RFC 3168 §6.1.2), or the echoes before it would reduce the window again.
+fn is_over(tcb: &Tcb) -> bool {
+    match tcb.recovery.state {
+        CaState::Cwr => tcb.snd_una.gt(tcb.recovery.recover),
+        _ => tcb.snd_una.ge(tcb.recovery.recover),
+    }
 }
 
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {

@@ -39,7 +39,7 @@ pub(super) fn on_ack(
     if taken_back {
         tcb.recovery.state = calm(tcb);
     }
-    if !tcb.recovery.state.is_calm() && tcb.snd_una.ge(tcb.recovery.recover) {
+    if !tcb.recovery.state.is_calm() && super::is_over(tcb) {
         leave(tcb);
     }
     let found = rack::detect(tcb, cx);
