@@ -52,7 +52,7 @@ const RECEIVE_LIMIT: Duration = Duration::from_secs(10);
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Real time that a returned call is given to tell packetdrill what it has got, a new connection for instance, before
-/// the next event of the script refers to it.
+/// the next event of the script refers to it. Given when the driver sleeps: only then it has let packetdrill's lock go.
 const RETURN_GRACE: Duration = Duration::from_millis(10);
 
 /// Our address and that of the router towards the peer, as packetdrill's defaults for IPv4.
@@ -95,6 +95,8 @@ pub(crate) struct State {
     next_sleeper: u64,
     /// Threads whose call has ended after a sleep, until they read the clock.
     returning: HashSet<ThreadId>,
+    /// One of them has read the clock since the driver last slept.
+    has_returned: bool,
     /// Grows when sleepers must look again.
     generation: u64,
     stopped: bool,
@@ -139,6 +141,7 @@ impl Runtime {
                 sleepers: BTreeMap::new(),
                 next_sleeper: 0,
                 returning: HashSet::new(),
+                has_returned: false,
                 generation: 0,
                 stopped: false,
             }),
@@ -244,6 +247,11 @@ impl Runtime {
             drop(guard);
             return thread::sleep(time);
         }
+        if std::mem::take(&mut guard.has_returned) {
+            drop(guard);
+            thread::sleep(RETURN_GRACE);
+            guard = self.lock();
+        }
         let target = guard.clock.now() + time;
         while guard.clock.now() < target {
             guard = self.pass(guard, target);
@@ -255,6 +263,7 @@ impl Runtime {
         let mut guard = self.lock();
         let returned = guard.returning.remove(&thread::current().id());
         if returned {
+            guard.has_returned = true;
             self.settled.notify_all();
         } else if guard.clock.is_virtual() {
             let next = guard.clock.now() + READING;
@@ -297,22 +306,12 @@ impl Runtime {
         }
         guard.generation += 1;
         self.changed.notify_all();
-        let before = guard.sleepers.len() + guard.returning.len();
         let busy = |state: &mut State| {
             let generation = state.generation;
             !state.returning.is_empty() || state.sleepers.values().any(|s| s.seen != generation)
         };
-        guard = self
-            .settled
-            .wait_timeout_while(guard, SETTLE_LIMIT, busy)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
-        if guard.sleepers.len() < before {
-            drop(guard);
-            thread::sleep(RETURN_GRACE);
-            guard = self.lock();
-        }
-        guard
+        let settled = self.settled.wait_timeout_while(guard, SETTLE_LIMIT, busy);
+        settled.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Waits for a change on a thread that does not move time.
