@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 /// Lines kept of the end of an output.
-const TAIL_LINES: usize = 40;
+const TAIL_LINES: usize = 120;
 /// Lines kept of all failures of a step.
 const FAILURE_LINES_MAX: usize = 200;
 /// Lines of an uncaptured test that are its own.
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn a_long_output_keeps_its_end() {
         let mut tail = Tail::default();
-        (0..100).for_each(|number| tail.push(number.to_string()));
+        (0..1000).for_each(|number| tail.push(number.to_string()));
         tail.push(String::new());
-        assert_eq!(tail.last(), "99");
-        assert!(!tail.to_string().contains("50\n"));
+        assert_eq!(tail.last(), "999");
+        assert!(!tail.to_string().contains("500\n"));
     }
 }

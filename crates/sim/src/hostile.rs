@@ -95,6 +95,8 @@ struct Play<'a> {
     /// Frames that wait for each other before the host may look at them.
     hold: u8,
     short_of_memory: bool,
+    /// Applications read urgent bytes in their place (`SO_OOBINLINE`); otherwise a stream with urgent data has gaps.
+    oob_inline: bool,
     /// Frames too short for a link header.
     stumps: u64,
     outcome: Outcome,
@@ -139,6 +141,7 @@ impl<'a> Play<'a> {
             last: Vec::new(),
             hold: 0,
             short_of_memory: setting & 8 != 0,
+            oob_inline: setting & 64 == 0,
             stumps: 0,
             outcome: Outcome::default(),
         }

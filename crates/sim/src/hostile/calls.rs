@@ -29,6 +29,8 @@ impl Play<'_> {
             let host = self.rig.host();
             oldest.socket.close(&host, &mut self.rig.world.cx);
         }
+        let (host, inline) = (self.rig.host(), self.oob_inline);
+        socket.with_tcb(&host, &mut self.rig.world.cx, |tcb, _| tcb.set_oob_inline(inline));
         self.applications.push(Application { socket, sent: 0, received: 0 });
     }
 

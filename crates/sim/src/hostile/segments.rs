@@ -54,6 +54,7 @@ impl Play<'_> {
         let (len, window, options) = (self.input.next(), self.input.next(), self.input.next());
         let (seq, ack) = (distance(&mut self.input, seq), distance(&mut self.input, ack));
         let options_bytes = if options & 7 == 5 { self.input.counted() } else { &[] };
+        let oob_inline = self.oob_inline;
         let Some(connection) = self.connection(at) else { return };
         let base = if len & 0x80 == 0 { connection.peer.snd_nxt } else { connection.peer.snd_una };
         let synchronizing = flags.contains(Flags::SYN) && connection.irs.is_none();
@@ -68,14 +69,15 @@ impl Play<'_> {
         bend_options(&mut header, options, &connection.peer);
         let len = if synchronizing { 0 } else { payload_len(len) };
         let payload = connection.payload(header.seq, len);
-        // Nobody knows yet where in the stream this lies.
-        let unplaced =
-            (connection.irs.is_none() && len > 0).then_some(connection.peer.tuple.remote);
+        // Nobody knows yet where in the stream this lies, or which of its bytes will not be read with it.
+        let unplaced = connection.irs.is_none() && len > 0;
+        let skipped = flags.contains(Flags::URG) && !oob_inline;
+        let proves_nothing = (unplaced || skipped).then_some(connection.peer.tuple.remote);
         let mut segment = frame::tcp(PEER_IP, HOST_IP, &header, &payload);
         insert_options(&mut segment, options_bytes);
         frame::fix_tcp_checksum(PEER_IP, HOST_IP, &mut segment);
         connection.count_sent(&header, len);
-        self.tainted.extend(unplaced);
+        self.tainted.extend(proves_nothing);
         self.give_packet(&Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment));
     }
 }
