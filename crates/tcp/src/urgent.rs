@@ -137,7 +137,7 @@ impl Tcb {
 
     /// The next byte of the queue is urgent and none of the stream's.
     pub(crate) fn skips_urgent_byte(&self) -> bool {
-        self.at_mark() && !self.urgent.inline
+        self.at_mark() && !self.urgent.inline && !self.receive_queue.is_empty()
     }
 }
 
@@ -213,7 +213,7 @@ fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
         return;
     }
     // The old byte was at the mark and nobody read past it: it must not become part of the stream now.
-    if tcb.skips_urgent_byte() && tcb.receive_queue.bytes() > 0 {
+    if tcb.skips_urgent_byte() {
         tcb.receive_queue.skip(cx.pool, 1);
     }
     tcb.urgent.seq = at;
