@@ -32,6 +32,10 @@ pub(crate) const ALL: [Step; 5] = [WORKSPACE, DENY, LOOM, NETNS, FUZZ];
 /// Seconds a fuzz target runs unless QUIETLINE_FUZZ_SECONDS says otherwise.
 const FUZZ_SECONDS: u32 = 60;
 
+/// Seed of the fuzzer unless QUIETLINE_FUZZ_SEED says otherwise, 0 for another one each time: a build that fails must fail
+/// again. Whoever looks for faults takes other seeds and more time.
+const FUZZ_SEED: u32 = 1;
+
 /// Runs the steps and prints the summary; `Ok(true)` when none failed.
 pub(crate) fn run(steps: &[Step]) -> Result<bool> {
     let mut results = Vec::new();
@@ -129,8 +133,9 @@ fn fuzz_one(target: &str) -> Result<Outcome> {
     let found = root().join("target-fuzz/corpus").join(target);
     std::fs::create_dir_all(&found).context("making a directory for the corpus")?;
     let committed = root().join("fuzz/corpus").join(target);
-    let seconds = std::env::var("QUIETLINE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
-    let limit = format!("-max_total_time={}", seconds.unwrap_or(FUZZ_SECONDS));
+    let limit =
+        format!("-max_total_time={}", number("QUIETLINE_FUZZ_SECONDS")?.unwrap_or(FUZZ_SECONDS));
+    let seed = format!("-seed={}", number("QUIETLINE_FUZZ_SEED")?.unwrap_or(FUZZ_SEED));
 
     let mut command = Command::new("cargo-fuzz");
     command.current_dir(root()).args(["fuzz", "run"]);
@@ -145,8 +150,15 @@ fn fuzz_one(target: &str) -> Result<Outcome> {
         command.arg(committed);
     }
     // cargo-fuzz starts cargo itself; the one that runs us may be of another toolchain.
-    command.env_remove("CARGO").args(["--", &limit, "-rss_limit_mb=4096", "-timeout=20"]);
+    command.env_remove("CARGO").args(["--", &limit, &seed, "-rss_limit_mb=4096", "-timeout=20"]);
     steps::run_quietly(&mut command)
+}
+
+/// The number in an environment variable, if it is set.
+fn number(name: &str) -> Result<Option<u32>> {
+    let Some(text) = std::env::var_os(name) else { return Ok(None) };
+    let text = text.to_string_lossy();
+    text.parse().map(Some).with_context(|| format!("{name}={text} is no number"))
 }
 
 fn has_nightly() -> bool {
