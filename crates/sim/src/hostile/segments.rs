@@ -69,8 +69,8 @@ impl Play<'_> {
         bend_options(&mut header, options, &connection.peer);
         let len = if synchronizing { 0 } else { payload_len(len) };
         let payload = connection.payload(header.seq, len);
-        // Nobody knows yet where in the stream this lies, or which of its bytes will not be read with it.
-        let unplaced = connection.irs.is_none() && len > 0;
+        // Nobody knows yet where in the stream this lies (a second SYN moves it by one), or which of its bytes will not be read with it.
+        let unplaced = (connection.irs.is_none() || header.has(Flags::SYN)) && len > 0;
         let skipped = flags.contains(Flags::URG) && !oob_inline;
         let proves_nothing = (unplaced || skipped).then_some(connection.peer.tuple.remote);
         let mut segment = frame::tcp(PEER_IP, HOST_IP, &header, &payload);
