@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn reminders_are_words() {
         let mut findings = Findings::default();
-        let text = format!("a {}: b\nXXXL\nmethod(o)", REMINDERS[0]);
+        let text = format!("a {0}: b\n{0}L\nmethod(o)", REMINDERS[0]);
         check_reminders("a.md", &text, &mut findings);
         assert_eq!(findings.iter().map(|f| f.line).collect::<Vec<_>>(), [1]);
     }

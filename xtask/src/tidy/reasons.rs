@@ -28,7 +28,7 @@ pub(crate) fn check(source: &RustSource, findings: &mut Findings) {
     for (index, line) in code.iter().enumerate() {
         check_unsafe(source, index, line, &comments, findings);
         let attribute = line.trim_start();
-        if attribute.starts_with("#[ignore") {
+        if attribute.strip_prefix("#[").is_some_and(|rest| rest.starts_with("ignore")) {
             findings.note(&source.path, index + 1, "an ignored test protects nothing");
         }
         let silences = ["#[allow(", "#![allow(", "#[expect(", "#![expect("];
@@ -46,8 +46,9 @@ fn check_unsafe(
     comments: &[&str],
     findings: &mut Findings,
 ) {
-    let opens = ["unsafe {", "unsafe impl"].iter().any(|opening| line.contains(opening));
-    let declares = line.contains("unsafe fn") || line.contains("unsafe trait");
+    let is_unsafe = |what: &str| line.contains(&format!("unsafe {what}"));
+    let opens = is_unsafe("{") || is_unsafe("impl");
+    let declares = is_unsafe("fn") || is_unsafe("trait");
     let at_home = UNSAFE_ROOMS.iter().any(|room| source.path.starts_with(room));
     if (opens || declares) && !at_home {
         findings.note(&source.path, index + 1, "unsafe lives in pkt, sync and quietline only");
