@@ -68,9 +68,10 @@ impl Play<'_> {
         };
         bend_options(&mut header, options, &connection.peer);
         let len = if synchronizing { 0 } else { payload_len(len) };
-        let payload = connection.payload(header.seq, len);
-        // Nobody knows yet where in the stream this lies (a second SYN moves it by one), or which of its bytes will not be read with it.
-        let unplaced = (connection.irs.is_none() || header.has(Flags::SYN)) && len > 0;
+        // A SYN comes before the first byte.
+        let payload = connection.payload(header.seq + u32::from(header.has(Flags::SYN)), len);
+        // Nobody knows yet where in the stream this lies, or which of its bytes will not be read with it.
+        let unplaced = connection.irs.is_none() && len > 0;
         let skipped = flags.contains(Flags::URG) && !oob_inline;
         let proves_nothing = (unplaced || skipped).then_some(connection.peer.tuple.remote);
         let mut segment = frame::tcp(PEER_IP, HOST_IP, &header, &payload);
@@ -85,8 +86,10 @@ impl Play<'_> {
 impl Connection {
     /// Moves on in the peer's stream, and notes what contradicts it.
     fn count_sent(&mut self, header: &SegmentHeader, len: u32) {
-        // No part of the stream: none of these moves RCV.NXT in a synchronized state.
+        // No part of the stream: none of these moves RCV.NXT in a synchronized state. In SYN-RECEIVED the SYN-ACK of
+        // crossed SYNs does, with data that an honest peer sends behind it.
         let odd = header.has(Flags::SYN) || !header.has(Flags::ACK);
+        self.contradicts |= header.has(Flags::SYN) && self.irs.is_some() && len > 0;
         if header.has(Flags::RST) || odd && self.irs.is_some() {
             return;
         }
