@@ -1,7 +1,8 @@
 //! The core: what Linux keeps per CPU for its softirqs, as an object that somebody owns while running it.
 //!
 //! Whoever owns a core runs it: a worker thread, an application thread that waits, the caller of `Host::poll`, the
-//! simulator. `turn` is the one code path for all of them. Linux: `net_rx_action`, `net_tx_action`, `softnet_data`.
+//! simulator. `turn` is the one code path for all of them, `napi` what a core keeps per device queue. Here: who owns
+//! the core, its timers, and how its worker sleeps. Linux: `softnet_data`, ksoftirqd.
 //!
 //! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`): a doorbell that finds the core owned
 //! leaves MISSED behind, and the owner runs once more before it lets go. So no frame waits for a second doorbell.
@@ -20,7 +21,7 @@ use std::{
     vec::Vec,
 };
 
-use pkt::{Batch, Instant};
+use pkt::Instant;
 use sync::{CoreGuard, CoreLock};
 
 use crate::{
@@ -28,14 +29,17 @@ use crate::{
     cx::Cx,
     device::{Device, QueueId},
     host::Host,
-    link,
     neighbour_table::NeighborEntry,
     socket::{Flow, RequestSocket, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
 };
 
-/// Frames one poll of one queue may take: NAPI's weight (`net.core.dev_weight`), and what a [`Batch`] holds.
-pub const WEIGHT: usize = 64;
+use napi::Napi;
+pub use napi::WEIGHT;
+use turn::turn;
+
+mod napi;
+mod turn;
 
 /// Turns of a core before its runner does something else: with [`WEIGHT`] frames each, a few milliseconds at most.
 /// Linux's softirqs give up after ten rounds or 2 ms.
@@ -85,21 +89,13 @@ pub trait Kick: Send + Sync {
     fn kick(&self);
 }
 
-/// A device queue that this core polls.
-#[derive(Debug)]
-struct RxQueue {
-    device: Arc<dyn Device>,
-    index: u32,
-    queue: QueueId,
-}
-
 /// What only the owner of the core touches.
 #[derive(Debug, Default)]
 pub(crate) struct CoreState {
-    rx_queues: Vec<RxQueue>,
+    /// The poll list: every queue of this core, whether it has something or not.
+    napis: Vec<Napi>,
     /// Round robin: the queue that the next turn polls first.
-    next_queue: usize,
-    batch: Batch,
+    next_napi: usize,
     due: Vec<TimerEntry>,
     /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
     pub(crate) flow: Flow,
@@ -154,7 +150,7 @@ impl Core {
     /// Adds a device queue to the poll list. Only while the host is being built.
     pub(crate) fn add_queue(&self, device: Arc<dyn Device>, index: u32, queue: QueueId) {
         let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
-        guard.rx_queues.push(RxQueue { device, index, queue });
+        guard.napis.push(Napi::new(device, index, queue));
         let _ = guard.release();
     }
 
@@ -167,7 +163,7 @@ impl Core {
                 None => core::hint::spin_loop(),
             }
         };
-        guard.rx_queues.clear();
+        guard.napis.clear();
     }
 
     /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
@@ -395,109 +391,4 @@ impl Core {
         self.next_timer_ns.store(next.as_nanos(), Ordering::Relaxed);
         next
     }
-}
-
-/// One turn of a core, in the fixed order of the architecture: deferred frees, transmit completions, receive polls,
-/// the flush of what they batched, timers, quiescent point. Cores raised by our own transmissions run afterwards, in
-/// [`Cx::do_softirq`], so a turn never nests in a turn.
-pub(crate) fn turn(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) -> PollReport {
-    let entered = cx.enter(host);
-    cx.count(Counter::CoreTurns, 1);
-    cx.pool.drain_returns();
-    complete_transmissions(state, cx);
-    let report = poll_queues(host, state, cx);
-    expire_timers(host, core, state, cx);
-    cx.reader().quiescent();
-    cx.leave(entered);
-    report
-}
-
-fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
-    for rx in &state.rx_queues {
-        if rx.device.caps().async_completion {
-            rx.device.complete(rx.queue, cx);
-        }
-    }
-}
-
-/// Polls every queue once in round robin, [`WEIGHT`] frames at most each, until `net.core.netdev_budget` is used.
-fn poll_queues(host: &Host, state: &mut CoreState, cx: &mut Cx) -> PollReport {
-    let mut report = PollReport::AllDone;
-    let mut budget = cx.sysctls().netdev_budget as usize;
-    for _ in 0..state.rx_queues.len() {
-        if budget == 0 {
-            cx.count(Counter::SoftnetTimeSqueeze, 1);
-            return PollReport::Pending;
-        }
-        state.next_queue = (state.next_queue + 1) % state.rx_queues.len();
-        let rx = &state.rx_queues[state.next_queue];
-        let weight = WEIGHT.min(budget);
-        let received = rx.device.receive(rx.queue, cx, weight, &mut state.batch);
-        let index = rx.index;
-        if received == weight {
-            report = PollReport::Pending;
-        }
-        budget -= received;
-        cx.count(Counter::SoftnetProcessed, received as u64);
-        receive_batch(host, index, state, cx);
-    }
-    report
-}
-
-/// The receive line for one batch: every frame up to its socket, then one output and one wake per socket.
-fn receive_batch(host: &Host, device: u32, state: &mut CoreState, cx: &mut Cx) {
-    if state.batch.is_empty() {
-        return;
-    }
-    let reader = cx.reader();
-    let rcu = reader.pin();
-    let CoreState { batch, flow, .. } = state;
-    cx.count(Counter::DeviceRxPackets, batch.len() as u64);
-    let mut bytes = 0;
-    for packet in batch.drain() {
-        bytes += packet.len() as u64;
-        cx.not_before(packet.meta().timestamp);
-        link::input(host, cx, &rcu, flow, device, packet);
-    }
-    cx.count(Counter::DeviceRxBytes, bytes);
-    flow.flush(host, cx);
-}
-
-/// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
-fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
-    if core.next_timer_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
-        return;
-    }
-    let mut due = core::mem::take(&mut state.due);
-    {
-        let mut timers = core.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        timers.expire(cx.now, |entry| due.push(entry));
-        let _ = core.publish_next_timer(&timers);
-    }
-    cx.count(Counter::TimerExpired, due.len() as u64);
-    for entry in due.drain(..) {
-        match entry {
-            TimerEntry::Stream(socket) => {
-                if let Some(socket) = socket.upgrade() {
-                    socket.on_timer(host, cx);
-                }
-            }
-            TimerEntry::Request(request) => {
-                if let Some(request) = request.upgrade() {
-                    request.on_timer(host, cx);
-                }
-            }
-            TimerEntry::TimeWait(time_wait) => {
-                if let Some(time_wait) = time_wait.upgrade() {
-                    time_wait.on_timer(host, cx);
-                }
-            }
-            TimerEntry::Neighbor(neighbor) => {
-                if let Some(neighbor) = neighbor.upgrade() {
-                    neighbor.on_timer(host, cx);
-                }
-            }
-        }
-    }
-    state.due = due;
 }
