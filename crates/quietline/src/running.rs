@@ -1,6 +1,7 @@
 //! A running stack: the host, its workers, and the handle applications hold.
 
 use std::{
+    borrow::Cow,
     io,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
@@ -107,7 +108,7 @@ impl Stack {
 
     /// Every setting with its present value.
     #[must_use]
-    pub fn sysctls(&self) -> Vec<(&'static str, String)> {
+    pub fn sysctls(&self) -> Vec<(Cow<'static, str>, String)> {
         self.host().sysctls().iter().collect()
     }
 

@@ -101,6 +101,6 @@ mod tests {
         assert_eq!(stream.receive_buffer_size().unwrap(), 60_000);
         assert!(stack.set_sysctl("net.core.rmem_max", "1").is_err());
         assert!(stack.set_sysctl("net.core.nonsense", "1").is_err());
-        assert!(stack.sysctls().contains(&("net.core.rmem_max", "30000".to_owned())));
+        assert!(stack.sysctls().contains(&("net.core.rmem_max".into(), "30000".to_owned())));
     }
 }

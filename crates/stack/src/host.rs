@@ -117,6 +117,9 @@ impl Host {
         let mut devices = vec![loopback];
         devices.extend(config.devices.iter().map(|entry| Arc::clone(&entry.device)));
         let fib = build_fib(&config, devices.len())?;
+        let names =
+            devices.iter().map(|device| (device.caps().name.as_str(), device.caps().queues));
+        config.sysctls.devices.bind(names)?;
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,

@@ -3,11 +3,14 @@
 //! Above: the builder and the CLI, which set text; the data path, which reads plain fields. Linux:
 //! Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
 //!
+//! Settings of one device or queue have names of their own below `net.quietline.dev` ([`device`]).
+//!
 //! Only settings that some code reads are listed: setting one that has no effect is an error, not a silence. To add one,
 //! add its line to the table. What Linux has as a constant is a setting here by a name below `net.quietline`.
 //!
 //! Not here: what TCP's settings mean (`tcp::config`) and the neighbours' (`neighbour`); their fields are set in place.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -20,13 +23,15 @@ use crate::neighbour::NeighborConfig;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
-    AvailableCongestionControl, Codec, CongestionControl, Keys, Limits, Micros, Millis, Nanos,
-    Number, Pages, Ports, Seconds, Switch,
+    AvailableCongestionControl, Codec, CongestionControl, Keys, Limits, Mask, Micros, Millis,
+    Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, Seconds, Switch,
 };
+pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
 pub(crate) use live::LiveSysctls;
 
 mod codec;
+pub mod device;
 mod live;
 
 /// One line of the table.
@@ -60,6 +65,8 @@ macro_rules! sysctls {
             pub tcp: TcpConfig,
             /// Neighbour resolution.
             pub neigh: NeighborConfig,
+            /// Settings of each device.
+            pub devices: DeviceSysctls,
         }
 
         impl Default for Sysctls {
@@ -68,6 +75,7 @@ macro_rules! sysctls {
                     $($field: $default,)*
                     tcp: TcpConfig::default(),
                     neigh: NeighborConfig::default(),
+                    devices: DeviceSysctls::default(),
                 }
             }
         }
@@ -153,6 +161,15 @@ sysctls! {
         busy_read: u32 = 50, Number 0..=1_000_000, "net.core.busy_read";
         /// Packets that one turn of a core takes from its devices.
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
+        /// Packets that may wait for a core on their way from another, and in one queue of loopback.
+        netdev_max_backlog: u32 = 1000, Number 0..=INT_MAX, "net.core.netdev_max_backlog";
+        /// Cores that drop packets of a flow which takes more than its half when they hand packets on, a bit for each.
+        flow_limit_cpu_bitmap: u64 = 0, Mask WORDS, "net.core.flow_limit_cpu_bitmap";
+        /// Buckets in which such a core counts flows.
+        flow_limit_table_len: u32 = 4096, PowerOfTwo 1..=1 << 20, "net.core.flow_limit_table_len";
+        /// Slots of the table that says where applications read their flows (RFS), rounded up to a power of two. 0: there is
+        /// none.
+        rps_sock_flow_entries: u32 = 0, RoundedUp 0..=1 << 24, "net.core.rps_sock_flow_entries";
     }
     parts {
         "net.core.rmem_max", tcp.rmem_max, Number 2304..=INT_MAX;
@@ -231,7 +248,7 @@ pub enum SysctlError {
     #[error("{name}: {value:?} is not allowed: expected {allowed}")]
     Invalid {
         /// The setting.
-        name: &'static str,
+        name: String,
         /// The value as given.
         value: String,
         /// What would be accepted.
@@ -245,12 +262,20 @@ impl Sysctls {
     /// # Errors
     /// [`SysctlError`]; nothing is changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
-        let entry = find(name)?;
+        let dotted = dotted(name);
+        if dotted.starts_with(device::PREFIX) {
+            return self.devices.set(&dotted, value);
+        }
+        let entry = find(&dotted)?;
         if (entry.write)(self, value, &entry.allowed) {
             Ok(())
         } else {
             let allowed = entry.to_string();
-            Err(SysctlError::Invalid { name: entry.name, value: value.to_owned(), allowed })
+            Err(SysctlError::Invalid {
+                name: entry.name.to_owned(),
+                value: value.to_owned(),
+                allowed,
+            })
         }
     }
 
@@ -259,40 +284,54 @@ impl Sysctls {
     /// # Errors
     /// [`SysctlError::Unknown`].
     pub fn get(&self, name: &str) -> Result<String, SysctlError> {
-        find(name).map(|entry| (entry.read)(self))
+        let dotted = dotted(name);
+        if dotted.starts_with(device::PREFIX) {
+            return self.devices.get(&dotted);
+        }
+        find(&dotted).map(|entry| (entry.read)(self))
     }
 
-    /// Every setting with its value, in the order of the table.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
-        TABLE.iter().map(|entry| (entry.name, (entry.read)(self)))
+    /// Every setting with its value, in the order of the table; the devices' come last.
+    pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, String)> + '_ {
+        let table = TABLE.iter().map(|entry| (Cow::Borrowed(entry.name), (entry.read)(self)));
+        table.chain(self.devices.iter().map(|(name, value)| (Cow::Owned(name), value)))
     }
 
-    /// The names and what each accepts.
+    /// The names and what each accepts; those of devices as they are for all of them.
     pub fn names() -> impl Iterator<Item = (&'static str, String)> {
-        TABLE.iter().map(|entry| (entry.name, entry.to_string()))
+        TABLE.iter().map(|entry| (entry.name, entry.to_string())).chain(DeviceSysctls::names())
     }
 }
 
-/// Finds a setting by its name with dots or, as sysctl(8) allows, slashes.
+/// A name with dots where sysctl(8) allows slashes.
+fn dotted(name: &str) -> String {
+    name.trim().replace('/', ".")
+}
+
+/// Finds a setting by its name with dots.
 fn find(name: &str) -> Result<&'static Entry, SysctlError> {
-    let dotted = name.trim().replace('/', ".");
     TABLE
         .iter()
-        .find(|entry| entry.name == dotted)
+        .find(|entry| entry.name == name)
         .ok_or_else(|| SysctlError::Unknown { name: name.to_owned() })
 }
 
 impl fmt::Display for Entry {
     /// What the setting accepts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (low, high) = (self.allowed.start(), self.allowed.end());
-        if self.allowed.is_empty() {
-            f.write_str(self.form)
-        } else if low == high {
-            write!(f, "{low}: it cannot be changed")
-        } else {
-            write!(f, "{} from {low} to {high}", self.form)
-        }
+        f.write_str(&describe(self.form, &self.allowed))
+    }
+}
+
+/// What a value of `form` with numbers in `allowed` looks like.
+fn describe(form: &str, allowed: &RangeInclusive<u64>) -> String {
+    let (low, high) = (allowed.start(), allowed.end());
+    if allowed.is_empty() {
+        form.to_owned()
+    } else if low == high {
+        format!("{low}: it cannot be changed")
+    } else {
+        format!("{form} from {low} to {high}")
     }
 }
 
@@ -309,8 +348,8 @@ mod tests {
     fn every_default_is_allowed_and_survives_the_round_trip() {
         let mut sysctls = Sysctls::default();
         for (name, value) in Sysctls::default().iter() {
-            assert_eq!(sysctls.set(name, &value), Ok(()), "{name} = {value}");
-            assert_eq!(sysctls.get(name).as_ref(), Ok(&value), "{name}");
+            assert_eq!(sysctls.set(&name, &value), Ok(()), "{name} = {value}");
+            assert_eq!(sysctls.get(&name).as_ref(), Ok(&value), "{name}");
         }
         assert_eq!(sysctls, Sysctls::default());
     }
@@ -318,7 +357,7 @@ mod tests {
     #[test]
     fn names_are_unique() {
         let names: BTreeSet<_> = Sysctls::names().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), TABLE.len());
+        assert_eq!(names.len(), Sysctls::names().count());
     }
 
     /// Linux is the reference for the names, where this machine shows them.
@@ -349,7 +388,7 @@ mod tests {
         let mut expected = fields("tcp.", &sysctls.tcp);
         expected.extend(fields("neigh.", &sysctls.neigh));
         expected.extend(fields("", &sysctls));
-        expected.retain(|field| field != "tcp" && field != "neigh");
+        expected.retain(|field| field != "tcp" && field != "neigh" && field != "devices");
         assert!(expected.len() > 40, "{expected:?}");
         let known: BTreeSet<_> =
             TABLE.iter().map(|entry| entry.field.replace(char::is_whitespace, "")).collect();

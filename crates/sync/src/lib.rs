@@ -10,6 +10,7 @@
 //! | module | answers | Linux |
 //! |---|---|---|
 //! | [`llist`] | how packets change core without a lock | `llist.h` |
+//! | [`lanes`] | how a flow changes core without a packet overtaking | `input_pkt_queue` |
 //! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
 //! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
 //! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
@@ -22,6 +23,7 @@
 pub mod core_lock;
 pub mod epoch;
 pub mod eventcount;
+pub mod lanes;
 pub mod llist;
 pub mod padded;
 pub mod percore;
@@ -36,6 +38,7 @@ mod test_item;
 pub use core_lock::{CoreGuard, CoreLock};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult};
+pub use lanes::Lanes;
 pub use llist::{Chain, Link, Linked, Llist};
 pub use padded::Padded;
 pub use percore::PerCore;

@@ -20,9 +20,6 @@ use crate::cx::Cx;
 /// MTU of loopback. Differs from Linux: one byte less, so that no packet exceeds an IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;
 
-/// Packets one queue holds before it drops. Linux counts `netdev_max_backlog` (1,000) here.
-const QUEUE_MAX: usize = 1000;
-
 #[derive(Debug, Default)]
 struct Queue {
     /// Length of `packets`, to find an empty queue without the lock. Written under it; whoever is rung after a push
@@ -79,10 +76,12 @@ impl Device for Loopback {
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = &self.queues[usize::from(queue.0)];
         let mut refused = PacketList::new();
+        // As in Linux, where a packet that loops back goes through the backlog of a core.
+        let queue_max = cx.sysctls().netdev_max_backlog as usize;
         {
             let mut packets = queue.packets.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some(mut packet) = list.pop_front() {
-                if packets.len() >= QUEUE_MAX {
+                if packets.len() >= queue_max {
                     refused.push_back(packet);
                     continue;
                 }

@@ -64,6 +64,76 @@ impl Codec<bool> for Switch {
     }
 }
 
+/// A set of cores as Linux writes it: hexadecimal, in words of 32 bits separated by commas, the highest first.
+pub(super) struct Mask;
+
+impl Mask {
+    pub(super) const FORM: &str = "a mask of cores in hexadecimal, 32 bits to a word";
+}
+
+impl Codec<u64> for Mask {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<u64> {
+        let mut mask = 0u64;
+        for (index, word) in text.trim().split(',').enumerate() {
+            let digits = if index == 0 { 1..=8 } else { 8..=8 };
+            if !digits.contains(&word.len()) || !word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return None;
+            }
+            if mask >> 32 != 0 {
+                return None;
+            }
+            mask = mask << 32 | u64::from_str_radix(word, 16).ok()?;
+        }
+        Some(mask)
+    }
+
+    fn format(value: &u64) -> String {
+        match value >> 32 {
+            0 => format!("{value:x}"),
+            high => format!("{high:x},{:08x}", value & 0xffff_ffff),
+        }
+    }
+}
+
+/// One number that is a power of two.
+pub(super) struct PowerOfTwo;
+
+impl PowerOfTwo {
+    pub(super) const FORM: &str = "a power of two";
+}
+
+impl Codec<u32> for PowerOfTwo {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<u32> {
+        let [value] = numbers(text, allowed)?;
+        u32::try_from(value).ok().filter(|value| value.is_power_of_two())
+    }
+
+    fn format(value: &u32) -> String {
+        value.to_string()
+    }
+}
+
+/// One number that is rounded up to a power of two; 0 stays.
+pub(super) struct RoundedUp;
+
+impl RoundedUp {
+    pub(super) const FORM: &str = "a number";
+}
+
+impl Codec<u32> for RoundedUp {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<u32> {
+        let [value] = numbers(text, allowed)?;
+        match u32::try_from(value).ok()? {
+            0 => Some(0),
+            value => value.checked_next_power_of_two(),
+        }
+    }
+
+    fn format(value: &u32) -> String {
+        value.to_string()
+    }
+}
+
 /// A time in seconds.
 pub(super) struct Seconds;
 

@@ -1,0 +1,357 @@
+//! Settings of one device and of one of its receive queues, by name.
+//!
+//! ```text
+//!   net.quietline.dev.tap0.rx-1.rps_cpus     one queue      /sys/class/net/tap0/queues/rx-1/rps_cpus
+//!   net.quietline.dev.tap0.rps_cpus          all its queues
+//!   net.quietline.dev.default.rps_cpus       all devices
+//! ```
+//!
+//! Linux keeps these in sysfs; the last word is its. What is written last holds: a device or queue can be set apart after
+//! all of them have been set. Before the host is built any device may be named; [`DeviceSysctls::bind`] then refuses the
+//! names it does not have.
+//!
+//! To add one: its line in the table below, in `device` or in `rx_queue`. The data path reads it as
+//! `cx.sysctls().devices.of(index).field`, or `….of(index).rx(queue).field`, where it changes while the host runs like every
+//! other setting.
+
+use std::ops::RangeInclusive;
+
+use super::{
+    SysctlError, WORDS,
+    codec::{Codec, Mask, RoundedUp},
+    describe,
+};
+use crate::config::ConfigError;
+
+/// What every name here begins with.
+pub(super) const PREFIX: &str = "net.quietline.dev.";
+
+/// Stands for all devices.
+const DEFAULT: &str = "default";
+
+/// One line of a table of settings of a `T`.
+struct Setting<T> {
+    /// The name of the setting for all devices.
+    name: &'static str,
+    allowed: RangeInclusive<u64>,
+    form: &'static str,
+    read: fn(&T) -> String,
+    write: fn(&mut T, &str, &RangeInclusive<u64>) -> bool,
+}
+
+impl<T> Setting<T> {
+    /// The last word of the name.
+    fn word(&self) -> &'static str {
+        self.name.strip_prefix("net.quietline.dev.default.").expect("the macro puts it in front")
+    }
+}
+
+/// Expands the table below into the two structs and the lines of both.
+macro_rules! device_sysctls {
+    (
+        device { $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr;)* }
+        rx_queue { $($(#[$rx_doc:meta])* $rx:ident: $rx_type:ty = $rx_default:expr, $rx_codec:ident $rx_allowed:expr;)* }
+    ) => {
+        /// Settings of one device.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct DeviceSettings {
+            $($(#[$doc])* pub $field: $type,)*
+            /// Of the queues that have none of their own.
+            rx: RxQueueSettings,
+            /// Of queues that were set apart.
+            rx_apart: Vec<(u16, RxQueueSettings)>,
+        }
+
+        impl Default for DeviceSettings {
+            fn default() -> Self {
+                Self { $($field: $default,)* rx: RxQueueSettings::default(), rx_apart: Vec::new() }
+            }
+        }
+
+        /// Settings of one receive queue.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct RxQueueSettings {
+            $($(#[$rx_doc])* pub $rx: $rx_type,)*
+        }
+
+        impl Default for RxQueueSettings {
+            fn default() -> Self {
+                Self { $($rx: $rx_default,)* }
+            }
+        }
+
+        const DEVICE_TABLE: &[Setting<DeviceSettings>] =
+            &[$(device_sysctls!(@line $field, $codec $allowed),)*];
+
+        const RX_QUEUE_TABLE: &[Setting<RxQueueSettings>] =
+            &[$(device_sysctls!(@line $rx, $rx_codec $rx_allowed),)*];
+    };
+    (@line $field:ident, $codec:ident $allowed:expr) => {
+        Setting {
+            name: concat!("net.quietline.dev.default.", stringify!($field)),
+            allowed: $allowed,
+            form: $codec::FORM,
+            read: |settings| $codec::format(&settings.$field),
+            write: |settings, text, allowed| match $codec::parse(text, allowed) {
+                Some(value) => {
+                    settings.$field = value;
+                    true
+                }
+                None => false,
+            },
+        }
+    };
+}
+
+device_sysctls! {
+    device {
+    }
+    rx_queue {
+        /// Cores that the packets of this queue are spread over by the hash of their flow (RPS), a bit for each; those the host
+        /// does not have count for nothing. 0: they stay on the core that polls the queue.
+        rps_cpus: u64 = 0, Mask WORDS;
+        /// Slots of the table that keeps the packets of a flow in order when the flow changes its core, rounded up to a power
+        /// of two. RFS needs it, and `net.core.rps_sock_flow_entries`.
+        rps_flow_cnt: u32 = 0, RoundedUp 0..=1 << 20;
+    }
+}
+
+/// A device whose settings are its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    name: String,
+    /// Receive queues; `None` as long as nobody knows.
+    queues: Option<u16>,
+    settings: DeviceSettings,
+}
+
+/// The settings of all devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSysctls {
+    default: DeviceSettings,
+    /// Once bound: every device of the host, by its index.
+    devices: Vec<Named>,
+    bound: bool,
+}
+
+impl DeviceSettings {
+    /// The settings of a receive queue.
+    #[inline]
+    #[must_use]
+    pub fn rx(&self, queue: u16) -> &RxQueueSettings {
+        match self.rx_apart.iter().find(|(apart, _)| *apart == queue) {
+            Some((_, settings)) => settings,
+            None => &self.rx,
+        }
+    }
+
+    fn rx_mut(&mut self, queue: u16) -> &mut RxQueueSettings {
+        let index = match self.rx_apart.iter().position(|(apart, _)| *apart == queue) {
+            Some(index) => index,
+            None => {
+                self.rx_apart.push((queue, self.rx.clone()));
+                self.rx_apart.len() - 1
+            }
+        };
+        &mut self.rx_apart[index].1
+    }
+
+    /// Whether a queue has a map or a table: whether packets of this device may change core.
+    fn steers(&self, by_socket: bool) -> bool {
+        let apart = self.rx_apart.iter().map(|(_, settings)| settings);
+        apart.chain([&self.rx]).any(|rx| rx.rps_cpus != 0 || (by_socket && rx.rps_flow_cnt != 0))
+    }
+
+    /// Writes one setting; `None` when there is no such.
+    fn write(&mut self, name: &Name<'_>, value: &str) -> Option<Result<(), String>> {
+        if let Some(line) = DEVICE_TABLE.iter().find(|line| line.word() == name.setting) {
+            if name.queue.is_some() {
+                return None;
+            }
+            let good = (line.write)(self, value, &line.allowed);
+            return Some(good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed)));
+        }
+        let line = RX_QUEUE_TABLE.iter().find(|line| line.word() == name.setting)?;
+        let write = |settings| (line.write)(settings, value, &line.allowed);
+        let good = match name.queue {
+            Some(queue) => write(self.rx_mut(queue)),
+            None => {
+                write(&mut self.rx) && self.rx_apart.iter_mut().all(|(_, settings)| write(settings))
+            }
+        };
+        Some(good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed)))
+    }
+
+    fn read(&self, name: &Name<'_>) -> Option<String> {
+        if let Some(line) = DEVICE_TABLE.iter().find(|line| line.word() == name.setting) {
+            return name.queue.is_none().then(|| (line.read)(self));
+        }
+        let line = RX_QUEUE_TABLE.iter().find(|line| line.word() == name.setting)?;
+        Some((line.read)(name.queue.map_or(&self.rx, |queue| self.rx(queue))))
+    }
+}
+
+/// A name taken apart: `DEVICE[.rx-N].SETTING`. A device's name may have dots.
+struct Name<'a> {
+    device: &'a str,
+    queue: Option<u16>,
+    setting: &'a str,
+}
+
+impl<'a> Name<'a> {
+    fn parse(full: &'a str) -> Option<Self> {
+        let (head, setting) = full.strip_prefix(PREFIX)?.rsplit_once('.')?;
+        let queue = head.rsplit_once('.').and_then(|(device, queue)| {
+            let queue = queue.strip_prefix("rx-")?.parse().ok()?;
+            Some((device, queue))
+        });
+        Some(match queue {
+            Some((device, queue)) => Self { device, queue: Some(queue), setting },
+            None => Self { device: head, queue: None, setting },
+        })
+    }
+}
+
+impl DeviceSysctls {
+    /// The settings of the device with this index.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, index: u32) -> &DeviceSettings {
+        self.devices.get(index as usize).map_or(&self.default, |device| &device.settings)
+    }
+
+    /// `rps_needed`: whether packets of any device may change core; `by_socket` says that there is a table of sockets.
+    pub(crate) fn steers(&self, by_socket: bool) -> bool {
+        self.default.steers(by_socket)
+            || self.devices.iter().any(|device| device.settings.steers(by_socket))
+    }
+
+    /// Sets what `full` names.
+    pub(super) fn set(&mut self, full: &str, value: &str) -> Result<(), SysctlError> {
+        let unknown = || SysctlError::Unknown { name: full.to_owned() };
+        let name = Name::parse(full).ok_or_else(unknown)?;
+        let invalid = |allowed| SysctlError::Invalid {
+            name: full.to_owned(),
+            value: value.to_owned(),
+            allowed,
+        };
+        if name.device == DEFAULT {
+            if name.queue.is_some() {
+                return Err(unknown());
+            }
+            let devices = self.devices.iter_mut().map(|device| &mut device.settings);
+            for settings in devices.chain([&mut self.default]) {
+                settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
+            }
+            return Ok(());
+        }
+        // Tried on a copy: a name that is refused leaves no device behind.
+        let mut settings = self.find(&name).ok_or_else(unknown)?.clone();
+        settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
+        match self.devices.iter_mut().find(|device| device.name == name.device) {
+            Some(device) => device.settings = settings,
+            None => {
+                self.devices.push(Named { name: name.device.to_owned(), queues: None, settings });
+            }
+        }
+        Ok(())
+    }
+
+    /// A value as text.
+    pub(super) fn get(&self, full: &str) -> Result<String, SysctlError> {
+        let unknown = || SysctlError::Unknown { name: full.to_owned() };
+        let name = Name::parse(full).ok_or_else(unknown)?;
+        let settings = match name.device {
+            DEFAULT if name.queue.is_none() => &self.default,
+            DEFAULT => return Err(unknown()),
+            _ => self.find(&name).ok_or_else(unknown)?,
+        };
+        settings.read(&name).ok_or_else(unknown)
+    }
+
+    /// What a device has now; `None` when the host has no such device or queue.
+    fn find(&self, name: &Name<'_>) -> Option<&DeviceSettings> {
+        match self.devices.iter().find(|device| device.name == name.device) {
+            Some(device) => {
+                let known = name.queue.is_none_or(|queue| device.queues.is_none_or(|n| queue < n));
+                known.then_some(&device.settings)
+            }
+            None => (!self.bound && !name.device.is_empty()).then_some(&self.default),
+        }
+    }
+
+    /// Every setting with its value: that of all devices, then those of each device and of queues that were set apart.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        let default = lines(&self.default, PREFIX.to_owned() + DEFAULT);
+        let named = self.devices.iter().flat_map(|device| {
+            let prefix = format!("{PREFIX}{}", device.name);
+            let apart = device.settings.rx_apart.iter().flat_map({
+                let prefix = prefix.clone();
+                move |(queue, settings)| rx_lines(settings, format!("{prefix}.rx-{queue}"))
+            });
+            lines(&device.settings, prefix).chain(apart)
+        });
+        default.chain(named)
+    }
+
+    /// The names for all devices, and what each accepts.
+    pub(super) fn names() -> impl Iterator<Item = (&'static str, String)> {
+        let device =
+            DEVICE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
+        let rx = RX_QUEUE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
+        device.chain(rx)
+    }
+
+    /// The devices of the host, in the order of their indices, with their numbers of queues. From here on no other can be
+    /// named.
+    pub(crate) fn bind<'a>(
+        &mut self,
+        devices: impl Iterator<Item = (&'a str, u16)>,
+    ) -> Result<(), ConfigError> {
+        let refuse = |who: String, why: String| {
+            let name = PREFIX.to_owned() + &who;
+            let error = format!("{name}: {why}");
+            ConfigError::new("sysctl", name, error)
+        };
+        let named = core::mem::take(&mut self.devices);
+        for (name, queues) in devices {
+            let settings = named.iter().find(|device| device.name == name);
+            let settings = settings.map_or(&self.default, |device| &device.settings).clone();
+            if let Some((queue, _)) = settings.rx_apart.iter().find(|(queue, _)| *queue >= queues) {
+                return Err(refuse(
+                    format!("{name}.rx-{queue}"),
+                    format!("{name} has {queues} queues"),
+                ));
+            }
+            self.devices.push(Named { name: name.to_owned(), queues: Some(queues), settings });
+        }
+        self.bound = true;
+        let has = |name: &str| self.devices.iter().any(|device| device.name == name);
+        if let Some(stranger) = named.iter().find(|device| !has(&device.name)) {
+            let names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
+            let allowed = format!("the devices of this host are {}", names.join(" "));
+            return Err(refuse(stranger.name.clone(), allowed));
+        }
+        Ok(())
+    }
+}
+
+fn lines(settings: &DeviceSettings, prefix: String) -> impl Iterator<Item = (String, String)> + '_ {
+    let device = DEVICE_TABLE.iter().map({
+        let prefix = prefix.clone();
+        move |line| (format!("{prefix}.{}", line.word()), (line.read)(settings))
+    });
+    device.chain(rx_lines(&settings.rx, prefix))
+}
+
+fn rx_lines(
+    settings: &RxQueueSettings,
+    prefix: String,
+) -> impl Iterator<Item = (String, String)> + '_ {
+    RX_QUEUE_TABLE
+        .iter()
+        .map(move |line| (format!("{prefix}.{}", line.word()), (line.read)(settings)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Names, who a value is for, and what is refused.
+
+use super::*;
+use crate::sysctl::Sysctls;
+
+fn bound() -> Sysctls {
+    let mut sysctls = Sysctls::default();
+    sysctls.devices.bind([("lo", 1), ("tap0", 2), ("eth0.100", 2)].into_iter()).unwrap();
+    sysctls
+}
+
+#[test]
+fn a_queue_a_device_and_all_devices_can_be_set() {
+    let mut sysctls = bound();
+    sysctls.set("net.quietline.dev.default.rps_cpus", "1").unwrap();
+    sysctls.set("net.quietline.dev.tap0.rps_cpus", "00000000,00000003").unwrap();
+    sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "ff").unwrap();
+    sysctls.set("net/quietline/dev/eth0.100/rx-0/rps_flow_cnt", "1000").unwrap();
+    let cpus = |device, queue| sysctls.devices.of(device).rx(queue).rps_cpus;
+    assert_eq!([cpus(0, 0), cpus(1, 0), cpus(1, 1), cpus(2, 0), cpus(2, 1)], [1, 3, 0xff, 1, 1]);
+    assert_eq!(sysctls.devices.of(2).rx(0).rps_flow_cnt, 1024, "rounded up");
+    assert_eq!(sysctls.devices.of(2).rx(1).rps_flow_cnt, 0);
+    assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-1.rps_cpus").unwrap(), "ff");
+    assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-0.rps_cpus").unwrap(), "3");
+    let all: Vec<_> = sysctls.iter().map(|(name, _)| name.into_owned()).collect();
+    assert!(all.contains(&"net.quietline.dev.tap0.rx-1.rps_cpus".to_owned()));
+    assert!(all.contains(&"net.quietline.dev.default.rps_flow_cnt".to_owned()));
+}
+
+#[test]
+fn what_is_written_last_holds() {
+    let mut sysctls = bound();
+    sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
+    sysctls.set("net.quietline.dev.tap0.rps_cpus", "1").unwrap();
+    assert_eq!(sysctls.devices.of(1).rx(1).rps_cpus, 1);
+    sysctls.set("net.quietline.dev.default.rps_cpus", "0").unwrap();
+    assert_eq!(sysctls.devices.of(1).rx(0).rps_cpus, 0);
+}
+
+#[test]
+fn packets_may_change_core_only_while_something_says_so() {
+    let mut sysctls = bound();
+    assert!(!sysctls.devices.steers(true));
+    sysctls.set("net.quietline.dev.tap0.rx-1.rps_flow_cnt", "64").unwrap();
+    assert_eq!([false, true].map(|by_socket| sysctls.devices.steers(by_socket)), [false, true]);
+    sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
+    assert!(sysctls.devices.steers(false));
+    sysctls.set("net.quietline.dev.tap0.rps_cpus", "0").unwrap();
+    assert!(!sysctls.devices.steers(false));
+}
+
+#[test]
+fn what_does_not_exist_is_refused_and_changes_nothing() {
+    let mut sysctls = bound();
+    let before = sysctls.clone();
+    for name in [
+        "net.quietline.dev.tap1.rps_cpus",
+        "net.quietline.dev.tap0.rx-2.rps_cpus",
+        "net.quietline.dev.default.rx-0.rps_cpus",
+        "net.quietline.dev.tap0.tx-0.rps_cpus",
+        "net.quietline.dev.tap0.nonsense",
+        "net.quietline.dev.rps_cpus",
+        "net.quietline.dev.",
+    ] {
+        let refused = sysctls.set(name, "1");
+        assert!(matches!(refused, Err(SysctlError::Unknown { .. })), "{name}: {refused:?}");
+        assert!(sysctls.get(name).is_err(), "{name}");
+    }
+    for value in ["", "g", "1,1", "123456789", "1,00000000,00000000", "-1", "0x1"] {
+        let refused = sysctls.set("net.quietline.dev.tap0.rps_cpus", value);
+        assert!(matches!(refused, Err(SysctlError::Invalid { .. })), "{value}: {refused:?}");
+    }
+    assert_eq!(sysctls, before);
+}
+
+#[test]
+fn a_device_may_be_named_before_it_is_there_and_must_be_there_then() {
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
+    let mut good = sysctls.clone();
+    good.devices.bind([("lo", 1), ("tap0", 2)].into_iter()).unwrap();
+    assert_eq!(good.devices.of(1).rx(1).rps_cpus, 2);
+    let few_queues = sysctls.clone().devices.bind([("tap0", 1)].into_iter()).unwrap_err();
+    assert_eq!(few_queues.allowed, "net.quietline.dev.tap0.rx-1: tap0 has 1 queues");
+    let stranger = sysctls.devices.bind([("lo", 1), ("wire0", 1)].into_iter()).unwrap_err();
+    assert_eq!(stranger.allowed, "net.quietline.dev.tap0: the devices of this host are lo wire0");
+}
