@@ -221,7 +221,8 @@ impl DeviceSysctls {
     }
 
     /// `rps_needed`: whether packets of any device may change core; `by_socket` says that there is a table of sockets.
-    pub(crate) fn steers(&self, by_socket: bool) -> bool {
+    #[must_use]
+    pub fn steers(&self, by_socket: bool) -> bool {
         self.default.steers(by_socket)
             || self.devices.iter().any(|device| device.settings.steers(by_socket))
     }
