@@ -3,7 +3,7 @@
 //! Above: the builder and the CLI, which set text; the data path, which reads plain fields. Linux:
 //! Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
 //!
-//! Settings of one device or queue have names of their own below `net.quietline.dev` ([`device`]).
+//! Settings of one device or queue have names of their own below `net.quietline.dev`: see [`device`].
 //!
 //! Only settings that some code reads are listed: setting one that has no effect is an error, not a silence. To add one,
 //! add its line to the table. What Linux has as a constant is a setting here by a name below `net.quietline`.

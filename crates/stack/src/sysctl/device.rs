@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Linux keeps these in sysfs; the last word is its. What is written last holds: a device or queue can be set apart after
-//! all of them have been set. Before the host is built any device may be named; [`DeviceSysctls::bind`] then refuses the
+//! all of them have been set. Before the host is built any device may be named; building it then refuses the
 //! names it does not have.
 //!
 //! To add one: its line in the table below, in `device` or in `rx_queue`. The data path reads it as
