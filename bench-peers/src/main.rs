@@ -1,15 +1,24 @@
 //! quietline against smoltcp 0.14, on one machine, in one run, interleaved.
 //!
 //! `memory` joins two hosts of one stack by an in-memory link and asks what a packet costs while more and more sockets
-//! idle. `tap` puts each stack on a tap in a network namespace and moves bytes to and from the kernel.
+//! idle, `rr` what a round trip of one byte costs, `bulk` how close a stream comes to what its copies alone cost, `counts`
+//! how many instructions all that is. `tap` puts each stack on a tap in a network namespace and moves bytes to and from the
+//! kernel; `bound` does so beside a program that has no stack at all.
 //!
 //! Place: outside the product's workspace; nothing depends on it. Not here: tuning of the peer beyond what its documentation
 //! suggests (1 MiB buffers, no delayed ACK, release build).
 #![forbid(unsafe_code)]
 
+mod bound;
+mod bound_tcp;
+mod bulk;
+mod counts;
+mod machine;
 mod memory;
 mod quietline_memory;
 mod report;
+mod rr;
+mod rr_ends;
 mod smoltcp_host;
 mod smoltcp_memory;
 mod smoltcp_tap;
@@ -32,6 +41,20 @@ enum Command {
     Memory(memory::MemoryArgs),
     /// The kernel through a tap: download, upload and one-byte round trips. Needs root.
     Tap(tap::TapArgs),
+    /// 1-byte round trips in memory, beside smoltcp and the kernel's loopback: spinning, on one thread, blocking.
+    Rr(rr::RrArgs),
+    /// One stream in memory beside the bound of its copies and checksums; two flows on two cores.
+    Bulk(bulk::BulkArgs),
+    /// The kernel through a tap with vnet_hdr beside a program that has no stack. Needs root.
+    Bound(bound::BoundArgs),
+    /// Instructions per packet and per round trip, by valgrind.
+    Counts(counts::CountsArgs),
+    /// A fixed amount of work on one thread; `counts` runs it.
+    #[command(hide = true)]
+    Steady(counts::SteadyArgs),
+    /// The program without a stack; `bound` starts it.
+    #[command(hide = true)]
+    BoundServe(bound_tcp::ServeArgs),
     /// One smoltcp server on a tap that exists; `tap` starts it.
     #[command(hide = true)]
     SmoltcpServe(smoltcp_tap::ServeArgs),
@@ -62,6 +85,12 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Memory(args) => memory::run(&args),
         Command::Tap(args) => tap::run(&args),
+        Command::Rr(args) => rr::run(&args),
+        Command::Bulk(args) => bulk::run(&args),
+        Command::Bound(args) => bound::run(&args),
+        Command::Counts(args) => counts::run(&args),
+        Command::Steady(args) => counts::steady(&args),
+        Command::BoundServe(args) => bound_tcp::serve(&args),
         Command::SmoltcpServe(args) => smoltcp_tap::serve(&args),
     };
     match outcome {

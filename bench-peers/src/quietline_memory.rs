@@ -1,15 +1,16 @@
-//! Two quietline hosts joined by a wire on one thread.
+//! Two quietline hosts joined by a wire.
 //!
-//! The same work as `smoltcp_memory`: one thread writes 64 KiB at a time on one host and reads on the other. The idle
+//! The same work as `smoltcp_memory`: a thread writes 64 KiB at a time on one host and reads on the other. The idle
 //! sockets are established connections, each with both ends alive, which is more than a listening socket costs.
 //!
-//! Not here: several threads. smoltcp has one, so this has one.
+//! Not here: threads. smoltcp has one, so a flow has one; `bulk` runs two flows.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
 use crate::smoltcp_memory::{COPY_BYTES, Stream};
@@ -25,54 +26,111 @@ pub struct Setup {
     pub idle_sockets: usize,
 }
 
+impl Setup {
+    fn wire(self, queues: u16) -> WireConfig {
+        WireConfig {
+            mtu: 1500,
+            checksums: self.checksums,
+            tso: self.superframes,
+            queues,
+            ..WireConfig::default()
+        }
+    }
+}
+
+/// Both ends of one connection, driven by one thread.
+#[derive(Debug)]
+pub struct Flow {
+    sender: TcpStream,
+    receiver: TcpStream,
+    stacks: [Stack; 2],
+}
+
 /// Two hosts, the stream between them, and the connections that idle.
 #[derive(Debug)]
 pub struct Pair {
-    sender: TcpStream,
-    receiver: TcpStream,
+    flow: Flow,
     _idle: Vec<(TcpStream, TcpStream)>,
-    _stacks: [Stack; 2],
-    block: Vec<u8>,
 }
 
 impl Pair {
     /// Connects the two hosts, the idle sockets first.
     pub fn connect(setup: Setup) -> Result<Self> {
-        let config = WireConfig {
-            mtu: 1500,
-            checksums: setup.checksums,
-            tso: setup.superframes,
-            ..WireConfig::default()
-        };
-        let (left, right) = Wire::pair(&config).context("making the wire")?;
-        let client = host(left, "10.0.0.2/24")?;
-        let server = host(right, "10.0.0.1/24")?;
+        let [client, server] = hosts(setup, 1)?;
         let listener = TcpListener::bind(&server, "10.0.0.1:5000".parse()?)?;
         let address = listener.local_addr()?;
         let idle: Result<Vec<_>> =
             (0..setup.idle_sockets).map(|_| open(&client, &listener, address)).collect();
         let idle = idle.context("opening the idle connections")?;
         let (sender, receiver) = open(&client, &listener, address)?;
-        sender.set_nonblocking(true)?;
-        receiver.set_nonblocking(true)?;
-        Ok(Self {
-            sender,
-            receiver,
-            _idle: idle,
-            _stacks: [client, server],
-            block: vec![0x5a; COPY_BYTES],
-        })
+        Ok(Self { flow: Flow::new(sender, receiver, [client, server])?, _idle: idle })
     }
 
     /// Streams for this long.
     pub fn stream(&mut self, time: Duration) -> Result<Stream> {
+        self.flow.stream(time)
+    }
+
+    /// Streams so many bytes.
+    pub fn stream_bytes(&self, bytes: u64) -> Result<()> {
+        let (mut block, mut moved) = (vec![0x5a; COPY_BYTES], 0);
+        while moved < bytes {
+            moved += self.flow.turn(&mut block)?;
+        }
+        Ok(())
+    }
+}
+
+/// Two connections of the same two hosts with two cores each, which have nothing in common: one per core.
+pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
+    let [client, server] = hosts(setup, 2)?;
+    let address: SocketAddr = "10.0.0.1:5000".parse()?;
+    let listen = |core| {
+        let options = TcpListener::options().reuse_port(true).incoming_core(core);
+        options.listen(&server, address)
+    };
+    let listeners = [listen(0)?, listen(1)?];
+    for listener in &listeners {
+        listener.set_nonblocking(true)?;
+    }
+    let (mut senders, mut flows) = (Vec::new(), [None, None]);
+    // The hash of its ports chooses the core of a connection.
+    for _ in 0..64 {
+        senders.push(TcpStream::connect(&client, address)?);
+        for (listener, flow) in listeners.iter().zip(&mut flows) {
+            if let Ok((receiver, peer)) = listener.accept() {
+                let index = senders
+                    .iter()
+                    .position(|sender| sender.local_addr().is_ok_and(|local| local == peer));
+                let sender = senders.swap_remove(index.context("an accepted stranger")?);
+                *flow = Some(Flow::new(sender, receiver, [client.clone(), server.clone()])?);
+            }
+        }
+        if let [Some(_), Some(_)] = flows {
+            let [Some(first), Some(second)] = flows else { unreachable!("just seen") };
+            return Ok([first, second]);
+        }
+    }
+    bail!("64 connections, and none on the other core")
+}
+
+impl Flow {
+    fn new(sender: TcpStream, receiver: TcpStream, stacks: [Stack; 2]) -> Result<Self> {
+        sender.set_nonblocking(true)?;
+        receiver.set_nonblocking(true)?;
+        Ok(Self { sender, receiver, stacks })
+    }
+
+    /// Streams for this long.
+    pub fn stream(&self, time: Duration) -> Result<Stream> {
+        let mut block = vec![0x5a; COPY_BYTES];
         let (start, mut bytes) = (Instant::now(), 0);
         while start.elapsed() < time {
             for _ in 0..16 {
-                bytes += self.turn()?;
+                bytes += self.turn(&mut block)?;
             }
             // Timers only: the work itself runs inside the calls.
-            for stack in &self._stacks {
+            for stack in &self.stacks {
                 let _next = stack.poll();
             }
         }
@@ -80,10 +138,10 @@ impl Pair {
     }
 
     /// Writes what fits, reads what came.
-    fn turn(&mut self) -> Result<u64> {
+    fn turn(&self, block: &mut [u8]) -> Result<u64> {
         loop {
-            match self.sender.write(&self.block) {
-                Ok(taken) if taken == self.block.len() => {}
+            match (&self.sender).write(block) {
+                Ok(taken) if taken == block.len() => {}
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error).context("writing"),
@@ -91,7 +149,7 @@ impl Pair {
         }
         let mut bytes = 0;
         loop {
-            match self.receiver.read(&mut self.block) {
+            match (&self.receiver).read(block) {
                 Ok(taken) => bytes += taken as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(bytes),
                 Err(error) => return Err(error).context("reading"),
@@ -100,13 +158,20 @@ impl Pair {
     }
 }
 
-fn host(device: std::sync::Arc<Wire>, address: &str) -> Result<Stack> {
-    // As much buffer as the smoltcp side has, and nobody but this thread runs the stack.
+/// Client and server.
+fn hosts(setup: Setup, cores: u16) -> Result<[Stack; 2]> {
+    let (left, right) = Wire::pair(&setup.wire(cores)).context("making the wire")?;
+    Ok([host(left, "10.0.0.2/24", cores)?, host(right, "10.0.0.1/24", cores)?])
+}
+
+fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
+    // As much buffer as the smoltcp side has, and nobody but the threads that stream runs the stack.
     let stack = Stack::builder()
         .device(device)
         .address(address.parse()?)
         .sysctl("net.ipv4.tcp_rmem", "4096 1048576 6291456")
         .sysctl("net.ipv4.tcp_wmem", "4096 1048576 4194304")
+        .cores(cores)
         .manual();
     stack.build().context("building a stack")
 }

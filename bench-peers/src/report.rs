@@ -85,7 +85,7 @@ fn to_json(workload: &Workload) -> Value {
 
 fn to_table(title: &str, workloads: &[Workload]) -> String {
     let mut text = format!("{title}\n");
-    let widths = "workload                        arm                    median      least       most  cores  ×first";
+    let widths = "workload                                     arm                          median      least       most  cores  ×first";
     // Writing to a string cannot fail.
     let _ok = writeln!(text, "{widths}");
     for workload in workloads {
@@ -102,7 +102,7 @@ fn to_table(title: &str, workloads: &[Workload]) -> String {
             let name = format!("{} [{}]", workload.name, workload.unit);
             let _ok = writeln!(
                 text,
-                "{name:<32}{:<20}{value:>9.2}  {least:>9.2}  {most:>9.2}  {cores:>5}  {ratio:>6.2}",
+                "{name:<44} {:<25}{value:>9.2}  {least:>9.2}  {most:>9.2}  {cores:>5}  {ratio:>6.2}",
                 arm.name
             );
         }

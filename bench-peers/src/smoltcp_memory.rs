@@ -173,6 +173,14 @@ impl Pair {
         Stream { bytes: self.received - before, took: start.elapsed() }
     }
 
+    /// Streams so many bytes.
+    pub fn stream_bytes(&mut self, bytes: u64) {
+        let end = self.received + bytes;
+        while self.received < end {
+            self.turn();
+        }
+    }
+
     /// The client writes what fits and both hosts poll; the server reads what came.
     fn turn(&mut self) {
         let (host, end, handle) = &mut self.client;

@@ -19,10 +19,14 @@ use crate::RunArgs;
 use crate::memory::gigabits;
 use crate::report::{self, Arm, Workload, median};
 
-const KERNEL_NET: &str = "10.77.0.1/24";
-const TAP: &str = "ql0";
-const PORT: u16 = 5001;
-const LIMIT: Duration = Duration::from_secs(120);
+/// The kernel's end of the tap.
+pub const KERNEL_NET: &str = "10.77.0.1/24";
+/// Name of the tap.
+pub const TAP: &str = "ql0";
+/// Port of every server.
+pub const PORT: u16 = 5001;
+/// How long anything may take.
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Arguments of `tap`.
 #[derive(Debug, Args)]
@@ -191,13 +195,7 @@ impl Bench {
         };
         command.args(["--port", &PORT.to_string()]);
         let mut server = Running::start(&mut command)?;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !server.stderr_so_far().contains("listening") {
-            if server.has_ended()? || Instant::now() > deadline {
-                bail!("{} did not start: {}", stack.name(), server.stderr_so_far());
-            }
-            sleep(Duration::from_millis(5));
-        }
+        wait_until_listening(&mut server, stack.name())?;
         Ok(server)
     }
 
@@ -227,8 +225,20 @@ impl Bench {
     }
 }
 
+/// Waits until a server has said that it listens.
+pub fn wait_until_listening(server: &mut Running, name: &str) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !server.stderr_so_far().contains("listening") {
+        if server.has_ended()? || Instant::now() > deadline {
+            bail!("{name} did not start: {}", server.stderr_so_far());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 /// Sends so many bytes and waits until the server has taken them all and closed.
-fn upload(address: SocketAddr, bytes: u64) -> Result<f64> {
+pub fn upload(address: SocketAddr, bytes: u64) -> Result<f64> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_write_timeout(Some(LIMIT))?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -263,7 +273,7 @@ fn round_trips(address: SocketAddr, count: usize) -> Result<f64> {
 }
 
 /// User and system time of a process so far.
-fn cpu_seconds(process: u32) -> Result<f64> {
+pub fn cpu_seconds(process: u32) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The command name, in brackets, may hold spaces; utime and stime are the 12th and 13th fields after it.
     let fields = text.rsplit(')').next().context("a stat line")?;

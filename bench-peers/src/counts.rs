@@ -1,0 +1,155 @@
+//! Instructions per packet and per round trip, counted by valgrind: figures that a busy machine does not change.
+//!
+//! `steady` does a fixed amount of work on one thread; `counts` runs it under callgrind twice, the second time with twice
+//! the work, so that the difference is the work alone. Valgrind has no AVX-512, so checksums and copies are those of AVX2.
+//!
+//! Not here: time. An instruction that waits for memory counts as one that does not.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::report::{self, Arm, Workload};
+use crate::rr::Mode;
+use crate::rr_ends::{self, Ends};
+use crate::smoltcp_memory;
+use crate::{quietline_memory, smoltcp_memory::Setup};
+
+/// Valgrind counts every byte of `rep movsb` as an instruction: copies by vectors at every length.
+const COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=100000000:\
+    glibc.cpu.x86_rep_stosb_threshold=100000000:glibc.cpu.x86_non_temporal_threshold=100000000";
+
+/// Arguments of `counts`.
+#[derive(Debug, Args)]
+pub struct CountsArgs {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Only this work.
+    #[arg(long, value_enum)]
+    work: Option<Work>,
+}
+
+/// Arguments of the hidden command `steady`.
+#[derive(Debug, Args)]
+pub struct SteadyArgs {
+    #[arg(value_enum)]
+    stack: Stack,
+    #[arg(value_enum)]
+    work: Work,
+    /// How many units of it.
+    #[arg(long, value_name = "N")]
+    count: u64,
+}
+
+/// Who works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stack {
+    /// The peer.
+    Smoltcp,
+    /// Ours.
+    Quietline,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Work {
+    /// 1-byte round trips.
+    Rr,
+    /// Segments of 1448 bytes of payload, both ends and the acknowledgements.
+    Segments,
+    /// As `segments`, with checksums.
+    Checksums,
+    /// 64 KB of payload by superframes.
+    Superframes,
+}
+
+impl Work {
+    /// Name and units of the shorter of the two runs.
+    fn describe(self) -> (&'static str, u64) {
+        match self {
+            Self::Rr => ("1-byte round trip", 2_000),
+            Self::Segments => ("1448 bytes, MTU 1500", 10_000),
+            Self::Checksums => ("1448 bytes, MTU 1500, checksums", 10_000),
+            Self::Superframes => ("64 KB by superframes", 2_000),
+        }
+    }
+}
+
+/// Runs the bench.
+pub fn run(args: &CountsArgs) -> Result<()> {
+    let works = [Work::Rr, Work::Segments, Work::Checksums, Work::Superframes];
+    let mut workloads = Vec::new();
+    for work in works.into_iter().filter(|work| args.work.is_none_or(|only| only == *work)) {
+        let (name, count) = work.describe();
+        let mut arms = Vec::new();
+        for (stack, arm) in [(Stack::Smoltcp, "smoltcp"), (Stack::Quietline, "quietline")] {
+            if (stack, work) == (Stack::Smoltcp, Work::Superframes) {
+                // Its segmentation offload wants a device that cuts, and this link has none.
+                continue;
+            }
+            let once = instructions(stack, work, count)?;
+            let twice = instructions(stack, work, 2 * count)?;
+            let each = twice.saturating_sub(once) as f64 / count as f64;
+            arms.push(Arm { samples: vec![each], ..Arm::new(arm) });
+        }
+        let unit = "instr.";
+        workloads.push(Workload { name: name.to_owned(), unit, lower_is_better: true, arms });
+    }
+    report::print("instructions, both ends", &workloads, args.json);
+    Ok(())
+}
+
+/// Instructions of one run of `steady`.
+fn instructions(stack: Stack, work: Work, count: u64) -> Result<u64> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.arg(std::env::current_exe()?).arg("steady");
+    for word in [stack.to_possible_value(), work.to_possible_value()] {
+        command.arg(word.context("a hidden word")?.get_name());
+    }
+    command.arg(format!("--count={count}"));
+    let output = command
+        .env("GLIBC_TUNABLES", COPIES)
+        .output()
+        .context("running valgrind, which this needs")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "valgrind: {}\n{said}", output.status);
+    let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+    let (_, number) = collected.with_context(|| format!("valgrind counted nothing:\n{said}"))?;
+    number.trim().parse().with_context(|| format!("not a count: {number}"))
+}
+
+/// The work itself.
+pub fn steady(args: &SteadyArgs) -> Result<()> {
+    let bytes = args.count * if args.work == Work::Superframes { 64 << 10 } else { 1448 };
+    let checksums = args.work == Work::Checksums;
+    match (args.stack, args.work) {
+        (Stack::Smoltcp, Work::Rr) => round_trips(rr_ends::smoltcp(Mode::OneThread)?, args.count),
+        (Stack::Quietline, Work::Rr) => {
+            round_trips(rr_ends::quietline(Mode::OneThread)?, args.count)
+        }
+        (Stack::Smoltcp, _) => {
+            let setup = Setup { mtu: 1500, checksums, idle_sockets: 0 };
+            smoltcp_memory::Pair::connect(setup)?.stream_bytes(bytes);
+            Ok(())
+        }
+        (Stack::Quietline, _) => {
+            let superframes = args.work == Work::Superframes;
+            let setup = quietline_memory::Setup { checksums, superframes, idle_sockets: 0 };
+            quietline_memory::Pair::connect(setup)?.stream_bytes(bytes)
+        }
+    }
+}
+
+fn round_trips(ends: Ends, count: u64) -> Result<()> {
+    let Ends { mut client, mut server } = ends;
+    for _ in 0..count {
+        client.send()?;
+        server.receive()?;
+        server.send()?;
+        client.receive()?;
+    }
+    Ok(())
+}
