@@ -56,5 +56,5 @@ pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
 }
 
 fn new_cx() -> Box<Cx> {
-    Box::new(Cx::new(memory(), seed()))
+    Box::new(Cx::new(memory(), seed()).with_clock(now))
 }

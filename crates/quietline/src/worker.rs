@@ -4,8 +4,9 @@
 //! timer. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
 //! ksoftirqd, threaded NAPI.
 //!
-//! While an application thread runs the core in its stead, the descriptors may stay readable; the worker then waits
-//! for that thread to let go instead of spinning on them.
+//! A readable descriptor is what an interrupt is in Linux: it schedules its queue, and of the queues with a descriptor the
+//! turn polls only those. While an application thread runs the core in the worker's stead it polls them all, and they may
+//! stay readable; the worker then waits for that thread to let go instead of spinning on them.
 
 use std::{
     io,
@@ -24,7 +25,8 @@ use rustix::{
 };
 use stack::{
     Cx,
-    core::{Core, CoreRun, Kick},
+    core::{Core, CoreRun, Kick, NapiId},
+    device::QueueId,
     host::Host,
 };
 
@@ -75,7 +77,7 @@ pub(crate) fn start(
         let worker = Worker {
             host: Arc::clone(host),
             core: Arc::clone(core),
-            queues: queues_of(index, host.cores().len(), attachments),
+            queues: queues_of(core, index, host.cores().len(), attachments),
             kick,
             stop: Arc::clone(stop),
         };
@@ -85,34 +87,51 @@ pub(crate) fn start(
     Ok(threads)
 }
 
-/// The device queues that core `index` of `cores` polls: the same spreading as the host's.
-fn queues_of(index: usize, cores: usize, attachments: &[Attachment]) -> Vec<(Attachment, u16)> {
-    attachments
-        .iter()
-        .filter(|attachment| attachment.fds.is_some())
-        .flat_map(|attachment| {
+/// The queues of core `index` of `cores` that have a descriptor: the same spreading as the host's.
+fn queues_of(core: &Core, index: usize, cores: usize, attachments: &[Attachment]) -> Vec<Watched> {
+    // The host's device 0 is loopback.
+    (1..)
+        .zip(attachments)
+        .filter(|(_, attachment)| attachment.fds.is_some())
+        .flat_map(|(device, attachment)| {
             (0..attachment.device.caps().queues)
                 .filter(move |queue| usize::from(*queue) % cores == index)
-                .map(|queue| (attachment.clone(), queue))
+                .filter_map(move |queue| {
+                    let napi = core.napi_of(device, QueueId(queue))?;
+                    Some(Watched { attachment: attachment.clone(), queue, napi })
+                })
         })
         .collect()
+}
+
+/// A queue with its descriptor.
+struct Watched {
+    attachment: Attachment,
+    queue: u16,
+    napi: NapiId,
 }
 
 struct Worker {
     host: Arc<Host>,
     core: Arc<Core>,
-    queues: Vec<(Attachment, u16)>,
+    queues: Vec<Watched>,
     kick: Arc<Eventfd>,
     stop: Arc<Stop>,
 }
 
 impl Worker {
     fn run(&self) {
-        let mut cx = Cx::new(clock::memory(), clock::seed());
+        let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
+        // Whether the descriptors were watched until now: then those that say nothing have nothing.
+        let mut watched = false;
         while !self.stop.is_requested() {
             cx.stay_online();
             cx.now = clock::now();
-            let run = self.core.try_run(&self.host, &mut cx);
+            let run = if watched {
+                self.core.run_interrupted(&self.host, &mut cx)
+            } else {
+                self.core.try_run(&self.host, &mut cx)
+            };
             cx.do_softirq();
             if run == CoreRun::Pending {
                 continue;
@@ -120,7 +139,7 @@ impl Worker {
             cx.go_offline();
             let ran = run == CoreRun::Idle;
             // Without queues of the operating system only timers are the worker's, and they can wait a little.
-            self.sleep(&cx, ran || self.queues.is_empty(), ran);
+            watched = self.sleep(&cx, ran || self.queues.is_empty(), ran);
         }
         // Once more: the core may have been handed over just before the host went down.
         let _ = self.core.try_run(&self.host, &mut cx);
@@ -129,36 +148,44 @@ impl Worker {
     }
 
     /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false), until that thread
-    /// stops, and never less than a moment: it also runs the timers that are due.
-    fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool) {
+    /// stops, and never less than a moment: it also runs the timers that are due. True if the descriptors were watched.
+    fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool) -> bool {
         /// Shortest sleep of a worker whose core is run by another thread.
         const BUSY_SLEEP_MIN: Duration = Duration::from_millis(1);
         let deadline = self.core.prepare_sleep(cx.now, !watch_queues);
         let timeout = deadline.map(|deadline| until(clock::now(), deadline));
         let timeout = if ran { timeout } else { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) };
-        if timeout != Some(Duration::ZERO) {
+        let waits = timeout != Some(Duration::ZERO);
+        if waits {
             self.wait(watch_queues, timeout);
         }
         self.core.finish_sleep();
         let mut count = [0; 8];
         let _ = read(&self.kick.0, &mut count[..]);
+        waits && watch_queues
     }
 
     fn wait(&self, watch_queues: bool, timeout: Option<Duration>) {
         let mut fds = Vec::with_capacity(1 + self.queues.len());
         fds.push(Poll::from_borrowed_fd(self.kick.0.as_fd(), PollFlags::IN));
-        if watch_queues {
-            for (attachment, queue) in &self.queues {
-                if let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) {
-                    fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
-                }
+        let watched = if watch_queues { &self.queues[..] } else { &[] };
+        let mut napis = Vec::with_capacity(watched.len());
+        for Watched { attachment, queue, napi } in watched {
+            if let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) {
+                fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
+                napis.push(*napi);
             }
         }
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        // An interrupted or refused poll costs one more look at the core.
-        let _ = poll(&mut fds, timeout.as_ref());
+        // A poll that was interrupted or refused has seen nothing: all of them are looked at.
+        let polled = poll(&mut fds, timeout.as_ref());
+        for (fd, napi) in fds[1..].iter().zip(napis) {
+            if polled.is_err() || !fd.revents().is_empty() {
+                self.core.interrupt(napi);
+            }
+        }
     }
 }

@@ -4,8 +4,9 @@
 //! simulator. `turn` is the one code path for all of them, `napi` what a core keeps per device queue. Here: who owns
 //! the core, its timers, and how its worker sleeps. Linux: `softnet_data`, ksoftirqd.
 //!
-//! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`): a doorbell that finds the core owned
-//! leaves MISSED behind, and the owner runs once more before it lets go. So no frame waits for a second doorbell.
+//! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`), and beside them a bit for each queue that has
+//! something: a doorbell that finds the core owned leaves MISSED and its queue's bit behind, and the owner runs once more
+//! before it lets go. So no frame waits for a second doorbell, and no queue is polled that nothing was heard of.
 //!
 //! ```text
 //!   doorbell ──schedule()──► was idle?  yes: the caller owns it, raised in its Cx, run by Cx::do_softirq
@@ -22,12 +23,12 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::{CoreGuard, CoreLock};
+use sync::{CoreGuard, CoreLock, QUEUES_MAX};
 
 use crate::{
     counters::{Counter, Snapshot},
     cx::Cx,
-    device::{Device, QueueId},
+    device::{Device, QueueId, RxSignal},
     host::Host,
     neighbour_table::NeighborEntry,
     socket::{Flow, RequestSocket, TcpSocket, TimeWaitSocket},
@@ -41,9 +42,9 @@ use turn::turn;
 mod napi;
 mod turn;
 
-/// Turns of a core before its runner does something else: with [`WEIGHT`] frames each, a few milliseconds at most.
-/// Linux's softirqs give up after ten rounds or 2 ms.
-const TURNS_MAX: usize = 64;
+/// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
+/// each, a few milliseconds.
+const TURNS_MAX: usize = 10;
 
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
@@ -51,6 +52,26 @@ const YIELD_MAX: Duration = Duration::from_millis(1);
 /// Index of a core of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreId(pub u16);
+
+/// One of the queues that a core polls: NAPI's instance, by its place among those of its core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NapiId(u8);
+
+impl NapiId {
+    /// Its bit in the lock of its core.
+    const fn bit(self) -> u64 {
+        1 << self.0
+    }
+}
+
+/// Which queues a turn looks at besides those that nobody announces arrivals of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// Those that are scheduled: the descriptors are watched by the worker.
+    Scheduled,
+    /// Also those with a descriptor: nobody else looks at them now.
+    All,
+}
 
 /// What a turn leaves behind: NAPI's answer from a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +113,13 @@ pub trait Kick: Send + Sync {
 /// What only the owner of the core touches.
 #[derive(Debug, Default)]
 pub(crate) struct CoreState {
-    /// The poll list: every queue of this core, whether it has something or not.
+    /// Every queue of this core; a queue's place is its bit in the lock.
     napis: Vec<Napi>,
-    /// Round robin: the queue that the next turn polls first.
+    /// The queues that nobody announces arrivals of: every turn polls them.
+    unannounced: u64,
+    /// The queues whose arrivals the worker hears of, through a descriptor.
+    descriptors: u64,
+    /// Round robin: the queue that the next turn polls first, if it is scheduled.
     next_napi: usize,
     due: Vec<TimerEntry>,
     /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
@@ -106,6 +131,8 @@ pub struct Core {
     id: CoreId,
     host: Weak<Host>,
     lock: CoreLock<CoreState>,
+    /// Device and queue of each queue polled here.
+    places: Mutex<Vec<(u32, QueueId)>>,
     timers: Mutex<TimerWheel<TimerEntry>>,
     /// Earliest timer in nanoseconds, `u64::MAX` when none: lets a turn skip the lock. Written under it.
     next_timer_ns: AtomicU64,
@@ -131,6 +158,7 @@ impl Core {
             id,
             host,
             lock: CoreLock::new(CoreState::default()),
+            places: Mutex::default(),
             timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
             next_timer_ns: AtomicU64::new(u64::MAX),
             sleep_until_ns: AtomicU64::new(0),
@@ -147,11 +175,27 @@ impl Core {
         self.id
     }
 
-    /// Adds a device queue to the poll list. Only while the host is being built.
-    pub(crate) fn add_queue(&self, device: Arc<dyn Device>, index: u32, queue: QueueId) {
+    /// Adds a device queue to those this core polls; `None` when it has [`QUEUES_MAX`]. Only while the host is being built.
+    pub(crate) fn add_queue(
+        &self,
+        device: Arc<dyn Device>,
+        index: u32,
+        queue: QueueId,
+    ) -> Option<NapiId> {
         let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
+        let id = guard.napis.len();
+        if id == QUEUES_MAX {
+            return None;
+        }
+        match device.rx_signal(queue) {
+            RxSignal::Doorbell => {}
+            RxSignal::Descriptor => guard.descriptors |= 1 << id,
+            RxSignal::None => guard.unannounced |= 1 << id,
+        }
         guard.napis.push(Napi::new(device, index, queue));
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
+        Some(NapiId(u8::try_from(id).expect("at most 61")))
     }
 
     /// Forgets the device queues: the host is gone. Whoever may still own the core for a moment has found that out and
@@ -171,11 +215,25 @@ impl Core {
         let _ = self.kick.set(kick);
     }
 
-    /// A frame arrived: the caller's context runs this core unless somebody runs it already.
-    pub fn schedule(this: &Arc<Self>, cx: &mut Cx) {
-        if this.lock.schedule() {
+    /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
+    pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
+        if this.lock.schedule(napi.bit()) {
             cx.raise(Arc::clone(this));
         }
+    }
+
+    /// The place of a device's queue among those of this core. For whoever watches descriptors, once.
+    #[must_use]
+    pub fn napi_of(&self, device: u32, queue: QueueId) -> Option<NapiId> {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = places.iter().position(|place| *place == (device, queue))?;
+        u8::try_from(place).ok().map(NapiId)
+    }
+
+    /// The descriptor of a queue says that frames have arrived: the next turn polls it, whoever runs it. The caller goes on
+    /// with [`run_interrupted`](Self::run_interrupted). Linux: a device's interrupt handler.
+    pub fn interrupt(&self, napi: NapiId) {
+        self.lock.mark(napi.bit());
     }
 
     /// Runs a core that `schedule` has given to this context.
@@ -194,8 +252,18 @@ impl Core {
 
     /// Runs turns until every queue is empty, if nobody else runs the core, but not for ever.
     pub fn try_run(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+        self.run(host, cx, Scope::All)
+    }
+
+    /// As [`try_run`](Self::try_run), for whoever watches the descriptors: of the queues that have one, only those that
+    /// [`interrupt`](Self::interrupt) has named are polled.
+    pub fn run_interrupted(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+        self.run(host, cx, Scope::Scheduled)
+    }
+
+    fn run(&self, host: &Host, cx: &mut Cx, scope: Scope) -> CoreRun {
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
-        match self.run_turns(host, guard, cx) {
+        match self.run_turns(host, guard, cx, scope) {
             Some(_) => CoreRun::Pending,
             None => CoreRun::Idle,
         }
@@ -212,7 +280,7 @@ impl Core {
     ) -> bool {
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
         loop {
-            let _ = turn(host, self, &mut guard, cx);
+            let _ = turn(host, self, &mut guard, cx, Scope::All);
             cx.do_softirq();
             if done(cx) {
                 break;
@@ -237,14 +305,15 @@ impl Core {
 
     /// For a thread that came for something else: if work keeps coming in, the worker takes over.
     fn run_for_another(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
-        let Some(guard) = self.run_turns(host, guard, cx) else { return };
+        let scope = Scope::Scheduled;
+        let Some(guard) = self.run_turns(host, guard, cx, scope) else { return };
         guard.reschedule();
         if self.hand_to_worker(cx) {
             return;
         }
         let mut owned = self.lock.claim();
         while let Some(guard) = owned {
-            owned = self.run_turns(host, guard, cx);
+            owned = self.run_turns(host, guard, cx, scope);
         }
     }
 
@@ -255,9 +324,10 @@ impl Core {
         host: &Host,
         mut guard: CoreGuard<'a, CoreState>,
         cx: &mut Cx,
+        scope: Scope,
     ) -> Option<CoreGuard<'a, CoreState>> {
         for _ in 0..TURNS_MAX {
-            if turn(host, self, &mut guard, cx) == PollReport::Pending {
+            if turn(host, self, &mut guard, cx, scope) == PollReport::Pending {
                 continue;
             }
             match guard.release() {

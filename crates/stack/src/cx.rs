@@ -4,7 +4,8 @@
 //! own, a [`Cx`] belongs to the thread that runs: the time it read, its packet memory, its place in the RCU domain,
 //! the counter page it writes, and the cores it must run before it returns to the application.
 //!
-//! Not here: any clock. `now` is set by whoever enters the stack, once per call or turn.
+//! Not here: any clock. `now` is set by whoever enters the stack, once per call or turn. The time limit of a turn needs
+//! more: its owner may give a context a function that tells the time.
 
 use std::{collections::VecDeque, rc::Rc, sync::Arc};
 
@@ -49,6 +50,8 @@ impl Memory {
 pub struct Cx {
     /// The time, as read when this context entered the stack.
     pub now: Instant,
+    /// How `now` is read again in the middle of a turn. None: time stands still until the caller moves it.
+    clock: Option<fn() -> Instant>,
     /// Packet memory of this context.
     pub pool: Pool,
     /// Chance, seeded by whoever made the context.
@@ -122,6 +125,7 @@ impl Cx {
         let mut rng = tcp::Rng::new(seed);
         Self {
             now: Instant::ZERO,
+            clock: None,
             pool: memory.packets.pool(),
             ip_id: rng.next_u32(),
             rng,
@@ -131,6 +135,20 @@ impl Cx {
             views: vec![HostView::nowhere()],
             current: 0,
         }
+    }
+
+    /// With a clock for the one thing that cannot wait for the end of a turn: the turn's own time limit.
+    #[must_use]
+    pub fn with_clock(self, clock: fn() -> Instant) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    /// The present time: later than `now` was, if this context has a clock.
+    pub(crate) fn read_clock(&mut self) -> Instant {
+        if let Some(clock) = self.clock {
+            self.now = self.now.max(clock());
+        }
+        self.now
     }
 
     /// The RCU reader of this context. Cloned so that a read section does not borrow the context.

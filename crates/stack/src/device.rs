@@ -11,7 +11,11 @@ use std::sync::Arc;
 
 use pkt::{Batch, Instant, PacketList};
 
-use crate::{core::Core, cx::Cx, link::ethernet::MacAddr};
+use crate::{
+    core::{Core, NapiId},
+    cx::Cx,
+    link::ethernet::MacAddr,
+};
 
 pub mod loopback;
 pub mod wire;
@@ -47,6 +51,18 @@ impl LinkType {
             Self::Ip => 0,
         }
     }
+}
+
+/// How the core that polls a queue hears that frames have arrived: what a device's interrupt is in Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxSignal {
+    /// Every frame that can be received has rung the [`Doorbell`] before. The queue is polled only then.
+    Doorbell,
+    /// A descriptor becomes readable, which the core's worker watches. Whoever runs the core while the worker does not
+    /// watch polls the queue in every turn.
+    Descriptor,
+    /// It does not, or not always: every turn polls the queue.
+    None,
 }
 
 /// Everything the stack may ask of a device, fixed when it is created.
@@ -95,6 +111,11 @@ pub trait Device: Send + Sync + Debug {
         None
     }
 
+    /// How the core of `queue` hears of arrivals.
+    fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+        RxSignal::None
+    }
+
     /// Tells an in-process device which core to wake when a frame arrives on `queue`.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
 }
@@ -103,18 +124,19 @@ pub trait Device: Send + Sync + Debug {
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     core: Arc<Core>,
+    napi: NapiId,
 }
 
 impl Doorbell {
-    /// A doorbell of `core`.
+    /// The doorbell of one queue of `core`.
     #[must_use]
-    pub const fn new(core: Arc<Core>) -> Self {
-        Self { core }
+    pub const fn new(core: Arc<Core>, napi: NapiId) -> Self {
+        Self { core, napi }
     }
 
     /// A frame is ready now: the core runs on the caller's context unless somebody runs it already.
     pub fn ring(&self, cx: &mut Cx) {
-        Core::schedule(&self.core, cx);
+        Core::schedule(&self.core, self.napi, cx);
     }
 
     /// A frame becomes ready at `at`: a worker that sleeps past that moment is woken early.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::epoch::Section;
+use sync::{QUEUES_MAX, epoch::Section};
 use tcp::{
     ChallengeBudget, FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector,
     SocketOptions, SynCookies,
@@ -146,19 +146,24 @@ impl Host {
             devices,
             sysctls: LiveSysctls::new(config.sysctls),
         });
-        host.attach_devices();
+        host.attach_devices()?;
         Ok(host)
     }
 
     /// Spreads the queues of every device over the cores.
-    fn attach_devices(&self) {
+    fn attach_devices(&self) -> Result<(), ConfigError> {
         for (index, device) in (0u32..).zip(&self.devices) {
             for queue in 0..device.caps().queues {
                 let core = &self.cores[usize::from(queue) % self.cores.len()];
-                core.add_queue(Arc::clone(device), index, QueueId(queue));
-                device.attach(QueueId(queue), Doorbell::new(Arc::clone(core)));
+                let queue = QueueId(queue);
+                let napi = core.add_queue(Arc::clone(device), index, queue).ok_or_else(|| {
+                    let limit = format!("at most {QUEUES_MAX} for each core, with loopback's");
+                    ConfigError::new("queues", device.caps().queues, limit)
+                })?;
+                device.attach(queue, Doorbell::new(Arc::clone(core), napi));
             }
         }
+        Ok(())
     }
 
     /// Runs every core until none has work, as the caller's thread: the sans-IO mode and the simulator. Returns when

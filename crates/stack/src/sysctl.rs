@@ -19,6 +19,7 @@ use tcp::TcpConfig;
 
 use pkt::DomainConfig;
 
+use crate::core::WEIGHT;
 use crate::neighbour::NeighborConfig;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
@@ -159,7 +160,7 @@ sysctls! {
         /// How long, in microseconds, a thread that waits polls its core before it sleeps. Differs from Linux, where it is
         /// 0: a wake costs about 7 µs between its two ends here, and 50 is what Linux recommends where latency counts.
         busy_read: u32 = 50, Number 0..=1_000_000, "net.core.busy_read";
-        /// Packets that one turn of a core takes from its devices.
+        /// Packets that one turn of a core takes from its devices, to within a poll.
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
         /// Packets that may wait for a core on their way from another, and in one queue of loopback.
         netdev_max_backlog: u32 = 1000, Number 0..=INT_MAX, "net.core.netdev_max_backlog";
@@ -170,6 +171,11 @@ sysctls! {
         /// Slots of the table that says where applications read their flows (RFS), rounded up to a power of two. 0: there is
         /// none.
         rps_sock_flow_entries: u32 = 0, RoundedUp 0..=1 << 24, "net.core.rps_sock_flow_entries";
+        /// How long one turn may poll its devices: two ticks of a kernel with 1000 a second.
+        netdev_budget_usecs: Duration = Duration::from_micros(2000), Micros 0..=INT_MAX, "net.core.netdev_budget_usecs";
+        /// Packets that one poll of one queue takes. Differs from Linux, where a device's weight is the constant 64 and this
+        /// is the backlog's: it holds for every queue, and 64 is the most.
+        dev_weight: usize = WEIGHT, Number 1..=WEIGHT as u64, "net.core.dev_weight";
     }
     parts {
         "net.core.rmem_max", tcp.rmem_max, Number 2304..=INT_MAX;

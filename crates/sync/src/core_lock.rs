@@ -18,6 +18,10 @@
 //! is told to get the core run, or a pending run will see the event, or the running owner finds MISSED when
 //! it wants to leave and looks again. So no event waits for the next one.
 //!
+//! The same word has a bit for each queue of the core: which of them the run is owed for. Where Linux keeps SCHED and MISSED
+//! per queue and a list per CPU, one owner runs the whole core here, so one exchange announces both, and a queue bit that
+//! is set keeps the owner from leaving as MISSED does.
+//!
 //! Differs from Linux: RUNNING is a bit of its own, because whoever was told to get the core run may be
 //! another thread than the one that runs it; two threads answering the same call is harmless.
 //!
@@ -28,24 +32,33 @@ use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use crate::padded::Padded;
-use crate::shim::{AtomicU32, Ordering, UnsafeCell};
+use crate::shim::{AtomicU64, Ordering, UnsafeCell};
 
 #[cfg(test)]
 mod tests;
 
 /// A run is owed or under way.
-const SCHED: u32 = 1 << 0;
+const SCHED: u64 = 1 << 0;
 /// A thread owns the core. Never without `SCHED`.
-const RUNNING: u32 = 1 << 1;
+const RUNNING: u64 = 1 << 1;
 /// Something happened while the core was owned or already scheduled.
-const MISSED: u32 = 1 << 2;
+const MISSED: u64 = 1 << 2;
+/// Owned, and nothing happened since.
+const OWNED: u64 = SCHED | RUNNING;
+/// The bit of queue 0; the others follow.
+const QUEUES_SHIFT: u32 = 3;
+/// The bits of all queues.
+const QUEUES: u64 = !0 << QUEUES_SHIFT;
+
+/// Queues that one core may have: the bits that the ownership bits leave.
+pub const QUEUES_MAX: usize = (u64::BITS - QUEUES_SHIFT) as usize;
 
 /// A core's state with its ownership bits.
 pub struct CoreLock<T> {
     /// Written by the owner and by every thread that has work for the core, hence on lines of its own. Every
     /// transition is a read-modify-write, also the one that changes nothing: it orders the event that was
     /// queued before it against the owner's next look.
-    state: Padded<AtomicU32>,
+    state: Padded<AtomicU64>,
     value: UnsafeCell<T>,
 }
 
@@ -56,16 +69,25 @@ unsafe impl<T: Send> Sync for CoreLock<T> {}
 impl<T> CoreLock<T> {
     /// Idle, around `value`.
     pub fn new(value: T) -> Self {
-        Self { state: Padded::new(AtomicU32::new(0)), value: UnsafeCell::new(value) }
+        Self { state: Padded::new(AtomicU64::new(0)), value: UnsafeCell::new(value) }
     }
 
-    /// Asks for a run. True: the caller must see to it that some thread calls [`claim`](Self::claim) (itself,
-    /// or the core's worker). False: that has been done, or the owner will run once more.
+    /// Asks for a run that looks at `queues`, one bit each from bit 0 on; none asks for a run that looks at none. True: the
+    /// caller must see to it that some thread calls [`claim`](Self::claim) (itself, or the core's worker). False: that has
+    /// been done, or the owner will run once more.
     #[must_use = "true obliges the caller to get the core run"]
-    pub fn schedule(&self) -> bool {
-        let before =
-            self.change(|state| Some(if state & SCHED == 0 { SCHED } else { state | MISSED }));
+    pub fn schedule(&self, queues: u64) -> bool {
+        let queues = queue_bits(queues);
+        let before = self.change(|state| {
+            Some(queues | if state & SCHED == 0 { state | SCHED } else { state | MISSED })
+        });
         before.is_ok_and(|before| before & SCHED == 0)
+    }
+
+    /// Marks queues for the next look, be it of an owner who is there or of one to come, and asks nobody to run: for a
+    /// caller that is about to [`try_own`](Self::try_own).
+    pub fn mark(&self, queues: u64) {
+        self.state.fetch_or(queue_bits(queues), Ordering::AcqRel);
     }
 
     /// Takes ownership if a run is owed and nobody has begun it.
@@ -82,7 +104,7 @@ impl<T> CoreLock<T> {
     /// As [`own_if_idle`](Self::own_if_idle), but an owner is made to run once more.
     pub fn try_own(&self) -> Option<CoreGuard<'_, T>> {
         let before = self.change(|state| {
-            Some(if state & RUNNING == 0 { SCHED | RUNNING } else { state | MISSED })
+            Some(if state & RUNNING == 0 { state & QUEUES | OWNED } else { state | MISSED })
         });
         before.is_ok_and(|before| before & RUNNING == 0).then(|| CoreGuard::new(self))
     }
@@ -98,17 +120,23 @@ impl<T> CoreLock<T> {
         unsafe { &mut *self.value.with_mut(|value| value) }
     }
 
-    fn own_where(&self, admit: impl Fn(u32) -> bool) -> Option<CoreGuard<'_, T>> {
+    fn own_where(&self, admit: impl Fn(u64) -> bool) -> Option<CoreGuard<'_, T>> {
         // What was missed before the run begins is seen by the run, so MISSED does not survive.
-        let taken = self.change(|state| admit(state).then_some(SCHED | RUNNING));
+        let taken = self.change(|state| admit(state).then_some(state & QUEUES | OWNED));
         taken.is_ok().then(|| CoreGuard::new(self))
     }
 
     /// Replaces the state by `next(state)`; `Err` when that is `None`. AcqRel: the taker sees what the
     /// scheduler queued and what the last owner left.
-    fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
+    fn change(&self, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next)
     }
+}
+
+/// The bits of `queues` in the word.
+const fn queue_bits(queues: u64) -> u64 {
+    debug_assert!(queues <= !0 >> QUEUES_SHIFT, "a queue beyond QUEUES_MAX");
+    queues << QUEUES_SHIFT
 }
 
 impl<T: Default> Default for CoreLock<T> {
@@ -124,13 +152,14 @@ impl<T> fmt::Debug for CoreLock<T> {
             .field("scheduled", &(state & SCHED != 0))
             .field("running", &(state & RUNNING != 0))
             .field("missed", &(state & MISSED != 0))
+            .field("queues", &format_args!("{:#x}", state >> QUEUES_SHIFT))
             .finish_non_exhaustive()
     }
 }
 
 /// Ownership of a core. Give it up with [`release`](Self::release) or [`reschedule`](Self::reschedule).
 ///
-/// Dropping it makes the core idle even if MISSED was set: the event then waits for the next `schedule`.
+/// Dropping it makes the core idle even if MISSED or a queue was set: the event then waits for the next owner.
 /// That is meant for unwinding and shutdown.
 #[must_use]
 pub struct CoreGuard<'a, T> {
@@ -145,25 +174,44 @@ impl<'a, T> CoreGuard<'a, T> {
         Self { lock, owns: PhantomData }
     }
 
-    /// Gives the core up. `Err` returns it because something was missed: look at the queues again first.
+    /// The queues that were scheduled, one bit each, among those in `wanted`. They are the owner's now: whoever schedules
+    /// one from here on sets its bit again. Take a queue before looking at it, and [`put_back`](Self::put_back) what has
+    /// not been looked at.
+    #[must_use = "what is taken must be looked at"]
+    pub fn take_queues(&self, wanted: u64) -> u64 {
+        let wanted = queue_bits(wanted);
+        let state = &self.lock.state;
+        // Acquire: what was queued before a bit was set is seen by the look. A bit that is missed here fails `release`.
+        if state.load(Ordering::Acquire) & wanted == 0 {
+            return 0;
+        }
+        (state.fetch_and(!wanted, Ordering::AcqRel) & wanted) >> QUEUES_SHIFT
+    }
+
+    /// Queues that the owner has taken and that still have something.
+    pub fn put_back(&self, queues: u64) {
+        self.lock.mark(queues);
+    }
+
+    /// Gives the core up. `Err` returns it because something was missed or a queue is scheduled: look at the queues again
+    /// first.
     pub fn release(self) -> Result<(), Self> {
-        const OWNED: u32 = SCHED | RUNNING;
         let state = &self.lock.state;
         // Release: the next owner sees this one's work.
         if state.compare_exchange(OWNED, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
             core::mem::forget(self);
             return Ok(());
         }
-        // Only MISSED can have been added. Acquire: the next look sees what was queued before it was set.
-        state.swap(OWNED, Ordering::AcqRel);
+        // Only MISSED and queues can have been added. Acquire: the next look sees what was queued before.
+        state.fetch_and(!MISSED, Ordering::AcqRel);
         Err(self)
     }
 
     /// Gives the core up with a run owed: more work is there, but this thread's budget is over. The caller
     /// must get the core run, as after `schedule` returned true.
     pub fn reschedule(self) {
-        // A swap, not a store: whoever claims next must also see what a MISSED erased here stood for.
-        self.lock.state.swap(SCHED, Ordering::AcqRel);
+        // A read-modify-write, not a store: whoever claims next must also see what a MISSED erased here stood for.
+        self.lock.state.fetch_and(!(RUNNING | MISSED), Ordering::AcqRel);
         core::mem::forget(self);
     }
 
@@ -191,7 +239,7 @@ impl<T> DerefMut for CoreGuard<'_, T> {
 
 impl<T> Drop for CoreGuard<'_, T> {
     fn drop(&mut self) {
-        self.lock.state.swap(0, Ordering::AcqRel);
+        self.lock.state.fetch_and(QUEUES, Ordering::AcqRel);
     }
 }
 

@@ -35,7 +35,7 @@ mod shim;
 #[cfg(test)]
 mod test_item;
 
-pub use core_lock::{CoreGuard, CoreLock};
+pub use core_lock::{CoreGuard, CoreLock, QUEUES_MAX};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult};
 pub use lanes::Lanes;

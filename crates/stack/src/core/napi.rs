@@ -19,7 +19,8 @@ use crate::{
     socket::Flow,
 };
 
-/// Frames one poll of one queue may take: NAPI's weight (`net.core.dev_weight`), and what a [`Batch`] holds.
+/// Frames one poll of one queue may take, where `net.core.dev_weight` does not say less: NAPI's weight, and what a
+/// [`Batch`] holds.
 pub const WEIGHT: usize = 64;
 
 /// One queue of one device, polled by one core.

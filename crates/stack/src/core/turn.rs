@@ -8,17 +8,25 @@
 
 use std::sync::{PoisonError, atomic::Ordering};
 
-use super::{Core, CoreState, PollReport, TimerEntry};
+use sync::CoreGuard;
+
+use super::{Core, CoreState, PollReport, Scope, TimerEntry};
 use crate::{counters::Counter, cx::Cx, host::Host};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
 /// completions free the senders before they are polled, and timers see what has just been received.
-pub(super) fn turn(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) -> PollReport {
+pub(super) fn turn(
+    host: &Host,
+    core: &Core,
+    state: &mut CoreGuard<'_, CoreState>,
+    cx: &mut Cx,
+    scope: Scope,
+) -> PollReport {
     let entered = cx.enter(host);
     cx.count(Counter::CoreTurns, 1);
     collect_deferred_frees(cx);
     complete_transmissions(state, cx);
-    let report = receive(host, state, cx);
+    let report = receive(host, state, cx, scope);
     expire_timers(host, core, state, cx);
     quiesce(cx);
     cx.leave(entered);
@@ -37,27 +45,47 @@ fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
     }
 }
 
-/// Polls every queue once in round robin, a weight of frames at most each, until `net.core.netdev_budget` is used.
-/// Linux: `net_rx_action`.
-fn receive(host: &Host, state: &mut CoreState, cx: &mut Cx) -> PollReport {
-    let CoreState { napis, next_napi, flow, .. } = state;
-    let mut report = PollReport::AllDone;
-    let mut budget = cx.sysctls().netdev_budget as usize;
-    for _ in 0..napis.len() {
-        if budget == 0 {
+/// Polls the queues that have something in round robin, a weight of frames at a time, until none has or
+/// `net.core.netdev_budget` or `netdev_budget_usecs` is used up. Linux: `net_rx_action`.
+///
+/// The clock is asked only after a poll that took all it may: whoever finds its queue empty is done anyway.
+fn receive(
+    host: &Host,
+    guard: &mut CoreGuard<'_, CoreState>,
+    cx: &mut Cx,
+    scope: Scope,
+) -> PollReport {
+    let mut due = guard.take_queues(!0 >> 3) | guard.unannounced;
+    if scope == Scope::All {
+        due |= guard.descriptors;
+    }
+    let (weight, mut budget) = (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize);
+    let end = cx.now + cx.sysctls().netdev_budget_usecs;
+    while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
+        let CoreState { napis, next_napi, flow, .. } = &mut **guard;
+        *next_napi = index + 1;
+        let received = napis[index].poll(host, flow, cx, weight);
+        budget = budget.saturating_sub(received);
+        if received < weight {
+            due &= !(1 << index);
+        }
+        let over = budget == 0 || received == weight && cx.read_clock() >= end;
+        if over && due != 0 {
             cx.count(Counter::SoftnetTimeSqueeze, 1);
+            // Those that nobody announces are polled in every turn.
+            guard.put_back(due & !guard.unannounced);
             return PollReport::Pending;
         }
-        *next_napi = (*next_napi + 1) % napis.len();
-        let napi = &mut napis[*next_napi];
-        let weight = super::WEIGHT.min(budget);
-        let received = napi.poll(host, flow, cx, weight);
-        budget -= received;
-        if received == weight {
-            report = PollReport::Pending;
-        }
     }
-    report
+    PollReport::AllDone
+}
+
+/// The first queue in `due` of `len` from `first` on, with wrap-around.
+fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
+    let present = if len == 0 { 0 } else { due & (!0 >> (64 - len)) };
+    let behind = present & (!0u64).checked_shl(u32::try_from(first).ok()?).unwrap_or(0);
+    let candidates = if behind == 0 { present } else { behind };
+    (candidates != 0).then(|| candidates.trailing_zeros() as usize)
 }
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
@@ -107,4 +135,30 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
 /// Nothing that was looked up in a table is held any more.
 fn quiesce(cx: &Cx) {
     cx.reader().quiescent();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_take_turns() {
+        let order = |due, first, len| {
+            let (mut left, mut first) = (due, first);
+            std::iter::from_fn(|| {
+                let index = next_in_turn(left, first, len)?;
+                left &= !(1 << index);
+                first = index + 1;
+                Some(index)
+            })
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(order(0b1011, 0, 4), [0, 1, 3]);
+        assert_eq!(order(0b1011, 1, 4), [1, 3, 0]);
+        assert_eq!(order(0b1011, 2, 4), [3, 0, 1]);
+        assert_eq!(order(0b1011, 4, 4), [0, 1, 3]);
+        assert_eq!(order(0b1011, 0, 2), [0, 1], "there is no queue 3");
+        assert_eq!(order(!0 >> 3, 60, 61).len(), 61);
+        assert_eq!(order(1, 0, 0), [0; 0], "the host is gone");
+    }
 }

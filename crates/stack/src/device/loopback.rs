@@ -14,7 +14,7 @@ use std::{
 
 use pkt::{Batch, DropReason, Packet, PacketList, RxChecksum};
 
-use super::{Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId};
+use super::{Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal};
 use crate::cx::Cx;
 
 /// MTU of loopback. Differs from Linux: one byte less, so that no packet exceeds an IPv4 length field.
@@ -97,6 +97,10 @@ impl Device for Loopback {
         if let Some(doorbell) = queue.doorbell.get() {
             doorbell.ring(cx);
         }
+    }
+
+    fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+        RxSignal::Doorbell
     }
 
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {

@@ -27,7 +27,8 @@ use path_mtu::PathMtuCell;
 pub use path_mtu::{PathMtu, TooBigReport};
 
 use super::{
-    Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, loopback::take_up_to,
+    Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
+    loopback::take_up_to,
 };
 use crate::{
     config::ConfigError,
@@ -440,6 +441,16 @@ impl Device for Wire {
         match (arrival, completion) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
+        }
+    }
+
+    /// Both directions, because what a router reports about the frames of the one arrives by the other.
+    fn rx_signal(&self, queue: QueueId) -> RxSignal {
+        let queue = usize::from(queue.0);
+        if self.incoming[queue].direct && self.outgoing[queue].direct {
+            RxSignal::Doorbell
+        } else {
+            RxSignal::None
         }
     }
 

@@ -12,8 +12,8 @@ mod threads {
     fn schedule_claim_release() {
         let core = CoreLock::new(0);
         assert!(core.claim().is_none());
-        assert!(core.schedule());
-        assert!(!core.schedule());
+        assert!(core.schedule(0));
+        assert!(!core.schedule(0));
         let mut guard = core.claim().unwrap();
         *guard += 1;
         // What was scheduled before the run began is part of the run.
@@ -25,7 +25,7 @@ mod threads {
     fn an_event_during_the_run_is_missed_once() {
         let core = CoreLock::new(());
         let guard = core.own_if_idle().unwrap();
-        assert!(!core.schedule());
+        assert!(!core.schedule(0));
         let guard = guard.release().unwrap_err();
         assert!(core.own_if_idle().is_none() && core.claim().is_none());
         guard.release().unwrap();
@@ -38,15 +38,51 @@ mod threads {
     fn reschedule_leaves_a_run_owed() {
         let core = CoreLock::new(());
         core.own_if_idle().unwrap().reschedule();
-        assert!(!core.schedule());
+        assert!(!core.schedule(0));
         core.claim().unwrap().release().unwrap();
         // Busy polling may take an owed run; the one who was told then finds nothing to claim.
-        assert!(core.schedule());
+        assert!(core.schedule(0));
         core.own_if_idle().unwrap().release().unwrap();
         assert!(core.claim().is_none());
         // An unwinding owner leaves the core idle.
         drop(core.try_own());
-        assert!(core.schedule());
+        assert!(core.schedule(0));
+    }
+
+    #[test]
+    fn a_scheduled_queue_is_looked_at_before_the_core_is_given_up() {
+        let core = CoreLock::new(());
+        assert!(core.schedule(0b101));
+        let guard = core.claim().unwrap();
+        assert_eq!(guard.take_queues(0b001), 0b001);
+        assert!(!core.schedule(0b010));
+        // Neither MISSED nor a queue lets the owner go; the first refusal takes MISSED away, queues stay until taken.
+        let guard = guard.release().unwrap_err().release().unwrap_err();
+        assert_eq!(guard.take_queues(!0 >> 3), 0b110);
+        assert_eq!(guard.take_queues(!0 >> 3), 0);
+        guard.put_back(0b100);
+        // The budget is over: the bit waits for the next owner, who need not be told of the queue again.
+        guard.reschedule();
+        let guard = core.claim().unwrap();
+        assert_eq!(guard.take_queues(!0 >> 3), 0b100);
+        guard.release().unwrap();
+        // A queue that is marked when nobody owns the core does not ask for a run, but is part of the next one.
+        core.mark(1 << (QUEUES_MAX - 1));
+        assert!(!core.is_scheduled());
+        let guard = core.own_if_idle().unwrap();
+        assert_eq!(guard.take_queues(!0 >> 3), 1 << (QUEUES_MAX - 1));
+        guard.release().unwrap();
+    }
+
+    #[test]
+    fn an_unwinding_owner_leaves_the_queues_to_the_next() {
+        let core = CoreLock::new(());
+        assert!(core.schedule(0b1));
+        drop(core.claim());
+        assert!(!core.is_scheduled());
+        let guard = core.try_own().unwrap();
+        assert_eq!(guard.take_queues(0b1), 0b1);
+        guard.release().unwrap();
     }
 
     #[test]
@@ -71,7 +107,7 @@ mod threads {
                         queue.fetch_add(1, Ordering::Relaxed);
                         if producer == 0 {
                             core.try_own().into_iter().for_each(run);
-                        } else if core.schedule() {
+                        } else if core.schedule(0) {
                             core.claim().into_iter().for_each(run);
                         }
                     }
@@ -88,6 +124,7 @@ mod models {
     use loom::thread;
 
     use super::*;
+    use crate::shim::AtomicU32;
 
     /// A core whose queue is one flag for each producer, and whose state is what its last look saw.
     struct World {
@@ -128,7 +165,7 @@ mod models {
             let world = World::new();
             let produce = |world: &World, producer| {
                 world.event(producer);
-                if world.core.schedule() {
+                if world.core.schedule(0) {
                     world.core.claim().into_iter().for_each(|guard| world.run(guard));
                 }
             };
@@ -160,7 +197,7 @@ mod models {
                 })
             };
             world.event(1);
-            if world.core.schedule() {
+            if world.core.schedule(0) {
                 world.core.claim().into_iter().for_each(|guard| world.run(guard));
             }
             poller.join().unwrap();
@@ -179,7 +216,7 @@ mod models {
                 let world = world.clone();
                 thread::spawn(move || {
                     world.event(0);
-                    if world.core.schedule() {
+                    if world.core.schedule(0) {
                         world.core.claim().into_iter().for_each(|guard| world.run(guard));
                     }
                 })
@@ -188,6 +225,114 @@ mod models {
             world.core.claim().into_iter().for_each(|guard| world.run(guard));
             pusher.join().unwrap();
             world.assert_last_look_saw(1);
+        });
+    }
+
+    /// A core with two queues of one place each, whose state counts what its polls have found. Only the queues that are
+    /// scheduled are looked at.
+    struct Queues {
+        core: CoreLock<u32>,
+        arrived: [AtomicU32; 2],
+    }
+
+    impl Queues {
+        fn new() -> Arc<Self> {
+            let arrived = [AtomicU32::new(0), AtomicU32::new(0)];
+            Arc::new(Self { core: CoreLock::new(0), arrived })
+        }
+
+        /// Relaxed: the lock alone must order the arrival against the poll.
+        fn arrive(&self, queue: usize) {
+            self.arrived[queue].store(1, Ordering::Relaxed);
+            if self.core.schedule(1 << queue) {
+                self.core.claim().into_iter().for_each(|guard| self.run(guard));
+            }
+        }
+
+        /// Polls scheduled queues, at most `budget` of them; the rest goes back.
+        fn poll(&self, guard: &mut CoreGuard<'_, u32>, budget: usize) {
+            let mut due = guard.take_queues(0b11);
+            for queue in (0..2).filter(|queue| due & 1 << queue != 0).take(budget) {
+                **guard += self.arrived[queue].swap(0, Ordering::Relaxed);
+                due &= !(1 << queue);
+            }
+            if due != 0 {
+                guard.put_back(due);
+            }
+        }
+
+        fn run(&self, mut guard: CoreGuard<'_, u32>) {
+            loop {
+                self.poll(&mut guard, 2);
+                match guard.release() {
+                    Ok(()) => return,
+                    Err(again) => guard = again,
+                }
+            }
+        }
+
+        fn assert_all_polled(&self) {
+            assert!(!self.core.is_scheduled());
+            let guard = self.core.own_if_idle().unwrap();
+            assert_eq!((*guard, guard.take_queues(0b11)), (2, 0));
+            drop(guard);
+        }
+    }
+
+    #[test]
+    fn loom_no_scheduled_queue_is_left_unpolled() {
+        crate::shim::model(|| {
+            let queues = Queues::new();
+            let other = {
+                let queues = queues.clone();
+                thread::spawn(move || queues.arrive(0))
+            };
+            queues.arrive(1);
+            other.join().unwrap();
+            queues.assert_all_polled();
+        });
+    }
+
+    /// Busy polling takes the core while both queues are rung; whoever rang finds the core taken or polls itself.
+    #[test]
+    fn loom_busy_poll_against_two_queues() {
+        crate::shim::model(|| {
+            let queues = Queues::new();
+            let poller = {
+                let queues = queues.clone();
+                thread::spawn(move || {
+                    queues.core.own_if_idle().into_iter().for_each(|guard| queues.run(guard));
+                })
+            };
+            let other = {
+                let queues = queues.clone();
+                thread::spawn(move || queues.arrive(0))
+            };
+            queues.arrive(1);
+            poller.join().unwrap();
+            other.join().unwrap();
+            queues.assert_all_polled();
+        });
+    }
+
+    /// The budget is over after one queue: the other is put back and the run handed on, while a third thread rings.
+    #[test]
+    fn loom_a_queue_put_back_is_polled_by_the_next_owner() {
+        crate::shim::model(|| {
+            let queues = Queues::new();
+            queues.arrived[1].store(1, Ordering::Relaxed);
+            assert!(queues.core.schedule(0b10));
+            let other = {
+                let queues = queues.clone();
+                thread::spawn(move || queues.arrive(0))
+            };
+            if let Some(mut guard) = queues.core.claim() {
+                queues.poll(&mut guard, 1);
+                guard.reschedule();
+                queues.core.claim().into_iter().for_each(|guard| queues.run(guard));
+            }
+            other.join().unwrap();
+            queues.assert_all_polled();
         });
     }
 }

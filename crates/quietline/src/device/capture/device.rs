@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pkt::{Batch, Instant, PacketList};
 use stack::cx::Cx;
-use stack::device::{Capabilities, Device, Doorbell, LinkType, QueueId};
+use stack::device::{Capabilities, Device, Doorbell, LinkType, QueueId, RxSignal};
 
 use super::{Capture, CaptureInterface, CaptureLink, Direction};
 
@@ -59,6 +59,10 @@ impl Device for CaptureDevice {
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
         self.device.next_deadline(queue)
+    }
+
+    fn rx_signal(&self, queue: QueueId) -> RxSignal {
+        self.device.rx_signal(queue)
     }
 
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {

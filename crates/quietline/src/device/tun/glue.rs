@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use pkt::{Batch, PacketList};
 use stack::cx::Cx;
-use stack::device::{Capabilities, Device, QueueId};
+use stack::device::{Capabilities, Device, QueueId, RxSignal};
 
 use super::Tun;
 use super::receive::Frame;
@@ -55,5 +55,9 @@ impl Device for Tun {
                 }
             }
         }
+    }
+
+    fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+        RxSignal::Descriptor
     }
 }

@@ -1,0 +1,287 @@
+//! NAPI's contract, seen from devices that write down how they are polled.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        sync::{
+            Arc, Mutex, OnceLock,
+            atomic::{AtomicUsize, Ordering},
+        },
+        time::Duration,
+    };
+
+    use pkt::{Batch, Instant, PacketList};
+    use stack::{
+        Capabilities, Cx, Device, Memory,
+        config::{DeviceConfig, HostConfig},
+        core::CoreRun,
+        counters::Counter,
+        device::{Doorbell, LinkType, QueueId, RxSignal},
+        host::Host,
+        sysctl::Sysctls,
+    };
+
+    /// Device index and frames taken, poll by poll.
+    type Log = Arc<Mutex<Vec<(u32, usize)>>>;
+
+    /// A device with one queue of frames that nobody wants.
+    #[derive(Debug)]
+    struct Scripted {
+        index: u32,
+        caps: Capabilities,
+        signal: RxSignal,
+        waiting: AtomicUsize,
+        doorbell: OnceLock<Doorbell>,
+        log: Log,
+    }
+
+    impl Device for Scripted {
+        fn caps(&self) -> &Capabilities {
+            &self.caps
+        }
+
+        fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            let taken = self.waiting.load(Ordering::Relaxed).min(budget);
+            self.waiting.fetch_sub(taken, Ordering::Relaxed);
+            for _ in 0..taken {
+                let frame = cx.pool.alloc_from(&[0; 64]).expect("memory");
+                out.push(frame).expect("room for the weight");
+            }
+            self.log.lock().unwrap().push((self.index, taken));
+            taken
+        }
+
+        fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            while let Some(packet) = list.pop_front() {
+                cx.pool.free(packet);
+            }
+        }
+
+        fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+            self.signal
+        }
+
+        fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+            let _ = self.doorbell.set(doorbell);
+        }
+    }
+
+    struct Bench {
+        host: Arc<Host>,
+        devices: Vec<Arc<Scripted>>,
+        log: Log,
+        cx: Cx,
+    }
+
+    impl Bench {
+        /// A host of one core with a device for each of `signals`.
+        fn new(signals: &[RxSignal], settings: &[(&str, &str)]) -> Self {
+            let log = Log::default();
+            let devices: Vec<_> = (1..)
+                .zip(signals)
+                .map(|(index, signal)| Arc::new(scripted(index, *signal, &log)))
+                .collect();
+            let mut sysctls = Sysctls::default();
+            for (name, value) in settings {
+                sysctls.set(name, value).expect("a setting");
+            }
+            let memory = Memory::new(1 << 20);
+            let config = HostConfig {
+                cores: 1,
+                devices: devices
+                    .iter()
+                    .map(|device| DeviceConfig {
+                        device: Arc::clone(device) as _,
+                        addresses: Vec::new(),
+                    })
+                    .collect(),
+                sysctls,
+                ..HostConfig::default()
+            };
+            let host = Host::new(&memory, config).expect("valid");
+            Self { host, devices, log, cx: Cx::new(&memory, 1) }
+        }
+
+        fn arrive(&self, device: usize, frames: usize) {
+            self.devices[device].waiting.fetch_add(frames, Ordering::Relaxed);
+        }
+
+        fn run(&mut self) -> CoreRun {
+            self.host.cores()[0].try_run(&self.host, &mut self.cx)
+        }
+
+        fn polls(&self) -> Vec<(u32, usize)> {
+            std::mem::take(&mut *self.log.lock().unwrap())
+        }
+
+        fn count(&self, counter: Counter) -> u64 {
+            self.host.counters().stack(counter)
+        }
+    }
+
+    fn scripted(index: u32, signal: RxSignal, log: &Log) -> Scripted {
+        let caps = Capabilities {
+            name: format!("scripted{index}"),
+            mtu: 1500,
+            link: LinkType::Ip,
+            tx_checksum: true,
+            tso4: false,
+            tso6: false,
+            gso_max_bytes: 1500,
+            queues: 1,
+            async_completion: false,
+        };
+        let (waiting, doorbell, log) = (AtomicUsize::new(0), OnceLock::new(), Arc::clone(log));
+        Scripted { index, caps, signal, waiting, doorbell, log }
+    }
+
+    /// SCN-B4, BUG-GRO-3: a poll that takes exactly its weight has not found its queue empty, even if it is: the queue
+    /// is polled again. What it took is all with IP before that.
+    #[test]
+    fn exactly_a_weight_of_frames_is_not_the_end_of_a_queue() {
+        let mut bench = Bench::new(&[RxSignal::None], &[]);
+        bench.arrive(0, 64);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 64), (1, 0)]);
+        bench.arrive(0, 63);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 63)]);
+        assert_eq!(bench.count(Counter::SoftnetProcessed), 127);
+        assert_eq!(bench.count(Counter::DeviceRxPackets), 127);
+        assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 0);
+        assert_eq!(bench.count(Counter::CoreTurns), 2);
+    }
+
+    /// The budget is 300 frames to within a poll, and who was polled last is the last to be polled again.
+    #[test]
+    fn queues_share_the_budget_in_round_robin() {
+        let mut bench = Bench::new(&[RxSignal::None; 3], &[]);
+        bench.arrive(0, 64 * 4);
+        bench.arrive(1, 10);
+        bench.arrive(2, 64 * 3);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        let first_turn = [(1, 64), (2, 10), (3, 64), (1, 64), (3, 64), (1, 64)];
+        let second_turn = [(2, 0), (3, 64), (1, 64), (3, 0), (1, 0)];
+        assert_eq!(bench.polls(), [&first_turn[..], &second_turn[..]].concat());
+        assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 1);
+        assert_eq!(bench.count(Counter::CoreTurns), 2);
+    }
+
+    #[test]
+    fn weight_and_budget_are_settings() {
+        let settings = [("net.core.dev_weight", "8"), ("net.core.netdev_budget", "16")];
+        let mut bench = Bench::new(&[RxSignal::None], &settings);
+        bench.arrive(0, 20);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 8), (1, 8), (1, 4)]);
+        assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 1);
+        bench.host.set_sysctl("net.core.dev_weight", "64").unwrap();
+        assert!(bench.host.set_sysctl("net.core.dev_weight", "65").is_err());
+        bench.arrive(0, 20);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 20)]);
+    }
+
+    /// A turn that takes too long ends, whatever its budget is. The time is asked for after full polls only.
+    #[test]
+    fn a_turn_ends_when_its_time_is_over() {
+        thread_local! {
+            static NOW: Cell<Instant> = const { Cell::new(Instant::ZERO) };
+        }
+        /// A machine so slow that a millisecond has passed at every look.
+        fn slow() -> Instant {
+            NOW.set(NOW.get() + Duration::from_millis(1));
+            NOW.get()
+        }
+        let mut bench = Bench::new(&[RxSignal::None], &[]);
+        bench.cx = Cx::new(&Memory::new(1 << 20), 2).with_clock(slow);
+        bench.arrive(0, 64 * 3 + 5);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 64), (1, 64), (1, 64), (1, 5)]);
+        assert_eq!(NOW.get(), Instant::from_millis(3));
+        assert_eq!(bench.cx.now, NOW.get(), "what comes next knows how late it is");
+        assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 1);
+        assert_eq!(bench.count(Counter::CoreTurns), 2);
+    }
+
+    /// Without a clock time stands still and only the budget counts; a limit of none at all is one poll a turn.
+    #[test]
+    fn a_time_limit_of_zero_is_one_full_poll() {
+        let mut bench = Bench::new(&[RxSignal::None], &[("net.core.netdev_budget_usecs", "0")]);
+        bench.arrive(0, 64 * 2);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 2);
+        assert_eq!(bench.count(Counter::CoreTurns), 3);
+    }
+
+    #[test]
+    fn a_flood_ends_a_run_and_not_the_work() {
+        let mut bench = Bench::new(&[RxSignal::None], &[]);
+        bench.arrive(0, 64 * 5 * 10 + 1);
+        assert_eq!(bench.run(), CoreRun::Pending);
+        assert_eq!(bench.polls().len(), 5 * 10);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 1)]);
+    }
+
+    /// A queue that says when it has something is left alone otherwise. The one that was rung is polled by the ringer.
+    #[test]
+    fn a_queue_with_a_doorbell_is_polled_when_it_was_rung() {
+        let mut bench = Bench::new(&[RxSignal::Doorbell, RxSignal::Doorbell], &[]);
+        bench.arrive(0, 1);
+        bench.arrive(1, 70);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), []);
+        bench.devices[1].doorbell.get().unwrap().ring(&mut bench.cx);
+        bench.cx.do_softirq();
+        assert_eq!(bench.polls(), [(2, 64), (2, 6)]);
+        bench.devices[0].doorbell.get().unwrap().ring(&mut bench.cx);
+        // Whoever is first: the owner finds the queue scheduled, and the ringer nothing to claim.
+        assert_eq!(bench.run(), CoreRun::Idle);
+        bench.cx.do_softirq();
+        assert_eq!(bench.polls(), [(1, 1)]);
+    }
+
+    /// A rung queue that the budget left over is polled in the next turn, though nobody rings again.
+    #[test]
+    fn a_rung_queue_stays_scheduled_while_it_has_more() {
+        let signals = [RxSignal::Doorbell, RxSignal::Doorbell];
+        let mut bench = Bench::new(&signals, &[("net.core.netdev_budget", "64")]);
+        for (device, frames) in [(0, 100), (1, 1)] {
+            bench.arrive(device, frames);
+            bench.devices[device].doorbell.get().unwrap().ring(&mut bench.cx);
+        }
+        bench.cx.do_softirq();
+        assert_eq!(bench.polls(), [(1, 64), (2, 1), (1, 36)]);
+        assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 1);
+    }
+
+    /// Of the queues with a descriptor those are polled that were readable; whoever does not watch polls all of them.
+    #[test]
+    fn an_interrupt_schedules_its_queue() {
+        let mut bench = Bench::new(&[RxSignal::Descriptor, RxSignal::Descriptor], &[]);
+        let core = Arc::clone(&bench.host.cores()[0]);
+        let napi = core.napi_of(2, QueueId(0)).expect("its second device");
+        assert!(core.napi_of(3, QueueId(0)).is_none());
+        bench.arrive(1, 3);
+        assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
+        assert_eq!(bench.polls(), []);
+        core.interrupt(napi);
+        assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(2, 3)]);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 0), (2, 0)]);
+    }
+
+    #[test]
+    fn a_core_has_room_for_61_queues() {
+        let log = Log::default();
+        let mut device = scripted(1, RxSignal::None, &log);
+        device.caps.queues = 61;
+        let devices = vec![DeviceConfig { device: Arc::new(device) as _, addresses: Vec::new() }];
+        let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+        let error = Host::new(&Memory::new(1 << 20), config).expect_err("one more with loopback");
+        assert!(error.to_string().contains("61"), "{error}");
+    }
+}
