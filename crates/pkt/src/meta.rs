@@ -36,6 +36,8 @@ pub struct PacketMeta {
     pub pkt_type: PacketType,
     /// ECN codepoint: as received, or as the IP header is to carry it.
     pub ecn: Ecn,
+    /// On transmit: how urgent, 0 to 15 (Linux: `skb->priority`, `SO_PRIORITY`). Classless disciplines choose a band by it.
+    pub priority: u8,
 }
 
 /// Bytes of the descriptor's second cache line that [`PacketMeta`] may use; the owner has the rest.

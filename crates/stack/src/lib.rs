@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod armed;
+pub mod bql;
 pub mod config;
 pub mod core;
 pub mod counters;
@@ -35,6 +36,7 @@ pub mod ip;
 pub mod link;
 pub mod neighbour;
 mod neighbour_table;
+pub mod qdisc;
 pub mod route;
 pub mod socket;
 pub mod sysctl;

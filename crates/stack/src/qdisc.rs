@@ -1,0 +1,168 @@
+//! Queueing disciplines: where packets wait for a device that is busy, and who goes first.
+//!
+//! Above: `link::output`. Below: the device queue and its byte limit (`bql`). Linux: net/sched; the names, parameters
+//! and defaults are those of `tc qdisc`.
+//!
+//! A discipline orders and drops; it neither frees nor counts. What it drops it hands back in a list, so that no
+//! packet's destructor runs while its lock is held.
+//!
+//! Not here: who runs a queue and when, cutting superframes up, checksums.
+
+use pkt::{Instant, Packet, PacketList};
+
+use crate::gso;
+
+mod codel;
+mod config;
+mod fq;
+mod fq_codel;
+mod pfifo_fast;
+mod tbf;
+#[cfg(test)]
+mod testing;
+
+pub use config::{QdiscConfig, QdiscConfigError};
+pub use fq::{Fq, FqConfig};
+pub use fq_codel::{FqCodel, FqCodelConfig};
+pub use pfifo_fast::PfifoFast;
+pub use tbf::{Tbf, TbfConfig};
+
+/// What a discipline answers when it is asked for the next packet.
+#[derive(Debug)]
+#[must_use]
+pub enum Dequeued {
+    /// This one goes now.
+    Packet(Packet),
+    /// Nothing may go before this moment, unless something is enqueued meanwhile.
+    Throttled(Instant),
+    /// Nothing waits.
+    Empty,
+}
+
+/// What `tc -s qdisc` shows of a discipline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QdiscStats {
+    /// Bytes that left towards the device, as the wire will see them: a superframe counts its segments' headers.
+    pub bytes: u64,
+    /// Packets that left; a superframe counts its segments.
+    pub packets: u64,
+    /// Packets dropped.
+    pub drops: u64,
+    /// Times the discipline had packets and held them back for a rate.
+    pub overlimits: u64,
+    /// Packets marked CE instead of dropped (`ecn_mark`).
+    pub ecn_marks: u64,
+    /// Bytes that wait.
+    pub backlog_bytes: u64,
+    /// Packets that wait; a superframe counts once, as in Linux's `qlen`.
+    pub qlen: u64,
+}
+
+impl QdiscStats {
+    fn on_enqueue(&mut self, bytes: u32) {
+        self.backlog_bytes += u64::from(bytes);
+        self.qlen += 1;
+    }
+
+    /// Leaves the queue, towards the device or to be dropped.
+    fn on_leave(&mut self, bytes: u32) {
+        self.backlog_bytes -= u64::from(bytes);
+        self.qlen -= 1;
+    }
+
+    fn on_dequeue(&mut self, packet: &Packet, bytes: u32) {
+        self.on_leave(bytes);
+        self.bytes += u64::from(bytes);
+        self.packets += u64::from(packet.meta().gso.segs.max(1));
+    }
+}
+
+/// A queueing discipline. `noqueue` is the absence of one.
+#[derive(Debug)]
+pub enum Qdisc {
+    /// Three first-in-first-out bands in strict order of priority.
+    PfifoFast(PfifoFast),
+    /// A token bucket: a rate with bursts.
+    Tbf(Tbf),
+    /// Fair queueing with earliest departure times: paces flows.
+    Fq(Box<Fq>),
+    /// Fair queueing with a delay controller for each flow.
+    FqCodel(Box<FqCodel>),
+}
+
+impl Qdisc {
+    /// Takes `packet`, whose link header is `link_header` bytes long. Whatever is dropped for it, itself included, is
+    /// put into `dropped`.
+    pub fn enqueue(
+        &mut self,
+        packet: Packet,
+        link_header: usize,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) {
+        let bytes = wire_bytes(&packet, link_header);
+        match self {
+            Self::PfifoFast(qdisc) => qdisc.enqueue(packet, bytes, dropped),
+            Self::Tbf(qdisc) => qdisc.enqueue(packet, bytes, dropped),
+            Self::Fq(qdisc) => qdisc.enqueue(packet, bytes, now, dropped),
+            Self::FqCodel(qdisc) => qdisc.enqueue(packet, bytes, now, dropped),
+        }
+    }
+
+    /// The next packet to go. A discipline that drops late (CoDel) puts what it drops into `dropped`.
+    pub fn dequeue(
+        &mut self,
+        link_header: usize,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> Dequeued {
+        match self {
+            Self::PfifoFast(qdisc) => qdisc.dequeue(link_header),
+            Self::Tbf(qdisc) => qdisc.dequeue(link_header, now),
+            Self::Fq(qdisc) => qdisc.dequeue(link_header, now),
+            Self::FqCodel(qdisc) => qdisc.dequeue(link_header, now, dropped),
+        }
+    }
+
+    /// Largest packet it can ever let go; a larger superframe must be cut up before it is enqueued.
+    #[must_use]
+    pub const fn packet_bytes_max(&self) -> usize {
+        match self {
+            Self::Tbf(qdisc) => qdisc.packet_bytes_max(),
+            Self::PfifoFast(_) | Self::Fq(_) | Self::FqCodel(_) => usize::MAX,
+        }
+    }
+
+    /// Counters and what waits.
+    #[must_use]
+    pub const fn stats(&self) -> &QdiscStats {
+        match self {
+            Self::PfifoFast(qdisc) => qdisc.stats(),
+            Self::Tbf(qdisc) => qdisc.stats(),
+            Self::Fq(qdisc) => qdisc.stats(),
+            Self::FqCodel(qdisc) => qdisc.stats(),
+        }
+    }
+
+    /// Its name, as `tc` prints it.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::PfifoFast(_) => "pfifo_fast",
+            Self::Tbf(_) => "tbf",
+            Self::Fq(_) => "fq",
+            Self::FqCodel(_) => "fq_codel",
+        }
+    }
+}
+
+/// Bytes of `packet` on the link: every segment of a superframe has headers of its own (`qdisc_pkt_len`).
+#[must_use]
+pub fn wire_bytes(packet: &Packet, link_header: usize) -> u32 {
+    let segments = usize::from(packet.meta().gso.segs.max(1));
+    let headers = match segments {
+        1 => 0,
+        _ => (segments - 1) * (link_header + gso::header_bytes(packet, link_header)),
+    };
+    u32::try_from(packet.len() + headers).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,355 @@
+//! `fq`: one queue for each flow, served in turn, none before its packets' departure times.
+//!
+//! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: a flow may send `quantum` bytes a round; a new flow begins
+//! with a larger credit and goes first, so that short exchanges do not wait behind bulk. A packet whose departure time
+//! (`meta.timestamp`, set by TCP's pacing) has not come makes its flow wait aside, ordered by time.
+//!
+//! Flows are told apart by the whole `flow_hash`. Two that share one are served as one.
+
+use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Duration, vec::Vec};
+
+use pkt::{Instant, Packet, PacketList};
+
+use super::{Dequeued, QdiscStats, wire_bytes};
+
+/// Chains of the flow table; a power of two (`buckets`).
+const BUCKETS: usize = 1024;
+
+/// Parameters of `fq`, with the defaults of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FqConfig {
+    /// Packets that may wait.
+    pub limit: u32,
+    /// Packets of one flow that may wait.
+    pub flow_limit: u32,
+    /// Bytes a flow may send in its turn: two frames.
+    pub quantum: u32,
+    /// Bytes a new flow may send first: ten frames, an initial window (RFC 6928).
+    pub initial_quantum: u32,
+    /// Departure times further away than this are pulled in to it, or their packets dropped.
+    pub horizon: Duration,
+    /// Drop beyond the horizon.
+    pub horizon_drop: bool,
+}
+
+impl Default for FqConfig {
+    fn default() -> Self {
+        Self {
+            limit: 10_000,
+            flow_limit: 100,
+            quantum: 2 * 1514,
+            initial_quantum: 10 * 1514,
+            horizon: Duration::from_secs(10),
+            horizon_drop: true,
+        }
+    }
+}
+
+/// Where a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It has nothing to send; its entry may be taken for another flow.
+    Detached,
+    /// In `new_flows` or `old_flows`.
+    Active,
+    /// In `throttled`.
+    Throttled,
+}
+
+#[derive(Debug)]
+struct Flow {
+    hash: u32,
+    /// Next flow of the same bucket.
+    next: Option<u32>,
+    place: Place,
+    credit: i64,
+    queue: PacketList,
+    /// When it last had something to send.
+    used: Instant,
+}
+
+/// Fair queueing.
+#[derive(Debug)]
+pub struct Fq {
+    config: FqConfig,
+    buckets: Vec<Option<u32>>,
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    new_flows: VecDeque<u32>,
+    old_flows: VecDeque<u32>,
+    /// By departure time of the first packet.
+    throttled: BinaryHeap<Reverse<(Instant, u32)>>,
+    stats: QdiscStats,
+}
+
+/// How long an idle flow keeps its credit before its entry is given to another.
+const FLOW_IDLE: Duration = Duration::from_secs(3);
+
+impl Fq {
+    /// An empty `fq`.
+    #[must_use]
+    pub fn new(config: FqConfig) -> Self {
+        Self {
+            config,
+            buckets: vec![None; BUCKETS],
+            flows: Vec::with_capacity(64),
+            free: Vec::new(),
+            new_flows: VecDeque::with_capacity(64),
+            old_flows: VecDeque::with_capacity(64),
+            throttled: BinaryHeap::with_capacity(64),
+            stats: QdiscStats::default(),
+        }
+    }
+
+    pub(super) fn enqueue(
+        &mut self,
+        mut packet: Packet,
+        bytes: u32,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) {
+        let horizon = now + self.config.horizon;
+        let beyond = packet.meta().timestamp > horizon;
+        if self.stats.qlen >= u64::from(self.config.limit) || beyond && self.config.horizon_drop {
+            return self.drop_packet(packet, dropped);
+        }
+        if beyond {
+            packet.meta_mut().timestamp = horizon;
+        }
+        let index = self.flow_of(packet.meta().flow_hash, now);
+        let flow = &mut self.flows[index as usize];
+        if flow.queue.len() >= self.config.flow_limit as usize {
+            return self.drop_packet(packet, dropped);
+        }
+        if flow.place == Place::Detached {
+            // A flow that has been away starts with a full turn, but not with what it had left.
+            flow.credit = flow.credit.max(i64::from(self.config.quantum));
+            flow.place = Place::Active;
+            self.new_flows.push_back(index);
+        }
+        flow.used = now;
+        flow.queue.push_back(packet);
+        self.stats.on_enqueue(bytes);
+    }
+
+    pub(super) fn dequeue(&mut self, link_header: usize, now: Instant) -> Dequeued {
+        self.release(now);
+        loop {
+            let from_new = !self.new_flows.is_empty();
+            let Some(&index) = self.new_flows.front().or_else(|| self.old_flows.front()) else {
+                return self.nothing_now();
+            };
+            let flow = &mut self.flows[index as usize];
+            if flow.credit <= 0 {
+                flow.credit += i64::from(self.config.quantum);
+                self.pop(from_new);
+                self.old_flows.push_back(index);
+                continue;
+            }
+            let Some(packet) = flow.queue.pop_front() else {
+                self.pop(from_new);
+                // A new flow that has run dry goes round once more, or it would starve the others by coming anew
+                // for each packet.
+                if from_new && !self.old_flows.is_empty() {
+                    self.old_flows.push_back(index);
+                } else {
+                    self.flows[index as usize].place = Place::Detached;
+                }
+                continue;
+            };
+            if packet.meta().timestamp > now {
+                let due = packet.meta().timestamp;
+                flow.queue.push_front(packet);
+                flow.place = Place::Throttled;
+                self.pop(from_new);
+                self.throttled.push(Reverse((due, index)));
+                continue;
+            }
+            let bytes = wire_bytes(&packet, link_header);
+            flow.credit -= i64::from(bytes);
+            flow.used = now;
+            self.stats.on_dequeue(&packet, bytes);
+            return Dequeued::Packet(packet);
+        }
+    }
+
+    pub(super) const fn stats(&self) -> &QdiscStats {
+        &self.stats
+    }
+
+    fn drop_packet(&mut self, packet: Packet, dropped: &mut PacketList) {
+        self.stats.drops += 1;
+        dropped.push_back(packet);
+    }
+
+    fn pop(&mut self, from_new: bool) {
+        if from_new {
+            self.new_flows.pop_front()
+        } else {
+            self.old_flows.pop_front()
+        };
+    }
+
+    /// Flows whose time has come stand in line again.
+    fn release(&mut self, now: Instant) {
+        while let Some(&Reverse((due, index))) = self.throttled.peek() {
+            if due > now {
+                return;
+            }
+            self.throttled.pop();
+            self.flows[index as usize].place = Place::Active;
+            self.old_flows.push_back(index);
+        }
+    }
+
+    fn nothing_now(&mut self) -> Dequeued {
+        match self.throttled.peek() {
+            Some(&Reverse((due, _))) => {
+                self.stats.overlimits += 1;
+                Dequeued::Throttled(due)
+            }
+            None => Dequeued::Empty,
+        }
+    }
+
+    /// The flow of `hash`, made if need be.
+    fn flow_of(&mut self, hash: u32, now: Instant) -> u32 {
+        let bucket = hash as usize % BUCKETS;
+        let mut at = self.buckets[bucket];
+        while let Some(index) = at {
+            let flow = &self.flows[index as usize];
+            if flow.hash == hash {
+                return index;
+            }
+            at = flow.next;
+        }
+        self.collect(bucket, now);
+        let flow = Flow {
+            hash,
+            next: self.buckets[bucket],
+            place: Place::Detached,
+            credit: i64::from(self.config.initial_quantum),
+            queue: PacketList::new(),
+            used: now,
+        };
+        let index = if let Some(index) = self.free.pop() {
+            self.flows[index as usize] = flow;
+            index
+        } else {
+            let index = u32::try_from(self.flows.len()).expect("fewer flows than packets");
+            self.flows.push(flow);
+            index
+        };
+        self.buckets[bucket] = Some(index);
+        index
+    }
+
+    /// Forgets the flows of a bucket that have been idle for [`FLOW_IDLE`].
+    fn collect(&mut self, bucket: usize, now: Instant) {
+        let mut kept = None;
+        let mut at = self.buckets[bucket].take();
+        while let Some(index) = at {
+            let flow = &mut self.flows[index as usize];
+            at = flow.next;
+            let idle = now.saturating_duration_since(flow.used) > FLOW_IDLE;
+            if flow.place == Place::Detached && idle {
+                self.free.push(index);
+            } else {
+                flow.next = kept;
+                kept = Some(index);
+            }
+        }
+        self.buckets[bucket] = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qdisc::{
+        Qdisc,
+        testing::{Bench, Spec},
+    };
+
+    fn fq(config: FqConfig) -> Bench {
+        Bench::new(Qdisc::Fq(Box::new(Fq::new(config))))
+    }
+
+    #[test]
+    fn flows_take_turns_of_a_quantum() {
+        let config = FqConfig { quantum: 2000, initial_quantum: 2000, ..FqConfig::default() };
+        let mut bench = fq(config);
+        for number in 0..6 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1000, ..Spec::default() });
+        }
+        for number in 10..14 {
+            bench.enqueue(Spec { number, flow: 2, bytes: 1000, ..Spec::default() });
+        }
+        assert_eq!(bench.drain(), [0, 1, 10, 11, 2, 3, 12, 13, 4, 5]);
+        bench.finish();
+    }
+
+    #[test]
+    fn a_new_flow_goes_before_bulk() {
+        let mut bench = fq(FqConfig::default());
+        for number in 0..40 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1514, ..Spec::default() });
+        }
+        for _ in 0..20 {
+            bench.dequeue();
+        }
+        bench.enqueue(Spec { number: 99, flow: 2, bytes: 100, ..Spec::default() });
+        assert_eq!(bench.dequeue(), Some(99));
+        bench.finish();
+    }
+
+    #[test]
+    fn packets_leave_at_their_departure_times_and_hold_up_nobody_else() {
+        let mut bench = fq(FqConfig::default());
+        for number in 0..3 {
+            let delay = Duration::from_millis(10 * u64::from(number) + 10);
+            bench.enqueue(Spec { number, flow: 1, delay, ..Spec::default() });
+        }
+        bench.enqueue(Spec { number: 9, flow: 2, ..Spec::default() });
+        let times: Vec<_> =
+            bench.drain_timed().into_iter().map(|(at, number)| (at.as_millis(), number)).collect();
+        assert_eq!(times, [(0, 9), (10, 0), (20, 1), (30, 2)]);
+        bench.finish();
+    }
+
+    #[test]
+    fn limits_of_the_flow_of_all_and_of_the_horizon() {
+        let config = FqConfig { limit: 5, flow_limit: 3, ..FqConfig::default() };
+        let mut bench = fq(config);
+        for number in 0..4 {
+            bench.enqueue(Spec { number, flow: 1, ..Spec::default() });
+        }
+        for number in 10..14 {
+            bench.enqueue(Spec { number, flow: number, ..Spec::default() });
+        }
+        assert_eq!(bench.dropped(), [3, 12, 13]);
+        bench.finish();
+        let mut bench = fq(FqConfig::default());
+        let delay = Duration::from_secs(11);
+        bench.enqueue(Spec { number: 1, delay, ..Spec::default() });
+        assert_eq!(bench.dropped(), [1]);
+        bench.finish();
+        let mut bench = fq(FqConfig { horizon_drop: false, ..FqConfig::default() });
+        bench.enqueue(Spec { number: 1, delay, ..Spec::default() });
+        assert_eq!(bench.drain_timed(), [(Duration::from_secs(10), 1)]);
+        bench.finish();
+    }
+
+    #[test]
+    fn idle_flows_are_forgotten() {
+        let mut bench = fq(FqConfig::default());
+        for flow in 0..200 {
+            bench.enqueue(Spec { number: flow, flow: flow * 1024, ..Spec::default() });
+            bench.drain();
+            bench.advance(Duration::from_secs(1));
+        }
+        let Qdisc::Fq(fq) = &bench.qdisc else { unreachable!() };
+        assert!(fq.flows.len() < 10, "{}", fq.flows.len());
+        bench.finish();
+    }
+}

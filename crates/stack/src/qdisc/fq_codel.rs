@@ -1,0 +1,317 @@
+//! `fq_codel`: flows take turns, and each is kept short by CoDel (RFC 8290).
+//!
+//! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues. When all together hold
+//! too much, the one that holds most loses half of its packets, from the front.
+//!
+//! The moment of enqueueing is kept in `meta.timestamp`: departure times are not honoured here.
+
+use std::{collections::VecDeque, time::Duration, vec::Vec};
+
+use pkt::{Instant, Packet, PacketList};
+
+use super::{
+    Dequeued, QdiscStats,
+    codel::{Codel, CodelParams, CodelVerdict},
+    wire_bytes,
+};
+use crate::ip;
+
+/// Packets dropped at once from the longest queue (`drop_batch`).
+const DROP_BATCH: usize = 64;
+
+/// Parameters of `fq_codel`, with the defaults of RFC 8290 §5.2 and Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FqCodelConfig {
+    /// Packets that may wait.
+    pub limit: u32,
+    /// Bytes of packet memory (truesize) that may wait.
+    pub memory_limit: u64,
+    /// Queues that flows are hashed into.
+    pub flows: u32,
+    /// Acceptable standing delay.
+    pub target: Duration,
+    /// About a round trip.
+    pub interval: Duration,
+    /// Bytes a flow may send in its turn.
+    pub quantum: u32,
+    /// Marks ECN-capable packets instead of dropping them.
+    pub ecn: bool,
+}
+
+impl Default for FqCodelConfig {
+    fn default() -> Self {
+        Self {
+            limit: 10_240,
+            memory_limit: 32 << 20,
+            flows: 1024,
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+            quantum: 1514,
+            ecn: true,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    queue: PacketList,
+    /// What `queue` holds, as the wire will see it.
+    bytes: u32,
+    deficit: i64,
+    active: bool,
+    codel: Codel,
+}
+
+/// Fair queueing with controlled delay.
+#[derive(Debug)]
+pub struct FqCodel {
+    config: FqCodelConfig,
+    params: CodelParams,
+    flows: Vec<Flow>,
+    new_flows: VecDeque<u32>,
+    old_flows: VecDeque<u32>,
+    memory: u64,
+    stats: QdiscStats,
+    link_header: usize,
+}
+
+impl FqCodel {
+    /// An empty `fq_codel`, for packets whose link header is `link_header` bytes long.
+    #[must_use]
+    pub fn new(config: FqCodelConfig, link_header: usize) -> Self {
+        let flows = config.flows.max(1) as usize;
+        Self {
+            config,
+            params: CodelParams {
+                target: config.target,
+                interval: config.interval,
+                mtu: config.quantum,
+            },
+            flows: (0..flows).map(|_| Flow::default()).collect(),
+            new_flows: VecDeque::with_capacity(flows),
+            old_flows: VecDeque::with_capacity(flows),
+            memory: 0,
+            stats: QdiscStats::default(),
+            link_header,
+        }
+    }
+
+    pub(super) fn enqueue(
+        &mut self,
+        mut packet: Packet,
+        bytes: u32,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) {
+        let scaled = (u64::from(packet.meta().flow_hash) * self.flows.len() as u64) >> 32;
+        let index = u32::try_from(scaled).expect("below the number of flows");
+        packet.meta_mut().timestamp = now;
+        self.memory += u64::from(packet.truesize());
+        let flow = &mut self.flows[index as usize];
+        flow.queue.push_back(packet);
+        flow.bytes += bytes;
+        if !flow.active {
+            flow.active = true;
+            flow.deficit = i64::from(self.config.quantum);
+            self.new_flows.push_back(index);
+        }
+        self.stats.on_enqueue(bytes);
+        let full = self.stats.qlen > u64::from(self.config.limit)
+            || self.memory > self.config.memory_limit;
+        if full {
+            self.drop_from_longest(dropped);
+        }
+    }
+
+    pub(super) fn dequeue(
+        &mut self,
+        link_header: usize,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> Dequeued {
+        debug_assert_eq!(link_header, self.link_header);
+        loop {
+            let from_new = !self.new_flows.is_empty();
+            let Some(&index) = self.new_flows.front().or_else(|| self.old_flows.front()) else {
+                return Dequeued::Empty;
+            };
+            let flow = &mut self.flows[index as usize];
+            if flow.deficit <= 0 {
+                flow.deficit += i64::from(self.config.quantum);
+                self.pop(from_new);
+                self.old_flows.push_back(index);
+                continue;
+            }
+            match self.next_of(index, now, dropped) {
+                Some((packet, bytes)) => {
+                    self.flows[index as usize].deficit -= i64::from(bytes);
+                    self.stats.on_dequeue(&packet, bytes);
+                    return Dequeued::Packet(packet);
+                }
+                None => {
+                    self.pop(from_new);
+                    // RFC 8290 §4.2: an empty new queue goes round once more.
+                    if from_new && !self.old_flows.is_empty() {
+                        self.old_flows.push_back(index);
+                    } else {
+                        self.flows[index as usize].active = false;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) const fn stats(&self) -> &QdiscStats {
+        &self.stats
+    }
+
+    fn pop(&mut self, from_new: bool) {
+        if from_new {
+            self.new_flows.pop_front()
+        } else {
+            self.old_flows.pop_front()
+        };
+    }
+
+    /// The first packet of a flow that its CoDel lets go.
+    fn next_of(
+        &mut self,
+        index: u32,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> Option<(Packet, u32)> {
+        let flow = &mut self.flows[index as usize];
+        loop {
+            let Some(mut packet) = flow.queue.pop_front() else {
+                flow.codel.on_empty();
+                return None;
+            };
+            let bytes = wire_bytes(&packet, self.link_header);
+            flow.bytes -= bytes;
+            self.memory -= u64::from(packet.truesize());
+            let verdict = flow.codel.judge(&packet, flow.bytes, &self.params, now);
+            if verdict == CodelVerdict::Forward {
+                return Some((packet, bytes));
+            }
+            let header = packet.linear_mut().get_mut(self.link_header..).unwrap_or_default();
+            if self.config.ecn && ip::set_ce(header) {
+                self.stats.ecn_marks += 1;
+                return Some((packet, bytes));
+            }
+            self.stats.on_leave(bytes);
+            self.stats.drops += 1;
+            dropped.push_back(packet);
+        }
+    }
+
+    /// RFC 8290 §4.1: half of the longest queue, from its front, but not more than a batch.
+    fn drop_from_longest(&mut self, dropped: &mut PacketList) {
+        let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else { return };
+        let enough = flow.bytes / 2;
+        let mut bytes_dropped = 0;
+        for _ in 0..DROP_BATCH {
+            let Some(packet) = flow.queue.pop_front() else { break };
+            let bytes = wire_bytes(&packet, self.link_header);
+            flow.bytes -= bytes;
+            bytes_dropped += bytes;
+            self.memory -= u64::from(packet.truesize());
+            self.stats.on_leave(bytes);
+            self.stats.drops += 1;
+            dropped.push_back(packet);
+            if bytes_dropped >= enough {
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qdisc::{
+        Qdisc,
+        testing::{Bench, LINK_HEADER, Spec},
+    };
+
+    fn fq_codel(config: FqCodelConfig) -> Bench {
+        Bench::new(Qdisc::FqCodel(Box::new(FqCodel::new(config, LINK_HEADER))))
+    }
+
+    /// A link of one packet a millisecond under a load of two: the delay settles near the target.
+    fn overload(bench: &mut Bench, ect: bool) -> Duration {
+        let mut number = 0;
+        let mut last_wait = Duration::ZERO;
+        for _ in 0..4000 {
+            for _ in 0..2 {
+                number += 1;
+                bench.enqueue(Spec { number, flow: 1, bytes: 1000, ect, ..Spec::default() });
+            }
+            last_wait = bench.dequeue_waited().unwrap_or_default();
+            bench.advance(Duration::from_millis(1));
+        }
+        last_wait
+    }
+
+    #[test]
+    fn a_standing_queue_is_dropped_from_until_it_is_short() {
+        let mut bench = fq_codel(FqCodelConfig::default());
+        overload(&mut bench, false);
+        let stats = *bench.qdisc.stats();
+        assert!(stats.drops > 100, "{stats:?}");
+        assert_eq!(stats.ecn_marks, 0);
+        assert_eq!(stats.drops, bench.dropped().len() as u64);
+        bench.finish();
+    }
+
+    #[test]
+    fn ecn_capable_packets_are_marked_and_not_dropped() {
+        let config = FqCodelConfig { limit: 100_000, memory_limit: 1 << 40, ..Default::default() };
+        let mut bench = fq_codel(config);
+        overload(&mut bench, true);
+        let stats = *bench.qdisc.stats();
+        assert_eq!(stats.drops, 0, "{stats:?}");
+        assert!(stats.ecn_marks > 100, "{stats:?}");
+        bench.finish();
+    }
+
+    #[test]
+    fn a_short_queue_is_left_alone() {
+        let mut bench = fq_codel(FqCodelConfig::default());
+        for number in 0..1000 {
+            bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
+            bench.advance(Duration::from_millis(1));
+            assert_eq!(bench.dequeue(), Some(number));
+        }
+        assert_eq!(bench.qdisc.stats().drops, 0);
+        bench.finish();
+    }
+
+    #[test]
+    fn a_sparse_flow_does_not_wait_behind_bulk() {
+        let mut bench = fq_codel(FqCodelConfig::default());
+        for number in 0..100 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1500, ..Spec::default() });
+        }
+        for _ in 0..10 {
+            bench.dequeue();
+        }
+        bench.enqueue(Spec { number: 999, flow: u32::MAX, bytes: 100, ..Spec::default() });
+        assert_eq!(bench.dequeue(), Some(999));
+        bench.finish();
+    }
+
+    #[test]
+    fn over_the_limit_the_longest_flow_loses_half() {
+        let mut bench = fq_codel(FqCodelConfig { limit: 100, ..Default::default() });
+        for number in 0..10 {
+            bench.enqueue(Spec { number, flow: u32::MAX, bytes: 100, ..Spec::default() });
+        }
+        for number in 100..191 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1500, ..Spec::default() });
+        }
+        let dropped = bench.dropped();
+        assert_eq!(dropped, (100..146).collect::<Vec<_>>());
+        assert_eq!(bench.qdisc.stats().qlen, 55);
+        bench.finish();
+    }
+}
