@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | [`llist`] | how packets change core without a lock | `llist.h` |
 //! | [`lanes`] | how a flow changes core without a packet overtaking | `input_pkt_queue` |
+//! | [`small_queue`] | how a sender that stops is woken by what completes | TCP Small Queues |
 //! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
 //! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
 //! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
@@ -29,6 +30,7 @@ pub mod padded;
 pub mod percore;
 pub mod rcu;
 pub mod rcu_map;
+pub mod small_queue;
 pub mod socket_lock;
 
 mod shim;
@@ -44,4 +46,5 @@ pub use padded::Padded;
 pub use percore::PerCore;
 pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
+pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};

@@ -1,0 +1,170 @@
+//! TCP Small Queues: how the sender that stops and the completion that wakes it never miss each other.
+//!
+//! Above: `stack::socket`, whose packets in qdiscs and devices are counted here. Linux: `sk_wmem_alloc` and `sk_tsq_flags`,
+//! `tcp_wfree`, `tcp_tsq_handler`.
+//!
+//! ```text
+//!   sender                                         completion
+//!   charge … charge                                bytes -= truesize - 1
+//!   over the limit?  THROTTLED = 1                 fence
+//!   fence                                          THROTTLED and not QUEUED?  QUEUED = 1, THROTTLED = 0:
+//!   still over it?   stop : go on                      the socket goes on its core's list, with the 1
+//!                                                  else bytes -= 1
+//!   handler: QUEUED = 0, fence, send, bytes -= 1
+//! ```
+//!
+//! Either the sender sees the bytes that were completed, or the completion sees THROTTLED. QUEUED is the ownership of the
+//! list entry: a socket is on one list at most. It is cleared before the handler sends, so that a completion of what the
+//! handler sends can queue the socket anew.
+//!
+//! [`TsqProtocol::Seed`] does it as the first version of TCP Small Queues did: it looks at the flags before it subtracts, does
+//! not look again after it has set THROTTLED, and clears QUEUED last. Each of the three loses wake-ups; its models
+//! show how.
+//!
+//! Not here: the limit, and the list (`stack`).
+
+use crate::padded::Padded;
+use crate::shim::{AtomicU32, Ordering, fence};
+
+#[cfg(test)]
+mod tests;
+
+/// The sender has stopped because of the limit.
+const THROTTLED: u32 = 1 << 0;
+/// The socket is on a list and its handler will run.
+const QUEUED: u32 = 1 << 1;
+
+/// The count that belongs to the socket itself.
+const BIAS: u32 = 1;
+
+/// Which order of steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TsqProtocol {
+    /// As in Linux 3.6, with its three lost wake-ups. For demonstrations.
+    Seed,
+    /// As in Linux since 4.11.
+    #[default]
+    Robust,
+}
+
+/// What a socket has below it, and whether it waits for that to shrink.
+#[derive(Debug)]
+pub struct SmallQueue {
+    /// Both written by the sender and by whoever completes, so they share a line that nothing else is on.
+    words: Padded<Words>,
+}
+
+#[derive(Debug)]
+struct Words {
+    /// Truesize of the packets below the socket, the bias, and one for a list entry.
+    bytes: AtomicU32,
+    flags: AtomicU32,
+}
+
+impl SmallQueue {
+    /// Nothing below.
+    #[must_use]
+    pub fn new() -> Self {
+        let words = Words { bytes: AtomicU32::new(BIAS), flags: AtomicU32::new(0) };
+        Self { words: Padded::new(words) }
+    }
+
+    /// A packet goes down.
+    pub fn charge(&self, truesize: u32) {
+        // Relaxed: only its own completion takes it away again, and that comes to know of the packet from us.
+        self.words.bytes.fetch_add(truesize, Ordering::Relaxed);
+    }
+
+    /// Bytes of packet memory below the socket (`sk_wmem_alloc_get`).
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.words.bytes.load(Ordering::Relaxed) - BIAS
+    }
+
+    /// The sender finds itself over the limit: announces that it stops, and looks again. True: it stops, and a
+    /// completion will queue it. False: enough has completed meanwhile.
+    #[must_use = "who is told to go on and stops anyway may wait for ever"]
+    pub fn throttle(&self, protocol: TsqProtocol, over: impl FnOnce(u32) -> bool) -> bool {
+        self.words.flags.fetch_or(THROTTLED, Ordering::SeqCst);
+        if protocol == TsqProtocol::Seed {
+            return true;
+        }
+        // Pairs with the fence in `complete`.
+        fence(Ordering::SeqCst);
+        over(self.bytes())
+    }
+
+    /// Whether the sender has announced that it stops and nobody has answered yet.
+    #[must_use]
+    pub fn is_throttled(&self) -> bool {
+        self.words.flags.load(Ordering::Relaxed) & THROTTLED != 0
+    }
+
+    /// Whether a list entry of the socket exists.
+    #[must_use]
+    pub fn is_queued(&self) -> bool {
+        self.words.flags.load(Ordering::Relaxed) & QUEUED != 0
+    }
+
+    /// A packet that was charged `truesize` is gone. True: the caller must put the socket on a list; the list entry keeps
+    /// one byte charged until its handler has ended.
+    #[must_use = "true obliges the caller to queue the socket"]
+    pub fn complete(&self, protocol: TsqProtocol, truesize: u32) -> bool {
+        let queue = match protocol {
+            TsqProtocol::Robust => {
+                self.words.bytes.fetch_sub(truesize - 1, Ordering::AcqRel);
+                // Pairs with the fence in `throttle`.
+                fence(Ordering::SeqCst);
+                self.take_throttled()
+            }
+            TsqProtocol::Seed => {
+                let queue = self.take_throttled_in_two_steps();
+                self.words.bytes.fetch_sub(truesize - 1, Ordering::AcqRel);
+                queue
+            }
+        };
+        if !queue {
+            self.words.bytes.fetch_sub(1, Ordering::AcqRel);
+        }
+        queue
+    }
+
+    /// The handler of a list entry begins.
+    pub fn begin(&self, protocol: TsqProtocol) {
+        if protocol == TsqProtocol::Robust {
+            self.words.flags.fetch_and(!QUEUED, Ordering::SeqCst);
+            // Before the handler looks at `bytes`: a completion from here on queues the socket again.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The handler has ended, or has left its work to the holder of the socket.
+    pub fn end(&self, protocol: TsqProtocol) {
+        if protocol == TsqProtocol::Seed {
+            self.words.flags.fetch_and(!QUEUED, Ordering::SeqCst);
+        }
+        self.words.bytes.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Exchanges THROTTLED for QUEUED, if the one is set and the other is not.
+    fn take_throttled(&self) -> bool {
+        self.words
+            .flags
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flags| {
+                (flags & (THROTTLED | QUEUED) == THROTTLED).then_some(flags ^ (THROTTLED | QUEUED))
+            })
+            .is_ok()
+    }
+
+    /// `test_and_clear_bit(THROTTLED) && !test_and_set_bit(QUEUED)`: when the socket is queued already, THROTTLED is lost.
+    fn take_throttled_in_two_steps(&self) -> bool {
+        self.words.flags.fetch_and(!THROTTLED, Ordering::SeqCst) & THROTTLED != 0
+            && self.words.flags.fetch_or(QUEUED, Ordering::SeqCst) & QUEUED == 0
+    }
+}
+
+impl Default for SmallQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
