@@ -251,13 +251,14 @@ mod models {
 
         /// Polls scheduled queues, at most `budget` of them; the rest goes back.
         fn poll(&self, guard: &mut CoreGuard<'_, u32>, budget: usize) {
-            let mut due = guard.take_queues(0b11);
+            let due = guard.take_queues(0b11);
+            let mut left = due;
             for queue in (0..2).filter(|queue| due & 1 << queue != 0).take(budget) {
                 **guard += self.arrived[queue].swap(0, Ordering::Relaxed);
-                due &= !(1 << queue);
+                left &= !(1 << queue);
             }
-            if due != 0 {
-                guard.put_back(due);
+            if left != 0 {
+                guard.put_back(left);
             }
         }
 
