@@ -79,6 +79,7 @@ drop_reasons! {
     TcpZeroWindow "TCP_ZEROWINDOW" "Data arrived while the receive window was closed."
     TcpInvalidSequence "TCP_INVALID_SEQUENCE" "The segment does not touch the receive window."
     TcpPaws "TCP_RFC7323_PAWS" "The timestamp is older than the last one accepted (RFC 7323)."
+    TcpTsEcr "TCP_RFC7323_TSECR" "The timestamp echo is none that this connection can have sent (RFC 7323)."
     TcpInvalidSyn "TCP_INVALID_SYN" "A SYN inside an existing connection."
     TcpInvalidAck "TCP_INVALID_ACK_SEQUENCE" "An ACK that a SYN-SENT or SYN-RECEIVED connection cannot accept."
     TcpReset "TCP_RESET" "A valid RST: it did its work and carries no data."

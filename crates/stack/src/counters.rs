@@ -5,7 +5,7 @@
 //!
 //! One table yields the enum, the text and the page. A page has one writer at a time and any number of readers; the value of a
 //! counter is the wrapping sum over all pages of a host. Groups that Linux does not have follow Linux's, and drop reasons
-//! come last, in capitals. Counters whose mechanism does not exist stay at zero, as on a Linux where it is off.
+//! come last, in capitals. What Linux counts and this stack has no cause to is in [`NOT_COUNTED`], with the reason.
 //!
 //! Not here: the `Tcp*` table (`tcp::counters`) and the reasons (`pkt::DropReason`). A page holds all three.
 
@@ -51,20 +51,15 @@ counters! {
     IpInReceives: "IPv4 packets received, bad ones included.",
     IpInHdrErrors: "IPv4 packets dropped because of their header: version, checksum, length, options, TTL.",
     IpInAddrErrors: "IPv4 packets dropped because their destination is not ours to take.",
-    IpForwDatagrams: "IPv4 packets forwarded.",
     IpInUnknownProtos: "IPv4 packets dropped because no handler takes their protocol.",
     IpInDiscards: "Good IPv4 packets dropped for want of memory or room.",
     IpInDelivers: "IPv4 packets handed to a transport protocol.",
     IpOutRequests: "IPv4 packets that transport protocols asked to send; a superframe counts once.",
     IpOutDiscards: "IPv4 packets to be sent that were dropped for want of memory or room.",
     IpOutNoRoutes: "IPv4 packets to be sent that were dropped because no route leads to their destination.",
-    IpReasmTimeout: "Datagrams given up because a fragment was missing for too long.",
     IpReasmReqds: "Fragments received that needed reassembly.",
-    IpReasmOKs: "Datagrams reassembled.",
     IpReasmFails: "Reassemblies that failed.",
-    IpFragOKs: "Packets cut into fragments.",
     IpFragFails: "Packets dropped because they had to be cut and must not be.",
-    IpFragCreates: "Fragments made.",
     IpOutTransmits: "IPv4 packets handed to a device or to the neighbour's queue.",
 
     IcmpInMsgs: "ICMP messages received, bad ones included.",
@@ -84,37 +79,22 @@ counters! {
     IcmpOutMsgs: "ICMP messages sent.",
     IcmpOutErrors: "ICMP messages not sent for want of memory or a route.",
     IcmpOutRateLimitGlobal: "ICMP messages held back by the limit of the whole host.",
-    IcmpOutRateLimitHost: "ICMP messages held back by the limit of their destination.",
     IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
-    IcmpOutTimeExcds: "Time Exceeded messages sent.",
-    IcmpOutParmProbs: "Parameter Problem messages sent.",
-    IcmpOutSrcQuenchs: "Source Quench messages sent.",
-    IcmpOutRedirects: "Redirect messages sent.",
-    IcmpOutEchos: "Echo requests sent.",
     IcmpOutEchoReps: "Echo replies sent.",
-    IcmpOutTimestamps: "Timestamp requests sent.",
-    IcmpOutTimestampReps: "Timestamp replies sent.",
-    IcmpOutAddrMasks: "Address Mask requests sent.",
-    IcmpOutAddrMaskReps: "Address Mask replies sent.",
 
     IpExtInNoRoutes: "Packets received and dropped because no route leads to their destination.",
     IpExtInTruncatedPkts: "Packets shorter than the length their header gives.",
     IpExtInMcastPkts: "Multicast packets received.",
-    IpExtOutMcastPkts: "Multicast packets sent.",
     IpExtInBcastPkts: "Broadcast packets received.",
-    IpExtOutBcastPkts: "Broadcast packets sent.",
     IpExtInOctets: "Bytes of IP packets received, headers included.",
     IpExtOutOctets: "Bytes of IP packets sent, headers included.",
     IpExtInMcastOctets: "Bytes of multicast packets received.",
-    IpExtOutMcastOctets: "Bytes of multicast packets sent.",
     IpExtInBcastOctets: "Bytes of broadcast packets received.",
-    IpExtOutBcastOctets: "Bytes of broadcast packets sent.",
     IpExtInCsumErrors: "Packets received with a bad header checksum.",
     IpExtInNoECTPkts: "Packets received that do not speak ECN.",
     IpExtInECT1Pkts: "Packets received marked ECT(1).",
     IpExtInECT0Pkts: "Packets received marked ECT(0).",
     IpExtInCEPkts: "Packets received marked Congestion Experienced.",
-    IpExtReasmOverlaps: "Fragments that overlapped another.",
 
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
@@ -146,6 +126,32 @@ counters! {
     NeighForcedGcRuns: "Collections forced because the table was nearly full.",
     NeighTableFulls: "Neighbours refused because the table was full.",
 }
+
+/// Rows of Linux's `Ip`, `Icmp` and `IpExt` that are not counted, and why.
+pub const NOT_COUNTED: &[(&str, &str)] = &[
+    ("IpForwarding", "no counter but the setting `ip_forward`"),
+    ("IpDefaultTTL", "no counter but the setting `ip_default_ttl`"),
+    ("IpForwDatagrams", "a host: nothing is forwarded"),
+    ("IpReasmTimeout", "no reassembly: a fragment is a counted drop"),
+    ("IpReasmOKs", "no reassembly: a fragment is a counted drop"),
+    ("IpFragOKs", "no fragmentation: TCP sends what the path takes"),
+    ("IpFragCreates", "no fragmentation: TCP sends what the path takes"),
+    ("IcmpOutRateLimitHost", "one limit for the whole host, none for each destination"),
+    ("IcmpOutTimeExcds", "a host: nothing is forwarded or reassembled whose time could run out"),
+    ("IcmpOutParmProbs", "a malformed header is dropped without an answer"),
+    ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
+    ("IcmpOutRedirects", "a host: only routers send them"),
+    ("IcmpOutEchos", "nothing here pings"),
+    ("IcmpOutTimestamps", "nothing here asks"),
+    ("IcmpOutTimestampReps", "timestamp requests are not answered (RFC 1122 §3.2.2.8 leaves it open)"),
+    ("IcmpOutAddrMasks", "deprecated (RFC 6918)"),
+    ("IcmpOutAddrMaskReps", "deprecated (RFC 6918)"),
+    ("IpExtOutMcastPkts", "nothing is sent to groups"),
+    ("IpExtOutBcastPkts", "nothing is sent to broadcast addresses"),
+    ("IpExtOutMcastOctets", "nothing is sent to groups"),
+    ("IpExtOutBcastOctets", "nothing is sent to broadcast addresses"),
+    ("IpExtReasmOverlaps", "no reassembly: a fragment is a counted drop"),
+];
 
 impl Counter {
     /// Number of counters, and of slots in a page.

@@ -214,6 +214,7 @@ sysctls! {
         "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff;
         "net.ipv4.tcp_stdurg", tcp.tcp_stdurg, Switch 0..=1;
         "net.ipv4.tcp_reordering", tcp.tcp_reordering, Number 1..=127;
+        "net.ipv4.tcp_max_reordering", tcp.tcp_max_reordering, Number 1..=300;
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
         "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;
         "net.ipv4.tcp_congestion_control", tcp.tcp_congestion_control, CongestionControl WORDS;

@@ -54,7 +54,10 @@ impl Tcb {
                 segment::send_reset(self, cx);
                 self.finish(cx, None);
             }
-            _ if self.linger_ms == 0 => self.abort(cx),
+            _ if self.linger_ms == 0 => {
+                cx.count(Counter::TcpExtTCPAbortOnData);
+                self.abort(cx);
+            }
             State::FinWait2 => self.enter_fin_wait_2(cx),
             _ => self.shutdown_write(cx),
         }
@@ -78,7 +81,6 @@ impl Tcb {
             State::Close | State::Listen | State::SynSent | State::TimeWait => false,
         };
         if owes_reset {
-            cx.count(Counter::TcpExtTCPAbortOnData);
             segment::send_reset(self, cx);
         }
         self.flags |= TcbFlags::ORPHAN;

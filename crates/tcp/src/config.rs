@@ -97,8 +97,10 @@ pub struct TcpConfig {
     pub tcp_notsent_lowat: u32,
     /// `tcp_stdurg`: a peer's urgent pointer names the urgent byte itself (RFC 1122 §4.2.2.4) instead of the one behind it.
     pub tcp_stdurg: bool,
-    /// `tcp_reordering`: duplicate ACKs that mean a loss (RFC 5681: 3).
+    /// `tcp_reordering`: segments behind a hole that mean a loss (RFC 5681: 3), until a connection knows better.
     pub tcp_reordering: u8,
+    /// `tcp_max_reordering`: how far a connection that sees reordering may raise that for itself. 300.
+    pub tcp_max_reordering: u16,
     /// `tcp_tso_win_divisor`: a superframe waits for an ACK until it may fill this part of the window; 0 never waits.
     pub tcp_tso_win_divisor: u8,
     /// `tcp_congestion_control`: the algorithm of sockets that choose none.
@@ -172,6 +174,7 @@ impl Default for TcpConfig {
             tcp_notsent_lowat: u32::MAX,
             tcp_stdurg: false,
             tcp_reordering: 3,
+            tcp_max_reordering: 300,
             tcp_tso_win_divisor: 3,
             tcp_congestion_control: Algorithm::Cubic,
             tcp_ecn: 2,

@@ -180,6 +180,21 @@ pub struct FastOpenNews {
     pub blackhole: bool,
 }
 
+/// Why a client's Fast Open came to nothing (Linux `enum tcp_fastopen_client_fail`, `tcpi_fastopen_client_fail`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FastOpenFailure {
+    /// It did not, or was not tried.
+    #[default]
+    None = 0,
+    /// There was no cookie yet: the SYN asked for one.
+    NoCookie = 1,
+    /// The SYN-ACK acknowledged the SYN and not its data.
+    DataNotAcknowledged = 2,
+    /// The SYN had to be repeated, without its data.
+    SynRetransmitted = 3,
+}
+
 /// Fast Open's part of a block. Boxed: few connections have it.
 #[derive(Debug)]
 pub(crate) struct FastOpenState {
@@ -195,6 +210,7 @@ pub(crate) struct FastOpenState {
     syn_data: u32,
     /// Data in the SYN was taken, by the peer or by us.
     taken: bool,
+    failure: FastOpenFailure,
     news: Option<FastOpenNews>,
 }
 
@@ -207,6 +223,7 @@ impl FastOpenState {
             peer_mss: u16::MAX,
             syn_data: 0,
             taken: false,
+            failure: FastOpenFailure::None,
             news: None,
         })
     }
@@ -215,7 +232,11 @@ impl FastOpenState {
     pub(crate) fn connect(fast_open: FastOpen) -> Option<Box<Self>> {
         match fast_open {
             FastOpen::Off | FastOpen::Grant(_) => None,
-            FastOpen::Ask => Some(Self::new(false, Some(Cookie::REQUEST), false)),
+            FastOpen::Ask => {
+                let mut state = Self::new(false, Some(Cookie::REQUEST), false);
+                state.failure = FastOpenFailure::NoCookie;
+                Some(state)
+            }
             FastOpen::Connect { cookie, peer_mss } => {
                 let mut state = Self::new(false, cookie, true);
                 state.peer_mss = peer_mss;
@@ -241,6 +262,12 @@ impl Tcb {
     #[must_use]
     pub fn syn_data_taken(&self) -> bool {
         self.fast_open.as_ref().is_some_and(|state| state.taken)
+    }
+
+    /// Why Fast Open as a client came to nothing, if it did.
+    #[must_use]
+    pub fn fast_open_failure(&self) -> FastOpenFailure {
+        self.fast_open.as_ref().map_or(FastOpenFailure::None, |state| state.failure)
     }
 
     /// What the handshake has taught, once. The caller remembers it for the next connection to the peer.
@@ -323,6 +350,13 @@ pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
         return;
     }
     state.taken = data_acked;
+    if !data_acked {
+        state.failure = if lossy {
+            FastOpenFailure::SynRetransmitted
+        } else {
+            FastOpenFailure::DataNotAcknowledged
+        };
+    }
     cx.count(if data_acked {
         Counter::TcpExtTCPFastOpenActive
     } else {

@@ -10,6 +10,7 @@ use pkt::Instant;
 
 use crate::{
     ecn::EcnState,
+    fast_open::FastOpenFailure,
     receive_window::receive_window,
     recovery::CaState,
     state::State,
@@ -32,6 +33,8 @@ pub struct TcpInfo {
     pub sack: bool,
     /// Data in the SYN was taken (`TCPI_OPT_SYN_DATA`).
     pub syn_data: bool,
+    /// Why Fast Open as a client came to nothing.
+    pub fast_open_failure: FastOpenFailure,
     /// Window scales: the peer's, ours.
     pub window_scales: (u8, u8),
     /// Retransmission timeout.
@@ -56,7 +59,7 @@ pub struct TcpInfo {
     pub in_flight: u32,
     /// Bytes sent and not acknowledged.
     pub unacked: u32,
-    /// Of them, reported by SACK.
+    /// Of them, reported by SACK; without it, a segment for each duplicate ACK.
     pub sacked: u32,
     /// Of them, taken to be lost.
     pub lost: u32,
@@ -80,13 +83,13 @@ pub struct TcpInfo {
     pub rcv_ssthresh: u32,
     /// Largest IP packet of the path.
     pub pmtu: u32,
-    /// Announced MSS.
+    /// Announced MSS, without the timestamps of every segment.
     pub advmss: u16,
     /// Timeouts since the last progress.
     pub retransmits: u8,
     /// Unanswered probes.
     pub probes: u8,
-    /// Exponent of the RTO's back-off.
+    /// Exponent of the back-off of the RTO, or of the persist timer.
     pub backoff: u8,
     /// Fast or timeout recovery runs.
     pub in_recovery: bool,
@@ -112,6 +115,8 @@ pub struct TcpInfo {
     pub dsack_dups: u32,
     /// Times the path was seen to reorder.
     pub reord_seen: u32,
+    /// Segments behind a hole that mean a loss.
+    pub reordering: u16,
     /// Segments that came out of order.
     pub rcv_ooopack: u32,
     /// Retransmission timeouts.
@@ -143,6 +148,14 @@ pub struct TcpInfo {
 }
 
 impl Tcb {
+    fn reported_bytes(&self) -> u32 {
+        if self.flags.contains(TcbFlags::SACK) {
+            return self.send_queue.sacked_bytes();
+        }
+        let told = self.recovery.dup_acks().saturating_mul(self.mss.effective());
+        told.min(self.snd_nxt.since(self.snd_una))
+    }
+
     /// A snapshot as of the last segment that was sent or received.
     #[must_use]
     pub fn info(&self) -> TcpInfo {
@@ -163,7 +176,7 @@ impl Tcb {
             },
             window_scaling: self.flags.contains(TcbFlags::WINDOW_SCALING),
             unacked: self.snd_nxt.since(self.snd_una),
-            sacked: self.send_queue.sacked_bytes(),
+            sacked: self.reported_bytes(),
             retrans: self.send_queue.retrans_bytes(),
             last_data_sent: now - self.last_sent_at,
             last_data_received: self.ack.last_data_at().map(|at| now - at),
@@ -172,6 +185,7 @@ impl Tcb {
             data_segs_in: self.totals.data_segs_in,
             dsack_dups: self.totals.dsack_dups,
             reord_seen: self.totals.reord_seen,
+            reordering: self.reordering,
             rcv_ooopack: self.totals.rcv_ooopack,
             total_rto: self.totals.total_rto,
             total_rto_recoveries: self.totals.total_rto_recoveries,
@@ -180,6 +194,7 @@ impl Tcb {
             timestamps: self.flags.contains(TcbFlags::TIMESTAMPS),
             sack: self.flags.contains(TcbFlags::SACK),
             syn_data: self.syn_data_taken(),
+            fast_open_failure: self.fast_open_failure(),
             window_scales: (self.snd_wscale, self.rcv_wscale),
             rto: self.rtt.rto(),
             ato: self.ack.ato(),
@@ -198,10 +213,10 @@ impl Tcb {
             rcv_space: self.receive_buffer.space(),
             rcv_ssthresh: self.receive_buffer.ssthresh(),
             pmtu: self.mss.pmtu(),
-            advmss: self.mss.advertised(),
+            advmss: self.mss.advertised_payload(),
             retransmits: self.recovery.timeouts(),
             probes: self.probes_out,
-            backoff: self.rtt.backoff(),
+            backoff: self.rtt.backoff().max(self.persist_backoff),
             in_recovery: self.recovery.state().is_repairing(),
             total_retrans: self.totals.total_retrans,
             bytes_acked: self.totals.bytes_acked,

@@ -144,7 +144,7 @@ pub use congestion::{Algorithm, Congestion, CongestionConfig, UnknownAlgorithm};
 pub use counters::{Counter, Counters};
 pub use cx::{Cx, SegmentVerdict};
 pub use delivery_rate::RateSample;
-pub use fast_open::{Cookie, FastOpen, FastOpenKeys, FastOpenNews, KeyUsed};
+pub use fast_open::{Cookie, FastOpen, FastOpenFailure, FastOpenKeys, FastOpenNews, KeyUsed};
 pub use four_tuple::FourTuple;
 pub use header::{Flags, SegmentHeader};
 pub use icmp::{IcmpError, on_icmp};

@@ -170,6 +170,11 @@ impl PathMss {
         self.advertised
     }
 
+    /// What is left of it for payload in segments that carry the options agreed on (Linux `tp->advmss`).
+    pub(crate) fn advertised_payload(&self) -> u16 {
+        self.advertised.saturating_sub(self.option_bytes.into())
+    }
+
     /// Largest IP packet of the path.
     pub(crate) fn pmtu(&self) -> u32 {
         u32::from(self.pmtu)

@@ -61,18 +61,19 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §6.2 steps 2 and 3. Answers whether reordering was seen.
-    fn on_delivered(&mut self, acked: &Acked, highest: SeqNum, now: Instant) -> bool {
+    /// RFC 8985 §6.2 steps 2 and 3. Answers by how many bytes something was overtaken.
+    fn on_delivered(&mut self, acked: &Acked, highest: SeqNum, now: Instant) -> Option<u32> {
         if let Some(newest) = acked.newest
             && self.newest.is_none_or(|before| newest.is_after(&before))
         {
             self.newest = Some(newest);
             self.rtt = now - newest.sent_at;
         }
-        let reordered = acked.lowest_original.is_some_and(|lowest| lowest.lt(self.fack));
-        self.reordering_seen |= reordered;
+        let overtaken = acked.lowest_original.filter(|lowest| lowest.lt(self.fack));
+        let distance = overtaken.map(|lowest| self.fack.since(lowest));
+        self.reordering_seen |= distance.is_some();
         self.fack = self.fack.max(highest);
-        reordered
+        distance
     }
 
     /// RFC 8985 §6.2 step 4: a needless retransmission was reported.
@@ -97,15 +98,25 @@ impl Rack {
 /// Takes what an ACK delivered.
 pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     let highest = tcb.send_queue.highest_sacked().map_or(tcb.snd_una, |end| end.max(tcb.snd_una));
-    if tcb.recovery.rack.on_delivered(acked, highest, cx.now) {
-        tcb.totals.reord_seen = tcb.totals.reord_seen.wrapping_add(1);
-        cx.count(Counter::TcpExtTCPSACKReorder);
+    if let Some(distance) = tcb.recovery.rack.on_delivered(acked, highest, cx.now) {
+        note_reordering(tcb, cx, distance, Counter::TcpExtTCPSACKReorder);
     }
     if let Some((start, end)) = acked.duplicate {
         let segments = end.since(start).div_ceil(tcb.mss.effective());
         tcb.totals.dsack_dups = tcb.totals.dsack_dups.wrapping_add(segments);
         tcb.recovery.rack.on_duplicate(tcb.snd_una, tcb.snd_nxt);
     }
+}
+
+/// The path was seen to deliver something `distance` bytes late: so many segments behind a hole mean nothing from here on
+/// (Linux: tcp_check_sack_reordering).
+pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by: Counter) {
+    let segments = distance.div_ceil(tcb.mss.effective());
+    let most = u32::from(cx.config.tcp_max_reordering);
+    let reordering = u32::from(tcb.reordering).max(segments.min(most));
+    tcb.reordering = u16::try_from(reordering).unwrap_or(u16::MAX);
+    tcb.totals.reord_seen = tcb.totals.reord_seen.wrapping_add(1);
+    cx.count(seen_by);
 }
 
 /// A reduction was taken back: what the needless retransmissions said of the order of arrivals is out of date. What is
@@ -116,10 +127,10 @@ pub(crate) fn forget_retransmissions(tcb: &mut Tcb) {
 }
 
 /// RFC 8985 §6.2 step 4: how much later than a lost transmission the one that proves it left.
-fn reordering_window(tcb: &Tcb, cx: &Cx<'_>) -> Duration {
+fn reordering_window(tcb: &Tcb) -> Duration {
     let rack = &tcb.recovery.rack;
     if !rack.reordering_seen {
-        let threshold = u32::from(cx.config.tcp_reordering);
+        let threshold = u32::from(tcb.reordering);
         let recovering = matches!(tcb.recovery.state(), CaState::Recovery | CaState::Loss);
         if recovering || tcb.send_queue.sacked_segments(tcb.mss.effective()) >= threshold {
             return Duration::ZERO;
@@ -141,7 +152,7 @@ pub(crate) struct Found {
 /// RFC 8985 §6.2 step 5: marks what is lost.
 pub(crate) fn detect(tcb: &mut Tcb, cx: &Cx<'_>) -> Found {
     let Some(newest) = tcb.recovery.rack.newest else { return Found::default() };
-    let patience = tcb.recovery.rack.rtt + reordering_window(tcb, cx);
+    let patience = tcb.recovery.rack.rtt + reordering_window(tcb);
     let due = |entry: &Entry| {
         let this = Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() };
         // A wait of zero means lost. An entry that left later than all that arrived is never due.

@@ -36,7 +36,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     ecn, mtu_probe,
-    rack::Rack,
+    rack::{self, Rack},
     seq::SeqNum,
     tcb::{Tcb, TcbFlags},
     tlp::Probe,
@@ -161,6 +161,11 @@ impl Recovery {
         self.since
     }
 
+    /// Duplicate ACKs since SND.UNA moved: segments that left the network (Linux `sacked_out` without SACK).
+    pub(crate) fn dup_acks(&self) -> u32 {
+        self.dup_acks
+    }
+
     /// Timeouts since SND.UNA moved (Linux `icsk_retransmits`).
     pub(crate) fn timeouts(&self) -> u8 {
         self.timeouts
@@ -261,7 +266,7 @@ pub(crate) fn on_ack(
             mark_head_lost(tcb, cx);
         }
         CaState::Recovery if duplicate => {
-            tcb.recovery.dup_acks += 1;
+            count_duplicate(tcb, cx);
             tcb.congestion.on_dup_ack();
         }
         CaState::Loss if progress => {
@@ -308,14 +313,27 @@ fn open(tcb: &mut Tcb) {
     tcb.send_queue.clear_marks();
 }
 
+/// A duplicate ACK: a segment has left the network. More of them than there are segments behind the hole mean that the
+/// path reorders or copies, so that as many are no loss from here on (Linux: tcp_check_reno_reordering).
+fn count_duplicate(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    let packets = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
+    let segments = flight.div_ceil(tcb.mss.effective()).max(packets);
+    if tcb.recovery.dup_acks + 1 < segments {
+        tcb.recovery.dup_acks += 1;
+        return;
+    }
+    rack::note_reordering(tcb, cx, flight, Counter::TcpExtTCPRenoReorder);
+}
+
 /// RFC 5681 §3.2 and RFC 6582 §3.2 steps 1–2.
 fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    tcb.recovery.dup_acks += 1;
+    count_duplicate(tcb, cx);
     let cwr = tcb.recovery.state == CaState::Cwr;
     if !cwr {
         tcb.recovery.state = CaState::Disorder;
     }
-    if tcb.recovery.dup_acks < dup_ack_threshold(tcb, cx.config) {
+    if tcb.recovery.dup_acks < dup_ack_threshold(tcb) {
         return;
     }
     if tcb.snd_una.le(tcb.recovery.recover) && !cwr {
@@ -351,11 +369,11 @@ fn enter_cwr(tcb: &mut Tcb) {
     ecn::on_reduced(tcb);
 }
 
-/// Duplicate ACKs that mean a loss: `tcp_reordering`, or one per packet after the first when fewer are in flight
+/// Duplicate ACKs that mean a loss: what the path is known to reorder, or one per packet after the first when fewer are in flight
 /// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK). With one
 /// segment out none means a loss: whatever the peer answers, it was not what came behind the lost one.
-fn dup_ack_threshold(tcb: &Tcb, config: &TcpConfig) -> u32 {
-    let reordering = u32::from(config.tcp_reordering);
+fn dup_ack_threshold(tcb: &Tcb) -> u32 {
+    let reordering = u32::from(tcb.reordering);
     let in_flight = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
     let one_segment = tcb.snd_nxt.since(tcb.snd_una) <= tcb.mss.effective();
     if in_flight > reordering || one_segment || tcb.send_queue.first_unsent().is_some() {
@@ -404,6 +422,11 @@ pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     tcb.congestion.on_rto(repeated);
     ecn::on_reduced(tcb);
     let calm = tcb.recovery.state.is_calm();
+    let known = tcb.send_queue.sacked_segments(tcb.mss.effective());
+    if calm && known >= u32::from(config.tcp_reordering) {
+        // Enough had arrived behind the hole: waiting for more was too patient (Linux: tcp_enter_loss).
+        tcb.reordering = tcb.reordering.min(config.tcp_reordering.into());
+    }
     if !repeated {
         tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     }

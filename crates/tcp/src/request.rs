@@ -68,6 +68,8 @@ pub struct Request {
     retransmits: u8,
     /// `TCP_DEFER_ACCEPT`: bare ACKs are ignored until the SYN-ACK was repeated this often.
     defer: u8,
+    /// TSval of the first SYN-ACK.
+    ts_first: u32,
     /// A bare ACK has come: the peer is there, and silent.
     acked: bool,
     /// Fast Open cookie of the SYN-ACK.
@@ -176,6 +178,7 @@ impl Request {
             ecn: false,
             retransmits: 0,
             defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
+            ts_first: segment::ts_clock(cx.now, *ts_offset),
             acked: false,
             cookie: match params.fast_open {
                 FastOpen::Grant(cookie) => Some(cookie),
@@ -253,6 +256,11 @@ impl Request {
             self.challenge(cx, Self::send_ack);
             return Err(DropReason::TcpPaws);
         }
+        if !rst && self.is_echo_invented(cx, header) {
+            cx.count(Counter::TcpExtTSEcrRejected);
+            self.challenge(cx, Self::send_ack);
+            return Err(DropReason::TcpTsEcr);
+        }
         let rcv_nxt = self.irs + 1;
         let end = header.seq + header.segment_len(len);
         let right = rcv_nxt + u32::from(self.rcv_wnd);
@@ -282,6 +290,16 @@ impl Request {
             return Err(DropReason::TcpInvalidAck);
         }
         Ok(())
+    }
+
+    /// The segment echoes a timestamp from before our first SYN-ACK, or from the future: who guessed the sequence number blindly did not guess
+    /// this as well (Linux: tcp_check_req).
+    fn is_echo_invented(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
+        let Some((_, echo)) = header.options.timestamps.filter(|_| self.timestamps) else {
+            return false;
+        };
+        let now = segment::ts_clock(cx.now, self.ts_offset);
+        echo != 0 && !self.from_cookie && (is_older(echo, self.ts_first) || is_older(now, echo))
     }
 
     /// The connection this request stands for, in SYN-RECEIVED, with the listener's options.

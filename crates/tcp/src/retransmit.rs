@@ -58,6 +58,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     };
     let linear = if active { cx.config.tcp_syn_linear_timeouts } else { 0 };
     let limit = retries.saturating_add(linear);
+    cx.count(Counter::TcpExtTCPTimeouts);
     let waited = tcb.recovery.timeouts() > 0 && cx.now - tcb.recovery.since() >= MEMORY_RETRY;
     let user = tcb.user_timeout.is_some_and(|t| waited && cx.now - tcb.recovery.since() >= t);
     if tcb.recovery.timeouts() >= limit || user {
@@ -72,7 +73,6 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.recovery.timeouts() > linear {
         tcb.rtt.on_rto();
     }
-    cx.count(Counter::TcpExtTCPTimeouts);
     cx.count(Counter::TcpExtTCPSynRetrans);
     cx.count(Counter::TcpRetransSegs);
     tcb.totals.total_retrans += 1;
@@ -81,6 +81,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 /// RFC 6298 §5.4–5.6 for data and FIN.
 fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    cx.count(Counter::TcpExtTCPTimeouts);
     if timed_out(tcb, cx, cx.config.tcp_retries1) {
         // R1 of RFC 9293 §3.8.3.
         tcb.doubts_route = true;
@@ -91,15 +92,9 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     tcb.totals.on_timeout(tcb.recovery.timeouts() == 0, cx.now);
-    cx.count(Counter::TcpExtTCPTimeouts);
     let thin = is_thin(tcb);
-    match tcb.recovery.state() {
-        CaState::Recovery if tcb.flags.contains(TcbFlags::SACK) => {
-            cx.count(Counter::TcpExtTCPSackFailures);
-        }
-        CaState::Recovery => cx.count(Counter::TcpExtTCPRenoFailures),
-        CaState::Loss => cx.count(Counter::TcpExtTCPLossFailures),
-        CaState::Open | CaState::Disorder | CaState::Cwr => {}
+    if tcb.recovery.timeouts() == 0 {
+        count_failure(tcb, cx);
     }
     if tcb.send_queue.head().is_some_and(|head| head.flags.contains(EntryFlags::SACKED)) {
         // RFC 2018 §8: what the peer reported it should have acknowledged by then, so it dropped it.
@@ -119,6 +114,19 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         // Memory ran out: nothing left, so nothing to wait an RTO for.
         tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + MEMORY_RETRY.min(tcb.rtt.rto()));
     }
+}
+
+/// What the timeout that begins a series has found unfinished.
+fn count_failure(tcb: &Tcb, cx: &Cx<'_>) {
+    let sack = tcb.flags.contains(TcbFlags::SACK);
+    cx.count(match tcb.recovery.state() {
+        CaState::Recovery if sack => Counter::TcpExtTCPSackRecoveryFail,
+        CaState::Recovery => Counter::TcpExtTCPRenoRecoveryFail,
+        CaState::Loss => Counter::TcpExtTCPLossFailures,
+        _ if tcb.send_queue.sacked_bytes() > 0 => Counter::TcpExtTCPSackFailures,
+        CaState::Disorder => Counter::TcpExtTCPRenoFailures,
+        CaState::Open | CaState::Cwr => return,
+    });
 }
 
 /// Few segments in flight, in a state that sends: what is lost has nobody behind it to report it (Linux:

@@ -173,6 +173,8 @@ pub struct Tcb {
     pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) congestion: Congestion,
     pub(crate) recovery: Recovery,
+    /// Segments behind a hole that mean a loss: how far this path is known to reorder (Linux `tcp_sock.reordering`).
+    pub(crate) reordering: u16,
     pub(crate) rtt: RttEstimator,
     pub(crate) rate: DeliveryRate,
     pub(crate) pacing: Pacing,
@@ -314,6 +316,7 @@ impl Tcb {
             receive_buffer,
             congestion: Congestion::new(&congestion_config, mss.effective()),
             recovery: Recovery::new(*iss),
+            reordering: config.tcp_reordering.into(),
             rtt: RttEstimator::new(&rtt_config(config, options)),
             rate: DeliveryRate::default(),
             pacing: Pacing::new(),
@@ -363,6 +366,10 @@ impl Tcb {
         }
         if next == State::Close && matches!(before, State::SynSent | State::SynRecv) {
             cx.count(Counter::TcpAttemptFails);
+        }
+        // RFC 4022: whoever ended it, and by whatever. The orderly ways out of these states lead elsewhere.
+        if next == State::Close && before.counts_as_established() {
+            cx.count(Counter::TcpEstabResets);
         }
         self.state = next;
     }

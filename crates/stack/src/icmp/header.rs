@@ -247,9 +247,6 @@ pub const fn out_counter(kind: u8) -> Option<Counter> {
     Some(match kind {
         v4::ECHO_REPLY => Counter::IcmpOutEchoReps,
         v4::UNREACHABLE => Counter::IcmpOutDestUnreachs,
-        v4::ECHO_REQUEST => Counter::IcmpOutEchos,
-        v4::TIME_EXCEEDED => Counter::IcmpOutTimeExcds,
-        v4::PARAMETER_PROBLEM => Counter::IcmpOutParmProbs,
         _ => return None,
     })
 }

@@ -36,10 +36,8 @@ pub(super) fn on_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         State::CloseWait => TcpError::BrokenPipe,
         _ => TcpError::ConnectionReset,
     };
-    match tcb.state {
-        State::SynRecv => cx.count(Counter::TcpExtEmbryonicRsts),
-        State::Established | State::CloseWait => cx.count(Counter::TcpEstabResets),
-        _ => {}
+    if tcb.state == State::SynRecv {
+        cx.count(Counter::TcpExtEmbryonicRsts);
     }
     // Both FINs crossed: the peer is done and so are we. Nothing is lost that an error would have to report.
     let silent = matches!(tcb.state, State::Closing | State::LastAck | State::TimeWait);

@@ -140,6 +140,11 @@ pub(super) fn process(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
         CaState::Recovery if tcb.send_queue.retrans_bytes() == 0 => Counter::TcpExtTCPPartialUndo,
         _ => return false,
     };
+    if counter == Counter::TcpExtTCPPartialUndo {
+        let highest = tcb.send_queue.highest_sacked().unwrap_or(tcb.snd_una);
+        let distance = highest.max(tcb.snd_una).since(tcb.snd_una - acked.bytes);
+        rack::note_reordering(tcb, cx, distance, Counter::TcpExtTCPTSReorder);
+    }
     revert(tcb, cx, counter);
     // What was sent again arrived late, and nothing else was wrong with it.
     tcb.recovery.rack.reordering_seen = true;

@@ -180,7 +180,7 @@ impl TcpSocket {
                 O::OobInline => tcb.oob_inline().into(),
                 O::Info => {
                     let info = tcb.info_at(cx.now);
-                    OptionValue::Bytes(tcp_info::encode(&info, cx.config.tcp_reordering))
+                    OptionValue::Bytes(tcp_info::encode(&info))
                 }
                 O::NoDelay => tcb.nodelay().into(),
                 O::MaxSegment => check::show(u64::from(tcb.mss())),

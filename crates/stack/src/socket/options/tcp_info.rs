@@ -4,7 +4,8 @@
 //! only ever added at the end.
 //!
 //! Times are microseconds unless the field says otherwise, windows and queues of the sender are segments, of the receiver
-//! bytes. What has no counterpart here is 0, and a rate that nothing limits is all ones.
+//! bytes. A rate that nothing limits is all ones. Always 0 are `tcpi_last_ack_sent`, as in Linux, which does not remember it;
+//! `tcpi_fackets`, as in Linux since RACK; and `tcpi_rehash`: there is no second path to hash a flow onto.
 
 use core::time::Duration;
 
@@ -19,6 +20,7 @@ const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
 const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
+const OPT_SYN_DATA: u8 = 32;
 
 /// The structure, written field by field.
 struct Layout([u8; TCP_INFO_BYTES]);
@@ -64,12 +66,12 @@ pub(super) fn without_connection(state: State) -> Vec<u8> {
     layout.0.to_vec()
 }
 
-/// The structure of a connection; `reordering` is `net.ipv4.tcp_reordering`.
-pub(super) fn encode(info: &TcpInfo, reordering: u8) -> Vec<u8> {
+/// The structure of a connection.
+pub(super) fn encode(info: &TcpInfo) -> Vec<u8> {
     let mut layout = Layout([0; TCP_INFO_BYTES]);
     put_state(&mut layout, info);
     put_times(&mut layout, info);
-    put_windows(&mut layout, info, reordering);
+    put_windows(&mut layout, info);
     put_totals(&mut layout, info);
     layout.0.to_vec()
 }
@@ -81,6 +83,7 @@ fn put_state(layout: &mut Layout, info: &TcpInfo) {
         (info.window_scaling, OPT_WSCALE),
         (info.ecn, OPT_ECN),
         (info.ecn_seen, OPT_ECN_SEEN),
+        (info.syn_data, OPT_SYN_DATA),
     ];
     layout.byte(0, info.state as u8);
     layout.byte(1, info.ca_state);
@@ -91,12 +94,13 @@ fn put_state(layout: &mut Layout, info: &TcpInfo) {
     // Bit fields fill a byte from its low end on little-endian machines, from its high end on others.
     let (snd_wscale, rcv_wscale) = info.window_scales;
     let limited = u8::from(info.delivery_rate_app_limited);
+    let failure = info.fast_open_failure as u8;
     if cfg!(target_endian = "little") {
         layout.byte(6, (snd_wscale & 15) | (rcv_wscale << 4));
-        layout.byte(7, limited);
+        layout.byte(7, limited | failure << 1);
     } else {
         layout.byte(6, (snd_wscale << 4) | (rcv_wscale & 15));
-        layout.byte(7, limited << 7);
+        layout.byte(7, limited << 7 | failure << 5);
     }
 }
 
@@ -121,7 +125,7 @@ fn put_times(layout: &mut Layout, info: &TcpInfo) {
     layout.millis(244, info.total_rto_time);
 }
 
-fn put_windows(layout: &mut Layout, info: &TcpInfo, reordering: u8) {
+fn put_windows(layout: &mut Layout, info: &TcpInfo) {
     let segments = |bytes: u32| bytes.div_ceil(info.snd_mss.max(1));
     layout.word(16, info.snd_mss);
     layout.word(20, info.rcv_mss);
@@ -138,7 +142,7 @@ fn put_windows(layout: &mut Layout, info: &TcpInfo, reordering: u8) {
     );
     layout.word(80, segments(info.cwnd));
     layout.word(84, u32::from(info.advmss));
-    layout.word(88, u32::from(reordering));
+    layout.word(88, u32::from(info.reordering));
     layout.word(96, info.rcv_space);
     layout.long(104, info.pacing_rate.unwrap_or(u64::MAX));
     layout.long(112, info.max_pacing_rate.unwrap_or(u64::MAX));
