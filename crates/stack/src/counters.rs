@@ -143,7 +143,10 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IcmpOutRedirects", "a host: only routers send them"),
     ("IcmpOutEchos", "nothing here pings"),
     ("IcmpOutTimestamps", "nothing here asks"),
-    ("IcmpOutTimestampReps", "timestamp requests are not answered (RFC 1122 §3.2.2.8 leaves it open)"),
+    (
+        "IcmpOutTimestampReps",
+        "timestamp requests are not answered (RFC 1122 §3.2.2.8 leaves it open)",
+    ),
     ("IcmpOutAddrMasks", "deprecated (RFC 6918)"),
     ("IcmpOutAddrMaskReps", "deprecated (RFC 6918)"),
     ("IpExtOutMcastPkts", "nothing is sent to groups"),

@@ -24,7 +24,7 @@ impl Tcb {
             return;
         }
         if self.state == State::SynSent {
-            self.finish(cx, None);
+            self.finish(cx, Some(TcpError::ConnectionReset));
             return;
         }
         self.flags |= TcbFlags::SHUT_WRITE;

@@ -2,6 +2,7 @@
 
 mod acks;
 mod close;
+mod counts;
 mod ecn;
 mod fast_path;
 mod handshake;

@@ -12,7 +12,7 @@ use stack::{
     socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
     sysctl::Sysctls,
 };
-use tcp::{Cookie, Counter as TcpCounter, Flags, Options, SegmentHeader, SeqNum};
+use tcp::{Cookie, Counter as TcpCounter, FastOpenFailure, Flags, Options, SegmentHeader, SeqNum};
 
 const SYN_ACK: Flags = Flags::SYN.union(Flags::ACK);
 
@@ -209,7 +209,11 @@ fn answer(rig: &mut Rig, peer: &mut Peer, ack: SeqNum, cookie: Option<Cookie>) {
 
 /// The host has the peer's cookie.
 fn client() -> (Rig, Cookie) {
-    let mut rig = rig(&[]);
+    client_with(&[])
+}
+
+fn client_with(settings: &[(&str, &str)]) -> (Rig, Cookie) {
+    let mut rig = rig(settings);
     let cookie = Cookie::new(b"8 octets").expect("a cookie");
     let mut peer = Peer::new(4000, 80);
     let (socket, syn) = connect(&mut rig, 4000);
@@ -267,6 +271,7 @@ fn data_that_the_server_does_not_take_is_sent_again_at_once() {
     let host = rig.host();
     let info = socket.with_tcb(&host, &mut rig.world.cx, |tcb, _| tcb.info());
     assert_eq!((info.in_flight, info.syn_data), (0, false));
+    assert_eq!(info.fast_open_failure, FastOpenFailure::DataNotAcknowledged);
     drop((socket, host));
     rig.finish();
 }
@@ -300,5 +305,27 @@ fn a_held_syn_that_nobody_writes_for_ends_with_its_socket() {
     socket.close(&host, &mut rig.world.cx);
     assert_eq!((host.established_len(), rig.take()), (0, Vec::new()));
     drop((socket, host));
+    rig.finish();
+}
+
+#[test]
+fn a_path_that_swallows_two_syns_with_data_is_left_alone() {
+    let (mut rig, _) = client_with(&[("tcp_fastopen_blackhole_timeout_sec", "60")]);
+    let (socket, _) = connect(&mut rig, 4001);
+    assert_eq!(write(&mut rig, &socket, b"request"), Ok(7));
+    let seen = rig.take();
+    let syn = seen.iter().filter_map(Seen::segment).next().expect("a SYN").0.clone();
+    rig.pass(Duration::from_millis(2200));
+    rig.take();
+    let mut peer = Peer::new(4001, 80);
+    answer(&mut rig, &mut peer, syn.seq + 1, None);
+    assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPFastOpenBlackhole), 1);
+    let host = rig.host();
+    let info = socket.with_tcb(&host, &mut rig.world.cx, |tcb, _| tcb.info());
+    assert_eq!(info.fast_open_failure, FastOpenFailure::SynRetransmitted);
+    let (second, syn) = connect(&mut rig, 4002);
+    assert!(syn.is_some_and(|syn| syn.options.fast_open.is_none()), "an ordinary SYN, at once");
+    socket.abort(&host, &mut rig.world.cx);
+    drop((socket, second, host));
     rig.finish();
 }

@@ -359,3 +359,57 @@ fn give_unreachable(rig: &mut Rig, peer: &Peer, code: u8) {
     packet[22..24].copy_from_slice(&sum);
     rig.give(&packet);
 }
+
+#[test]
+fn every_type_is_counted_by_its_name() {
+    let mut rig = Rig::new(RigConfig::default());
+    let types = [
+        (0, Counter::IcmpInEchoReps),
+        (3, Counter::IcmpInDestUnreachs),
+        (4, Counter::IcmpInSrcQuenchs),
+        (5, Counter::IcmpInRedirects),
+        (8, Counter::IcmpInEchos),
+        (11, Counter::IcmpInTimeExcds),
+        (12, Counter::IcmpInParmProbs),
+        (13, Counter::IcmpInTimestamps),
+        (14, Counter::IcmpInTimestampReps),
+        (17, Counter::IcmpInAddrMasks),
+        (18, Counter::IcmpInAddrMaskReps),
+    ];
+    for (kind, counter) in types {
+        let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+        // What an error quotes: a datagram of ours.
+        message.extend(Ipv4::new(HOST_IP, PEER_IP, protocol::UDP).with(&[0; 8]));
+        let sum = frame::checksum(&[&message]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        rig.give_from(PEER_IP, protocol::ICMP, &message);
+        assert_eq!(rig.count(counter), 1, "{}", counter.name());
+    }
+    assert_eq!(rig.count(Counter::IcmpInMsgs), 11);
+    assert_eq!(rig.take_ip().len(), 1, "the echo alone is answered");
+    rig.finish();
+}
+
+#[test]
+fn bytes_of_both_directions_are_counted_with_their_headers() {
+    let mut rig = Rig::new(RigConfig::default());
+    rig.give(&ping(PEER_IP, HOST_IP, &[7; 100]));
+    assert_eq!(rig.take_ip().len(), 1);
+    assert_eq!(rig.count(Counter::IpExtInOctets), 128);
+    assert_eq!(rig.count(Counter::IpExtOutOctets), 128);
+    assert_eq!(rig.count(Counter::IpOutTransmits), 1);
+    rig.finish();
+}
+
+#[test]
+fn an_error_that_no_memory_is_left_for_is_counted() {
+    let mut rig = Rig::new(RigConfig { memory_bytes: 1 << 20, ..RigConfig::default() });
+    let packet = rig.framed(&Ipv4::new(PEER_IP, HOST_IP, 200).with(b"what is this"));
+    rig.queue(&packet);
+    let held: Vec<_> = std::iter::from_fn(|| rig.world.cx.pool.alloc()).collect();
+    rig.settle();
+    assert_eq!(rig.count(Counter::IpOutDiscards), 1);
+    assert_eq!(rig.count(Counter::IcmpOutErrors), 1);
+    drop(held);
+    rig.finish();
+}

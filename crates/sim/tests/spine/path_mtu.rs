@@ -2,8 +2,15 @@
 
 use std::{io::IoSlice, sync::Arc, time::Duration};
 
-use sim::{Peer, Rig, RigConfig, frame::Seen};
-use stack::{icmp::header::IcmpMessage, socket::TcpSocket, sysctl::Sysctls};
+use sim::{
+    Peer, Rig, RigConfig,
+    frame::{self, Ipv4, Seen},
+    rig::{HOST_IP, PEER_IP},
+};
+use stack::{
+    counters::Counter, icmp::header::IcmpMessage, ip::header::protocol, socket::TcpSocket,
+    sysctl::Sysctls,
+};
 use tcp::{Flags, Options};
 
 use crate::icmp::error;
@@ -266,4 +273,43 @@ fn a_report_that_meets_an_owned_socket_waits_for_its_holder() {
     assert_eq!(transfer.largest_sent(), 960);
     drop((softirq, host, link));
     transfer.finish();
+}
+
+#[test]
+fn an_echo_wider_than_the_path_back_is_dropped_and_counted() {
+    let mut transfer = Transfer::start();
+    transfer.too_big(600, 1460);
+    assert_eq!(transfer.largest_sent(), 560);
+    let request = frame::icmp(&IcmpMessage::EchoRequest { id: 1, seq: 1 }, &[7; 1000]);
+    transfer.rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&request));
+    assert_eq!(transfer.rig.count(Counter::IpFragFails), 1);
+    transfer.finish();
+}
+
+#[test]
+fn a_backlog_has_room_for_two_receive_buffers() {
+    let mut rig = Rig::new(RigConfig::default());
+    let listener = rig.listen(80, 8);
+    let mut peer = Peer::open(&mut rig, 80, 2000, MSS);
+    let socket = listener.accept().expect("a connection");
+    let host = rig.host();
+    listener.close(&host, &mut rig.world.cx);
+    let segment = rig.framed(&peer.packet(&peer.header(Flags::ACK), &[7; 1460]));
+    let mut softirq = stack::Cx::new(rig.world.memory(), 7);
+    softirq.now = rig.world.cx.now;
+    let link = Arc::clone(&rig.link);
+    let limit = socket.with_tcb(&host, &mut rig.world.cx, |tcb, _| {
+        for _ in 0..400 {
+            assert!(link.deliver(&mut softirq, &segment));
+            let _ = host.poll(&mut softirq);
+        }
+        tcb.rcvbuf() * 2 + tcb.sndbuf() / 2
+    });
+    let dropped = rig.count_tcp(tcp::Counter::TcpExtTCPBacklogDrop);
+    assert!(dropped > 0, "{limit} bytes hold fewer than 400 segments");
+    assert!((400 - dropped) * 1460 < u64::from(limit) + (64 << 10));
+    peer.snd_nxt += 1460;
+    rig.take();
+    drop((softirq, host, link, socket));
+    rig.finish();
 }

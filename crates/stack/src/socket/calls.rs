@@ -119,7 +119,12 @@ impl TcpSocket {
     pub fn shutdown(&self, host: &Host, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
         self.call(host, cx, |_, state, _, cx| {
             match state.tcb.state() {
-                State::Close | State::Listen | State::SynSent => return Err(Errno::ENOTCONN),
+                State::Close | State::Listen => return Err(Errno::ENOTCONN),
+                // The attempt ends, whichever side is meant (Linux: inet_shutdown).
+                State::SynSent => {
+                    state.tcb.shutdown_write(&mut cx.tcp());
+                    return Ok(());
+                }
                 _ => {}
             }
             if how != ShutdownHow::Write {

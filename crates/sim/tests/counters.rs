@@ -1,0 +1,184 @@
+//! Counters against Linux's: every row of its tables is counted, and a test moves it, or it is explained why not.
+//!
+//! `docs/counters.md` shows the two tables. After a change of them: `UPDATE_DOCS=1 cargo test -p quietline-sim --test counters`.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeSet,
+        fmt::Write as _,
+        fs,
+        path::{Path, PathBuf},
+    };
+
+    /// Rows of /proc/net/snmp and /proc/net/netstat of Linux 6.18, by group.
+    const LINUX: [(&str, &str); 5] = [
+        (
+            "Ip",
+            "Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos InDiscards InDelivers
+            OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs ReasmFails FragOKs FragFails FragCreates
+            OutTransmits",
+        ),
+        (
+            "Icmp",
+            "InMsgs InErrors InCsumErrors InDestUnreachs InTimeExcds InParmProbs InSrcQuenchs InRedirects InEchos InEchoReps
+            InTimestamps InTimestampReps InAddrMasks InAddrMaskReps OutMsgs OutErrors OutRateLimitGlobal OutRateLimitHost
+            OutDestUnreachs OutTimeExcds OutParmProbs OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps
+            OutTimestampReps OutAddrMasks OutAddrMaskReps",
+        ),
+        (
+            "Tcp",
+            "RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets CurrEstab InSegs OutSegs
+            RetransSegs InErrs OutRsts InCsumErrors",
+        ),
+        (
+            "TcpExt",
+            "SyncookiesSent SyncookiesRecv SyncookiesFailed EmbryonicRsts PruneCalled RcvPruned OfoPruned OutOfWindowIcmps
+            LockDroppedIcmps ArpFilter TW TWRecycled TWKilled PAWSActive PAWSEstab BeyondWindow TSEcrRejected PAWSOldAck
+            PAWSTimewait DelayedACKs DelayedACKLocked DelayedACKLost ListenOverflows ListenDrops TCPHPHits TCPPureAcks
+            TCPHPAcks TCPRenoRecovery TCPSackRecovery TCPSACKReneging TCPSACKReorder TCPRenoReorder TCPTSReorder
+            TCPFullUndo TCPPartialUndo TCPDSACKUndo TCPLossUndo TCPLostRetransmit TCPRenoFailures TCPSackFailures
+            TCPLossFailures TCPFastRetrans TCPSlowStartRetrans TCPTimeouts TCPLossProbes TCPLossProbeRecovery
+            TCPRenoRecoveryFail TCPSackRecoveryFail TCPRcvCollapsed TCPBacklogCoalesce TCPDSACKOldSent TCPDSACKOfoSent
+            TCPDSACKRecv TCPDSACKOfoRecv TCPAbortOnData TCPAbortOnClose TCPAbortOnMemory TCPAbortOnTimeout
+            TCPAbortOnLinger TCPAbortFailed TCPMemoryPressures TCPMemoryPressuresChrono TCPSACKDiscard
+            TCPDSACKIgnoredOld TCPDSACKIgnoredNoUndo TCPSpuriousRTOs TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure
+            TCPSackShifted TCPSackMerged TCPSackShiftFallback TCPBacklogDrop PFMemallocDrop TCPMinTTLDrop
+            TCPDeferAcceptDrop IPReversePathFilter TCPTimeWaitOverflow TCPReqQFullDoCookies TCPReqQFullDrop
+            TCPRetransFail TCPRcvCoalesce TCPOFOQueue TCPOFODrop TCPOFOMerge TCPChallengeACK TCPSYNChallenge
+            TCPFastOpenActive TCPFastOpenActiveFail TCPFastOpenPassive TCPFastOpenPassiveFail
+            TCPFastOpenListenOverflow TCPFastOpenCookieReqd TCPFastOpenBlackhole TCPSpuriousRtxHostQueues
+            BusyPollRxPackets TCPAutoCorking TCPFromZeroWindowAdv TCPToZeroWindowAdv TCPWantZeroWindowAdv
+            TCPSynRetrans TCPOrigDataSent TCPHystartTrainDetect TCPHystartTrainCwnd TCPHystartDelayDetect
+            TCPHystartDelayCwnd TCPACKSkippedSynRecv TCPACKSkippedPAWS TCPACKSkippedSeq TCPACKSkippedFinWait2
+            TCPACKSkippedTimeWait TCPACKSkippedChallenge TCPWinProbe TCPKeepAlive TCPMTUPFail TCPMTUPSuccess
+            TCPDelivered TCPDeliveredCE TCPAckCompressed TCPZeroWindowDrop TCPRcvQDrop TCPWqueueTooBig
+            TCPFastOpenPassiveAltKey TcpTimeoutRehash TcpDuplicateDataRehash TCPDSACKRecvSegs
+            TCPDSACKIgnoredDubious TCPMigrateReqSuccess TCPMigrateReqFailure TCPPLBRehash TCPAORequired TCPAOBad
+            TCPAOKeyNotFound TCPAOGood TCPAODroppedIcmps",
+        ),
+        (
+            "IpExt",
+            "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts InOctets OutOctets InMcastOctets
+            OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts
+            ReasmOverlaps",
+        ),
+    ];
+
+    /// Counters whose mechanism is being built: the tests of that bring them their own.
+    const IN_THE_MAKING: [&str; 3] =
+        ["TcpExtTCPBacklogCoalesce", "TcpExtBusyPollRxPackets", "TcpExtTCPAutoCorking"];
+
+    fn linux() -> Vec<(&'static str, String)> {
+        let names = |group: &'static str, names: &'static str| {
+            names.split_whitespace().map(move |name| (group, format!("{group}{name}")))
+        };
+        LINUX.iter().flat_map(|&(group, text)| names(group, text)).collect()
+    }
+
+    /// Name and meaning of everything counted.
+    fn counted() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let stack = stack::counters::Counter::ALL.iter().map(|c| (c.name(), c.doc()));
+        stack.chain(tcp::Counter::ALL.iter().map(|c| (c.name(), c.doc())))
+    }
+
+    fn not_counted() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        stack::counters::NOT_COUNTED.iter().chain(tcp::counters::NOT_COUNTED)
+    }
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    #[test]
+    fn the_two_tables_together_are_linux() {
+        let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
+        let ours: Vec<_> =
+            counted().map(|(name, _)| name).filter(|name| linux.contains(*name)).collect();
+        let both: Vec<_> =
+            ours.iter().copied().chain(not_counted().map(|(name, _)| *name)).collect();
+        let all: BTreeSet<_> = both.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(all.len(), both.len(), "a row is in both tables");
+        assert_eq!(all, linux, "Linux's rows");
+        let groups = ["Tcp", "Ip", "Icmp"];
+        for (name, _) in counted().filter(|(name, _)| groups.iter().any(|g| name.starts_with(g))) {
+            assert!(linux.contains(name), "{name} is none of Linux's");
+        }
+    }
+
+    #[test]
+    fn every_counter_of_linux_has_a_test_that_names_it() {
+        let mut texts = String::new();
+        gather(&root().join("crates"), &mut texts);
+        gather(&root().join("tests"), &mut texts);
+        let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
+        let words: BTreeSet<_> =
+            texts.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
+        let untested: Vec<_> = counted()
+            .map(|(name, _)| name)
+            .filter(|name| linux.contains(*name) && !words.contains(name))
+            .filter(|name| !IN_THE_MAKING.contains(name))
+            .collect();
+        assert!(untested.is_empty(), "no test names {untested:?}");
+    }
+
+    /// Appends what tests say below `directory`: scripts, files of tests, and the tests at the end of others.
+    fn gather(directory: &Path, texts: &mut String) {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                gather(&path, texts);
+                continue;
+            }
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if !matches!(extension, Some("rs" | "pkt")) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("text");
+            let shown = path.to_string_lossy();
+            let is_test = extension == Some("pkt") || shown.contains("/tests");
+            let from = if is_test { Some(0) } else { text.find("#[cfg(test)]\nmod tests {") };
+            if let Some(from) = from.filter(|_| !shown.ends_with("sim/tests/counters.rs")) {
+                texts.push_str(&text[from..]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_of_counters_is_up_to_date() {
+        let mut page = String::from(HEAD);
+        for (group, _) in LINUX {
+            write!(page, "\n## {group}\n\n| counter | one count is |\n|---|---|\n").unwrap();
+            for (_, name) in linux().iter().filter(|(of, _)| *of == group) {
+                if let Some((_, doc)) = counted().find(|(counted, _)| counted == name) {
+                    writeln!(page, "| `{name}` | {} |", doc.trim_end_matches('.')).unwrap();
+                }
+            }
+        }
+        page.push_str("\n## Not counted\n\n| row of Linux | because |\n|---|---|\n");
+        for (_, name) in linux() {
+            if let Some((_, reason)) = not_counted().find(|(not, _)| *not == name) {
+                writeln!(page, "| `{name}` | {reason} |").unwrap();
+            }
+        }
+        page.push_str("\n## Of our own\n\n| counter | one count is |\n|---|---|\n");
+        let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
+        for (name, doc) in counted().filter(|(name, _)| !linux.contains(*name)) {
+            writeln!(page, "| `{name}` | {} |", doc.trim_end_matches('.')).unwrap();
+        }
+        let path = root().join("docs/counters.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&path, &page).expect("docs are writable");
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == page, "stale: UPDATE_DOCS=1 cargo test -p quietline-sim --test counters");
+    }
+
+    const HEAD: &str = "# Counters
+
+What `quietline --stats` prints, under the names of Linux 6.18's `nstat`, and what of Linux's rows is not counted and why.
+`crates/sim/tests/counters.rs` writes this page from the tables of the code, holds the two lists together to be exactly
+Linux's, and asks a test for each counter. Drop reasons, in capitals, are in `crates/pkt/src/drop_reason.rs`. Linux's
+`IcmpMsg` counts ICMP messages by number: `Icmp*` has the same by name.
+";
+}
