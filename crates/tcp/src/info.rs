@@ -12,7 +12,6 @@ use crate::{
     ecn::EcnState,
     fast_open::FastOpenFailure,
     receive_window::receive_window,
-    recovery::CaState,
     state::State,
     tcb::{Tcb, TcbFlags},
     totals::SenderTime,
@@ -167,13 +166,7 @@ impl Tcb {
     pub fn info_at(&self, now: Instant) -> TcpInfo {
         TcpInfo {
             state: self.state,
-            ca_state: match self.recovery.state() {
-                CaState::Open => 0,
-                CaState::Disorder => 1,
-                CaState::Cwr => 2,
-                CaState::Recovery => 3,
-                CaState::Loss => 4,
-            },
+            ca_state: self.recovery.state() as u8,
             window_scaling: self.flags.contains(TcbFlags::WINDOW_SCALING),
             unacked: self.snd_nxt.since(self.snd_una),
             sacked: self.reported_bytes(),

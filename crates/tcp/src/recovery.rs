@@ -45,19 +45,20 @@ use crate::{
 /// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
 
-/// Where the connection stands in recovering from loss (Linux `TCP_CA_*`).
+/// Where the connection stands in recovering from loss, by Linux's numbers (`TCP_CA_*`, `tcpi_ca_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum CaState {
     /// Nothing unusual.
-    Open,
+    Open = 0,
     /// Duplicate ACKs, too few to mean a loss.
-    Disorder,
+    Disorder = 1,
     /// The window follows a congestion mark: once per window.
-    Cwr,
+    Cwr = 2,
     /// Fast recovery.
-    Recovery,
+    Recovery = 3,
     /// Slow start after a retransmission timeout.
-    Loss,
+    Loss = 4,
 }
 
 impl CaState {
