@@ -6,6 +6,7 @@ use stack::{
     Errno, Readiness,
     socket::{Listener, ShutdownHow, TcpSocket},
 };
+use tcp::State;
 
 use crate::World;
 
@@ -82,9 +83,13 @@ impl Sender {
             }
         }
         if !self.shut {
+            // Everything may have left with the SYN, which nobody has answered yet: a shutdown now would end the attempt.
+            let state = self.socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.state());
+            if state == State::SynSent {
+                return false;
+            }
             match self.socket.shutdown(&host, &mut world.cx, ShutdownHow::Write) {
                 Ok(()) => self.shut = true,
-                // Everything has left with the SYN, which nobody has answered yet.
                 Err(Errno::ENOTCONN) => return false,
                 Err(error) => panic!("shutdown: {error}"),
             }
