@@ -138,8 +138,10 @@ impl Worker {
             }
             cx.go_offline();
             let ran = run == CoreRun::Idle;
-            // Without queues of the operating system only timers are the worker's, and they can wait a little.
-            watched = self.sleep(&cx, ran || self.queues.is_empty(), ran);
+            // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
+            // what an application thread polls need not be watched.
+            let watch = self.queues.is_empty() || ran && !self.core.is_polled(cx.now);
+            watched = self.sleep(&cx, watch, ran);
         }
         // Once more: the core may have been handed over just before the host went down.
         let _ = self.core.try_run(&self.host, &mut cx);
@@ -147,8 +149,8 @@ impl Worker {
         cx.go_offline();
     }
 
-    /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false), until that thread
-    /// stops, and never less than a moment: it also runs the timers that are due. True if the descriptors were watched.
+    /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false) or polls it, until that
+    /// thread stops, and never less than a moment: it also runs the timers that are due. True if the descriptors were watched.
     fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool) -> bool {
         /// Shortest sleep of a worker whose core is run by another thread.
         const BUSY_SLEEP_MIN: Duration = Duration::from_millis(1);

@@ -49,6 +49,10 @@ const TURNS_MAX: usize = 10;
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
+/// How long the worker leaves the descriptors alone after an application thread has polled the core: threads that send or
+/// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.
+const POLLED_MAX: Duration = Duration::from_micros(300);
+
 /// Index of a core of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreId(pub u16);
@@ -140,6 +144,11 @@ pub struct Core {
     sleep_until_ns: AtomicU64,
     /// The worker found the core in other hands and sleeps until it is let go.
     worker_yields: AtomicBool,
+    /// When an application thread last polled the core, in nanoseconds; 0 when it has gone to sleep since. Relaxed: the
+    /// fences of `stop_polling` and `prepare_sleep` order it.
+    polled_at_ns: AtomicU64,
+    /// Some queue has a descriptor that the worker watches. Written while the host is being built.
+    has_descriptors: AtomicBool,
     kick: OnceLock<Arc<dyn Kick>>,
     /// Counted here, not on a page: whoever kicks or parks has no context at hand. Relaxed: counters order nothing.
     kicks: AtomicU64,
@@ -163,6 +172,8 @@ impl Core {
             next_timer_ns: AtomicU64::new(u64::MAX),
             sleep_until_ns: AtomicU64::new(0),
             worker_yields: AtomicBool::new(false),
+            polled_at_ns: AtomicU64::new(0),
+            has_descriptors: AtomicBool::new(false),
             kick: OnceLock::new(),
             kicks: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
@@ -189,7 +200,10 @@ impl Core {
         }
         match device.rx_signal(queue) {
             RxSignal::Doorbell => {}
-            RxSignal::Descriptor => guard.descriptors |= 1 << id,
+            RxSignal::Descriptor => {
+                guard.descriptors |= 1 << id;
+                self.has_descriptors.store(true, Ordering::Relaxed);
+            }
             RxSignal::None => guard.unannounced |= 1 << id,
         }
         guard.napis.push(Napi::new(device, index, queue));
@@ -288,6 +302,7 @@ impl Core {
         }
         // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
         // with `stop_polling` when it is not.
+        self.note_poll(cx);
         if let Err(guard) = guard.release() {
             self.run_for_another(host, guard, cx);
             // What it has sent may have raised other cores, and nobody else will run them.
@@ -296,8 +311,39 @@ impl Core {
         true
     }
 
+    /// One turn on the way, if nobody else runs the core: a thread that sends in bulk takes the acknowledgements itself, and
+    /// the worker need not be woken for each of them. Only where there are descriptors that it would be woken by.
+    pub(crate) fn poll_in_passing(&self, host: &Host, cx: &mut Cx) {
+        if !self.has_descriptors.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(mut guard) = self.lock.own_if_idle() else { return };
+        // The call that brought us here read the clock a superframe ago.
+        cx.now = cx.read_clock();
+        let _ = turn(host, self, &mut guard, cx, Scope::All);
+        self.note_poll(cx);
+        if let Err(guard) = guard.release() {
+            self.run_for_another(host, guard, cx);
+        }
+        cx.do_softirq();
+    }
+
+    fn note_poll(&self, cx: &Cx) {
+        if self.has_descriptors.load(Ordering::Relaxed) {
+            self.polled_at_ns.store(cx.now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// An application thread has polled the core a moment ago, and will most likely again.
+    #[must_use]
+    pub fn is_polled(&self, now: Instant) -> bool {
+        let at = self.polled_at_ns.load(Ordering::Relaxed);
+        at != 0 && Instant::from_nanos(at) + POLLED_MAX > now
+    }
+
     /// The thread that has polled goes to sleep: from here on the worker must look at the queues.
     pub fn stop_polling(&self) {
+        self.polled_at_ns.store(0, Ordering::Relaxed);
         // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
         fence(Ordering::SeqCst);
         self.resume_worker();
@@ -403,7 +449,8 @@ impl Core {
     }
 
     /// Called by a worker about to park: announces it and returns until when it may sleep (`None`: for ever). With
-    /// `yielding` it sleeps because another thread runs the core, and is kicked when that thread lets go.
+    /// `yielding` it sleeps because another thread runs the core, or has polled it a moment ago, and is kicked when that
+    /// thread lets go.
     ///
     /// Frames that in-process devices deliver after this call ring their own sender; a descriptor is watched by the
     /// caller. So nothing is looked for again.
@@ -416,6 +463,10 @@ impl Core {
         fence(Ordering::SeqCst);
         let mut deadline = self.next_deadline();
         if yielding {
+            // Whoever polled has stopped before it could see that we yield.
+            if self.polled_at_ns.load(Ordering::Relaxed) == 0 && !self.lock.is_scheduled() {
+                deadline = Some(now);
+            }
             let limit = now + YIELD_MAX;
             deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
         }

@@ -202,6 +202,7 @@ impl TcpSocket {
         let result = work(self, &mut state, host, cx);
         state.settle(self, host, cx);
         cx.do_softirq();
+        poll_in_passing(self, &mut state, host, cx);
         release(self, state, host, cx);
         self.wake(cx);
         cx.do_softirq();
@@ -252,7 +253,10 @@ fn send_step(
     let mut taken = 0;
     loop {
         match state.tcb.send(&mut cx.tcp(), &[&step[taken..]], more) {
-            Ok(bytes) => taken += bytes,
+            Ok(bytes) => {
+                taken += bytes;
+                state.note_sent(bytes);
+            }
             Err(_) if taken > 0 => return Ok(taken),
             Err(error) => return Err(send_errno(error)),
         }
@@ -262,10 +266,19 @@ fn send_step(
         }
         state.settle(socket, host, cx);
         cx.do_softirq();
+        poll_in_passing(socket, state, host, cx);
         let worked = work_off_backlog(socket, state, host, cx);
         if taken == step.len() || !worked || has_error(state) {
             return Ok(taken);
         }
+    }
+}
+
+/// A thread that sends in bulk looks at its core's devices itself, once for about each superframe: what it finds for its own
+/// connection waits on the backlog that it works off next.
+fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) {
+    if state.take_poll_due(SEND_STEP_BYTES) {
+        host.core(socket.core()).poll_in_passing(host, cx);
     }
 }
 

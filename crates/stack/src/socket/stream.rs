@@ -108,6 +108,8 @@ pub(crate) struct StreamState {
     confirmed: SeqNum,
     /// Pages that the host's account was charged for this socket.
     charged_pages: i64,
+    /// Bytes taken from the application since it last polled the core in passing.
+    sent_unpolled: usize,
     memory: Arc<TcpMemory>,
 }
 
@@ -153,6 +155,7 @@ impl TcpSocket {
                 latest,
                 confirmed,
                 charged_pages: 0,
+                sent_unpolled: 0,
                 memory,
             }),
             wmem: Arc::default(),
@@ -385,6 +388,19 @@ fn charge(list: &mut PacketList, wmem: &Arc<Wmem>) {
 }
 
 impl StreamState {
+    pub(super) const fn note_sent(&mut self, bytes: usize) {
+        self.sent_unpolled += bytes;
+    }
+
+    /// Whether `every` bytes were sent since this was last true.
+    pub(super) const fn take_poll_due(&mut self, every: usize) -> bool {
+        let due = self.sent_unpolled >= every;
+        if due {
+            self.sent_unpolled = 0;
+        }
+        due
+    }
+
     /// The holder's clock and the socket's agree from here on.
     pub(super) fn synchronise(&mut self, cx: &mut Cx) {
         cx.not_before(self.latest);
