@@ -28,6 +28,7 @@ mod clock;
 pub mod device;
 mod listener;
 mod options;
+mod patience;
 mod running;
 pub mod sans_io;
 mod socket;

@@ -16,6 +16,7 @@ use stack::{
         Listener,
         options::{OptionValue, SocketOption},
     },
+    sysctl::Sysctls,
 };
 
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     options::ListenOptions,
     running::Stack,
     stream::TcpStream,
-    wait::wait_until,
+    wait::{Wait, wait_until},
 };
 
 /// A listening socket. It stops listening when the last clone is dropped; connections nobody accepted are reset.
@@ -94,7 +95,15 @@ impl TcpListener {
                         deadline = limit.map(|limit| clock::now() + limit);
                     }
                     let ready = || listener.is_ready();
-                    if !wait_until(stack, CoreId(0), listener.acceptors(), deadline, ready) {
+                    let busy_poll = with_cx(|cx| listener.busy_poll(cx));
+                    let wait = Wait {
+                        stack,
+                        core: CoreId(0),
+                        events: listener.acceptors(),
+                        deadline,
+                        polling: |sysctls: &Sysctls| busy_poll.for_event(sysctls),
+                    };
+                    if !wait_until(&wait, ready) {
                         return Err(Errno::EAGAIN.into());
                     }
                 }

@@ -15,13 +15,14 @@ use pkt::Instant;
 use stack::{
     Errno, Readiness,
     socket::{ShutdownHow, TcpSocket, options::SocketOption},
+    sysctl::Sysctls,
 };
 
 use crate::{
     clock::{self, with_cx},
     options::ConnectOptions,
     running::Stack,
-    wait::wait_until,
+    wait::{Wait, wait_until},
 };
 
 mod options;
@@ -120,9 +121,18 @@ impl TcpStream {
         let wanted = interest | Readiness::HUP | Readiness::ERROR;
         let wanted =
             if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
-        wait_until(stack, socket.core(), socket.waiters(interest), deadline, || {
-            socket.readiness().intersects(wanted)
-        })
+        let busy_poll = socket.busy_poll();
+        let wait = Wait {
+            stack,
+            core: socket.core(),
+            events: socket.waiters(interest),
+            deadline,
+            polling: |sysctls: &Sysctls| match interest {
+                Readiness::READ => busy_poll.for_read(sysctls),
+                _ => busy_poll.for_event(sysctls),
+            },
+        };
+        wait_until(&wait, || socket.readiness().intersects(wanted))
     }
 
     /// Calls until it does not say `EAGAIN`, waiting in between as the socket's mode allows.
@@ -313,13 +323,14 @@ impl Drop for Shared {
         if let Some(linger) = linger.filter(|linger| !linger.is_zero()) {
             let deadline = Some(clock::now() + linger);
             let socket = &self.socket;
-            wait_until(
-                &self.stack,
-                socket.core(),
-                socket.waiters(Readiness::READ),
+            let wait = Wait {
+                stack: &self.stack,
+                core: socket.core(),
+                events: socket.waiters(Readiness::READ),
                 deadline,
-                || !socket.is_finishing(),
-            );
+                polling: |sysctls: &Sysctls| socket.busy_poll().for_event(sysctls),
+            };
+            wait_until(&wait, || !socket.is_finishing());
         }
     }
 }

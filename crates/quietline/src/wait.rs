@@ -1,29 +1,43 @@
 //! How an application thread waits: it runs the stack itself for a little while, then sleeps.
 //!
 //! A thread that waits for a packet has nothing better to do than to look for it: it polls its connection's core, as
-//! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once.
+//! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once. So does a thread
+//! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over.
 
 use std::time::Duration;
 
 use pkt::Instant;
-use stack::core::CoreId;
+use stack::{core::CoreId, socket::BusyPollParams, sysctl::Sysctls};
 use sync::{EventCount, WaitResult};
 
-use crate::{clock, running::Stack};
+use crate::{
+    clock,
+    patience::{self, Offer},
+    running::Stack,
+};
 
-/// Waits on `events` until `ready`, at most until `deadline`. False when time ran out.
+/// What a thread waits for, and how.
+pub(crate) struct Wait<'a, P> {
+    pub(crate) stack: &'a Stack,
+    /// The core that brings it.
+    pub(crate) core: CoreId,
+    /// Who is told.
+    pub(crate) events: &'a EventCount,
+    /// When to give up.
+    pub(crate) deadline: Option<Instant>,
+    /// How long to poll first, by the settings of the host.
+    pub(crate) polling: P,
+}
+
+/// Waits until `ready`. False when time ran out.
 pub(crate) fn wait_until(
-    stack: &Stack,
-    core: CoreId,
-    events: &EventCount,
-    deadline: Option<Instant>,
+    wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: impl Fn() -> bool,
 ) -> bool {
-    if poll_core(stack, core, &ready) {
+    let Wait { stack, core, events, deadline, polling } = wait;
+    let (stack, core, deadline) = (*stack, *core, *deadline);
+    if poll_core(stack, core, polling, deadline, &ready) {
         return true;
-    }
-    if !stack.is_manual() {
-        stack.host().cores()[usize::from(core.0)].stop_polling();
     }
     loop {
         let token = events.prepare();
@@ -57,34 +71,46 @@ pub(crate) fn wait_until(
     }
 }
 
-/// How long a thread polls before it offers its CPU to others, again and again: the thread it waits for may be waiting
-/// for this very CPU. Well above the 1.3 µs of a request and its answer between two CPUs: at 2 µs one late answer
-/// makes both ends yield, and then every answer is late.
-const YIELD_EVERY: Duration = Duration::from_micros(5);
-
-/// Runs the core of the awaited connection for `net.core.busy_read` µs, unless somebody else does.
-fn poll_core(stack: &Stack, core: CoreId, ready: &impl Fn() -> bool) -> bool {
+/// Runs the core of the awaited connection for a while, unless somebody else does or it would not pay. When it has not
+/// helped, the worker looks after the core again.
+fn poll_core(
+    stack: &Stack,
+    core: CoreId,
+    polling: impl Fn(&Sysctls) -> BusyPollParams,
+    deadline: Option<Instant>,
+    ready: &impl Fn() -> bool,
+) -> bool {
     let host = stack.host();
-    clock::with_cx(|cx| {
-        let budget = Duration::from_micros(u64::from(cx.sysctls_of(host).busy_read));
-        if budget.is_zero() {
-            return;
+    let core = &host.cores()[usize::from(core.0)];
+    let pays = patience::should_poll();
+    let params = clock::with_cx(|cx| {
+        let params = polling(cx.sysctls_of(host));
+        if params.time.is_zero() || !pays {
+            return params;
         }
-        let end = cx.now + budget;
-        let mut next_yield = cx.now + YIELD_EVERY;
-        host.cores()[usize::from(core.0)].busy_poll(host, cx, |cx| {
+        let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
+        let mut offer = Offer::new(cx.now);
+        let mut shared = false;
+        core.busy_poll(host, cx, params.budget, |cx| {
             if ready() {
+                if shared {
+                    patience::on_shared_cpu()
+                } else {
+                    patience::on_own_cpu()
+                }
                 return true;
             }
             cx.now = clock::now();
-            if cx.now >= next_yield {
-                next_yield = cx.now + YIELD_EVERY;
-                std::thread::yield_now();
-            }
+            shared = offer.at(&mut cx.now);
             cx.now >= end
         });
+        params
     });
-    ready()
+    let found = ready();
+    if !found && !stack.is_manual() {
+        core.stop_polling(params.prefer);
+    }
+    found
 }
 
 /// A stack without workers: the waiting thread is the one that runs it, sleeping until its next timer.

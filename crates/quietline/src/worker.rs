@@ -1,7 +1,8 @@
 //! Workers: one thread per core that runs it when nobody else does, and sleeps otherwise.
 //!
 //! A worker sleeps in poll(2) on the descriptors of its core's device queues and on an eventfd, until the core's next
-//! timer. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
+//! timer. After frames it polls on for a moment that grows while they come often (`patience`), so that a stack under load does
+//! not sleep between two frames, and one that idles costs nothing. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
 //! ksoftirqd, threaded NAPI.
 //!
 //! A readable descriptor is what an interrupt is in Linux: it schedules its queue, and of the queues with a descriptor the
@@ -30,7 +31,12 @@ use stack::{
     host::Host,
 };
 
-use crate::{builder::Attachment, clock, running::until};
+use crate::{
+    builder::Attachment,
+    clock,
+    patience::{Offer, Window},
+    running::until,
+};
 
 /// Wakes a parked worker.
 #[derive(Debug)]
@@ -122,11 +128,14 @@ struct Worker {
 impl Worker {
     fn run(&self) {
         let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
+        let mut window = Window::default();
         // Whether the descriptors were watched until now: then those that say nothing have nothing.
         let mut watched = false;
+        let mut slept = None;
         while !self.stop.is_requested() {
             cx.stay_online();
             cx.now = clock::now();
+            let before = cx.received();
             let run = if watched {
                 self.core.run_interrupted(&self.host, &mut cx)
             } else {
@@ -134,19 +143,57 @@ impl Worker {
             };
             cx.do_softirq();
             if run == CoreRun::Pending {
+                watched = false;
                 continue;
+            }
+            if cx.received() > before {
+                self.poll_on(&mut cx, &mut window, slept.take());
             }
             cx.go_offline();
             let ran = run == CoreRun::Idle;
             // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
             // what an application thread polls need not be watched.
             let watch = self.queues.is_empty() || ran && !self.core.is_polled(cx.now);
+            let begin = clock::now();
             watched = self.sleep(&cx, watch, ran);
+            slept = Some(until(begin, clock::now()));
         }
         // Once more: the core may have been handed over just before the host went down.
         let _ = self.core.try_run(&self.host, &mut cx);
         cx.do_softirq();
         cx.go_offline();
+    }
+
+    /// Frames have come, after the worker had `slept`: polls on as long as more come within the window. It does not keep the
+    /// core meanwhile, and ends when an application thread polls it, which gets what it waits for at first hand.
+    fn poll_on(&self, cx: &mut Cx, window: &mut Window, slept: Option<Duration>) {
+        let limit = Duration::from_micros(u64::from(cx.sysctls_of(&self.host).worker_poll));
+        if let Some(slept) = slept {
+            window.on_wake(slept, limit);
+        }
+        // Only descriptors bring frames that nobody else would look for.
+        if window.width().is_zero() || self.queues.is_empty() {
+            return;
+        }
+        cx.now = clock::now();
+        let mut offer = Offer::new(cx.now);
+        let mut end = cx.now + window.width();
+        while cx.now < end && !self.stop.is_requested() {
+            let before = cx.received();
+            let run = self.core.try_run(&self.host, cx);
+            cx.do_softirq();
+            cx.now = clock::now();
+            if run == CoreRun::Elsewhere || self.core.is_polled(cx.now) {
+                return;
+            }
+            if cx.received() > before {
+                end = cx.now + window.width();
+            }
+            if offer.at(&mut cx.now) {
+                window.close();
+                return;
+            }
+        }
     }
 
     /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false) or polls it, until that

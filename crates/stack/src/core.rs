@@ -68,13 +68,15 @@ impl NapiId {
     }
 }
 
-/// Which queues a turn looks at besides those that nobody announces arrivals of.
+/// Which queues a turn looks at besides those that nobody announces arrivals of, and how much it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     /// Those that are scheduled: the descriptors are watched by the worker.
     Scheduled,
     /// Also those with a descriptor: nobody else looks at them now.
     All,
+    /// All of them, this many frames at most: a cycle of busy polling. What it waits for may be the first.
+    Busy(usize),
 }
 
 /// What a turn leaves behind: NAPI's answer from a poll.
@@ -283,18 +285,24 @@ impl Core {
         }
     }
 
-    /// Runs turn after turn until `done`, if nobody else runs the core: for a caller that waits for something. It keeps
-    /// the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they are awaited and
-    /// not by their senders. False when somebody else runs it: that thread will do the work.
+    /// Runs cycles of at most `budget` frames until `done`, if nobody else runs the core: for a caller that waits for
+    /// something. It keeps the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they
+    /// are awaited and not by their senders. False when somebody else runs it: that thread will do the work. Linux:
+    /// `napi_busy_loop`.
+    ///
+    /// The end is `busy_poll_stop`'s: what the last cycle left over keeps the ownership here, and is polled as any
+    /// other run would. Once the ownership is given up nothing of the core is touched again, since it may be running
+    /// elsewhere by then.
     pub fn busy_poll(
         &self,
         host: &Host,
         cx: &mut Cx,
+        budget: usize,
         mut done: impl FnMut(&mut Cx) -> bool,
     ) -> bool {
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
         loop {
-            let _ = turn(host, self, &mut guard, cx, Scope::All);
+            let _ = turn(host, self, &mut guard, cx, Scope::Busy(budget));
             cx.do_softirq();
             if done(cx) {
                 break;
@@ -342,7 +350,13 @@ impl Core {
     }
 
     /// The thread that has polled goes to sleep: from here on the worker must look at the queues.
-    pub fn stop_polling(&self) {
+    ///
+    /// With `prefer` it will be back soon, and the worker is not woken for it: it looks by itself when the time is over for
+    /// which it yields.
+    pub fn stop_polling(&self, prefer: bool) {
+        if prefer {
+            return;
+        }
         self.polled_at_ns.store(0, Ordering::Relaxed);
         // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
         fence(Ordering::SeqCst);

@@ -52,6 +52,8 @@ pub struct Cx {
     pub now: Instant,
     /// How `now` is read again in the middle of a turn. None: time stands still until the caller moves it.
     clock: Option<fn() -> Instant>,
+    /// Frames that this context has taken from devices, of whatever host.
+    received: u64,
     /// Packet memory of this context.
     pub pool: Pool,
     /// Chance, seeded by whoever made the context.
@@ -126,6 +128,7 @@ impl Cx {
         Self {
             now: Instant::ZERO,
             clock: None,
+            received: 0,
             pool: memory.packets.pool(),
             ip_id: rng.next_u32(),
             rng,
@@ -149,6 +152,16 @@ impl Cx {
             self.now = self.now.max(clock());
         }
         self.now
+    }
+
+    /// Frames that this context has taken from devices so far: whoever polls can tell whether it found any.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub(crate) const fn on_received(&mut self, frames: usize) {
+        self.received += frames as u64;
     }
 
     /// The RCU reader of this context. Cloned so that a read section does not borrow the context.

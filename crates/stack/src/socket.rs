@@ -4,6 +4,7 @@
 //! shutdown, close), `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
 //! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
+mod busy_poll;
 mod calls;
 mod connect;
 mod listen_early;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use pkt::{DropReason, Packet};
 use tcp::FourTuple;
 
+pub use busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use calls::ShutdownHow;
 pub use connect::ConnectOptions;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};

@@ -157,9 +157,16 @@ sysctls! {
         tcp_fastopen_blackhole_timeout_sec: Duration = Duration::ZERO, Seconds 0..=INT_MAX, "net.ipv4.tcp_fastopen_blackhole_timeout_sec";
         /// Upper bound of the backlog given to `listen`.
         somaxconn: u32 = 4096, Number 1..=INT_MAX, "net.core.somaxconn";
-        /// How long, in microseconds, a thread that waits polls its core before it sleeps. Differs from Linux, where it is
-        /// 0: a wake costs about 7 µs between its two ends here, and 50 is what Linux recommends where latency counts.
+        /// How long, in microseconds, a thread that waits for data polls its core before it sleeps, where `SO_BUSY_POLL` does
+        /// not say. Differs from Linux, where it is 0: a wake costs about 7 µs between its two ends here, and 50 is what
+        /// Linux recommends where latency counts. A thread whose CPU is wanted by others sleeps at once.
         busy_read: u32 = 50, Number 0..=1_000_000, "net.core.busy_read";
+        /// The same for a thread that waits for anything else: room to send, a connection to accept, the end of a
+        /// handshake. Linux: poll and select.
+        busy_poll: u32 = 50, Number 0..=1_000_000, "net.core.busy_poll";
+        /// How long, in microseconds, the worker of a core with descriptors goes on polling after it has found frames. It
+        /// approaches this while frames come that often, and is nothing on a core that idles. 0: it sleeps at once.
+        worker_poll: u32 = 50, Number 0..=1_000_000, "net.quietline.worker_poll_usecs";
         /// Packets that one turn of a core takes from its devices, to within a poll.
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
         /// Packets that may wait for a core on their way from another, and in one queue of loopback.

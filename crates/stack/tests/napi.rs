@@ -274,6 +274,51 @@ mod tests {
         assert_eq!(bench.polls(), [(1, 0), (2, 0)]);
     }
 
+    /// A waiting thread takes eight frames, looks whether it has what it waits for, and takes eight more. What is left when
+    /// it is content is polled before the core is given up, as any other run would (BUG-GRO-4).
+    #[test]
+    fn busy_polling_looks_up_after_every_budget() {
+        let mut bench = Bench::new(&[RxSignal::Descriptor], &[]);
+        bench.arrive(0, 100);
+        let core = Arc::clone(&bench.host.cores()[0]);
+        let mut seen = Vec::new();
+        let log = Arc::clone(&bench.log);
+        assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| {
+            seen.push(log.lock().unwrap().iter().map(|(_, taken)| taken).sum::<usize>());
+            seen.len() == 3
+        }));
+        assert_eq!(seen, [8, 16, 24]);
+        assert_eq!(bench.polls(), [(1, 8), (1, 8), (1, 8), (1, 64), (1, 12)]);
+        let counters = bench.host.counters();
+        assert_eq!(counters.tcp(tcp::Counter::TcpExtBusyPollRxPackets), 24);
+        assert_eq!(counters.stack(Counter::SoftnetProcessed), 100);
+        assert_eq!(counters.stack(Counter::SoftnetTimeSqueeze), 0);
+        assert_eq!(bench.cx.received(), 100);
+    }
+
+    /// Who finds the core owned does not wait for it: the owner does the work. A doorbell meanwhile is the owner's.
+    #[test]
+    fn one_thread_polls_a_core() {
+        let mut bench = Bench::new(&[RxSignal::Doorbell], &[]);
+        let core = Arc::clone(&bench.host.cores()[0]);
+        let host = Arc::clone(&bench.host);
+        let device = Arc::clone(&bench.devices[0]);
+        let mut other = Cx::new(&Memory::new(1 << 20), 2);
+        let mut cycles = 0;
+        assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| {
+            cycles += 1;
+            if cycles == 1 {
+                assert!(!core.busy_poll(&host, &mut other, 8, |_| true));
+                device.waiting.fetch_add(1, Ordering::Relaxed);
+                device.doorbell.get().unwrap().ring(&mut other);
+                assert!(!other.softirq_pending());
+            }
+            cycles == 2
+        }));
+        assert_eq!(bench.polls(), [(1, 1)]);
+        assert_eq!(bench.count(Counter::CoreTurns), 3, "the last because of MISSED");
+    }
+
     #[test]
     fn a_core_has_room_for_61_queues() {
         let log = Log::default();

@@ -56,22 +56,31 @@ fn receive(
     scope: Scope,
 ) -> PollReport {
     let mut due = guard.take_queues(!0 >> 3) | guard.unannounced;
-    if scope == Scope::All {
+    if scope != Scope::Scheduled {
         due |= guard.descriptors;
     }
-    let (weight, mut budget) = (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize);
+    let (weight, mut budget) = match scope {
+        Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
+        _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
+    };
     let end = cx.now + cx.sysctls().netdev_budget_usecs;
     while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
         let CoreState { napis, next_napi, flow, .. } = &mut **guard;
         *next_napi = index + 1;
         let received = napis[index].poll(host, flow, cx, weight);
         budget = budget.saturating_sub(received);
+        cx.on_received(received);
+        if matches!(scope, Scope::Busy(_)) {
+            cx.counters().tcp.add(tcp::Counter::TcpExtBusyPollRxPackets, received as u64);
+        }
         if received < weight {
             due &= !(1 << index);
         }
         let over = budget == 0 || received == weight && cx.read_clock() >= end;
         if over && due != 0 {
-            cx.count(Counter::SoftnetTimeSqueeze, 1);
+            if !matches!(scope, Scope::Busy(_)) {
+                cx.count(Counter::SoftnetTimeSqueeze, 1);
+            }
             // Those that nobody announces are polled in every turn.
             guard.put_back(due & !guard.unannounced);
             return PollReport::Pending;

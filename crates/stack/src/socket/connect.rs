@@ -11,7 +11,7 @@ use std::{
 
 use tcp::{FastOpen, FourTuple, SocketOptions, Tcb};
 
-use super::stream::TcpSocket;
+use super::{BusyPoll, stream::TcpSocket};
 use crate::{
     cx::Cx,
     demux::{BindFlags, Entry},
@@ -35,6 +35,8 @@ pub struct ConnectOptions {
     pub receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` waits for ever.
     pub send_timeout: Option<Duration>,
+    /// `SO_BUSY_POLL` and its companions.
+    pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
     /// `TCP_FASTOPEN_CONNECT`: with a cookie of the peer's the SYN waits for the first write and carries it (RFC 7413).
@@ -162,6 +164,7 @@ fn start(
     let socket = TcpSocket::new(host, name, Box::new(tcb), Some(Arc::clone(dst)), bind);
     socket.settings().set_receive_timeout(options.receive_timeout);
     socket.settings().set_send_timeout(options.send_timeout);
+    socket.settings().set_busy_poll(options.busy_poll);
     socket.settings().set_ip_fields(options.ip);
     if params.fast_open != FastOpen::Off {
         socket.set_learns();

@@ -26,6 +26,7 @@ use tcp::{
 };
 
 use super::{
+    BusyPoll,
     options::{OptionValue, SocketOption, SocketSettings},
     request::RequestSocket,
     stream::TcpSocket,
@@ -63,6 +64,8 @@ pub struct ListenOptions {
     pub receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` waits for ever.
     pub send_timeout: Option<Duration>,
+    /// `SO_BUSY_POLL` and its companions.
+    pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
     /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
@@ -82,6 +85,7 @@ impl Default for ListenOptions {
             incoming_core: None,
             receive_timeout: None,
             send_timeout: None,
+            busy_poll: BusyPoll::default(),
             ip: IpFields::default(),
             fast_open: 0,
             options: SocketOptions::default(),
@@ -265,6 +269,12 @@ impl Listener {
         self.settings(&cx.reader().pin()).receive_timeout
     }
 
+    /// How a thread polls that waits in `accept`.
+    #[must_use]
+    pub fn busy_poll(&self, cx: &Cx) -> BusyPoll {
+        self.settings(&cx.reader().pin()).busy_poll
+    }
+
     /// Where threads wait for a connection.
     #[must_use]
     pub const fn acceptors(&self) -> &EventCount {
@@ -439,6 +449,7 @@ impl Listener {
         let settings = self.settings(&rcu);
         socket.settings().set_receive_timeout(settings.receive_timeout);
         socket.settings().set_send_timeout(settings.send_timeout);
+        socket.settings().set_busy_poll(settings.busy_poll);
         socket.settings().set_ip_fields(settings.ip);
     }
 

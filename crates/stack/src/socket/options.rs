@@ -144,12 +144,18 @@ options! {
     Protocol = SOL_SOCKET 38, "SO_PROTOCOL", Int, Read;
     /// The address family: 2 for IPv4, 10 for IPv6.
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int, Read;
+    /// Microseconds that a read polls its core before it sleeps.
+    BusyPoll = SOL_SOCKET 46, "SO_BUSY_POLL", Int, Both;
     /// Bytes per second that segments leave at, at most; -1 is no limit.
     MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", Int, Both;
     /// The core that receives the connection's segments; for listeners that share a port, whose connections they want.
     IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int, Both;
     /// What the socket's memory is used for, nine numbers.
     MemoryInfo = SOL_SOCKET 55, "SO_MEMINFO", Bytes, Read;
+    /// A thread that stops polling will be back.
+    PreferBusyPoll = SOL_SOCKET 69, "SO_PREFER_BUSY_POLL", Int, Both;
+    /// Frames that one cycle of polling takes.
+    BusyPollBudget = SOL_SOCKET 70, "SO_BUSY_POLL_BUDGET", Int, Write;
 
     /// The differentiated services field of what is sent (RFC 2474 §3); the bits of ECN stay TCP's.
     TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt, Both;

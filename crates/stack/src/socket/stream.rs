@@ -32,7 +32,7 @@ use crate::{
     ip,
     link::strip,
     route::Dst,
-    socket::{Listener, TimeWaitSocket, options::SharedSettings},
+    socket::{BusyPoll, Listener, TimeWaitSocket, options::SharedSettings},
     tcp_memory::{PAGE_BYTES, TcpMemory},
 };
 
@@ -173,6 +173,12 @@ impl TcpSocket {
     #[must_use]
     pub fn receive_timeout(&self) -> Option<Duration> {
         self.settings.receive_timeout()
+    }
+
+    /// How a thread polls that waits for the socket (`SO_BUSY_POLL` and its companions).
+    #[must_use]
+    pub fn busy_poll(&self) -> BusyPoll {
+        self.settings.busy_poll()
     }
 
     /// How long sending waits (`SO_SNDTIMEO`); `None` for ever.

@@ -7,7 +7,7 @@ use core::{ops::RangeInclusive, time::Duration};
 use tcp::{Algorithm, Keepalive};
 
 use super::{OptionValue, SocketOption};
-use crate::{errno::Errno, sysctl::Sysctls};
+use crate::{errno::Errno, socket::BusyPoll, sysctl::Sysctls};
 
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.
 const SNDBUF_MIN: u32 = 4608;
@@ -58,6 +58,39 @@ pub(super) fn flag(value: &OptionValue) -> Result<bool, Errno> {
 fn ranged(value: &OptionValue, allowed: RangeInclusive<i32>) -> Result<i32, Errno> {
     let number = int(value)?;
     if allowed.contains(&number) { Ok(number) } else { Err(Errno::EINVAL) }
+}
+
+/// `busy` with one of `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` changed. Differs from Linux, which
+/// asks for `CAP_NET_ADMIN` where more than the present value is wanted: this stack is its application's own.
+pub(super) fn busy_poll(
+    busy: BusyPoll,
+    option: SocketOption,
+    value: &OptionValue,
+) -> Result<BusyPoll, Errno> {
+    Ok(match option {
+        SocketOption::BusyPoll => {
+            let usecs = u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
+            BusyPoll { usecs: Some(usecs), ..busy }
+        }
+        SocketOption::BusyPollBudget => {
+            let budget = u16::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
+            BusyPoll { budget: (budget != 0).then_some(budget), ..busy }
+        }
+        _ => BusyPoll { prefer: flag(value)?, ..busy },
+    })
+}
+
+/// `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL`; the budget is not shown, as in Linux.
+pub(super) fn show_busy_poll(
+    busy: BusyPoll,
+    option: SocketOption,
+    sysctls: &Sysctls,
+) -> Result<OptionValue, Errno> {
+    match option {
+        SocketOption::BusyPoll => Ok(show(u64::from(busy.usecs.unwrap_or(sysctls.busy_read)))),
+        SocketOption::PreferBusyPoll => Ok(busy.prefer.into()),
+        _ => Err(Errno::ENOPROTOOPT),
+    }
 }
 
 /// A time limit of a blocking call.

@@ -13,7 +13,7 @@ use crate::{
     core::CoreId,
     errno::Errno,
     ip::IpFields,
-    socket::{ConnectOptions, ListenOptions},
+    socket::{BusyPoll, ConnectOptions, ListenOptions},
     sysctl::Sysctls,
 };
 
@@ -39,6 +39,8 @@ pub struct SocketSettings {
     pub receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` waits for ever.
     pub send_timeout: Option<Duration>,
+    /// `SO_BUSY_POLL` and its companions.
+    pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
     /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
@@ -62,6 +64,7 @@ impl SocketSettings {
             reuse_port: options.reuse_port,
             receive_timeout: options.receive_timeout,
             send_timeout: options.send_timeout,
+            busy_poll: options.busy_poll,
             ip: options.ip,
             incoming_core: options.incoming_core,
             fast_open: options.fast_open,
@@ -81,6 +84,7 @@ impl SocketSettings {
             incoming_core: self.incoming_core,
             receive_timeout: self.receive_timeout,
             send_timeout: self.send_timeout,
+            busy_poll: self.busy_poll,
             ip: self.ip,
             fast_open: self.fast_open,
             options: self.tcp.clone(),
@@ -96,6 +100,7 @@ impl SocketSettings {
             reuse_port: self.reuse_port,
             receive_timeout: self.receive_timeout,
             send_timeout: self.send_timeout,
+            busy_poll: self.busy_poll,
             ip: self.ip,
             fast_open: self.fast_open_connect,
             options: self.tcp.clone(),
@@ -157,6 +162,9 @@ impl SocketSettings {
             }
             O::TypeOfService => self.ip.tos = check::tos(value)?,
             O::TimeToLive => self.ip.ttl = check::ttl(value)?,
+            O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
+                self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
+            }
             O::IncomingCpu => {
                 let core = u16::try_from(check::int(value)?).ok();
                 self.incoming_core = core.map(CoreId);
@@ -234,6 +242,9 @@ impl SocketSettings {
             O::TypeOfService => OptionValue::Int(i32::from(self.ip.tos)),
             O::TimeToLive => {
                 OptionValue::Int(i32::from(self.ip.ttl.unwrap_or(sysctls.ip_default_ttl)))
+            }
+            O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
+                return check::show_busy_poll(self.busy_poll, option, sysctls);
             }
             O::PathMtu => return Err(Errno::ENOTCONN),
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),

@@ -5,7 +5,11 @@ use core::{
     time::Duration,
 };
 
-use crate::{demux::BindFlags, ip::IpFields};
+use crate::{
+    demux::BindFlags,
+    ip::IpFields,
+    socket::busy_poll::{BusyPoll, BusyPollCell},
+};
 
 /// See the module head. Written by `setsockopt`, read by every call that may wait. Relaxed: an option orders nothing.
 #[derive(Debug, Default)]
@@ -22,6 +26,7 @@ pub(in crate::socket) struct SharedSettings {
     tos: AtomicU8,
     /// `IP_TTL`; 0 is the sysctl's.
     ttl: AtomicU8,
+    busy_poll: BusyPollCell,
 }
 
 fn store(slot: &AtomicU64, limit: Option<Duration>) {
@@ -58,6 +63,14 @@ impl SharedSettings {
 
     pub(in crate::socket) fn send_timeout(&self) -> Option<Duration> {
         load(&self.send_timeout_ns)
+    }
+
+    pub(in crate::socket) fn set_busy_poll(&self, options: BusyPoll) {
+        self.busy_poll.set(options);
+    }
+
+    pub(in crate::socket) fn busy_poll(&self) -> BusyPoll {
+        self.busy_poll.load()
     }
 
     pub(in crate::socket) fn set_ip_fields(&self, fields: IpFields) {

@@ -34,6 +34,10 @@ impl TcpSocket {
         match option {
             O::ReceiveTimeout => self.settings().set_receive_timeout(check::time(value)?),
             O::SendTimeout => self.settings().set_send_timeout(check::time(value)?),
+            O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
+                let busy = check::busy_poll(self.busy_poll(), option, value)?;
+                self.settings().set_busy_poll(busy);
+            }
             // As in Linux only listeners choose by it.
             O::IncomingCpu => drop(check::int(value)?),
             O::ReuseAddress => self.settings().set_reuse_address(check::flag(value)?),
@@ -139,6 +143,9 @@ impl TcpSocket {
             O::Protocol => OptionValue::Int(super::IPPROTO_TCP),
             O::Domain => OptionValue::Int(if self.local().is_ipv4() { AF_INET } else { AF_INET6 }),
             O::IncomingCpu => OptionValue::Int(i32::from(self.core().0)),
+            O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
+                return check::show_busy_poll(self.busy_poll(), option, cx.sysctls_of(host));
+            }
             O::MemoryInfo => {
                 let below = self.wmem_alloc();
                 self.with_tcb(host, cx, |tcb, _| memory_info(tcb, below))

@@ -369,3 +369,34 @@ fn answers_are_cut_to_the_room_there_is() {
         assert_eq!(OptionValue::decode(option, &bytes), Ok(value), "{}", option.name());
     }
 }
+
+/// `SO_BUSY_POLL` and its companions, before and after there is a connection: the settings answer where no option was set.
+#[test]
+fn busy_polling_is_set_by_options_or_settings() {
+    use crate::socket::{BUSY_POLL_BUDGET, BusyPoll};
+    let sysctls = Sysctls { busy_read: 20, busy_poll: 30, ..Sysctls::default() };
+    let mut settings = SocketSettings::default();
+    assert_eq!(settings.get(O::BusyPoll, &sysctls), Ok(OptionValue::Int(20)));
+    let params = settings.busy_poll.for_read(&sysctls);
+    assert_eq!((params.time.as_micros(), params.budget), (20, usize::from(BUSY_POLL_BUDGET)));
+    assert_eq!(settings.busy_poll.for_event(&sysctls).time.as_micros(), 30);
+    for (option, value) in [(O::BusyPoll, 70), (O::PreferBusyPoll, 9), (O::BusyPollBudget, 16)] {
+        settings.set(option, &value.into(), &sysctls).unwrap();
+    }
+    for (option, value) in [(O::BusyPoll, -1), (O::BusyPollBudget, -1), (O::BusyPollBudget, 65_536)]
+    {
+        assert_eq!(settings.set(option, &value.into(), &sysctls), Err(Errno::EINVAL));
+    }
+    let wanted = BusyPoll { usecs: Some(70), prefer: true, budget: Some(16) };
+    assert_eq!(settings.busy_poll, wanted);
+    assert_eq!(wanted.for_read(&sysctls).time.as_micros(), 70);
+    assert_eq!(wanted.for_event(&sysctls).time.as_micros(), 30, "of reads only");
+    let mut bench = Bench::with(&settings, &SocketSettings::default());
+    assert_eq!(bench.socket.busy_poll(), wanted);
+    assert_eq!((bench.int(O::BusyPoll), bench.int(O::PreferBusyPoll)), (70, 1));
+    assert_eq!(bench.get(O::BusyPollBudget), Err(Errno::ENOPROTOOPT));
+    bench.set(O::BusyPoll, 0).unwrap();
+    bench.set(O::BusyPollBudget, 0).unwrap();
+    assert_eq!(bench.socket.busy_poll(), BusyPoll { usecs: Some(0), budget: None, ..wanted });
+    bench.finish();
+}
