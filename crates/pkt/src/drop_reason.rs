@@ -37,6 +37,7 @@ drop_reasons! {
     PacketTooBig "PKT_TOO_BIG" "The packet is larger than the path allows and may not be fragmented."
     NoMemory "NOMEM" "The packet pool is at its limit."
     QueueLimit "QUEUE_LIMIT" "A queue between two cores or layers is full."
+    CpuBacklog "CPU_BACKLOG" "The backlog of the core that the packet was steered to is full, or its flow has more than half of it."
     StackDown "STACK_DOWN" "The stack is shutting down."
     EthernetType "UNHANDLED_PROTO" "No protocol is registered for the Ethernet type."
     OtherHost "OTHERHOST" "The frame was addressed to another host."

@@ -84,7 +84,8 @@ impl TcpListener {
         let Shared { stack, listener, nonblocking } = &*self.shared;
         let mut deadline = None;
         loop {
-            match listener.accept() {
+            let near = with_cx(|cx| cx.home(stack.host()));
+            match listener.accept_near(near) {
                 Ok(socket) => {
                     let peer = socket.remote();
                     return Ok((TcpStream::new(stack.clone(), socket), peer));
@@ -95,10 +96,14 @@ impl TcpListener {
                         deadline = limit.map(|limit| clock::now() + limit);
                     }
                     let ready = || listener.is_ready();
+                    // Nobody has to want a core that there is.
+                    let wanted = listener.incoming_core();
+                    let exists = |core: &CoreId| usize::from(core.0) < stack.host().cores().len();
+                    let core = wanted.filter(exists).or(near).unwrap_or(CoreId(0));
                     let busy_poll = with_cx(|cx| listener.busy_poll(cx));
                     let wait = Wait {
                         stack,
-                        core: CoreId(0),
+                        core,
                         events: listener.acceptors(),
                         deadline,
                         polling: |sysctls: &Sysctls| busy_poll.for_event(sysctls),

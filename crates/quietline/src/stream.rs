@@ -121,10 +121,11 @@ impl TcpStream {
         let wanted = interest | Readiness::HUP | Readiness::ERROR;
         let wanted =
             if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
+        let core = with_cx(|cx| socket.polled_core(stack.host(), cx));
         let busy_poll = socket.busy_poll();
         let wait = Wait {
             stack,
-            core: socket.core(),
+            core,
             events: socket.waiters(interest),
             deadline,
             polling: |sysctls: &Sysctls| match interest {

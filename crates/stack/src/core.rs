@@ -31,6 +31,7 @@ use crate::{
     device::{Device, QueueId, RxSignal},
     host::Host,
     neighbour_table::NeighborEntry,
+    rps::{Backlog, BacklogPoll, Outbox},
     socket::{Flow, RequestSocket, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
 };
@@ -56,6 +57,12 @@ const POLLED_MAX: Duration = Duration::from_micros(300);
 /// Index of a core of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreId(pub u16);
+
+/// The place of a core's backlog among its queues: the last one, which no device gets.
+const BACKLOG: usize = QUEUES_MAX - 1;
+
+/// Device queues that one core can poll.
+pub(crate) const DEVICE_QUEUES_MAX: usize = BACKLOG;
 
 /// One of the queues that a core polls: NAPI's instance, by its place among those of its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +124,7 @@ pub trait Kick: Send + Sync {
 }
 
 /// What only the owner of the core touches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CoreState {
     /// Every queue of this core; a queue's place is its bit in the lock.
     napis: Vec<Napi>,
@@ -128,6 +135,9 @@ pub(crate) struct CoreState {
     /// Round robin: the queue that the next turn polls first, if it is scheduled.
     next_napi: usize,
     due: Vec<TimerEntry>,
+    /// Packets from other cores, and for them.
+    backlog: BacklogPoll,
+    outbox: Outbox,
     /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
     pub(crate) flow: Flow,
 }
@@ -139,6 +149,7 @@ pub struct Core {
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
+    backlog: Backlog,
     timers: Mutex<TimerWheel<TimerEntry>>,
     /// Earliest timer in nanoseconds, `u64::MAX` when none: lets a turn skip the lock. Written under it.
     next_timer_ns: AtomicU64,
@@ -164,11 +175,23 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    pub(crate) fn new(id: CoreId, host: Weak<Host>) -> Self {
+    /// One of `cores` cores of `host`.
+    pub(crate) fn new(id: CoreId, cores: u16, host: Weak<Host>) -> Self {
+        let state = CoreState {
+            napis: Vec::new(),
+            unannounced: 0,
+            descriptors: 0,
+            next_napi: 0,
+            due: Vec::new(),
+            backlog: BacklogPoll::default(),
+            outbox: Outbox::new(id, cores),
+            flow: Flow::default(),
+        };
         Self {
             id,
             host,
-            lock: CoreLock::new(CoreState::default()),
+            lock: CoreLock::new(state),
+            backlog: Backlog::new(cores),
             places: Mutex::default(),
             timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
             next_timer_ns: AtomicU64::new(u64::MAX),
@@ -188,7 +211,7 @@ impl Core {
         self.id
     }
 
-    /// Adds a device queue to those this core polls; `None` when it has [`QUEUES_MAX`]. Only while the host is being built.
+    /// Adds a device queue to those this core polls; `None` when it has [`DEVICE_QUEUES_MAX`]. Only while the host is being built.
     pub(crate) fn add_queue(
         &self,
         device: Arc<dyn Device>,
@@ -197,7 +220,7 @@ impl Core {
     ) -> Option<NapiId> {
         let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
         let id = guard.napis.len();
-        if id == QUEUES_MAX {
+        if id == DEVICE_QUEUES_MAX {
             return None;
         }
         match device.rx_signal(queue) {
@@ -234,6 +257,23 @@ impl Core {
     /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
     pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
         if this.lock.schedule(napi.bit()) {
+            cx.raise(Arc::clone(this));
+        }
+    }
+
+    /// Packets that other cores have handed to this one.
+    pub(crate) const fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// Packets have been put into the backlog, which was empty: the worker runs this core, or the caller's context where
+    /// there is none, unless somebody runs it already. Linux: `napi_schedule_rps`.
+    pub(crate) fn kick_backlog(this: &Arc<Self>, cx: &mut Cx) {
+        if !this.lock.schedule(1 << BACKLOG) {
+            return;
+        }
+        let is_up = this.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        if !(is_up && this.kick_worker()) {
             cx.raise(Arc::clone(this));
         }
     }
@@ -279,6 +319,7 @@ impl Core {
 
     fn run(&self, host: &Host, cx: &mut Cx, scope: Scope) -> CoreRun {
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
+        cx.set_home(host, self.id);
         match self.run_turns(host, guard, cx, scope) {
             Some(_) => CoreRun::Pending,
             None => CoreRun::Idle,
@@ -300,6 +341,7 @@ impl Core {
         budget: usize,
         mut done: impl FnMut(&mut Cx) -> bool,
     ) -> bool {
+        cx.set_home(host, self.id);
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
         loop {
             let _ = turn(host, self, &mut guard, cx, Scope::Busy(budget));

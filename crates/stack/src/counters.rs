@@ -98,6 +98,8 @@ counters! {
 
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
+    RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
+    ForeignCorePackets: "Segments of connections that went up on another core than the connection's.",
     CoreTurns: "Turns of a core.",
     CoreDoorbells: "Runs of a core by the context whose frame rang its doorbell.",
     CoreMissed: "Times the owner of a core looked again because a doorbell had rung meanwhile.",

@@ -13,9 +13,10 @@ use pkt::{DropReason, Instant, Packet, PacketList, Pool};
 use sync::epoch;
 
 use crate::{
-    core::Core,
+    core::{Core, CoreId},
     counters::{Counter, CounterPage},
     host::Host,
+    rps::SockFlows,
     sysctl::Sysctls,
     tcp_memory::TcpMemory,
 };
@@ -80,6 +81,14 @@ struct HostView {
     /// Number of `sysctls`.
     generation: u64,
     sysctls: Arc<Sysctls>,
+    /// Of `sysctls`: packets may change core.
+    rps_needed: bool,
+    /// Of `sysctls`: where applications read their flows, if anybody wants to know (Linux: `rfs_needed`).
+    sock_flows: Option<Arc<SockFlows>>,
+    /// The core that this context runs at the moment.
+    running: Option<CoreId>,
+    /// The core that it last ran of its own accord, not because it had rung its doorbell: where its thread is at home.
+    home: Option<CoreId>,
     challenges: Arc<tcp::ChallengeBudget>,
     /// The host's account of TCP memory.
     memory: Arc<TcpMemory>,
@@ -93,25 +102,40 @@ impl HostView {
             page: Arc::default(),
             generation: 0,
             sysctls: Arc::default(),
+            rps_needed: false,
+            sock_flows: None,
+            running: None,
+            home: None,
             challenges: Arc::default(),
             memory: Arc::new(TcpMemory::new()),
         }
     }
 
     fn new(host: &Host) -> Self {
-        let (generation, sysctls) = host.live_sysctls().present();
-        let challenges = Arc::clone(host.challenges());
-        let memory = Arc::clone(host.tcp_memory());
-        let (host, page) = (host.id(), host.register_page());
-        Self { host, page, generation, sysctls, challenges, memory }
+        let mut view = Self {
+            host: host.id(),
+            page: host.register_page(),
+            challenges: Arc::clone(host.challenges()),
+            memory: Arc::clone(host.tcp_memory()),
+            ..Self::nowhere()
+        };
+        view.take_settings(host);
+        view
     }
 
     /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
     #[inline]
     fn refresh(&mut self, host: &Host) {
         if self.generation != host.live_sysctls().generation() {
-            (self.generation, self.sysctls) = host.live_sysctls().present();
+            self.take_settings(host);
         }
+    }
+
+    #[cold]
+    fn take_settings(&mut self, host: &Host) {
+        (self.generation, self.sysctls) = host.live_sysctls().present();
+        self.sock_flows = host.sock_flows(self.sysctls.rps_sock_flow_entries);
+        self.rps_needed = self.sysctls.devices.steers(self.sock_flows.is_some());
     }
 }
 
@@ -223,6 +247,58 @@ impl Cx {
         let index = self.current;
         self.leave(entered);
         &self.views[index].sysctls
+    }
+
+    /// Number of the settings that [`sysctls`](Self::sysctls) are.
+    pub(crate) fn generation(&self) -> u64 {
+        self.views[self.current].generation
+    }
+
+    /// Whether packets of the host being run may change core.
+    #[inline]
+    pub(crate) fn rps_needed(&self) -> bool {
+        self.views[self.current].rps_needed
+    }
+
+    /// Where applications of the host being run read their flows; `None` when nobody wants to know.
+    #[inline]
+    pub(crate) fn sock_flows(&self) -> Option<&SockFlows> {
+        self.views[self.current].sock_flows.as_deref()
+    }
+
+    /// The core of the host being run whose turn this context is in. `None` in process context.
+    pub(crate) fn running(&self) -> Option<CoreId> {
+        self.views[self.current].running
+    }
+
+    /// A turn of a core of the host being run begins, or the turn around it goes on. Returns what was before.
+    pub(crate) fn set_running(&mut self, core: Option<CoreId>) -> Option<CoreId> {
+        core::mem::replace(&mut self.views[self.current].running, core)
+    }
+
+    /// The core of `host` that this context last ran of its own accord: a worker its own, an application thread the one it
+    /// polled while it waited.
+    pub fn home(&mut self, host: &Host) -> Option<CoreId> {
+        let entered = self.enter(host);
+        let home = self.views[self.current].home;
+        self.leave(entered);
+        home
+    }
+
+    pub(crate) fn set_home(&mut self, host: &Host, core: CoreId) {
+        let entered = self.enter(host);
+        self.views[self.current].home = Some(core);
+        self.leave(entered);
+    }
+
+    /// A socket call on the flow of `hash`: its packets had better come to where this thread is. Linux:
+    /// `sock_rps_record_flow`.
+    #[inline]
+    pub(crate) fn record_flow(&self, hash: u32) {
+        let view = &self.views[self.current];
+        if let (Some(flows), Some(home)) = (&view.sock_flows, view.home) {
+            flows.record(hash, home);
+        }
     }
 
     /// Adds `n` to a counter of the host being run.

@@ -27,7 +27,6 @@ use tcp::FourTuple;
 use crate::{
     core::CoreId,
     errno::Errno,
-    host::Host,
     socket::{Listener, RequestSocket, TcpSocket, TimeWaitSocket},
 };
 
@@ -115,17 +114,17 @@ impl Demux {
     }
 
     /// The listener of `local`: one bound to the address itself before one bound to any address. Of a group that
-    /// shares the port, the member that `hash` chooses, among those that want the core of the flow if there are any.
+    /// shares the port, the member that `hash` chooses, among those that want connections of `core` if there are any.
     pub(crate) fn listener<'s>(
         &'s self,
-        host: &Host,
+        core: CoreId,
         local: SocketAddr,
         hash: u32,
         rcu: &'s Section<'_>,
     ) -> Option<&'s Arc<Listener>> {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu)?;
-        let flow = (hash, host.core_of_flow(hash));
+        let flow = (hash, core);
         let any = match local.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

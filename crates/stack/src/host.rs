@@ -13,7 +13,7 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::{QUEUES_MAX, epoch::Section};
+use sync::epoch::Section;
 use tcp::{
     ChallengeBudget, FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector,
     SocketOptions, SynCookies,
@@ -21,7 +21,7 @@ use tcp::{
 
 use crate::{
     config::{ConfigError, HostConfig},
-    core::{Core, CoreId, CoreRun},
+    core::{Core, CoreId, CoreRun, DEVICE_QUEUES_MAX},
     counters::{CounterPage, Snapshot},
     cx::{Cx, Memory},
     demux::{Demux, Entry},
@@ -36,6 +36,7 @@ use crate::{
         fib::{Fib, RouteKind},
         reply::ReplyPaths,
     },
+    rps::{SockFlows, SoftnetStat},
     sysctl::{LiveSysctls, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
 };
@@ -96,6 +97,10 @@ pub struct Host {
     /// Connections that nobody holds, bounded by `tcp_max_orphans`.
     orphans: AtomicUsize,
     down: AtomicBool,
+    /// The table of `net.core.rps_sock_flow_entries`, made when a context first wants it.
+    sock_flows: Mutex<Option<Arc<SockFlows>>>,
+    /// There is such a table, or will be. Relaxed: whoever misses the change polls where it did before.
+    rfs_needed: AtomicBool,
     pages: Mutex<Vec<Arc<CounterPage>>>,
 }
 
@@ -129,7 +134,7 @@ impl Host {
             neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
             cores: (0..config.cores)
-                .map(|index| Arc::new(Core::new(CoreId(index), this.clone())))
+                .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
                 .collect(),
             challenges: Arc::default(),
             isn: IsnGenerator::new(&secret(&mut rng)),
@@ -142,6 +147,8 @@ impl Host {
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             down: AtomicBool::new(false),
+            sock_flows: Mutex::default(),
+            rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
             devices,
             sysctls: LiveSysctls::new(config.sysctls),
@@ -157,7 +164,8 @@ impl Host {
                 let core = &self.cores[usize::from(queue) % self.cores.len()];
                 let queue = QueueId(queue);
                 let napi = core.add_queue(Arc::clone(device), index, queue).ok_or_else(|| {
-                    let limit = format!("at most {QUEUES_MAX} for each core, with loopback's");
+                    let limit =
+                        format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
                     ConfigError::new("queues", device.caps().queues, limit)
                 })?;
                 device.attach(queue, Doorbell::new(Arc::clone(core), napi));
@@ -269,12 +277,35 @@ impl Host {
     /// # Errors
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
-        self.sysctls.set(name, value, |next| self.neighbours.configure(next.neigh.clone()))
+        self.sysctls.set(name, value, |next| {
+            self.neighbours.configure(next.neigh.clone());
+            self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
+        })
     }
 
     /// The settings with their generation, for a context that enters.
     pub(crate) const fn live_sysctls(&self) -> &LiveSysctls {
         &self.sysctls
+    }
+
+    /// The table of sockets with `entries` slots, which replaces one of another size; `None` for 0.
+    pub(crate) fn sock_flows(&self, entries: u32) -> Option<Arc<SockFlows>> {
+        let mut flows = self.sock_flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if flows.as_ref().map_or(0, |flows| flows.len()) != entries {
+            *flows = (entries != 0).then(|| Arc::new(SockFlows::new(entries)));
+        }
+        flows.clone()
+    }
+
+    /// Whether it matters where applications read their flows.
+    pub(crate) fn rfs_needed(&self) -> bool {
+        self.rfs_needed.load(Ordering::Relaxed)
+    }
+
+    /// What each core counts of its receive work: /proc/net/softnet_stat, a line for each.
+    #[must_use]
+    pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
+        self.cores.iter().map(|core| core.backlog().stat(core.id())).collect()
     }
 
     /// Memory that the queues of all connections hold, in pages of 4 KB: `mem` of `/proc/net/sockstat`.
@@ -382,7 +413,13 @@ impl Host {
         &self.cores[usize::from(id.0)]
     }
 
-    /// The core that a flow's timers and queue belong to.
+    /// The core that a connection of this flow lives on, timers and queue: the one that has received its first packet, or
+    /// in process context the one that the flow would be spread to.
+    pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
+        cx.running().unwrap_or_else(|| self.core_of_flow(hash))
+    }
+
+    /// The core of a flow where nothing else decides.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         // Reciprocal scaling, as RPS does: the high bits choose.
         let index = (u64::from(hash) * self.cores.len() as u64) >> 32;

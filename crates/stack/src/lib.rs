@@ -38,6 +38,7 @@ pub mod neighbour;
 mod neighbour_table;
 pub mod qdisc;
 pub mod route;
+pub mod rps;
 pub mod socket;
 pub mod sysctl;
 pub mod tcp_memory;

@@ -4,6 +4,7 @@
 //! shutdown, close), `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
 //! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
+mod accept_queue;
 mod busy_poll;
 mod calls;
 mod connect;
@@ -28,12 +29,14 @@ pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};
 pub(crate) use time_wait::TimeWaitSocket;
 
-use crate::{cx::Cx, host::Host};
+use crate::{counters::Counter, cx::Cx, host::Host};
 
 /// Consecutive packets of one connection in a batch: they share one output, one ACK decision and one wake.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     socket: Option<Arc<TcpSocket>>,
+    /// It lives on another core than the one being run.
+    foreign: bool,
 }
 
 impl Flow {
@@ -49,7 +52,12 @@ impl Flow {
     #[inline]
     pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, packet: Packet) {
         match &self.socket {
-            Some(socket) => socket.segment(host, cx, packet),
+            Some(socket) => {
+                if self.foreign {
+                    cx.count(Counter::ForeignCorePackets, 1);
+                }
+                socket.segment(host, cx, packet);
+            }
             None => cx.drop_packet(DropReason::TcpNoSocket, packet),
         }
     }
@@ -60,6 +68,7 @@ impl Flow {
             return;
         }
         self.flush(host, cx);
+        self.foreign = cx.running().is_some_and(|core| core != socket.core());
         self.socket = Some(Arc::clone(socket));
     }
 

@@ -16,6 +16,7 @@ use crate::{
     device::{Device, QueueId},
     host::Host,
     link,
+    rps::{Outbox, Steering},
     socket::Flow,
 };
 
@@ -32,11 +33,13 @@ pub(super) struct Napi {
     queue: QueueId,
     /// What the device delivers in a poll. Empty between two polls.
     batch: Batch,
+    /// Which packets leave for another core.
+    steering: Steering,
 }
 
 impl Napi {
     pub(super) fn new(device: Arc<dyn Device>, index: u32, queue: QueueId) -> Self {
-        Self { device, index, queue, batch: Batch::default() }
+        Self { device, index, queue, batch: Batch::default(), steering: Steering::default() }
     }
 
     /// Runs the destructors of packets that the device has sent.
@@ -52,34 +55,35 @@ impl Napi {
         &mut self,
         host: &Host,
         flow: &mut Flow,
+        outbox: &mut Outbox,
         cx: &mut Cx,
         weight: usize,
     ) -> usize {
         let received = self.device.receive(self.queue, cx, weight, &mut self.batch);
         cx.count(Counter::SoftnetProcessed, received as u64);
         if received < weight {
-            self.complete_done(host, flow, cx);
+            self.complete_done(host, flow, outbox, cx);
         } else {
-            self.flush(host, flow, cx);
+            self.flush(host, flow, outbox, cx);
         }
         received
     }
 
     /// The queue was found empty. Linux: `napi_complete_done`.
-    fn complete_done(&mut self, host: &Host, flow: &mut Flow, cx: &mut Cx) {
-        self.flush(host, flow, cx);
+    fn complete_done(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+        self.flush(host, flow, outbox, cx);
     }
 
     /// What the queue has taken from the device and not yet passed on goes up; then one output, one ACK decision and one
     /// wake for the socket that received last. Runs at every point where the core could be given up or its thread could
     /// idle.
-    fn flush(&mut self, host: &Host, flow: &mut Flow, cx: &mut Cx) {
-        self.receive_batch(host, flow, cx);
+    fn flush(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+        self.receive_batch(host, flow, outbox, cx);
         flow.flush(host, cx);
     }
 
     /// The receive line for one batch: every frame up to its socket.
-    fn receive_batch(&mut self, host: &Host, flow: &mut Flow, cx: &mut Cx) {
+    fn receive_batch(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
         if self.batch.is_empty() {
             return;
         }
@@ -87,11 +91,22 @@ impl Napi {
         let rcu = reader.pin();
         cx.count(Counter::DeviceRxPackets, self.batch.len() as u64);
         let mut bytes = 0;
-        for packet in self.batch.drain() {
+        let Self { batch, steering, index: device, .. } = self;
+        let link = self.device.caps().link;
+        let steers = steering.begin(host, cx, outbox, (*device, self.queue.0));
+        for mut packet in batch.drain() {
             bytes += packet.len() as u64;
             cx.not_before(packet.meta().timestamp);
-            link::input(host, cx, &rcu, flow, self.index, packet);
+            if steers {
+                packet.meta_mut().rx_device = *device;
+                match steering.keep(host, cx, outbox, link, packet) {
+                    Some(kept) => packet = kept,
+                    None => continue,
+                }
+            }
+            link::input(host, cx, &rcu, flow, *device, packet);
         }
+        outbox.push(host, cx);
         cx.count(Counter::DeviceRxBytes, bytes);
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{PoisonError, atomic::Ordering};
 
 use sync::CoreGuard;
 
-use super::{Core, CoreState, PollReport, Scope, TimerEntry};
-use crate::{counters::Counter, cx::Cx, host::Host};
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry};
+use crate::{counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
 /// completions free the senders before they are polled, and timers see what has just been received.
@@ -26,9 +26,12 @@ pub(super) fn turn(
     cx.count(Counter::CoreTurns, 1);
     collect_deferred_frees(cx);
     complete_transmissions(state, cx);
-    let report = receive(host, state, cx, scope);
+    let around = cx.set_running(Some(core.id));
+    let report = receive(host, core, state, cx, scope);
     expire_timers(host, core, state, cx);
+    state.outbox.kick(host, cx);
     quiesce(cx);
+    cx.set_running(around);
     cx.leave(entered);
     report
 }
@@ -51,6 +54,7 @@ fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
 /// The clock is asked only after a poll that took all it may: whoever finds its queue empty is done anyway.
 fn receive(
     host: &Host,
+    core: &Core,
     guard: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
     scope: Scope,
@@ -59,15 +63,26 @@ fn receive(
     if scope != Scope::Scheduled {
         due |= guard.descriptors;
     }
+    if guard.backlog.is_pending(&core.backlog) {
+        due |= 1 << BACKLOG;
+    }
+    let counts = core.backlog.counts();
     let (weight, mut budget) = match scope {
         Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
     let end = cx.now + cx.sysctls().netdev_budget_usecs;
     while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
-        let CoreState { napis, next_napi, flow, .. } = &mut **guard;
+        let CoreState { napis, next_napi, backlog, outbox, flow, .. } = &mut **guard;
         *next_napi = index + 1;
-        let received = napis[index].poll(host, flow, cx, weight);
+        let received = match index {
+            BACKLOG => backlog.poll(host, &core.backlog, flow, cx, weight),
+            _ => napis[index].poll(host, flow, outbox, cx, weight),
+        };
+        SoftnetCounts::add(
+            &counts.processed,
+            (received as u64).saturating_sub(outbox.take_handed_on()),
+        );
         budget = budget.saturating_sub(received);
         cx.on_received(received);
         if matches!(scope, Scope::Busy(_)) {
@@ -80,6 +95,7 @@ fn receive(
         if over && due != 0 {
             if !matches!(scope, Scope::Busy(_)) {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
+                SoftnetCounts::add(&counts.time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn.
             guard.put_back(due & !guard.unannounced);
@@ -89,9 +105,10 @@ fn receive(
     PollReport::AllDone
 }
 
-/// The first queue in `due` of `len` from `first` on, with wrap-around.
+/// The first queue in `due` of `len` and the backlog from `first` on, with wrap-around.
 fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
-    let present = if len == 0 { 0 } else { due & (!0 >> (64 - len)) };
+    let devices = if len == 0 { 0 } else { !0 >> (64 - len) };
+    let present = due & (devices | 1 << BACKLOG);
     let behind = present & (!0u64).checked_shl(u32::try_from(first).ok()?).unwrap_or(0);
     let candidates = if behind == 0 { present } else { behind };
     (candidates != 0).then(|| candidates.trailing_zeros() as usize)

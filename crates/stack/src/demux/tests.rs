@@ -38,7 +38,7 @@ impl Bench {
     fn found(&self, ip: Ipv4Addr, port: u16) -> Option<IpAddr> {
         let reader = self.cx.reader();
         let rcu = reader.pin();
-        let listener = self.host.demux().listener(&self.host, (ip, port).into(), 7, &rcu);
+        let listener = self.host.demux().listener(CoreId(0), (ip, port).into(), 7, &rcu);
         listener.map(|listener| listener.local().ip())
     }
 
@@ -214,7 +214,7 @@ fn a_group_shares_its_connections_by_their_flow() {
         let reader = bench.cx.reader();
         let rcu = reader.pin();
         let demux = bench.host.demux();
-        Arc::clone(demux.listener(&bench.host, (OURS, 80).into(), hash, &rcu).unwrap())
+        Arc::clone(demux.listener(CoreId(0), (OURS, 80).into(), hash, &rcu).unwrap())
     };
     let mut rng = tcp::Rng::new(1);
     let mut counts = [0; 4];

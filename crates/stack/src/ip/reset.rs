@@ -19,7 +19,7 @@ impl Host {
         let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         tcp::reset::reply(&mut cx.tcp(), tuple, header, payload);
         cx.drop_packet(reason, packet);
-        self.reply(cx, tuple, CoreId(0));
+        self.reply(cx, tuple, cx.running().unwrap_or(CoreId(0)));
     }
 
     /// Sends what is in `cx.out` for `tuple`, to which no socket with a path of its own belongs.

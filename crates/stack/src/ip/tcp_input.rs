@@ -88,7 +88,7 @@ fn new_connection(
     segment: &SegmentHeader,
     packet: Packet,
 ) {
-    match host.demux().listener(host, tuple.local, hash, rcu) {
+    match host.demux().listener(host.core_for(cx, hash), tuple.local, hash, rcu) {
         Some(listener) => listener.segment(host, cx, (tuple, hash), None, segment, packet),
         None => host.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
     }

@@ -197,6 +197,7 @@ impl TcpSocket {
         work: impl FnOnce(&Self, &mut Holder<'_>, &Host, &mut Cx) -> R,
     ) -> R {
         let entered = cx.enter(host);
+        cx.record_flow(self.hash());
         let mut state = self.lock.own();
         state.synchronise(cx);
         let result = work(self, &mut state, host, cx);

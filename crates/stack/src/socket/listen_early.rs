@@ -128,7 +128,7 @@ impl Listener {
             params
         };
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);
-        let name = (tuple, hash, host.core_of_flow(hash));
+        let name = (tuple, hash, host.core_for(cx, hash));
         let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
         socket.set_early(self);

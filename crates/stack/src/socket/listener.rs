@@ -8,7 +8,6 @@
 //! Not here: which listener a segment is for (`demux`), requests (`request`, `syn_queue`).
 
 use std::{
-    collections::VecDeque,
     net::SocketAddr,
     ops::RangeInclusive,
     sync::{
@@ -27,6 +26,7 @@ use tcp::{
 
 use super::{
     BusyPoll,
+    accept_queue::AcceptQueue,
     options::{OptionValue, SocketOption, SocketSettings},
     request::RequestSocket,
     stream::TcpSocket,
@@ -108,7 +108,7 @@ pub struct Listener {
     early_max: usize,
     /// Connections that are open before their handshake has ended. Relaxed: a bound, not an order.
     early: AtomicUsize,
-    accept_queue: Mutex<VecDeque<Arc<TcpSocket>>>,
+    accept_queue: Mutex<AcceptQueue>,
     /// Length of `accept_queue`, to look without the lock.
     waiting: AtomicUsize,
     /// When the last cookie was sent, in nanoseconds; 0 for never. Relaxed: an ACK that misses it is repeated.
@@ -200,7 +200,8 @@ impl Listener {
     }
 
     /// The core whose connections it wants.
-    pub(crate) const fn incoming_core(&self) -> Option<CoreId> {
+    #[must_use]
+    pub const fn incoming_core(&self) -> Option<CoreId> {
         self.incoming_core
     }
 
@@ -215,11 +216,20 @@ impl Listener {
     /// # Errors
     /// `EAGAIN`, or `EINVAL` once it is closed.
     pub fn accept(&self) -> Result<Arc<TcpSocket>, Errno> {
+        self.accept_near(None)
+    }
+
+    /// As [`accept`](Self::accept), for a thread that is at home on core `near`: connections of that core come first, but
+    /// none is passed over for ever.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_near(&self, near: Option<CoreId>) -> Result<Arc<TcpSocket>, Errno> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Errno::EINVAL);
         }
         let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = queue.pop_front().ok_or(Errno::EAGAIN)?;
+        let socket = queue.take(near).ok_or(Errno::EAGAIN)?;
         self.waiting.store(queue.len(), Ordering::Release);
         Ok(socket)
     }
@@ -294,7 +304,7 @@ impl Listener {
         let abandoned = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             self.waiting.store(0, Ordering::Release);
-            core::mem::take(&mut *queue)
+            queue.take_all()
         };
         for socket in abandoned {
             socket.abort(host, cx);
@@ -385,7 +395,7 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip::output(host, cx, dst, &tuple, host.core_of_flow(hash));
+        ip::output(host, cx, dst, &tuple, host.core_for(cx, hash));
     }
 
     /// Written at most once a second: the line is shared.
@@ -486,7 +496,7 @@ impl Listener {
             if self.is_closed() {
                 Some(socket)
             } else {
-                queue.push_back(socket);
+                queue.push(socket);
                 self.waiting.store(queue.len(), Ordering::Release);
                 None
             }

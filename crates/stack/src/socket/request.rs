@@ -75,7 +75,7 @@ impl RequestSocket {
             Err(reason) => return cx.drop_packet(reason, packet),
         };
         let deadline = request.deadline();
-        let socket = Self::new(host, listener, (tuple, hash), request);
+        let socket = Self::new(listener, (tuple, hash, host.core_for(cx, hash)), request);
         if let Err(reason) = socket.register(host, listener.syn_backlog(cx)) {
             ip::discard_output(cx);
             cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
@@ -95,7 +95,7 @@ impl RequestSocket {
         request: Request,
         (header, packet): (&SegmentHeader, Packet),
     ) {
-        let socket = Self::new(host, listener, (tuple, hash), request);
+        let socket = Self::new(listener, (tuple, hash, host.core_for(cx, hash)), request);
         if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
             // Another core has had the same segment a moment ago.
             return cx.drop_packet(DropReason::TcpClosed, packet);
@@ -105,15 +105,14 @@ impl RequestSocket {
     }
 
     fn new(
-        host: &Host,
         listener: &Arc<Listener>,
-        (tuple, hash): (FourTuple, u32),
+        (tuple, hash, core): (FourTuple, u32, CoreId),
         request: Request,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
-            core: host.core_of_flow(hash),
+            core,
             this: this.clone(),
             listener: Arc::clone(listener),
             slot: AtomicUsize::new(NO_SLOT),

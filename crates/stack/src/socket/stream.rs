@@ -217,6 +217,22 @@ impl TcpSocket {
         self.core
     }
 
+    pub(crate) const fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    /// The core whose polls bring this connection's packets: with RFS where its application was seen last.
+    #[must_use]
+    pub fn polled_core(&self, host: &Host, cx: &mut Cx) -> CoreId {
+        if !host.rfs_needed() {
+            return self.core;
+        }
+        let entered = cx.enter(host);
+        let by_socket = cx.sock_flows().and_then(|flows| flows.core_of(self.hash));
+        cx.leave(entered);
+        by_socket.filter(|core| usize::from(core.0) < host.cores().len()).unwrap_or(self.core)
+    }
+
     /// What the socket is ready for, without taking it.
     #[must_use]
     pub fn readiness(&self) -> Readiness {

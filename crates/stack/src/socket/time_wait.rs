@@ -75,7 +75,12 @@ impl TimeWaitSocket {
                 self.end(host);
                 let reader = cx.reader();
                 let rcu = reader.pin();
-                match host.demux().listener(host, self.tuple.local, self.hash, &rcu) {
+                match host.demux().listener(
+                    host.core_for(cx, self.hash),
+                    self.tuple.local,
+                    self.hash,
+                    &rcu,
+                ) {
                     Some(listener) => {
                         let name = (self.tuple, self.hash);
                         listener.segment(host, cx, name, Some(iss), header, packet);

@@ -1,0 +1,119 @@
+//! The softnet backlog: packets that other cores have handed to this one, and the poll that carries them up.
+//!
+//! Linux: `softnet_data`'s `input_pkt_queue`, `process_queue` and backlog NAPI, `process_backlog`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pkt::{Packet, PacketList};
+use sync::Lanes;
+
+use super::softnet::{SoftnetCounts, SoftnetStat};
+use crate::{core::CoreId, cx::Cx, host::Host, link, socket::Flow};
+
+/// What others see of a core's backlog.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    lanes: Lanes<Packet>,
+    counts: SoftnetCounts,
+}
+
+impl Backlog {
+    /// For a host of `cores` cores: each may send.
+    pub(crate) fn new(cores: u16) -> Self {
+        Self { lanes: Lanes::new(usize::from(cores)), counts: SoftnetCounts::default() }
+    }
+
+    pub(crate) const fn counts(&self) -> &SoftnetCounts {
+        &self.counts
+    }
+
+    pub(super) const fn lanes(&self) -> &Lanes<Packet> {
+        &self.lanes
+    }
+
+    /// This core's line of softnet_stat.
+    pub(crate) fn stat(&self, core: CoreId) -> SoftnetStat {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let process_qlen = read(&self.counts.process_qlen);
+        SoftnetStat {
+            processed: read(&self.counts.processed),
+            dropped: read(&self.counts.dropped),
+            time_squeeze: read(&self.counts.time_squeeze),
+            received_rps: read(&self.counts.received_rps),
+            flow_limit: read(&self.counts.flow_limit),
+            input_qlen: u64::from(self.lanes.len()).saturating_sub(process_qlen),
+            process_qlen,
+            core: core.0,
+        }
+    }
+}
+
+/// What the owner of the core has taken from its backlog and not yet carried up.
+#[derive(Debug, Default)]
+pub(crate) struct BacklogPoll {
+    /// Lanes that hold something, a bit each, after the present one.
+    ready: u64,
+    /// The sender whose packets `rest` are.
+    sender: usize,
+    rest: PacketList,
+}
+
+impl BacklogPoll {
+    /// Whether a poll would find anything.
+    #[inline]
+    pub(crate) fn is_pending(&self, backlog: &Backlog) -> bool {
+        !self.rest.is_empty() || self.ready != 0 || backlog.lanes.is_ready()
+    }
+
+    /// Carries at most `weight` packets up; returns how many. Fewer than `weight` means that nothing is left. Linux:
+    /// `process_backlog`.
+    pub(crate) fn poll(
+        &mut self,
+        host: &Host,
+        backlog: &Backlog,
+        flow: &mut Flow,
+        cx: &mut Cx,
+        weight: usize,
+    ) -> usize {
+        let reader = cx.reader();
+        let mut taken = 0;
+        while taken < weight {
+            let mut packets = self.take(backlog, weight - taken);
+            let count = packets.len();
+            if count == 0 {
+                break;
+            }
+            let rcu = reader.pin();
+            while let Some(packet) = packets.pop_front() {
+                cx.not_before(packet.meta().timestamp);
+                let device = packet.meta().rx_device;
+                link::input(host, cx, &rcu, flow, device, packet);
+            }
+            flow.flush(host, cx);
+            // They are through: their sender may let their flows go elsewhere.
+            backlog.lanes.finish(self.sender, u32::try_from(count).expect("at most a weight"));
+            taken += count;
+        }
+        backlog.counts.process_qlen.store(self.rest.len() as u64, Ordering::Relaxed);
+        taken
+    }
+
+    /// At most `max` packets of one sender, oldest first.
+    pub(super) fn take(&mut self, backlog: &Backlog, max: usize) -> PacketList {
+        if self.rest.is_empty() {
+            self.next_lane(backlog);
+        }
+        self.rest.by_ref().take(max).collect()
+    }
+
+    fn next_lane(&mut self, backlog: &Backlog) {
+        if self.ready == 0 {
+            self.ready = backlog.lanes.take_ready();
+        }
+        if self.ready != 0 {
+            self.sender = self.ready.trailing_zeros() as usize;
+            self.ready &= self.ready - 1;
+            self.rest = backlog.lanes.take(self.sender).collect();
+        }
+    }
+}

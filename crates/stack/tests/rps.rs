@@ -1,0 +1,253 @@
+//! Packets that change core between two whole hosts: who runs what, where connections live, and what is counted.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::IoSlice,
+        net::SocketAddr,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use pkt::Instant;
+    use stack::{
+        Cx, Memory, Readiness,
+        config::{DeviceConfig, HostConfig},
+        core::{CoreId, CoreRun, Kick},
+        counters::Counter,
+        device::{Wire, WireConfig},
+        host::Host,
+        socket::{ListenOptions, Listener, TcpSocket},
+        sysctl::Sysctls,
+    };
+
+    const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
+
+    struct Bench {
+        cx: Cx,
+        client: Arc<Host>,
+        server: Arc<Host>,
+    }
+
+    impl Bench {
+        /// A client of one core and a server of two, with `queues` queues between them.
+        fn new(queues: u16, settings: &[(&str, &str)]) -> Self {
+            let memory = Memory::new(64 << 20);
+            let mut cx = Cx::new(&memory, 1);
+            cx.now = Instant::from_secs(1000);
+            let (near, far) =
+                Wire::pair(&WireConfig { queues, ..WireConfig::default() }).expect("valid");
+            let host = |device, address: &str, cores, sysctls| {
+                let addresses = vec![address.parse().expect("an address with its prefix")];
+                let devices = vec![DeviceConfig { device, addresses }];
+                let config = HostConfig { devices, cores, sysctls, ..HostConfig::default() };
+                Host::new(&memory, config).expect("valid")
+            };
+            let mut sysctls = Sysctls::default();
+            for (name, value) in settings {
+                sysctls.set(name, value).expect("a setting");
+            }
+            let client = host(near, "10.0.0.1/24", queues, Sysctls::default());
+            let server = host(far, "10.0.0.2/24", 2, sysctls);
+            Self { cx, client, server }
+        }
+
+        fn connect(&mut self, listener: &Listener) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+            let socket = TcpSocket::connect(&self.client, &mut self.cx, None, SERVER.into())
+                .expect("a route");
+            assert!(socket.readiness().contains(Readiness::WRITE), "the wire works at once");
+            (socket, listener.accept().expect("established"))
+        }
+
+        fn listen(&mut self, options: &ListenOptions) -> Arc<Listener> {
+            let local = SocketAddr::from(SERVER);
+            Listener::listen_with(&self.server, &mut self.cx, local, options).expect("a free port")
+        }
+
+        /// `bytes` from the client, read by the server.
+        fn exchange(&mut self, (near, far): &(Arc<TcpSocket>, Arc<TcpSocket>), bytes: &[u8]) {
+            let mut read = Vec::new();
+            let mut buf = vec![0; 1 << 16];
+            let mut sent = 0;
+            while read.len() < bytes.len() {
+                if let Ok(n) =
+                    near.send(&self.client, &mut self.cx, &[IoSlice::new(&bytes[sent..])])
+                {
+                    sent += n;
+                }
+                while let Ok(n) = far.recv(&self.server, &mut self.cx, &mut buf, false) {
+                    read.extend_from_slice(&buf[..n]);
+                }
+            }
+            assert_eq!(read, bytes);
+        }
+
+        fn count(&self, counter: Counter) -> u64 {
+            self.server.counters().stack(counter)
+        }
+
+        fn end(mut self, sockets: impl IntoIterator<Item = (Arc<TcpSocket>, Arc<TcpSocket>)>) {
+            for (near, far) in sockets {
+                near.abort(&self.client, &mut self.cx);
+                far.abort(&self.server, &mut self.cx);
+            }
+        }
+    }
+
+    fn data() -> Vec<u8> {
+        (0..300_000u32).map(|n| n.to_le_bytes()[n as usize % 3]).collect()
+    }
+
+    #[test]
+    fn a_map_of_the_other_core_moves_everything_but_arp_there() {
+        let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
+        let listener = bench.listen(&ListenOptions::default());
+        let pair = bench.connect(&listener);
+        assert_eq!(pair.1.core(), CoreId(1), "a connection lives where its SYN went up");
+        bench.exchange(&pair, &data());
+        let stats = bench.server.softnet_stat();
+        let steered = bench.count(Counter::RpsPackets);
+        assert!(steered > 10, "{steered}");
+        assert_eq!((stats[0].processed, stats[1].processed), (1, steered), "one ARP request");
+        assert!(stats[1].received_rps > 0 && stats[0].received_rps == 0);
+        assert_eq!((stats[1].input_qlen, stats[1].process_qlen, stats[1].dropped), (0, 0, 0));
+        assert_eq!(bench.count(Counter::ForeignCorePackets), 0);
+        bench.end([pair]);
+    }
+
+    /// BUG-SC-7 for the receive side: toggled again and again under one connection, nothing is lost, reordered or
+    /// repeated.
+    #[test]
+    fn toggled_under_a_connection_it_reorders_nothing() {
+        let mut bench = Bench::new(1, &[]);
+        let listener = bench.listen(&ListenOptions::default());
+        let pair = bench.connect(&listener);
+        assert_eq!(pair.1.core(), CoreId(0));
+        for round in 0..40 {
+            let (name, value) = match round % 8 {
+                0 => ("net.quietline.dev.wire1.rps_cpus", "2"),
+                1 => ("net.quietline.dev.default.rps_cpus", "3"),
+                2 => ("net.core.rps_sock_flow_entries", "1024"),
+                3 => ("net.quietline.dev.wire1.rx-0.rps_flow_cnt", "64"),
+                4 => ("net.quietline.dev.wire1.rps_cpus", "0"),
+                5 => ("net.quietline.dev.wire1.rps_flow_cnt", "0"),
+                6 => ("net.core.netdev_max_backlog", "300"),
+                _ => ("net.core.rps_sock_flow_entries", "0"),
+            };
+            bench.server.set_sysctl(name, value).expect("a setting");
+            bench.exchange(&pair, &data()[..30_000]);
+        }
+        let (client, server) = (bench.client.counters(), bench.server.counters());
+        assert!(server.stack(Counter::RpsPackets) > 0);
+        assert!(server.stack(Counter::ForeignCorePackets) > 0);
+        assert_eq!(server.tcp(tcp::Counter::TcpExtTCPOFOQueue), 0);
+        assert_eq!(client.tcp(tcp::Counter::TcpRetransSegs), 0);
+        assert_eq!(server.dropped(), 0);
+        bench.end([pair]);
+    }
+
+    /// Counts who was kicked, and leaves the running to the test.
+    #[derive(Debug, Default)]
+    struct Sleeper(AtomicUsize);
+
+    impl Kick for Sleeper {
+        fn kick(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_core_with_a_worker_is_kicked_once_a_turn_and_not_run_by_the_sender() {
+        let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
+        let sleeper = Arc::new(Sleeper::default());
+        let core = Arc::clone(&bench.server.cores()[1]);
+        core.set_kick(Arc::clone(&sleeper) as Arc<dyn Kick>);
+        let listener = bench.listen(&ListenOptions::default());
+        let socket =
+            TcpSocket::connect(&bench.client, &mut bench.cx, None, SERVER.into()).expect("a route");
+        assert!(!socket.readiness().contains(Readiness::WRITE), "the SYN waits for the worker");
+        assert_eq!(sleeper.0.load(Ordering::Relaxed), 1);
+        let stat = bench.server.softnet_stat()[1];
+        assert_eq!((stat.processed, stat.input_qlen, stat.received_rps), (0, 1, 1));
+        assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
+        bench.cx.do_softirq();
+        assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
+        let accepted = listener.accept().expect("established");
+        let kicks = sleeper.0.load(Ordering::Relaxed);
+        let bytes = vec![7; 20_000];
+        let sent = socket.send(&bench.client, &mut bench.cx, &[IoSlice::new(&bytes)]);
+        assert!(sent.expect("room") > 10_000);
+        assert_eq!(sleeper.0.load(Ordering::Relaxed), kicks + 1, "once for all its packets");
+        assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
+        bench.end([(socket, accepted)]);
+    }
+
+    #[test]
+    fn queue_core_and_connection_meet_at_both_ends() {
+        let mut bench = Bench::new(2, &[]);
+        let listener = bench.listen(&ListenOptions::default());
+        let pairs: Vec<_> = (0..16).map(|_| bench.connect(&listener)).collect();
+        for pair in &pairs {
+            assert_eq!(pair.0.core(), pair.1.core(), "its queue is the same at both ends");
+            bench.exchange(pair, &data()[..20_000]);
+        }
+        let on_first = pairs.iter().filter(|pair| pair.1.core() == CoreId(0)).count();
+        assert!((3..=13).contains(&on_first), "{on_first}");
+        for host in [&bench.client, &bench.server] {
+            assert_eq!(host.counters().stack(Counter::ForeignCorePackets), 0);
+        }
+        bench.end(pairs);
+    }
+
+    #[test]
+    fn a_listener_of_a_core_gets_the_connections_of_its_core() {
+        let mut bench = Bench::new(2, &[]);
+        let options = |core| ListenOptions {
+            reuse_port: true,
+            incoming_core: Some(CoreId(core)),
+            ..ListenOptions::default()
+        };
+        let listeners = [0, 1].map(|core| bench.listen(&options(core)));
+        let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
+        let sockets: Vec<_> = (0..16)
+            .map(|_| TcpSocket::connect(&client, cx, None, SERVER.into()).expect("a route"))
+            .collect();
+        let mut accepted = Vec::new();
+        for (core, listener) in (0u16..).zip(&listeners) {
+            while let Ok(socket) = listener.accept() {
+                assert_eq!(socket.core(), CoreId(core));
+                accepted.push(socket);
+            }
+        }
+        assert_eq!(accepted.len(), 16);
+        // Whoever is which: all are aborted.
+        bench.end(sockets.into_iter().zip(accepted));
+    }
+
+    #[test]
+    fn accept_prefers_the_caller_s_core_and_forgets_nobody() {
+        let mut bench = Bench::new(2, &[]);
+        let listener = bench.listen(&ListenOptions::default());
+        let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
+        let sockets: Vec<_> = (0..32)
+            .map(|_| TcpSocket::connect(&client, cx, None, SERVER.into()).expect("a route"))
+            .collect();
+        let cores: Vec<_> = sockets.iter().map(|socket| socket.core().0).collect();
+        let firsts = cores.iter().filter(|core| **core == 0).count();
+        assert!((8..=24).contains(&firsts), "{cores:?}");
+        let mut accepted: Vec<_> =
+            (0..8).map(|_| listener.accept_near(Some(CoreId(0))).expect("one waits")).collect();
+        assert!(accepted.iter().all(|socket| socket.core() == CoreId(0)));
+        // The oldest is not passed over for ever.
+        let mut others = 0;
+        while let Ok(socket) = listener.accept_near(Some(CoreId(0))) {
+            others += usize::from(socket.core() == CoreId(1));
+            accepted.push(socket);
+        }
+        assert_eq!((accepted.len(), others), (32, 32 - firsts));
+        assert_eq!(listener.accept().err(), Some(stack::Errno::EAGAIN));
+        bench.end(sockets.into_iter().zip(accepted));
+    }
+}
