@@ -14,7 +14,7 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{ShutdownHow, TcpSocket, options::SocketOption},
+    socket::{BusyPollParams, Reader, ShutdownHow, TcpSocket, options::SocketOption},
     sysctl::Sysctls,
 };
 
@@ -22,7 +22,7 @@ use crate::{
     clock::{self, with_cx},
     options::ConnectOptions,
     running::Stack,
-    wait::{Wait, wait_until},
+    wait::{Wait, poll_first, sleep_until, wait_until},
 };
 
 mod options;
@@ -117,23 +117,31 @@ impl TcpStream {
 
     /// Waits until something of `interest` is ready, or the connection has ended.
     fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> bool {
-        let Shared { stack, socket, .. } = &*self.shared;
         let wanted = interest | Readiness::HUP | Readiness::ERROR;
         let wanted =
             if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
+        let socket = &self.shared.socket;
+        wait_until(&self.how_to_wait(interest, deadline), || socket.readiness().intersects(wanted))
+    }
+
+    fn how_to_wait(
+        &self,
+        interest: Readiness,
+        deadline: Option<Instant>,
+    ) -> Wait<'_, impl Fn(&Sysctls) -> BusyPollParams> {
+        let Shared { stack, socket, .. } = &*self.shared;
         let core = with_cx(|cx| socket.polled_core(stack.host(), cx));
         let busy_poll = socket.busy_poll();
-        let wait = Wait {
+        Wait {
             stack,
             core,
             events: socket.waiters(interest),
             deadline,
-            polling: |sysctls: &Sysctls| match interest {
+            polling: move |sysctls: &Sysctls| match interest {
                 Readiness::READ => busy_poll.for_read(sysctls),
                 _ => busy_poll.for_event(sysctls),
             },
-        };
-        wait_until(&wait, || socket.readiness().intersects(wanted))
+        }
     }
 
     /// Calls until it does not say `EAGAIN`, waiting in between as the socket's mode allows.
@@ -165,8 +173,13 @@ impl TcpStream {
 
     fn recv(&self, buf: &mut [u8], peek: bool) -> io::Result<usize> {
         let Shared { stack, socket, nonblocking, .. } = &*self.shared;
-        let mut got = self
-            .blocking(Readiness::READ, || with_cx(|cx| socket.recv(stack.host(), cx, buf, peek)))?;
+        let mut got = if peek {
+            self.blocking(Readiness::READ, || {
+                with_cx(|cx| socket.recv(stack.host(), cx, buf, true))
+            })?
+        } else {
+            self.receive(&mut [IoSliceMut::new(buf)])?
+        };
         // SO_RCVLOWAT: a blocking read waits for as much, or for all it wants, or for the end.
         let target = buf.len().min(socket.rcvlowat() as usize);
         while got < target && got > 0 && !peek && !nonblocking.load(Ordering::Relaxed) {
@@ -176,15 +189,46 @@ impl TcpStream {
                 break;
             }
             let rest = &mut buf[got..];
-            match self.blocking(Readiness::READ, || {
-                with_cx(|cx| socket.recv(stack.host(), cx, rest, false))
-            }) {
+            match self.receive(&mut [IoSliceMut::new(rest)]) {
                 Ok(more @ 1..) => got += more,
                 // What was read is answered first.
                 Ok(_) | Err(_) => break,
             }
         }
         Ok(got)
+    }
+
+    /// Takes what has come, or waits for it as the socket's mode allows. A thread that is about to sleep becomes the
+    /// socket's reader where `net.quietline.rx_context` has readers; while it still polls, it processes what arrives as
+    /// softirq.
+    fn receive(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let Shared { stack, socket, nonblocking, .. } = &*self.shared;
+        let host = stack.host();
+        match with_cx(|cx| socket.recv_vectored(host, cx, bufs)) {
+            Err(Errno::EAGAIN) if !nonblocking.load(Ordering::Relaxed) => {}
+            result => return Ok(result?),
+        }
+        let deadline = socket.receive_timeout().map(|limit| clock::now() + limit);
+        let mut waiting = Waiting { shared: &self.shared, reader: Reader::new() };
+        let readable = Readiness::READ | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR;
+        let is_readable = || socket.readiness().intersects(readable);
+        let wait = self.how_to_wait(Readiness::READ, deadline);
+        let mut may_read =
+            poll_first(&wait, &is_readable) || with_cx(|cx| cx.sysctls_of(host).has_prequeue());
+        loop {
+            if may_read {
+                let step = |cx: &mut _| socket.recv_or_wait(host, cx, &mut waiting.reader, bufs);
+                match with_cx(step) {
+                    Err(Errno::EAGAIN) => {}
+                    result => return Ok(result?),
+                }
+            }
+            may_read = sleep_until(&wait, || is_readable() || socket.is_due(&waiting.reader));
+            if !may_read {
+                let last = |cx: &mut _| socket.recv_and_leave(host, cx, &mut waiting.reader, bufs);
+                return Ok(with_cx(last)?);
+            }
+        }
     }
 
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -342,10 +386,24 @@ impl Read for &TcpStream {
     }
 
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let Shared { stack, socket, .. } = &*self.shared;
-        self.blocking(Readiness::READ, || {
-            with_cx(|cx| socket.recv_vectored(stack.host(), cx, bufs))
-        })
+        self.receive(bufs)
+    }
+}
+
+/// A thread inside `recv`: however it leaves, no packet waits for it any more.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    reader: Reader,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.reader.is_installed() {
+            let Shared { stack, socket, .. } = self.shared;
+            // Without room there is nothing to get; what has come waits in the receive queue.
+            let _ =
+                with_cx(|cx| socket.recv_and_leave(stack.host(), cx, &mut self.reader, &mut []));
+        }
     }
 }
 

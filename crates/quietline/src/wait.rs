@@ -34,11 +34,20 @@ pub(crate) fn wait_until(
     wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: impl Fn() -> bool,
 ) -> bool {
-    let Wait { stack, core, events, deadline, polling } = wait;
-    let (stack, core, deadline) = (*stack, *core, *deadline);
-    if poll_core(stack, core, polling, deadline, &ready) {
-        return true;
-    }
+    poll_first(wait, &ready) || sleep_until(wait, ready)
+}
+
+/// The first half of [`wait_until`]: polls, and does not sleep.
+pub(crate) fn poll_first(
+    wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
+    ready: &impl Fn() -> bool,
+) -> bool {
+    poll_core(wait.stack, wait.core, &wait.polling, wait.deadline, ready)
+}
+
+/// The second half, for a thread that has polled in vain.
+pub(crate) fn sleep_until<P>(wait: &Wait<'_, P>, ready: impl Fn() -> bool) -> bool {
+    let Wait { stack, events, deadline, .. } = *wait;
     loop {
         let token = events.prepare();
         if ready() {

@@ -1,16 +1,20 @@
 //! Sockets: where the two contexts meet.
 //!
 //! `stream.rs` is the softirq side of a connection and what both sides share, `calls.rs` the process side (send, recv,
-//! shutdown, close), `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
+//! shutdown, close), `backlog.rs` and `prequeue.rs` what softirq context leaves for it, `reader.rs` a `recv` that waits,
+//! `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
 //! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
 mod accept_queue;
+mod backlog;
 mod busy_poll;
 mod calls;
 mod connect;
 mod listen_early;
 mod listener;
 pub mod options;
+mod prequeue;
+mod reader;
 mod request;
 mod stream;
 mod syn_queue;
@@ -25,6 +29,8 @@ pub use busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use calls::ShutdownHow;
 pub use connect::ConnectOptions;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
+pub use prequeue::RxContext;
+pub use reader::Reader;
 pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};
 pub(crate) use time_wait::TimeWaitSocket;

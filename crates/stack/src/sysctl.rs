@@ -21,11 +21,12 @@ use pkt::DomainConfig;
 
 use crate::core::WEIGHT;
 use crate::neighbour::NeighborConfig;
+use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
     AvailableCongestionControl, Codec, CongestionControl, Keys, Limits, Mask, Micros, Millis,
-    Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, Seconds, Switch,
+    Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, Seconds, Switch,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
@@ -167,6 +168,13 @@ sysctls! {
         /// How long, in microseconds, the worker of a core with descriptors goes on polling after it has found frames. It
         /// approaches this while frames come that often, and is nothing on a core that idles. 0: it sleeps at once.
         worker_poll: u32 = 50, Number 0..=1_000_000, "net.quietline.worker_poll_usecs";
+        /// Where TCP processes what arrives for a thread that waits in `recv`: in softirq (`bh`), or in that thread, with one
+        /// of the prequeues of Linux before 4.14.
+        rx_context: RxContext = RxContext::Bh, RxContexts WORDS, "net.quietline.rx_context";
+        /// No prequeue, whatever `rx_context` says.
+        tcp_low_latency: bool = false, Switch 0..=1, "net.ipv4.tcp_low_latency";
+        /// What a socket's owner finds on its backlog is answered by one ACK, not by one for every second segment.
+        tcp_backlog_ack_defer: bool = true, Switch 0..=1, "net.ipv4.tcp_backlog_ack_defer";
         /// Packets that one turn of a core takes from its devices, to within a poll.
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
         /// Packets that may wait for a core on their way from another, and in one queue of loopback.

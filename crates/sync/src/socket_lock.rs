@@ -158,6 +158,14 @@ impl<T, P: Linked> SocketLock<T, P> {
         self.mark(u64::from(bits) << DEFERRED_SHIFT, &mut run)
     }
 
+    /// For the holder itself, and while it holds: `bits` are run once more before the lock is free, behind what is
+    /// being run.
+    pub fn defer_to_holder(&self, bits: u8) {
+        // Relaxed: what the bits stand for was done by the thread that will run them.
+        let before = self.word.fetch_or(u64::from(bits) << DEFERRED_SHIFT, Ordering::Relaxed);
+        debug_assert!(before & HELD != 0, "work for a holder that is not there");
+    }
+
     /// Application: takes the lock, waiting for it if need be. Looks a moment at a core in softirq, which
     /// leaves soon; sleeps behind another application thread.
     #[inline]
@@ -366,6 +374,12 @@ impl<T, P: Linked> Owned<'_, T, P> {
                 }
             };
         }
+    }
+
+    /// Deferred work that waits for this holder, as the bits given to [`SocketLock::defer`]. A hint: more may come at once.
+    pub fn deferred(&self) -> u8 {
+        let bits = (self.held.lock.word.load(Ordering::Relaxed) & DEFERRED) >> DEFERRED_SHIFT;
+        u8::try_from(bits).expect("masked to eight bits")
     }
 
     /// True when `run_backlog` would find work.

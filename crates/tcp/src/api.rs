@@ -252,6 +252,11 @@ impl Tcb {
         Ok(copied)
     }
 
+    /// Bytes that `input_to_user` has copied to the application since the last call: they count as read.
+    pub fn on_direct_read(&mut self, cx: &mut Cx<'_>, bytes: usize) {
+        self.on_read(cx, u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+
     /// What reading an empty queue means.
     fn recv_nothing(&mut self) -> Result<usize, RecvError> {
         if let Some(error) = self.error.take() {

@@ -49,13 +49,18 @@ pub(crate) struct Segment<'h> {
     pub(crate) len: u32,
     /// A FIN follows the payload left.
     pub(crate) fin: bool,
+    /// Room in the buffer of the reader that runs this call; empty when nobody waits.
+    user: &'h mut [u8],
+    /// Bytes copied there.
+    copied: u32,
 }
 
 impl<'h> Segment<'h> {
-    fn new(header: &'h SegmentHeader, packet: Packet) -> Self {
+    fn new(header: &'h SegmentHeader, packet: Packet, user: &'h mut [u8]) -> Self {
         let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
         let seq = header.seq + u32::from(header.has(Flags::SYN));
-        Self { header, packet: Some(packet), seq, len, fin: header.has(Flags::FIN) }
+        let fin = header.has(Flags::FIN);
+        Self { header, packet: Some(packet), seq, len, fin, user, copied: 0 }
     }
 
     /// SEG.LEN of what is left, SYN not counted.
@@ -85,18 +90,39 @@ pub fn input(
     packet: Packet,
     cx: &mut Cx<'_>,
 ) -> SegmentVerdict {
-    let mut segment = Segment::new(header, packet);
+    let mut segment = Segment::new(header, packet, &mut []);
+    process(tcb, &mut segment, cx)
+}
+
+/// As [`input`], run by a reader that waits for `user.len()` bytes (Linux: `ucopy`): what is next in the stream goes to
+/// `user`, past the receive queue. Also answers how many bytes did; tell them to [`Tcb::on_direct_read`] at the end of a
+/// batch.
+///
+/// That needs an empty receive queue and no urgent mark; else everything is queued as ever.
+pub fn input_to_user(
+    tcb: &mut Tcb,
+    header: &SegmentHeader,
+    packet: Packet,
+    cx: &mut Cx<'_>,
+    user: &mut [u8],
+) -> (SegmentVerdict, usize) {
+    let mut segment = Segment::new(header, packet, user);
+    let verdict = process(tcb, &mut segment, cx);
+    (verdict, segment.copied as usize)
+}
+
+fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> SegmentVerdict {
     let segments = segment.len.div_ceil(segment.segment_bytes().max(1)).max(1);
     tcb.totals.segs_in = tcb.totals.segs_in.wrapping_add(segments);
     if segment.len > 0 {
         tcb.totals.data_segs_in = tcb.totals.data_segs_in.wrapping_add(segments);
     }
     let result = match tcb.state {
-        State::Established if fast_path(tcb, &segment) => established_fast(tcb, &mut segment, cx),
-        State::SynSent => syn_sent::process(tcb, &segment, cx),
-        State::TimeWait => time_wait_in_place(tcb, &segment, cx),
+        State::Established if fast_path(tcb, segment) => established_fast(tcb, segment, cx),
+        State::SynSent => syn_sent::process(tcb, segment, cx),
+        State::TimeWait => time_wait_in_place(tcb, segment, cx),
         State::Close | State::Listen => Err(DropReason::TcpClosed),
-        _ => synchronized(tcb, &mut segment, cx),
+        _ => synchronized(tcb, segment, cx),
     };
     match (result, segment.packet.take()) {
         (Ok(()), None) => Verdict::Consumed,
@@ -188,8 +214,14 @@ fn established_fast(
     } else {
         ack::note_alive(tcb, cx.now);
     }
-    cx.count(Counter::TcpExtTCPHPHits);
-    data::process(tcb, segment, cx)
+    let result = data::process(tcb, segment, cx);
+    // Counted as Linux does: once, by where all of it went.
+    if segment.copied > 0 && segment.copied == segment.len {
+        cx.count(Counter::TcpExtTCPHPHitsToUser);
+    } else {
+        cx.count(Counter::TcpExtTCPHPHits);
+    }
+    result
 }
 
 /// TIME-WAIT before the stack has moved it into its own small object: the same rules, the same code.

@@ -149,7 +149,7 @@ pub use four_tuple::FourTuple;
 pub use header::{Flags, SegmentHeader};
 pub use icmp::{IcmpError, on_icmp};
 pub use info::TcpInfo;
-pub use input::input;
+pub use input::{input, input_to_user};
 pub use isn::IsnGenerator;
 pub use memory::{MemoryPressure, MemoryState};
 pub use option::Options;

@@ -134,6 +134,29 @@ impl Tcb {
     }
 }
 
+impl Tcb {
+    /// The delayed-ACK timer has something to do at `now`.
+    #[must_use]
+    pub fn is_delack_due(&self, now: Instant) -> bool {
+        self.timers.delack <= now
+    }
+
+    /// Segments wait to be processed by a reader who has been woken. If it does not come in time, the delayed-ACK timer
+    /// fetches them, unless it was to run before anyway: the peer must have its ACK before it repeats what it sent,
+    /// hence three quarters of the smallest RTO (Linux: tcp_prequeue).
+    pub fn watch_reader(&mut self, cx: &Cx<'_>) {
+        if !self.ack.is_pending() && self.timers.delack().is_none() {
+            self.timers.arm_delack(cx.now + cx.config.tcp_rto_min * 3 / 4);
+        }
+    }
+
+    /// An ACK leaves with the next `output`.
+    #[must_use]
+    pub fn owes_ack_now(&self) -> bool {
+        self.ack.is_now()
+    }
+}
+
 /// Handles every deadline that is due at `cx.now`, and none that is not. The caller calls [`output::output`] after it.
 pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.timers.pacing <= cx.now {

@@ -13,7 +13,10 @@ use std::{
 use sync::Owned;
 use tcp::{Readiness, RecvError, SendError, State};
 
-use super::stream::{StreamState, TcpSocket};
+use super::{
+    backlog,
+    stream::{StreamState, TcpSocket},
+};
 use crate::{cx::Cx, errno::Errno, host::Host, timer::TICK};
 use pkt::Packet;
 
@@ -82,16 +85,9 @@ impl TcpSocket {
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
         self.call(host, cx, |_, state, _, cx| {
-            let mut total = 0;
-            for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
-                // What is behind the data, be it an error, is the next call's: reporting takes it.
-                // And a read stops before urgent data.
-                if total > 0 && (state.tcb.readable_bytes() == 0 || state.tcb.at_mark()) {
-                    break;
-                }
-                total += recv_step(state, cx, buf, false)?;
-            }
-            Ok(total)
+            let Some(first) = bufs.iter().position(|buf| !buf.is_empty()) else { return Ok(0) };
+            let copied = recv_step(state, cx, &mut bufs[first], false)?;
+            Ok(copied + recv_more(state, cx, copied, &mut bufs[first + 1..]))
         })
     }
 
@@ -117,7 +113,8 @@ impl TcpSocket {
 
     /// Closes one or both halves.
     pub fn shutdown(&self, host: &Host, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
-        self.call(host, cx, |_, state, _, cx| {
+        self.call(host, cx, |socket, state, host, cx| {
+            state.drain_prequeue(socket, host, cx);
             match state.tcb.state() {
                 State::Close | State::Listen => return Err(Errno::ENOTCONN),
                 // The attempt ends, whichever side is meant (Linux: inet_shutdown).
@@ -140,7 +137,8 @@ impl TcpSocket {
     /// The application gives the connection up. What is queued is still sent, unless SO_LINGER says otherwise; the
     /// socket lives on without it until TCP is done.
     pub fn close(&self, host: &Host, cx: &mut Cx) {
-        self.call(host, cx, |_, state, _, cx| {
+        self.call(host, cx, |socket, state, host, cx| {
+            state.drain_prequeue(socket, host, cx);
             state.tcb.close(&mut cx.tcp());
         });
     }
@@ -173,14 +171,21 @@ impl TcpSocket {
     /// # Panics
     /// When one does not hold.
     pub fn check(&self, host: &Host, cx: &mut Cx) -> Option<tcp::Edges> {
-        let state = self.lock.own();
+        let mut state = self.lock.own();
         // The wheel may be a tick late, and nothing else.
         let edges = state.tcb.check_turn(cx.now - TICK);
         if let Some(deadline) = state.tcb.next_deadline() {
             assert!(self.is_armed(deadline), "the wheel knows nothing of {deadline:?}");
         }
-        release(self, state, host, cx);
+        state.prequeue.check();
+        backlog::release(self, state, host, cx);
         edges
+    }
+
+    /// Owns the socket while `interrupt` happens. For the simulator, which so plays a thread that is descheduled in the
+    /// middle of a call.
+    pub fn hold(&self, host: &Host, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
+        self.call(host, cx, |_, _, _, cx| interrupt(cx));
     }
 
     /// How long `close` should wait for queued data (`SO_LINGER`), if it should.
@@ -190,7 +195,7 @@ impl TcpSocket {
 
     /// The frame of every call: own the socket, do the work, settle, run what others must run for it, work off the
     /// backlog, let go, wake.
-    fn call<R>(
+    pub(super) fn call<R>(
         &self,
         host: &Host,
         cx: &mut Cx,
@@ -201,10 +206,11 @@ impl TcpSocket {
         let mut state = self.lock.own();
         state.synchronise(cx);
         let result = work(self, &mut state, host, cx);
+        backlog::note_locked_timer(&state, cx);
         state.settle(self, host, cx);
         cx.do_softirq();
         poll_in_passing(self, &mut state, host, cx);
-        release(self, state, host, cx);
+        backlog::release(self, state, host, cx);
         self.wake(cx);
         cx.do_softirq();
         cx.leave(entered);
@@ -213,15 +219,33 @@ impl TcpSocket {
 }
 
 /// The socket, owned by the calling thread.
-type Holder<'a> = Owned<'a, StreamState, Packet>;
+pub(super) type Holder<'a> = Owned<'a, StreamState, Packet>;
 
-fn recv_step(
+pub(super) fn recv_step(
     state: &mut Holder<'_>,
     cx: &mut Cx,
     buf: &mut [u8],
     peek: bool,
 ) -> Result<usize, Errno> {
     state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(recv_errno)
+}
+
+/// Behind a read that has got `copied` bytes: what fits into the buffers that follow. What is behind the data, be it an
+/// error, is the next call's: reporting takes it. And a read stops before urgent data.
+pub(super) fn recv_more(
+    state: &mut Holder<'_>,
+    cx: &mut Cx,
+    copied: usize,
+    bufs: &mut [IoSliceMut<'_>],
+) -> usize {
+    let mut more = 0;
+    for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+        if copied == 0 || state.tcb.readable_bytes() == 0 || state.tcb.at_mark() {
+            break;
+        }
+        more += recv_step(state, cx, buf, false).unwrap_or(0);
+    }
+    more
 }
 
 fn recv_errno(error: RecvError) -> Errno {
@@ -265,10 +289,11 @@ fn send_step(
             // The frame of the call settles.
             return Ok(taken);
         }
+        backlog::note_locked_timer(state, cx);
         state.settle(socket, host, cx);
         cx.do_softirq();
         poll_in_passing(socket, state, host, cx);
-        let worked = work_off_backlog(socket, state, host, cx);
+        let worked = backlog::work_off(socket, state, host, cx);
         if taken == step.len() || !worked || has_error(state) {
             return Ok(taken);
         }
@@ -285,27 +310,4 @@ fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: 
 
 fn has_error(state: &Holder<'_>) -> bool {
     state.tcb.readiness().contains(Readiness::ERROR)
-}
-
-/// Processes what softirq context has left meanwhile; true if there was anything.
-fn work_off_backlog(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) -> bool {
-    let mut worked = false;
-    state.run_backlog(|state, work| {
-        worked = true;
-        state.work(socket, host, cx, work);
-    });
-    if worked {
-        state.settle(socket, host, cx);
-        cx.do_softirq();
-    }
-    worked
-}
-
-/// Lets the socket go. Packets that slip in at the last moment are answered one by one.
-fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
-    work_off_backlog(socket, &mut state, host, cx);
-    state.release(|state, work| {
-        state.work(socket, host, cx, work);
-        state.settle(socket, host, cx);
-    });
 }

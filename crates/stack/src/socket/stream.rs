@@ -32,7 +32,7 @@ use crate::{
     ip,
     link::strip,
     route::Dst,
-    socket::{BusyPoll, Listener, TimeWaitSocket, options::SharedSettings},
+    socket::{BusyPoll, Listener, TimeWaitSocket, options::SharedSettings, prequeue::Prequeue},
     tcp_memory::{PAGE_BYTES, TcpMemory},
 };
 
@@ -40,14 +40,18 @@ use crate::{
 pub type SocketRef = Arc<TcpSocket>;
 
 /// Deferred work, as bits of the socket lock: `TCP_WRITE_TIMER_DEFERRED`, `TCP_DELACK_TIMER_DEFERRED` in Linux.
-const DEFERRED_TIMER: u8 = 1 << 0;
+pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
 /// A batch has been received: send, acknowledge, wake.
-const DEFERRED_FLUSH: u8 = 1 << 1;
+pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
 /// An ICMP error waits in `TcpSocket::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
 
 /// Room a backlog gets beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
+
+/// In `TcpSocket::ready` beside the bits of [`Readiness`]: packets wait for the reader.
+const PREQUEUED: u8 = 1 << 7;
+const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
 /// Reports that wait for the holder of the socket; more are not believed in a hurry either.
 const PENDING_ICMP_MAX: usize = 4;
@@ -65,7 +69,7 @@ pub struct TcpSocket {
     bind: BindFlags,
     this: Weak<Self>,
     // Written by the holder, read by anybody.
-    /// `Readiness` bits as of the last change. Written under the lock, read by waiters without it.
+    /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
     ready: AtomicU8,
     /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
@@ -93,6 +97,8 @@ pub struct TcpSocket {
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Arc<Dst>>,
+    /// What waits for a reader that waits, and which one that is.
+    pub(super) prequeue: Prequeue,
     /// The four-tuple leads to this socket.
     hashed: bool,
     /// Counted among the host's orphans.
@@ -148,6 +154,7 @@ impl TcpSocket {
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
+                prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
                 early: None,
@@ -291,7 +298,8 @@ impl TcpSocket {
         let bytes = packet.truesize();
         let limit = self.backlog_limit.load(Ordering::Relaxed);
         let entry = self.lock.softirq(packet, bytes, limit, |state, work| {
-            state.work(self, host, cx, work);
+            // What becomes of the reader's wake is the flush's, which follows.
+            state.softirq(self, host, cx, work);
         });
         debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
         match entry {
@@ -328,8 +336,15 @@ impl TcpSocket {
     }
 
     fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) {
-        let _ = self.lock.defer(bit, |state, work| state.work(self, host, cx, work));
+        let mut reader_is_due = false;
+        let _ = self.lock.defer(bit, |state, work| {
+            state.softirq(self, host, cx, work);
+            reader_is_due |= state.prequeue.take_wake();
+        });
         self.wake(cx);
+        if reader_is_due && self.readers.notify_all() {
+            cx.count(Counter::PrequeueWakes, 1);
+        }
     }
 
     /// Wakes those whose condition holds. Outside the lock: a wake is a system call, and the woken thread wants the
@@ -359,9 +374,20 @@ impl TcpSocket {
         self.rcvlowat.load(Ordering::Relaxed)
     }
 
-    fn publish(&self, tcb: &Tcb) {
+    /// Packets wait for the reader, so that it is to be woken once it sleeps. Under the lock.
+    pub(super) fn publish_prequeued(&self) {
+        self.ready.store(self.ready.load(Ordering::Relaxed) | PREQUEUED, Ordering::Release);
+    }
+
+    /// Packets wait for whoever is installed as the reader.
+    pub(super) fn has_prequeued(&self) -> bool {
+        self.ready.load(Ordering::Acquire) & PREQUEUED != 0
+    }
+
+    fn publish(&self, tcb: &Tcb, prequeued: bool) {
         self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
-        self.ready.store(tcb.readiness().bits(), Ordering::Release);
+        let prequeued = if prequeued { PREQUEUED } else { 0 };
+        self.ready.store(tcb.readiness().bits() | prequeued, Ordering::Release);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         self.finishing.store(finishing, Ordering::Release);
         self.backlog_limit.store(
@@ -378,10 +404,25 @@ impl TcpSocket {
         self.armed.covers(deadline)
     }
 
-    fn arm(&self, host: &Host, deadline: Option<Instant>) {
+    pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
             host.core(self.core).arm(deadline, TimerEntry::Stream(self.this.clone()));
+        }
+    }
+}
+
+/// The header as values, and the packet without it.
+pub(super) fn parse(cx: &mut Cx, mut packet: Packet) -> Option<(SegmentHeader, Packet)> {
+    match SegmentHeader::parse(packet.linear()) {
+        Ok(header) => {
+            strip(&mut packet, usize::from(header.header_len));
+            Some((header, packet))
+        }
+        Err(reason) => {
+            cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+            cx.drop_packet(reason, packet);
+            None
         }
     }
 }
@@ -440,7 +481,9 @@ impl StreamState {
         self.synchronise(cx);
         match work {
             Work::Item(packet) => {
-                self.segment(cx, packet);
+                if let Some((header, packet)) = parse(cx, packet) {
+                    self.input(cx, &header, packet);
+                }
                 // A duplicate ACK or a reset: before the flush another thread may own the socket.
                 self.transmit(socket, host, cx);
             }
@@ -452,6 +495,7 @@ impl StreamState {
                     self.take_reports(socket, host, cx);
                 }
                 if bits & DEFERRED_TIMER != 0 {
+                    self.fetch_prequeue(socket, host, cx);
                     tcp::on_timer(&mut self.tcb, &mut cx.tcp());
                 }
                 self.settle(socket, host, cx);
@@ -473,19 +517,27 @@ impl StreamState {
         }
     }
 
-    fn segment(&mut self, cx: &mut Cx, mut packet: Packet) {
-        let header = match SegmentHeader::parse(packet.linear()) {
-            Ok(header) => header,
-            Err(reason) => {
-                cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
-                return cx.drop_packet(reason, packet);
-            }
-        };
-        strip(&mut packet, usize::from(header.header_len));
-        let verdict = tcp::input(&mut self.tcb, &header, packet, &mut cx.tcp());
+    fn input(&mut self, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
+        let verdict = tcp::input(&mut self.tcb, header, packet, &mut cx.tcp());
         if let pkt::Verdict::Drop(reason, packet) = verdict {
             cx.drop_packet(reason, packet);
         }
+    }
+
+    /// As `input`, by a reader that takes what is next into `user`; answers how much that was.
+    pub(super) fn input_to_user(
+        &mut self,
+        cx: &mut Cx,
+        header: &SegmentHeader,
+        packet: Packet,
+        user: &mut [u8],
+    ) -> usize {
+        let (verdict, copied) =
+            tcp::input_to_user(&mut self.tcb, header, packet, &mut cx.tcp(), user);
+        if let pkt::Verdict::Drop(reason, packet) = verdict {
+            cx.drop_packet(reason, packet);
+        }
+        copied
     }
 
     /// Brings everything outside the `Tcb` up to date with it.
@@ -509,7 +561,7 @@ impl StreamState {
         self.count_orphan(socket, host, cx);
         self.follow_fast_open(socket, host, cx);
         socket.arm(host, self.tcb.next_deadline());
-        socket.publish(&self.tcb);
+        socket.publish(&self.tcb, !self.prequeue.is_empty());
         self.charge(cx);
     }
 

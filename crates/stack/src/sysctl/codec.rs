@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tcp::{Algorithm, BufferLimits};
 
+use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 
 /// A form of value for fields of type `T`.
@@ -43,6 +44,44 @@ impl<T: TryFrom<u64> + ToString> Codec<T> for Number {
 
     fn format(value: &T) -> String {
         value.to_string()
+    }
+}
+
+/// The codec of a closed enum: one word for each of its values.
+macro_rules! words {
+    ($(#[$doc:meta])* $codec:ident: $type:ident { $($value:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        pub(super) struct $codec;
+
+        impl $codec {
+            pub(super) const FORM: &str = concat!("one of", $(" ", $word),*);
+        }
+
+        impl Codec<$type> for $codec {
+            fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<$type> {
+                match text.trim() {
+                    $($word => Some($type::$value),)*
+                    _ => None,
+                }
+            }
+
+            fn format(value: &$type) -> String {
+                let word = match value {
+                    $($type::$value => $word,)*
+                };
+                word.to_owned()
+            }
+        }
+    };
+}
+
+words! {
+    /// A context that processes received segments.
+    RxContexts: RxContext {
+        PrequeueRef = "prequeue_ref",
+        PrequeueDrop = "prequeue_drop",
+        PrequeueDropLimited = "prequeue_drop_limited",
+        Bh = "bh",
     }
 }
 

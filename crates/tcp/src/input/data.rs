@@ -85,7 +85,10 @@ fn queue_in_order(
     }
     on_data(tcb, segment, cx);
     if let Some(packet) = segment.packet.take() {
-        accept(tcb, cx, packet, segment.len);
+        match copy_to_reader(tcb, segment, packet) {
+            Ok(read) => take_read(tcb, cx, read, segment.len),
+            Err(packet) => accept(tcb, cx, packet, segment.len),
+        }
     }
     if tcb.reassembly.is_empty() {
         schedule_ack(tcb);
@@ -114,6 +117,36 @@ fn schedule_ack(tcb: &mut Tcb) {
         || tcb.receive_queue.bytes() < tcb.receive_buffer.lowat()
         || receive_window::wanted_window(tcb) >= tcb.rcv_wnd;
     tcb.ack.schedule(unacked, useful);
+}
+
+/// Copies the payload to the reader that runs this call, if there is one and it has read everything before; the part of
+/// the packet that it has no room for stays. `Err` gives back a packet that belongs into the queue. Linux:
+/// tcp_copy_to_iovec, tcp_data_queue.
+fn copy_to_reader(
+    tcb: &Tcb,
+    segment: &mut Segment<'_>,
+    mut packet: Packet,
+) -> Result<Packet, Packet> {
+    let may = !segment.user.is_empty()
+        && tcb.receive_queue.is_empty()
+        && !tcb.flags.contains(TcbFlags::URGENT_IN);
+    if !may {
+        return Err(packet);
+    }
+    let copied = packet.copy_to(0, segment.user);
+    packet.advance(copied);
+    segment.copied = u32::try_from(copied).expect("a packet is shorter than 2^32");
+    Ok(packet)
+}
+
+/// A segment whose front the reader has already.
+fn take_read(tcb: &mut Tcb, cx: &mut Cx<'_>, rest: Packet, len: u32) {
+    if !rest.is_empty() {
+        return accept(tcb, cx, rest, len);
+    }
+    tcb.rcv_nxt += len;
+    tcb.totals.bytes_received += u64::from(len);
+    cx.pool.free(rest);
 }
 
 fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, len: u32) {

@@ -1,0 +1,141 @@
+//! What a thread that held the socket finds on its backlog.
+
+use std::time::Duration;
+
+use pkt::DropReason;
+use stack::{counters::Counter, socket::RxContext, sysctl::Sysctls};
+use tcp::{Counter as TcpCounter, Flags};
+
+use super::waiting::Waiting;
+
+/// Contiguous segments become one.
+#[test]
+fn neighbours_on_a_backlog_are_joined() {
+    let mut waiting = Waiting::new(RxContext::Bh);
+    for number in 0..4 {
+        waiting.reaches_device(Flags::ACK, &[number; 1000]);
+    }
+    waiting.hold(Duration::ZERO);
+    assert_eq!(waiting.stack(Counter::SocketBacklogQueued), 4);
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce), 3);
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPHPHits), 1, "the engine saw one segment");
+    let read = waiting.recv(5000, false).expect("data");
+    let sent: Vec<u8> = (0..4).flat_map(|number| [number; 1000]).collect();
+    assert_eq!(read, sent);
+    waiting.finish();
+}
+
+/// A FIN joins, and nothing joins behind it; what pushes may join as well.
+#[test]
+fn a_fin_ends_a_joined_segment() {
+    let mut waiting = Waiting::new(RxContext::Bh);
+    waiting.reaches_device(Flags::ACK, &[1; 600]);
+    waiting.reaches_device(Flags::ACK | Flags::PSH, &[2; 600]);
+    waiting.reaches_device(Flags::ACK | Flags::FIN, &[3; 10]);
+    waiting.reaches_device(Flags::ACK, b"");
+    waiting.hold(Duration::ZERO);
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce), 2);
+    assert_eq!(waiting.recv(5000, false).expect("data").len(), 1210);
+    assert_eq!(waiting.recv(10, false).expect("the end"), b"");
+    waiting.finish();
+}
+
+/// A hole is no neighbour, and neither is a segment with another timestamp, an urgent pointer or a reset.
+#[test]
+fn what_is_not_alike_is_not_joined() {
+    let mut waiting = Waiting::new(RxContext::Bh);
+    waiting.reaches_device(Flags::ACK, &[1; 600]);
+    waiting.peer.snd_nxt += 600;
+    waiting.reaches_device(Flags::ACK, &[3; 600]);
+    waiting.reaches_device(Flags::ACK | Flags::URG, &[4; 600]);
+    waiting.reaches_device(Flags::ACK | Flags::CWR, &[5; 600]);
+    waiting.hold(Duration::ZERO);
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce), 0);
+    assert_eq!(waiting.recv(5000, false).expect("data").len(), 600);
+    waiting.finish();
+}
+
+/// Duplicate ACKs count one by one (RFC 5681 §3.2), so they stay apart; ACKs that move on do not.
+#[test]
+fn duplicate_acks_stay_apart() {
+    let mut waiting = Waiting::new(RxContext::Bh);
+    let Waiting { socket, host, rig, .. } = &mut waiting;
+    let sent = socket.send(host, &mut rig.world.cx, &[std::io::IoSlice::new(&[7; 5000])]);
+    assert_eq!(sent, Ok(5000));
+    let heard = waiting.rig.take();
+    let first = waiting.peer.rcv_nxt;
+    waiting.peer.hear(&heard);
+    for ack in [first, first, first, first + 1460, first + 2920] {
+        waiting.peer.rcv_nxt = ack;
+        waiting.reaches_device(Flags::ACK, b"");
+    }
+    waiting.hold(Duration::ZERO);
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce), 2);
+    waiting.finish();
+}
+
+/// One ACK answers a backlog; with `tcp_backlog_ack_defer` off each segment of a new connection has its own.
+#[test]
+fn a_backlog_is_answered_by_one_ack() {
+    for (defer, acks) in [(true, 1), (false, 4)] {
+        let mut waiting =
+            Waiting::with(Sysctls { tcp_backlog_ack_defer: defer, ..Sysctls::default() });
+        for number in 0..4 {
+            // Marked differently, so that they are not joined.
+            let flags = if number % 2 == 0 { Flags::ACK } else { Flags::ACK | Flags::CWR };
+            waiting.reaches_device(flags, &[number; 1000]);
+        }
+        waiting.hold(Duration::ZERO);
+        assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce), 0);
+        let sent = waiting.sent();
+        assert_eq!((sent.len(), sent.last()), (acks, Some(&(Flags::ACK, 0))), "{defer}");
+        let deferred = waiting.stack(Counter::SocketBacklogAckDeferred);
+        assert_eq!(deferred, if defer { 4 } else { 0 });
+        waiting.finish();
+    }
+}
+
+/// The backlog takes twice the receive buffer, half the send buffer and 64 KB, and no more.
+#[test]
+fn a_backlog_is_bounded_by_the_buffers() {
+    let mut waiting = Waiting::new(RxContext::Bh);
+    let truesize = waiting.truesize_of(&[9; 100]);
+    let Waiting { socket, host, rig, .. } = &mut waiting;
+    let limit = socket.with_tcb(host, &mut rig.world.cx, |tcb, _| {
+        tcb.set_rcvbuf(20 * truesize);
+        2 * tcb.rcvbuf() + tcb.sndbuf() / 2 + 64 * 1024
+    });
+    let fit = u64::from(limit / truesize);
+    for _ in 0..fit + 7 {
+        waiting.reaches_device(Flags::ACK, &[1; 100]);
+    }
+    let Waiting { socket, host, rig, .. } = &mut waiting;
+    socket.hold(host, &mut rig.world.cx, |cx| {
+        for _ in 0..10 {
+            let _ = host.poll(cx);
+        }
+    });
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogDrop), 7);
+    assert_eq!(waiting.rig.drops(DropReason::SocketBacklog), 7);
+    assert_eq!(waiting.stack(Counter::SocketBacklogQueued), fit);
+    // Emptied, the backlog takes as much again.
+    waiting.reaches_device(Flags::ACK, b"");
+    waiting.hold(Duration::ZERO);
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogDrop), 7);
+    waiting.finish();
+}
+
+/// A delayed-ACK timer that finds the socket owned is the owner's to run.
+#[test]
+fn a_delayed_ack_timer_waits_for_the_owner() {
+    let mut waiting = Waiting::new(RxContext::Bh);
+    let Waiting { socket, host, rig, .. } = &mut waiting;
+    socket.with_tcb(host, &mut rig.world.cx, |tcb, _| tcb.set_quickack(false));
+    waiting.arrives(b"data");
+    assert_eq!(waiting.sent(), []);
+    waiting.hold(Duration::from_millis(210));
+    // The owner's own output comes first, and sends what is overdue.
+    assert_eq!(waiting.tcp(TcpCounter::TcpExtDelayedACKLocked), 1);
+    assert_eq!(waiting.sent(), [(Flags::ACK, 0)]);
+    waiting.finish();
+}

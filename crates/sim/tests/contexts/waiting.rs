@@ -1,0 +1,144 @@
+//! A connection whose application waits in `recv`.
+
+use std::{io::IoSliceMut, sync::Arc, time::Duration};
+
+use sim::{Peer, Rig, RigConfig};
+use stack::{
+    Errno,
+    counters::Counter,
+    host::Host,
+    socket::{Listener, Reader, RxContext, TcpSocket},
+    sysctl::Sysctls,
+};
+use tcp::{Flags, Options};
+
+pub(crate) const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);
+
+/// The contexts in which packets wait for a reader.
+pub(crate) const PREQUEUES: [RxContext; 3] =
+    [RxContext::PrequeueRef, RxContext::PrequeueDrop, RxContext::PrequeueDropLimited];
+
+/// See the module head.
+pub(crate) struct Waiting {
+    pub(crate) rig: Rig,
+    pub(crate) host: Arc<Host>,
+    pub(crate) peer: Peer,
+    pub(crate) socket: Arc<TcpSocket>,
+    pub(crate) reader: Reader,
+    listener: Arc<Listener>,
+}
+
+impl Waiting {
+    /// A connection in this context; nobody reads yet.
+    pub(crate) fn new(rx_context: RxContext) -> Self {
+        Self::with(Sysctls { rx_context, ..Sysctls::default() })
+    }
+
+    pub(crate) fn with(sysctls: Sysctls) -> Self {
+        let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+        let listener = rig.listen(80, 8);
+        let peer = Peer::open(&mut rig, 80, 2000, Options::default());
+        let socket = listener.accept().expect("an established connection");
+        rig.take();
+        let host = rig.host();
+        Self { rig, host, peer, socket, reader: Reader::new(), listener }
+    }
+
+    /// The reader runs: as many bytes as `max` into its buffer, or it sleeps on (`EAGAIN`).
+    pub(crate) fn read(&mut self, max: usize) -> Result<Vec<u8>, Errno> {
+        let Self { rig, host, socket, reader, .. } = self;
+        let mut buf = vec![0; max];
+        let bufs = &mut [IoSliceMut::new(&mut buf)];
+        let read = socket.recv_or_wait(host, &mut rig.world.cx, reader, bufs)?;
+        buf.truncate(read);
+        Ok(buf)
+    }
+
+    /// The reader finds nothing and sleeps.
+    pub(crate) fn wait(&mut self) {
+        assert_eq!(self.read(1), Err(Errno::EAGAIN));
+        self.rig.take();
+    }
+
+    /// The reader's time is up.
+    pub(crate) fn leave(&mut self, max: usize) -> Result<Vec<u8>, Errno> {
+        let Self { rig, host, socket, reader, .. } = self;
+        let mut buf = vec![0; max];
+        let bufs = &mut [IoSliceMut::new(&mut buf)];
+        let read = socket.recv_and_leave(host, &mut rig.world.cx, reader, bufs)?;
+        buf.truncate(read);
+        Ok(buf)
+    }
+
+    /// Another thread reads without waiting.
+    pub(crate) fn recv(&mut self, max: usize, peek: bool) -> Result<Vec<u8>, Errno> {
+        let mut buf = vec![0; max];
+        let read = self.socket.recv(&self.host, &mut self.rig.world.cx, &mut buf, peek)?;
+        buf.truncate(read);
+        Ok(buf)
+    }
+
+    /// The next data of the peer arrives, in a poll of its own.
+    pub(crate) fn arrives(&mut self, payload: &[u8]) {
+        self.peer.send_next(&mut self.rig, PSH_ACK, payload);
+    }
+
+    /// The next data of the peer reaches the device; nobody has looked yet.
+    pub(crate) fn reaches_device(&mut self, flags: Flags, payload: &[u8]) {
+        let header = self.peer.header(flags);
+        let frame = self.rig.framed(&self.peer.packet(&header, payload));
+        self.rig.queue(&frame);
+        self.peer.snd_nxt += header.segment_len(u32::try_from(payload.len()).expect("a segment"));
+    }
+
+    /// A thread holds the socket while the host processes what reached its device, for so long.
+    pub(crate) fn hold(&mut self, time: Duration) {
+        let Self { rig, host, socket, .. } = self;
+        socket.hold(host, &mut rig.world.cx, |cx| {
+            cx.now += time;
+            let _ = host.poll(cx);
+        });
+    }
+
+    /// What the host has sent since the last look: flags and acknowledgment of each segment.
+    pub(crate) fn sent(&mut self) -> Vec<(Flags, u32)> {
+        let seen = self.rig.take();
+        self.peer.hear(&seen);
+        let segments = seen.iter().filter_map(|seen| seen.segment());
+        segments.map(|(header, _)| (header.flags, header.ack.since(self.peer.snd_nxt))).collect()
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.socket.is_due(&self.reader)
+    }
+
+    pub(crate) fn check(&mut self) {
+        let _ = self.socket.check(&self.host, &mut self.rig.world.cx);
+    }
+
+    pub(crate) fn tcp(&self, counter: tcp::Counter) -> u64 {
+        self.rig.count_tcp(counter)
+    }
+
+    pub(crate) fn stack(&self, counter: Counter) -> u64 {
+        self.rig.count(counter)
+    }
+
+    /// What one packet with this payload costs the socket. Before anybody waits.
+    pub(crate) fn truesize_of(&mut self, payload: &[u8]) -> u32 {
+        self.arrives(payload);
+        let size =
+            self.socket.with_tcb(&self.host, &mut self.rig.world.cx, |tcb, _| tcb.rmem_alloc());
+        assert_eq!(self.recv(payload.len(), false).expect("data"), payload);
+        size
+    }
+
+    /// Ends everything; nothing may be left.
+    pub(crate) fn finish(self) {
+        let Self { mut rig, host, socket, listener, .. } = self;
+        socket.abort(&host, &mut rig.world.cx);
+        listener.close(&host, &mut rig.world.cx);
+        drop((socket, listener, host));
+        rig.finish();
+    }
+}

@@ -1,0 +1,302 @@
+//! The prequeue: packets that softirq context leaves, unprocessed, to a thread that waits in `recv`.
+//!
+//! Above: `reader.rs`, which installs a reader and processes what it finds. Linux before 4.14: `tcp_prequeue`,
+//! `tcp_prequeue_process`, `struct ucopy`.
+//!
+//! The thread that waits has a CPU to give: it runs TCP itself, copies payload straight from the packet into its buffer,
+//! and acknowledges. Softirq context only queues and wakes. `net.quietline.rx_context` says whether, and what happens to
+//! the path of a packet that so outlives the RCU section it was received in ([`RxContext`]).
+//!
+//! - Receive queue, prequeue, backlog: each is older than the next, and is processed before it.
+//! - Packets wait here only for an installed reader, who is woken for the first of them, and behind a timer: the
+//!   delayed-ACK timer fetches them if the reader does not come.
+//! - Their memory is bounded by the receive buffer, apart from what the receive queue holds; what exceeds it is processed
+//!   in softirq, so nothing is lost.
+//!
+//! Everything here happens under the socket lock. With `bh`, the default, there is never a reader, and all of it is the one
+//! test in [`StreamState::softirq`].
+
+use std::num::NonZeroU64;
+
+use pkt::{Packet, PacketList};
+use sync::Work;
+use tcp::header::HEADER_BYTES_MIN;
+
+use super::stream::{DEFERRED_FLUSH, StreamState, TcpSocket, parse};
+use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
+
+/// Where TCP processes what arrives for a thread that waits in `recv` (`net.quietline.rx_context`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RxContext {
+    /// In the thread; each packet takes a reference to its path along. Linux until 3.17.
+    PrequeueRef,
+    /// In the thread; a packet leaves its path behind when the socket knows one. Linux from 3.18.
+    PrequeueDrop,
+    /// So too, and at most 31 packets wait: the 32nd ends it. Linux from 4.7 until 4.13.
+    PrequeueDropLimited,
+    /// In softirq, as it arrives. Linux from 4.14.
+    #[default]
+    Bh,
+}
+
+/// With [`RxContext::PrequeueDropLimited`], the packet that ends the waiting: about 60 µs of work, where a receive buffer
+/// of megabytes would let thousands wait for softirq context to process them in one go.
+const LIMIT_PACKETS: usize = 32;
+
+impl Sysctls {
+    /// A thread that waits in `recv` becomes its socket's reader ([`Reader`](super::Reader)).
+    #[must_use]
+    pub fn has_prequeue(&self) -> bool {
+        self.rx_context != RxContext::Bh && !self.tcp_low_latency
+    }
+}
+
+/// What a thread that waits is known by.
+pub(super) type ReaderId = NonZeroU64;
+
+/// See the module head.
+#[derive(Debug, Default)]
+pub(super) struct Prequeue {
+    /// The thread that will process the packets (Linux: `ucopy.task`).
+    reader: Option<ReaderId>,
+    packets: PacketList,
+    /// Sum of `truesize` (Linux: `ucopy.memory`).
+    memory: u32,
+    /// The reader has not been woken for the first packet yet.
+    wake: bool,
+    /// Softirq context has processed something itself, so there is something to send or to tell.
+    touched: bool,
+    /// Readers installed so far.
+    installed: u64,
+}
+
+impl Prequeue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    pub(super) fn has_reader(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    pub(super) fn is_reader(&self, id: Option<ReaderId>) -> bool {
+        id.is_some() && self.reader == id
+    }
+
+    /// A thread begins to wait. `None` when another one does already: it stays the only one.
+    pub(super) fn install(&mut self) -> Option<ReaderId> {
+        if self.reader.is_some() {
+            return None;
+        }
+        self.installed += 1;
+        self.reader = NonZeroU64::new(self.installed);
+        self.reader
+    }
+
+    /// The reader waits no more. It has emptied the queue before.
+    pub(super) fn remove_reader(&mut self) {
+        debug_assert!(self.is_empty(), "packets wait for nobody");
+        self.reader = None;
+        self.wake = false;
+    }
+
+    /// Whether the reader is to be woken now.
+    pub(super) fn take_wake(&mut self) -> bool {
+        core::mem::take(&mut self.wake)
+    }
+
+    fn push(&mut self, packet: Packet) {
+        self.memory += packet.truesize();
+        self.packets.push_back(packet);
+    }
+
+    /// Takes everything.
+    fn take(&mut self) -> PacketList {
+        self.memory = 0;
+        self.wake = false;
+        core::mem::take(&mut self.packets)
+    }
+
+    /// Panics unless the sums and promises of the module head hold.
+    pub(super) fn check(&mut self) {
+        let mut packets = core::mem::take(&mut self.packets);
+        let mut memory = 0;
+        while let Some(packet) = packets.pop_front() {
+            memory += packet.truesize();
+            self.packets.push_back(packet);
+        }
+        assert_eq!(memory, self.memory, "memory is the sum of truesize");
+        assert!(self.is_empty() || self.has_reader(), "packets wait for nobody");
+    }
+}
+
+impl StreamState {
+    /// Work in softirq context, on a socket that nobody owns.
+    #[inline]
+    pub(super) fn softirq(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        work: Work<Packet>,
+    ) {
+        if self.prequeue.has_reader() {
+            self.softirq_with_reader(socket, host, cx, work);
+        } else {
+            self.work(socket, host, cx, work);
+        }
+    }
+
+    #[cold]
+    fn softirq_with_reader(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        work: Work<Packet>,
+    ) {
+        match work {
+            Work::Item(packet) => {
+                self.synchronise(cx);
+                if let Err(packet) = self.enqueue(socket, host, cx, packet) {
+                    self.prequeue.touched = true;
+                    self.work(socket, host, cx, Work::Item(packet));
+                }
+            }
+            // A batch that went to the reader altogether: what it leads to is the reader's to send and to tell.
+            Work::Deferred(DEFERRED_FLUSH)
+                if !self.prequeue.is_empty() && !self.prequeue.touched => {}
+            deferred @ Work::Deferred(_) => {
+                self.prequeue.touched = false;
+                self.work(socket, host, cx, deferred);
+            }
+        }
+    }
+
+    /// Queues a packet for the reader, or gives it back to be processed now.
+    fn enqueue(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        packet: Packet,
+    ) -> Result<(), Packet> {
+        if !cx.sysctls().has_prequeue() {
+            self.drain_prequeue(socket, host, cx);
+            self.prequeue.remove_reader();
+            return Err(packet);
+        }
+        if self.prequeue.is_empty() && !has_payload(&packet) {
+            // The reader waits for data: an ACK is no reason to wake it.
+            return Err(packet);
+        }
+        self.prequeue.push(packet);
+        cx.count(Counter::PrequeueQueued, 1);
+        if self.is_prequeue_full(cx.sysctls().rx_context) {
+            let count = self.drain_prequeue(socket, host, cx);
+            self.prequeue.touched = true;
+            let counters = &cx.counters().tcp;
+            counters.add(tcp::Counter::TcpExtTCPPrequeueDropped, count as u64);
+        } else if self.prequeue.packets.len() == 1 {
+            self.prequeue.wake = true;
+            socket.publish_prequeued();
+            self.tcb.watch_reader(&cx.tcp());
+            socket.arm(host, self.tcb.next_deadline());
+        }
+        Ok(())
+    }
+
+    /// The packet queued last is one too many.
+    fn is_prequeue_full(&self, context: RxContext) -> bool {
+        let Prequeue { packets, memory, .. } = &self.prequeue;
+        if context == RxContext::PrequeueDropLimited {
+            let memory = memory.saturating_add(self.tcb.rmem_alloc());
+            packets.len() >= LIMIT_PACKETS || memory > self.tcb.rcvbuf()
+        } else {
+            *memory > self.tcb.rcvbuf()
+        }
+    }
+
+    /// Processes what waits, and answers how many packets that was: whoever holds the socket may, if it may not do so for
+    /// younger packets before. Whoever does settles afterwards.
+    pub(super) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) -> usize {
+        if self.prequeue.is_empty() {
+            return 0;
+        }
+        self.process_prequeue(socket, host, cx, &mut []).0
+    }
+
+    /// The timer that is to acknowledge finds that nobody has processed what came: it does so itself. The reader is not
+    /// trusted with more until it comes again. Differs from Linux, where it is, and where a reader that died would delay
+    /// every packet to come.
+    pub(super) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
+            return;
+        }
+        cx.counters().tcp.add(tcp::Counter::TcpExtTCPSchedulerFailed, 1);
+        self.drain_prequeue(socket, host, cx);
+        self.prequeue.remove_reader();
+    }
+
+    /// The reader processes what waits for it, and takes what is next in the stream into `user`; answers how many bytes.
+    pub(super) fn read_prequeue(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        user: &mut [u8],
+    ) -> usize {
+        if self.prequeue.is_empty() {
+            return 0;
+        }
+        let (_, copied) = self.process_prequeue(socket, host, cx, user);
+        let counters = &cx.counters().tcp;
+        counters.add(tcp::Counter::TcpExtTCPPrequeued, 1);
+        counters.add(tcp::Counter::TcpExtTCPDirectCopyFromPrequeue, copied as u64);
+        if copied > 0 {
+            self.tcb.on_direct_read(&mut cx.tcp(), copied);
+        }
+        copied
+    }
+
+    /// Processes everything in order. Answers the packets, and the bytes that went to `user`.
+    fn process_prequeue(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        user: &mut [u8],
+    ) -> (usize, usize) {
+        let mut packets = self.prequeue.take();
+        let count = packets.len();
+        cx.count(length_counter(count), 1);
+        let mut copied = 0;
+        while let Some(packet) = packets.pop_front() {
+            if let Some((header, packet)) = parse(cx, packet) {
+                copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);
+            }
+            // A duplicate ACK or a reset must not be merged with the next.
+            self.transmit(socket, host, cx);
+        }
+        (count, copied)
+    }
+}
+
+/// TCP will find data in this packet, whose header is still in front.
+fn has_payload(packet: &Packet) -> bool {
+    let header = packet.linear().get(..HEADER_BYTES_MIN);
+    let header_len = header.map_or(0, |header| usize::from(header[12] >> 4) * 4);
+    packet.len() > header_len
+}
+
+/// The histogram of lengths, in powers of two.
+fn length_counter(packets: usize) -> Counter {
+    match packets {
+        0..2 => Counter::PrequeueLength1,
+        2..4 => Counter::PrequeueLength2,
+        4..8 => Counter::PrequeueLength4,
+        8..16 => Counter::PrequeueLength8,
+        16..32 => Counter::PrequeueLength16,
+        _ => Counter::PrequeueLength32,
+    }
+}
