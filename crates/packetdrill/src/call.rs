@@ -93,10 +93,10 @@ impl Runtime {
             }
             let options = socket.settings.connect_options(socket.bound);
             let stream = TcpSocket::connect_with(host, cx, remote, &options)?;
-            socket.bound = Some(stream.local());
-            socket.kind = Kind::Stream(stream);
-            socket.connecting = true;
-            Err(Errno::EINPROGRESS)
+            // With Fast Open and a cookie the first write connects.
+            let held = stream.readiness().contains(Readiness::WRITE);
+            socket.connect_begun(stream);
+            if held { Ok(()) } else { Err(Errno::EINPROGRESS) }
         })
         .or_else(|errno| match (errno, patience) {
             (Errno::EINPROGRESS, Patience::None) => Err(errno),

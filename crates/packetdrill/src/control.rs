@@ -9,7 +9,7 @@
 //!
 //! Without one, whoever runs scripts puts a `sysctl` of their own first in `PATH`, one that appends its
 //! name and arguments as a line to the file that the environment variable `PD_CTL` names. Every call looks whether it has
-//! grown.
+//! grown. A line `ip tcp_metrics flush all` is understood, too: what the host has learned of its peers is forgotten.
 //!
 //! Not here: what a setting means (`stack::sysctl`).
 

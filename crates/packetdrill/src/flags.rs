@@ -1,8 +1,12 @@
 //! What `--so_flags` says.
 //!
 //! A list of words with commas: `virtual` (the default) or `wall` for the clock, `seed=N` for sequence numbers, ports
-//! and hash keys, `netns` to follow the sysctls of the network namespace (see `control`), `report` to hear of settings
+//! and hash keys, `local=ADDRESS/BITS` and `gateway=ADDRESS` for the host's own, `netns` to follow the sysctls of the network namespace (see `control`), `report` to hear of settings
 //! that a script changes and this stack does not have.
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
 
 /// How the library runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +19,22 @@ pub(crate) struct Flags {
     pub(crate) netns: bool,
     /// Settings without effect are told on standard error.
     pub(crate) report: bool,
+    /// Our address with its prefix: what packetdrill calls `--local_ip` and `--netmask_ip`.
+    pub(crate) local: Ipv4Net,
+    /// The router towards the peer: `--gateway_ip`.
+    pub(crate) gateway: Ipv4Addr,
 }
 
 impl Default for Flags {
     fn default() -> Self {
-        Self { virtual_time: true, seed: 1, netns: false, report: false }
+        Self {
+            virtual_time: true,
+            seed: 1,
+            netns: false,
+            report: false,
+            local: Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 1), 16),
+            gateway: Ipv4Addr::new(192, 168, 0, 2),
+        }
     }
 }
 
@@ -41,9 +56,19 @@ impl Flags {
                         .parse()
                         .map_err(|_| format!("so_flags: {word}: expected seed=NUMBER"))?;
                 }
+                Some(("local", address)) => {
+                    flags.local = address
+                        .parse()
+                        .map_err(|_| format!("so_flags: {word}: expected local=ADDRESS/BITS"))?;
+                }
+                Some(("gateway", address)) => {
+                    flags.gateway = address
+                        .parse()
+                        .map_err(|_| format!("so_flags: {word}: expected gateway=ADDRESS"))?;
+                }
                 _ => {
                     return Err(format!(
-                        "so_flags: {word}: expected virtual, wall, netns, report or seed=NUMBER"
+                        "so_flags: {word}: expected virtual, wall, netns, report, seed=, local= or gateway="
                     ));
                 }
             }
@@ -59,13 +84,13 @@ mod tests {
     #[test]
     fn words_are_read_in_any_order() {
         let flags = Flags::parse("report, seed=7,wall").unwrap();
-        assert_eq!(flags, Flags { virtual_time: false, seed: 7, netns: false, report: true });
+        assert_eq!(flags, Flags { virtual_time: false, seed: 7, report: true, ..Flags::default() });
         assert_eq!(Flags::parse("").unwrap(), Flags::default());
     }
 
     #[test]
     fn an_unknown_word_is_an_error() {
-        for bad in ["slow", "seed", "seed=x", "virtual=1"] {
+        for bad in ["slow", "seed", "seed=x", "virtual=1", "local=10.0.0.1", "gateway=here"] {
             let error = Flags::parse(bad).unwrap_err();
             assert!(error.contains(bad), "{error}");
         }

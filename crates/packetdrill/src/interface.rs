@@ -538,12 +538,38 @@ unsafe extern "C" fn sendto(
     buf: *const c_void,
     len: usize,
     flags: c_int,
-    _addr: *const sockaddr,
-    _addr_len: socklen_t,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
 ) -> ssize_t {
-    // The address of a stream is that of its connection; Linux does not look at this one either.
+    // SAFETY: (a) and (b).
+    unsafe {
+        call(u, |runtime| {
+            let buf = IoSlice::new(bytes(buf, len)?);
+            let to = destination(flags, addr, addr_len)?;
+            runtime.send_to(fd, &[buf], flags, to).map(count)
+        })
+    }
+}
+
+/// Where a call sends that connects first (`MSG_FASTOPEN`). The address of a stream is else that of its connection, and
+/// Linux does not look at the one of the call.
+///
+/// # Safety
+/// As [`address`].
+unsafe fn destination(
+    flags: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<Option<SocketAddr>, Errno> {
+    if flags & libc::MSG_FASTOPEN == 0 || addr.is_null() {
+        return Ok(None);
+    }
     // SAFETY: as the caller promises.
-    unsafe { send(u, fd, buf, len, flags) }
+    match unsafe { address(addr, len) } {
+        // Linux says so of AF_UNSPEC, which would end a connection.
+        Err(Errno::EAFNOSUPPORT) => Err(Errno::EOPNOTSUPP),
+        to => to.map(Some),
+    }
 }
 
 unsafe extern "C" fn sendmsg(u: Userdata, fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
@@ -552,7 +578,8 @@ unsafe extern "C" fn sendmsg(u: Userdata, fd: c_int, msg: *const msghdr, flags: 
         call(u, |runtime| {
             let msg = msg.as_ref().ok_or(Errno::EFAULT)?;
             let bufs = io_slices(msg.msg_iov, msg.msg_iovlen)?;
-            runtime.send(fd, &bufs, flags).map(count)
+            let to = destination(flags, msg.msg_name.cast(), msg.msg_namelen)?;
+            runtime.send_to(fd, &bufs, flags, to).map(count)
         })
     }
 }

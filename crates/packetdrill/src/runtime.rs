@@ -55,10 +55,6 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 /// the next event of the script refers to it. Given when the driver sleeps: only then it has let packetdrill's lock go.
 const RETURN_GRACE: Duration = Duration::from_millis(10);
 
-/// Our address and that of the router towards the peer, as packetdrill's defaults for IPv4.
-const LOCAL_ADDRESS: &str = "192.168.0.1/16";
-const GATEWAY: &str = "192.168.0.2";
-
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
@@ -395,14 +391,14 @@ impl Runtime {
     }
 
     fn build_host(&self) -> Arc<Host> {
-        let address = LOCAL_ADDRESS.parse().expect("an address with its prefix");
-        let gateway = GATEWAY.parse().expect("an address");
+        let Flags { local, gateway, .. } = self.flags;
+        let address = ipnet::IpNet::V4(local);
         let any = ipnet::IpNet::V4(ipnet::Ipv4Net::default());
         let device = Arc::clone(&self.device);
         let config = HostConfig {
             name: String::from("packetdrill"),
             devices: vec![DeviceConfig { device, addresses: vec![address] }],
-            routes: vec![RouteSpec::via(any, gateway)],
+            routes: vec![RouteSpec::via(any, gateway.into())],
             cores: 1,
             sysctls: Sysctls::default(),
             seed: self.flags.seed,
@@ -434,8 +430,12 @@ impl State {
                 eprintln!("quietline: {error}");
             }
         }
-        for line in others.iter().filter(|_| report) {
-            eprintln!("quietline: {line}: no such command here");
+        for line in others {
+            if line.starts_with("ip tcp_metrics flush") {
+                host.flush_tcp_metrics();
+            } else if report {
+                eprintln!("quietline: {line}: no such command here");
+            }
         }
     }
 }

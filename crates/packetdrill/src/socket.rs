@@ -56,6 +56,13 @@ impl Socket {
         Self { kind: Kind::Stream(stream), nonblocking, inq, ..Self::default() }
     }
 
+    /// `connect`, or a call that sends and connects, has begun.
+    pub(crate) fn connect_begun(&mut self, stream: Arc<TcpSocket>) {
+        self.bound = Some(stream.local());
+        self.kind = Kind::Stream(stream);
+        self.connecting = true;
+    }
+
     pub(crate) const fn stream(&self) -> Option<&Arc<TcpSocket>> {
         match &self.kind {
             Kind::Stream(stream) => Some(stream),

@@ -5,22 +5,25 @@
 
 use std::{
     io::{IoSlice, IoSliceMut},
+    net::SocketAddr,
     os::fd::RawFd,
     sync::Arc,
 };
 
 use stack::{Cx, Errno, Readiness, host::Host, socket::TcpSocket};
+use tcp::State;
 
 use crate::{
     runtime::{Patience, Runtime, raw_errno},
-    socket::Way,
+    socket::{Kind, Way},
 };
 
 /// `SIOCOUTQNSD`: bytes queued and never sent. The libc crate does not name it.
 const SIOCOUTQNSD: libc::c_ulong = 0x894b;
 
 /// Flags of `send` that have an effect here or need none.
-const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
+const SEND_FLAGS: i32 =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_FASTOPEN;
 /// Flags of `recv` likewise.
 const RECV_FLAGS: i32 = libc::MSG_DONTWAIT
     | libc::MSG_PEEK
@@ -39,6 +42,17 @@ pub(crate) struct Received {
 
 impl Runtime {
     pub(crate) fn send(&self, fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
+        self.send_to(fd, bufs, flags, None)
+    }
+
+    /// `to` is where a call with `MSG_FASTOPEN` connects.
+    pub(crate) fn send_to(
+        &self,
+        fd: RawFd,
+        bufs: &[IoSlice<'_>],
+        flags: i32,
+        to: Option<SocketAddr>,
+    ) -> Result<usize, Errno> {
         let patience = self.patience(fd, Way::Send, flags & libc::MSG_DONTWAIT != 0)?;
         if flags & libc::MSG_OOB != 0 {
             return self.send_oob(fd, bufs, patience);
@@ -49,7 +63,15 @@ impl Runtime {
         let more = flags & libc::MSG_MORE != 0;
         let record = flags & libc::MSG_EOR != 0;
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let (mut sent, mut blocked) = (0, false);
+        let fast_open = flags & libc::MSG_FASTOPEN != 0;
+        let opened = self.open_sending(fd, bufs, fast_open, to)?;
+        if patience != Patience::None && opened.is_some_and(|sent| sent < total) {
+            let stream = self.stream(fd)?.ok_or(Errno::EPIPE)?;
+            self.run(|_, host, cx| stream.with_tcb(host, cx, |tcb, _| tcb.expect_write()));
+        }
+        let (mut sent, mut blocked) = (opened.unwrap_or(0), opened.is_some());
+        // A write that the SYN takes along has failed when the handshake has, whatever was sent.
+        let mut opening = opened.is_some();
         let result = self.wait_for(patience, |state, host, cx| {
             let stream = state.descriptors.stream(fd)?.ok_or(Errno::EPIPE)?;
             // A writer that has found the buffer full waits until a third of it is free.
@@ -58,8 +80,15 @@ impl Runtime {
                 return Err(Errno::EAGAIN);
             }
             blocked = true;
+            opening |= is_opening(&stream, host, cx);
             while sent < total {
                 sent += send_some(&stream, host, cx, &rest_of(bufs, sent), more)?;
+            }
+            if opening && is_opening(&stream, host, cx) {
+                return Err(Errno::EAGAIN);
+            }
+            if opening && let Some(errno) = stream.take_error(host, cx) {
+                return Err(errno);
             }
             if record {
                 stream.with_tcb(host, cx, |tcb, _| tcb.end_record());
@@ -67,10 +96,49 @@ impl Runtime {
             Ok(())
         });
         match result {
+            Err(Errno::EAGAIN) if opened == Some(0) && sent == 0 => Err(Errno::EINPROGRESS),
+            Err(errno) if opening && errno != Errno::EAGAIN => Err(errno),
             Err(_) if sent > 0 => Ok(sent),
             Err(errno) => Err(errno),
             Ok(()) => Ok(sent),
         }
+    }
+
+    /// The first write of a connection with Fast Open: what the SYN carries. With `MSG_FASTOPEN` it connects, too. `None` if the
+    /// socket is connected already (Linux: `tcp_sendmsg_fastopen`, `__inet_stream_connect`).
+    fn open_sending(
+        &self,
+        fd: RawFd,
+        bufs: &[IoSlice<'_>],
+        fast_open: bool,
+        to: Option<SocketAddr>,
+    ) -> Result<Option<usize>, Errno> {
+        self.run(|state, host, cx| {
+            let socket = state.descriptors.socket_mut(fd)?;
+            let stream = match &socket.kind {
+                Kind::Stream(stream) => stream,
+                Kind::Listening(_) if fast_open => return Err(Errno::EISCONN),
+                Kind::Fresh if fast_open => {
+                    let options = socket.settings.connect_options(socket.bound);
+                    let to = to.ok_or(Errno::EINVAL)?;
+                    let (stream, sent) = TcpSocket::connect_sending(host, cx, to, &options, bufs)?;
+                    socket.connect_begun(stream);
+                    return Ok(Some(sent));
+                }
+                Kind::Listening(_) | Kind::Fresh => return Ok(None),
+            };
+            if let Some(sent) = stream.send_with_syn(host, cx, bufs) {
+                return Ok(Some(sent));
+            }
+            if fast_open && is_opening(stream, host, cx) {
+                return Err(Errno::EALREADY);
+            }
+            // The first call after the handshake learns of it, as `connect` would.
+            if fast_open && !std::mem::take(&mut socket.connecting) {
+                return Err(Errno::EISCONN);
+            }
+            Ok(None)
+        })
     }
 
     pub(crate) fn recv(
@@ -182,6 +250,11 @@ impl Runtime {
     pub(crate) fn knows(&self, fd: RawFd) -> bool {
         self.run(|state, _, _| state.descriptors.contains(fd))
     }
+}
+
+/// The answer to our SYN has not come.
+fn is_opening(stream: &Arc<TcpSocket>, host: &Host, cx: &mut Cx) -> bool {
+    stream.with_tcb(host, cx, |tcb, _| tcb.state() == State::SynSent)
 }
 
 /// One attempt to queue `bufs`.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use stack::core::CoreId;
+use stack::{core::CoreId, sysctl::FastOpenKey};
 pub use tcp::SocketOptions;
 
 use crate::{clock, listener::TcpListener, running::Stack, stream::TcpStream};
@@ -50,6 +50,20 @@ impl ListenOptions {
     /// SYN, and with it the request. Default 0.
     pub const fn fast_open(mut self, connections: u32) -> Self {
         self.inner.fast_open = connections;
+        self
+    }
+
+    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. For networks where nobody forges addresses.
+    /// Default off.
+    pub const fn fast_open_no_cookie(mut self, on: bool) -> Self {
+        self.inner.fast_open_no_cookie = on;
+        self
+    }
+
+    /// `TCP_FASTOPEN_KEY`: makes this listener's cookies in place of the stack's key; `backup` is the one before, whose
+    /// cookies are still read.
+    pub const fn fast_open_key(mut self, primary: [u8; 16], backup: Option<[u8; 16]>) -> Self {
+        self.inner.fast_open_key = Some(FastOpenKey { primary, backup });
         self
     }
 
@@ -104,20 +118,30 @@ impl ConnectOptions {
     }
 
     /// Connects and sends the beginning of `data` (`sendto` with `MSG_FASTOPEN`): in the SYN if the peer has given us a cookie
-    /// before, else when the connection is established. Returns how much was taken, at least one byte.
+    /// before, else when the connection is established. Returns how much was taken, at least one byte of any.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect) and a write.
+    /// As [`connect`](Self::connect) and a write; `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients.
     pub fn connect_with_data(
         &self,
         stack: &Stack,
         remote: SocketAddr,
         data: &[u8],
     ) -> io::Result<(TcpStream, usize)> {
-        let stream = self.clone().fast_open(true).connect(stack, remote)?;
-        let taken = (&stream).write(data)?;
+        let (stream, taken) = TcpStream::start_sending(stack, remote, &self.inner, data)?;
+        if taken == 0 && !data.is_empty() {
+            stream.expect_write();
+        }
         stream.wait_connected(None)?;
-        Ok((stream, taken))
+        let later = if taken == 0 { (&stream).write(data)? } else { 0 };
+        Ok((stream, taken + later))
+    }
+
+    /// `TCP_FASTOPEN_NO_COOKIE`: with Fast Open, data goes with the SYN without asking for a cookie first. For networks where
+    /// nobody forges addresses. Default off.
+    pub const fn fast_open_no_cookie(mut self, on: bool) -> Self {
+        self.inner.fast_open_no_cookie = on;
+        self
     }
 
     /// What the connection starts with.

@@ -92,6 +92,24 @@ impl TcpStream {
         Ok(Self::new(stack.clone(), socket))
     }
 
+    /// As [`start`](Self::start), with as much of `data` as the SYN carries.
+    pub(crate) fn start_sending(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: &stack::socket::ConnectOptions,
+        data: &[u8],
+    ) -> io::Result<(Self, usize)> {
+        let (socket, sent) =
+            with_cx(|cx| TcpSocket::connect_sending(stack.host(), cx, remote, options, &[data]))?;
+        Ok((Self::new(stack.clone(), socket), sent))
+    }
+
+    /// A write follows as soon as the connection is established.
+    pub(crate) fn expect_write(&self) {
+        let Shared { stack, socket, .. } = &*self.shared;
+        with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.expect_write()));
+    }
+
     pub(crate) fn new(stack: Stack, socket: Arc<TcpSocket>) -> Self {
         Self { shared: Arc::new(Shared { stack, socket, nonblocking: AtomicBool::new(false) }) }
     }

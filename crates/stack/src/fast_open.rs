@@ -13,7 +13,7 @@ use std::{
 use pkt::Instant;
 use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenNews, fast_open::KEY_BYTES};
 
-use crate::sysctl::Sysctls;
+use crate::sysctl::{FastOpenKey, Sysctls};
 
 /// Bits of `tcp_fastopen`.
 pub(crate) mod mode {
@@ -32,17 +32,30 @@ pub(crate) mod mode {
 /// Servers remembered.
 const SERVERS_MAX: usize = 1024;
 
-/// MSS taken for a server's without asking: data in a SYN without a cookie.
-const MSS_ASSUMED: u16 = 536;
+/// The MSS of a server that has never announced one: no bound but our own, as in Linux. Only data without a cookie goes to such
+/// a server (RFC 7413 §4.1.3 would have 536 bytes with one).
+const MSS_UNKNOWN: u16 = u16::MAX;
 
 /// How long a server whose SYNs with cookies were lost twice is left alone; doubled by each further loss.
 const LOSS_PAUSE: Duration = Duration::from_secs(60);
+
+/// How a server without a known cookie is asked for one: one that has not answered is asked once in the form of before RFC
+/// 7413, and if it does not answer that either, as ever after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Standard,
+    Experimental,
+    /// The standard one: both have been refused.
+    Refused,
+}
 
 /// What is known of one server.
 #[derive(Clone, Copy, Debug)]
 struct Server {
     cookie: Option<Cookie>,
     mss: u16,
+    /// The form in which it is asked for a cookie.
+    request: Request,
     /// SYNs with data or cookie in a row that were answered only without.
     losses: u32,
     /// When it was last heard of, or lost.
@@ -71,16 +84,22 @@ impl FastOpenMemory {
         Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
     }
 
-    /// The keys of our cookies.
-    pub(crate) fn keys(&self, sysctls: &Sysctls) -> FastOpenKeys {
-        match &sysctls.tcp_fastopen_key {
+    /// The keys of our cookies; `own` are the listener's.
+    pub(crate) fn keys(&self, sysctls: &Sysctls, own: Option<FastOpenKey>) -> FastOpenKeys {
+        match own.or(sysctls.tcp_fastopen_key) {
             Some(keys) => FastOpenKeys::new(&keys.primary, keys.backup.as_ref()),
             None => FastOpenKeys::new(&self.secret, None),
         }
     }
 
-    /// What a connect to `remote` does.
-    pub(crate) fn connect(&self, sysctls: &Sysctls, remote: IpAddr, now: Instant) -> FastOpen {
+    /// What a connect to `remote` does. `no_cookie` is the socket's own wish.
+    pub(crate) fn connect(
+        &self,
+        sysctls: &Sysctls,
+        remote: IpAddr,
+        no_cookie: bool,
+        now: Instant,
+    ) -> FastOpen {
         if sysctls.tcp_fastopen & mode::CLIENT == 0 || self.is_suspected(now) {
             return FastOpen::Off;
         }
@@ -89,53 +108,74 @@ impl FastOpenMemory {
         if server.is_some_and(|server| server.is_paused(now)) {
             return FastOpen::Off;
         }
-        let peer_mss = server.map_or(MSS_ASSUMED, |server| server.mss);
-        if sysctls.tcp_fastopen & mode::CLIENT_NO_COOKIE != 0 {
+        let peer_mss = server.map_or(MSS_UNKNOWN, |server| server.mss);
+        if no_cookie || sysctls.tcp_fastopen & mode::CLIENT_NO_COOKIE != 0 {
             return FastOpen::Connect { cookie: None, peer_mss };
         }
         match server.and_then(|server| server.cookie) {
             Some(cookie) => FastOpen::Connect { cookie: Some(cookie), peer_mss },
-            None => FastOpen::Ask,
+            None => FastOpen::Ask {
+                experimental: server.is_some_and(|server| server.request == Request::Experimental),
+            },
         }
     }
 
-    /// A handshake with `remote` has ended. True if its path is suspected from here on.
-    pub(crate) fn learn(
-        &self,
-        sysctls: &Sysctls,
-        remote: IpAddr,
-        news: &FastOpenNews,
-        now: Instant,
-    ) -> bool {
-        if news.cookie.is_some() || news.syn_dropped || news.data_acked {
-            self.learn_server(remote, news, now);
-        }
-        let mut blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
-        if news.data_acked {
-            *blackhole = Blackhole::default();
-        }
-        let timeout = sysctls.tcp_fastopen_blackhole_timeout_sec;
-        if !news.blackhole || timeout.is_zero() {
-            return false;
-        }
-        blackhole.until = Some(now + timeout * (1 << blackhole.times.min(6)));
-        blackhole.times += 1;
-        true
-    }
-
-    fn learn_server(&self, remote: IpAddr, news: &FastOpenNews, now: Instant) {
+    /// A handshake with `remote` has ended.
+    pub(crate) fn learn(&self, remote: IpAddr, news: &FastOpenNews, now: Instant) {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if servers.len() >= SERVERS_MAX && !servers.contains_key(&remote) {
             let oldest = servers.iter().min_by_key(|(_, server)| server.at).map(|(ip, _)| *ip);
             oldest.and_then(|oldest| servers.remove(&oldest));
         }
-        let unknown = Server { cookie: None, mss: MSS_ASSUMED, losses: 0, at: now };
+        let unknown = Server {
+            cookie: None,
+            mss: MSS_UNKNOWN,
+            request: Request::Standard,
+            losses: 0,
+            at: now,
+        };
         let server = servers.entry(remote).or_insert(unknown);
         server.at = now;
-        if let Some(cookie) = news.cookie {
-            (server.cookie, server.mss) = (Some(cookie), news.peer_mss);
+        if news.peer_mss != 0 {
+            server.mss = news.peer_mss;
+        }
+        match (news.refused, server.request) {
+            _ if news.cookie.is_some() => server.cookie = news.cookie,
+            (Some(false), Request::Standard) => server.request = Request::Experimental,
+            (Some(true), _) => server.request = Request::Refused,
+            _ => {}
         }
         server.losses = if news.syn_dropped { server.losses.saturating_add(1) } else { 0 };
+    }
+
+    /// A connection suspects that the path swallows what belongs to Fast Open: nobody speaks it for
+    /// `tcp_fastopen_blackhole_timeout_sec`, and for twice as long each time that it happens again. False when that is 0
+    /// (Linux: tcp_fastopen_active_disable).
+    pub(crate) fn suspect(&self, sysctls: &Sysctls, now: Instant) -> bool {
+        let timeout = sysctls.tcp_fastopen_blackhole_timeout_sec;
+        if timeout.is_zero() {
+            return false;
+        }
+        let mut blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
+        blackhole.until = Some(now + timeout * (1 << blackhole.times.min(6)));
+        blackhole.times += 1;
+        true
+    }
+
+    /// Nothing is known any more (`ip tcp_metrics flush`).
+    pub(crate) fn forget(&self) {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Fast Open has been suspected, and what is opened at this moment will show whether rightly.
+    pub(crate) fn is_on_trial(&self, now: Instant) -> bool {
+        let blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
+        blackhole.until.is_some_and(|until| now >= until)
+    }
+
+    /// It was not rightly.
+    pub(crate) fn acquit(&self) {
+        *self.blackhole.lock().unwrap_or_else(PoisonError::into_inner) = Blackhole::default();
     }
 
     fn is_suspected(&self, now: Instant) -> bool {
@@ -154,6 +194,7 @@ impl Server {
 mod tests {
     use super::*;
 
+    const ASK: FastOpen = FastOpen::Ask { experimental: false };
     const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     fn memory() -> (FastOpenMemory, Sysctls, Instant) {
@@ -163,50 +204,74 @@ mod tests {
     #[test]
     fn a_server_is_asked_once_and_then_believed() {
         let (memory, sysctls, now) = memory();
-        assert_eq!(memory.connect(&sysctls, SERVER, now), FastOpen::Ask);
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK);
         let cookie = Cookie::new(&[7; 8]);
         let news = FastOpenNews { cookie, peer_mss: 1000, ..FastOpenNews::default() };
-        assert!(!memory.learn(&sysctls, SERVER, &news, now));
+        memory.learn(SERVER, &news, now);
         let expected = FastOpen::Connect { cookie, peer_mss: 1000 };
-        assert_eq!(memory.connect(&sysctls, SERVER, now), expected);
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), expected);
+        let without = FastOpen::Connect { cookie: None, peer_mss: 1000 };
+        assert_eq!(memory.connect(&sysctls, SERVER, true, now), without);
         let off = Sysctls { tcp_fastopen: 0, ..sysctls };
-        assert_eq!(memory.connect(&off, SERVER, now), FastOpen::Off);
+        assert_eq!(memory.connect(&off, SERVER, false, now), FastOpen::Off);
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_asked_once_in_the_older_form() {
+        let (memory, sysctls, now) = memory();
+        let ask = || memory.connect(&sysctls, SERVER, false, now);
+        let refuse = |experimental| {
+            let refused = Some(experimental);
+            memory.learn(SERVER, &FastOpenNews { refused, ..FastOpenNews::default() }, now);
+        };
+        assert_eq!(ask(), ASK);
+        refuse(false);
+        assert_eq!(ask(), FastOpen::Ask { experimental: true });
+        refuse(true);
+        for _ in 0..3 {
+            assert_eq!(ask(), ASK);
+            refuse(false);
+        }
     }
 
     #[test]
     fn a_server_whose_syns_are_lost_is_left_alone_for_longer_and_longer() {
         let (memory, sysctls, now) = memory();
         let lost = FastOpenNews { syn_dropped: true, ..FastOpenNews::default() };
-        memory.learn(&sysctls, SERVER, &lost, now);
-        assert_eq!(memory.connect(&sysctls, SERVER, now), FastOpen::Ask, "once is chance");
-        memory.learn(&sysctls, SERVER, &lost, now);
-        assert_eq!(memory.connect(&sysctls, SERVER, now), FastOpen::Off);
-        assert_eq!(memory.connect(&sysctls, SERVER, now + LOSS_PAUSE * 4), FastOpen::Ask);
+        memory.learn(SERVER, &lost, now);
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "once is chance");
+        memory.learn(SERVER, &lost, now);
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), FastOpen::Off);
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now + LOSS_PAUSE * 4), ASK);
     }
 
     #[test]
     fn a_blackhole_turns_it_off_everywhere_for_a_while() {
         let (memory, mut sysctls, now) = memory();
-        let news = FastOpenNews { blackhole: true, ..FastOpenNews::default() };
-        assert!(!memory.learn(&sysctls, SERVER, &news, now), "off by default");
+        assert!(!memory.suspect(&sysctls, now), "off by default");
         sysctls.tcp_fastopen_blackhole_timeout_sec = Duration::from_secs(10);
-        let other = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 3));
         for pause in [10, 20] {
-            assert!(memory.learn(&sysctls, SERVER, &news, now));
-            let at = |seconds| memory.connect(&sysctls, other, now + Duration::from_secs(seconds));
+            assert!(memory.suspect(&sysctls, now));
+            let then = |seconds| now + Duration::from_secs(seconds);
+            let at = |seconds| memory.connect(&sysctls, SERVER, false, then(seconds));
             assert_eq!(at(pause - 1), FastOpen::Off);
-            assert_eq!(at(pause), FastOpen::Ask);
+            assert_eq!(at(pause), ASK);
+            assert!(!memory.is_on_trial(then(pause - 1)) && memory.is_on_trial(then(pause)));
         }
+        memory.acquit();
+        assert!(memory.suspect(&sysctls, now));
+        let at = now + Duration::from_secs(10);
+        assert_eq!(memory.connect(&sysctls, SERVER, false, at), ASK, "as the first time");
     }
 
     #[test]
     fn the_memory_is_bounded() {
-        let (memory, sysctls, now) = memory();
+        let (memory, _, now) = memory();
         let cookie = Cookie::new(&[7; 8]);
         let news = FastOpenNews { cookie, ..FastOpenNews::default() };
         for index in 0..5000u32 {
             let remote = IpAddr::V4(std::net::Ipv4Addr::from_bits(index));
-            memory.learn(&sysctls, remote, &news, now + Duration::from_secs(index.into()));
+            memory.learn(remote, &news, now + Duration::from_secs(index.into()));
         }
         assert_eq!(memory.servers.lock().unwrap().len(), SERVERS_MAX);
     }

@@ -370,6 +370,11 @@ impl Host {
         &self.challenges
     }
 
+    /// Forgets what connections have taught about their peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
+    pub fn flush_tcp_metrics(&self) {
+        self.fast_open.forget();
+    }
+
     pub(crate) const fn fast_open(&self) -> &FastOpenMemory {
         &self.fast_open
     }

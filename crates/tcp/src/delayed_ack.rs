@@ -152,6 +152,14 @@ impl DelayedAck {
         self.quick = 0;
     }
 
+    /// The SYN-ACK has come, and a writer sleeps until it does: its data carries the ACK, and is an answer (Linux:
+    /// `sk_write_pending`).
+    pub(crate) fn on_awaited_syn_ack(&mut self, rcv_wnd: u32, now: Instant) {
+        self.enter_quick(rcv_wnd);
+        self.last_data_at = now;
+        self.pending = Pending::Delayed;
+    }
+
     /// `TCP_QUICKACK`. It is no lasting state, as in Linux: what follows may enter or leave it again.
     pub(crate) fn set_quick(&mut self, on: bool) {
         self.pingpong = if on { 0 } else { self.pingpong_thresh };

@@ -13,8 +13,10 @@
 //! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`). A server that does not
 //! take the data acknowledges the SYN alone, and the data is sent again at once.
 //!
-//! Not here: the cache of cookies, the suspicion of paths that swallow such SYNs, the queue of a listener (all `stack`).
-//! Differs from Linux: the experimental option (kind 254) is not spoken.
+//! Before RFC 7413 gave the option a kind of its own it was an experiment's (kind 254, RFC 6994). Both forms are read, a
+//! server answers in the client's, and a client whose request in the first form is not answered tries the other once.
+//!
+//! Not here: the cache of cookies, the pause after suspicion, the queue of a listener (all `stack`).
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -51,13 +53,15 @@ const MSS_UNKNOWN: u16 = 536;
 /// What the Fast Open option carries; empty when a client asks for a cookie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
+    /// The option is the experimental one.
+    experimental: bool,
     len: u8,
     bytes: [u8; COOKIE_BYTES_MAX],
 }
 
 impl Cookie {
     /// A client asks for one.
-    pub const REQUEST: Self = Self { len: 0, bytes: [0; COOKIE_BYTES_MAX] };
+    pub const REQUEST: Self = Self { experimental: false, len: 0, bytes: [0; COOKIE_BYTES_MAX] };
 
     /// A cookie of these bytes, or a request; `None` for a length that RFC 7413 §4.1.1 does not allow.
     #[must_use]
@@ -70,13 +74,25 @@ impl Cookie {
         }
         let mut bytes = [0; COOKIE_BYTES_MAX];
         bytes[..value.len()].copy_from_slice(value);
-        Some(Self { len: u8::try_from(value.len()).ok()?, bytes })
+        Some(Self { experimental: false, len: u8::try_from(value.len()).ok()?, bytes })
     }
 
     /// The value.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The same in the experimental option (kind 254 with the number 0xF989), or in the one of RFC 7413.
+    #[must_use]
+    pub const fn in_form(self, experimental: bool) -> Self {
+        Self { experimental, ..self }
+    }
+
+    /// It is carried by the experimental option.
+    #[must_use]
+    pub const fn is_experimental(&self) -> bool {
+        self.experimental
     }
 
     /// A client asks for a cookie.
@@ -112,7 +128,8 @@ impl FastOpenKeys {
         }
     }
 
-    /// The cookie of the client of `tuple`: of its address and ours, not of ports.
+    /// The cookie of the client of `tuple`: of its address and ours, not of ports. It is the one that Linux makes with the same
+    /// key, so that the servers behind one address may be of both kinds.
     #[must_use]
     pub fn cookie(&self, tuple: &FourTuple) -> Cookie {
         cookie(&self.primary, tuple)
@@ -121,6 +138,7 @@ impl FastOpenKeys {
     /// Whether `offered` is the client's cookie, and under which key.
     #[must_use]
     pub fn check(&self, tuple: &FourTuple, offered: &Cookie) -> Option<KeyUsed> {
+        let offered = &offered.in_form(false);
         if *offered == cookie(&self.primary, tuple) {
             return Some(KeyUsed::Primary);
         }
@@ -133,10 +151,10 @@ fn cookie(key: &SipHasher24, tuple: &FourTuple) -> Cookie {
     let mut bytes = [0; 32];
     let client = write_address(&mut bytes, tuple.remote.ip());
     let end = client + write_address(&mut bytes[client..], tuple.local.ip());
-    let hash = key.hash(&bytes[..end]).to_be_bytes();
-    let mut value = Cookie { len: 8, bytes: [0; COOKIE_BYTES_MAX] };
-    value.bytes[..8].copy_from_slice(&hash);
-    value
+    let hash = key.hash(&bytes[..end]).to_le_bytes();
+    let mut value = [0; COOKIE_BYTES_MAX];
+    value[..8].copy_from_slice(&hash);
+    Cookie { experimental: false, len: 8, bytes: value }
 }
 
 impl fmt::Debug for FastOpenKeys {
@@ -153,7 +171,10 @@ pub enum FastOpen {
     #[default]
     Off,
     /// A client without a cookie: the SYN asks for one and leaves at once.
-    Ask,
+    Ask {
+        /// By the experimental option: the other was not answered last time.
+        experimental: bool,
+    },
     /// A client with a cookie: the SYN waits for data.
     Connect {
         /// The peer's cookie; `None` sends the data without any (bit 0x4 of `tcp_fastopen`).
@@ -168,16 +189,27 @@ pub enum FastOpen {
 /// What a handshake has taught about the peer and the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenNews {
-    /// The peer's cookie for us.
+    /// The peer's cookie for us, if we had asked for one or brought one.
     pub cookie: Option<Cookie>,
-    /// The MSS it announced with it.
+    /// The MSS that the peer has announced; 0 if it has not answered.
     pub peer_mss: u16,
-    /// Data in the SYN was acknowledged.
-    pub data_acked: bool,
     /// The SYN was answered only when it came without data or cookie.
     pub syn_dropped: bool,
-    /// Even that took long: the path may swallow such SYNs.
-    pub blackhole: bool,
+    /// The peer has answered our request, and not with a cookie. True when the request was the experimental one.
+    pub refused: Option<bool>,
+}
+
+/// How far the SYN of a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SynPhase {
+    /// It waits for data.
+    Held,
+    /// It has left.
+    Left,
+    /// It has left, and the path is too narrow for it: it is due again, plain.
+    TooLarge,
+    /// It is repeated without data and cookie.
+    Plain,
 }
 
 /// Why a client's Fast Open came to nothing (Linux `enum tcp_fastopen_client_fail`, `tcpi_fastopen_client_fail`).
@@ -202,27 +234,32 @@ pub(crate) struct FastOpenState {
     passive: bool,
     /// What the SYN or the SYN-ACK carries.
     cookie: Option<Cookie>,
-    /// The SYN waits for data.
-    held: bool,
+    phase: SynPhase,
     /// What the peer announced last time.
     peer_mss: u16,
     /// Bytes that left with the SYN, or came with it.
     syn_data: u32,
     /// Data in the SYN was taken, by the peer or by us.
     taken: bool,
+    /// The path may swallow what belongs to Fast Open; nobody has been told.
+    suspicion: bool,
+    /// A writer sleeps until the handshake ends.
+    writer_waits: bool,
     failure: FastOpenFailure,
     news: Option<FastOpenNews>,
 }
 
 impl FastOpenState {
-    fn new(passive: bool, cookie: Option<Cookie>, held: bool) -> Box<Self> {
+    fn new(passive: bool, cookie: Option<Cookie>, phase: SynPhase) -> Box<Self> {
         Box::new(Self {
             passive,
             cookie,
-            held,
+            phase,
             peer_mss: u16::MAX,
             syn_data: 0,
             taken: false,
+            suspicion: false,
+            writer_waits: false,
             failure: FastOpenFailure::None,
             news: None,
         })
@@ -232,13 +269,14 @@ impl FastOpenState {
     pub(crate) fn connect(fast_open: FastOpen) -> Option<Box<Self>> {
         match fast_open {
             FastOpen::Off | FastOpen::Grant(_) => None,
-            FastOpen::Ask => {
-                let mut state = Self::new(false, Some(Cookie::REQUEST), false);
+            FastOpen::Ask { experimental } => {
+                let request = Cookie::REQUEST.in_form(experimental);
+                let mut state = Self::new(false, Some(request), SynPhase::Left);
                 state.failure = FastOpenFailure::NoCookie;
                 Some(state)
             }
             FastOpen::Connect { cookie, peer_mss } => {
-                let mut state = Self::new(false, cookie, true);
+                let mut state = Self::new(false, cookie, SynPhase::Held);
                 state.peer_mss = peer_mss;
                 Some(state)
             }
@@ -250,7 +288,8 @@ impl Tcb {
     /// The SYN waits for the first write.
     #[must_use]
     pub fn is_syn_held(&self) -> bool {
-        self.state == State::SynSent && self.fast_open.as_ref().is_some_and(|state| state.held)
+        let held = |state: &FastOpenState| state.phase == SynPhase::Held;
+        self.state == State::SynSent && self.fast_open.as_deref().is_some_and(held)
     }
 
     /// The server's side before the third segment: the application may read and write already.
@@ -264,10 +303,36 @@ impl Tcb {
         self.fast_open.as_ref().is_some_and(|state| state.taken)
     }
 
-    /// Why Fast Open as a client came to nothing, if it did.
-    #[must_use]
-    pub fn fast_open_failure(&self) -> FastOpenFailure {
+    /// The SYN leaves now, with what data there is for it: a client with a cookie and nothing to write.
+    pub fn release_syn(&mut self, cx: &mut Cx<'_>) {
+        if self.is_syn_held() {
+            segment::send_syn(self, cx);
+            if let Some(state) = &mut self.fast_open {
+                state.phase = SynPhase::Left;
+            }
+        }
+    }
+
+    pub(crate) fn fast_open_failure(&self) -> FastOpenFailure {
         self.fast_open.as_ref().map_or(FastOpenFailure::None, |state| state.failure)
+    }
+
+    /// A writer with more than the SYN has carried sleeps until the handshake ends: the ACK of the SYN-ACK waits for its data.
+    pub fn expect_write(&mut self) {
+        if let Some(state) = self.fast_open.as_mut().filter(|_| self.state == State::SynSent) {
+            state.writer_waits = true;
+        }
+    }
+
+    /// Segments with data have arrived.
+    #[must_use]
+    pub const fn has_received_data(&self) -> bool {
+        self.totals.data_segs_in > 0
+    }
+
+    /// Whether the path is suspected from here on to swallow what belongs to Fast Open: told once, at any time.
+    pub fn take_fast_open_suspicion(&mut self) -> bool {
+        self.fast_open.as_mut().is_some_and(|state| core::mem::take(&mut state.suspicion))
     }
 
     /// What the handshake has taught, once. The caller remembers it for the next connection to the peer.
@@ -286,14 +351,22 @@ impl Tcb {
     }
 }
 
-/// The held SYN leaves as soon as there is data for it.
-pub(crate) fn release_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if !tcb.is_syn_held() || tcb.send_queue.is_empty() {
+/// The held SYN leaves as soon as there is data for it; one that was too large for the path leaves again without.
+pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.state != State::SynSent {
         return;
     }
-    segment::send_syn(tcb, cx);
-    if let Some(state) = &mut tcb.fast_open {
-        state.held = false;
+    match tcb.fast_open.as_mut() {
+        Some(state) if state.phase == SynPhase::TooLarge => {
+            state.phase = SynPhase::Plain;
+            tcb.recovery.on_handshake_timeout();
+            tcb.totals.total_retrans += 1;
+            cx.count(Counter::TcpExtTCPSynRetrans);
+            cx.count(Counter::TcpRetransSegs);
+            segment::send_syn(tcb, cx);
+        }
+        Some(_) if !tcb.send_queue.is_empty() => tcb.release_syn(cx),
+        _ => {}
     }
 }
 
@@ -309,11 +382,13 @@ pub(crate) fn syn_packet(
         options.fast_open = state.cookie;
         return Some((cx.pool.alloc()?, 0));
     }
-    if tcb.recovery.timeouts() > 0 || tcb.state != State::SynSent {
+    if tcb.recovery.timeouts() > 0 || state.phase == SynPhase::Plain || tcb.state != State::SynSent
+    {
         return Some((cx.pool.alloc()?, 0));
     }
     options.fast_open = state.cookie;
-    let entry = tcb.send_queue.first_unsent().filter(|_| state.held);
+    let held = state.phase == SynPhase::Held;
+    let entry = tcb.send_queue.first_unsent().filter(|_| held);
     let Some(packet) = entry.and_then(|(_, entry)| entry.packet.as_ref()) else {
         return Some((cx.pool.alloc()?, 0));
     };
@@ -338,42 +413,102 @@ pub(crate) fn on_syn_sent(tcb: &mut Tcb, cx: &Cx<'_>, len: u32) {
 /// The SYN-ACK has come, and the block is established: what became of the data (RFC 7413 §4.2.1).
 pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     let lossy = tcb.recovery.handshake_was_lossy();
-    let data_acked = header.ack.gt(tcb.iss + 1);
     let Some(state) = &mut tcb.fast_open else { return };
-    let mut news = state.news.unwrap_or_default();
-    news.cookie = header.options.fast_open.filter(|cookie| !cookie.is_request());
-    news.peer_mss = header.options.mss.unwrap_or(MSS_UNKNOWN);
-    news.data_acked = data_acked;
-    news.syn_dropped = lossy && !data_acked;
-    state.news = Some(news);
+    // What acknowledges a part comes from a server that has not understood, on a path that carries such SYNs.
+    let taken = header.ack.ge(tcb.iss + 1 + state.syn_data);
+    let offered = header.options.fast_open.filter(|cookie| !cookie.is_request());
+    // A cookie that nobody has asked for is not kept.
+    let cookie = offered.filter(|_| state.cookie.is_some());
+    let asked = state.cookie.filter(|cookie| cookie.is_request());
+    state.news = Some(FastOpenNews {
+        cookie,
+        peer_mss: header.options.mss.unwrap_or(MSS_UNKNOWN),
+        syn_dropped: lossy && cookie.is_none() && state.syn_data > 0 && !taken,
+        refused: asked
+            .filter(|_| !lossy && cookie.is_none())
+            .map(|request| request.is_experimental()),
+    });
     if state.syn_data == 0 {
         return;
     }
-    state.taken = data_acked;
-    if !data_acked {
-        state.failure = if lossy {
-            FastOpenFailure::SynRetransmitted
-        } else {
-            FastOpenFailure::DataNotAcknowledged
-        };
-    }
-    cx.count(if data_acked {
+    state.taken = taken;
+    state.failure = match (taken, lossy) {
+        (true, _) => FastOpenFailure::None,
+        (false, false) => FastOpenFailure::DataNotAcknowledged,
+        (false, true) => FastOpenFailure::SynRetransmitted,
+    };
+    cx.count(if taken {
         Counter::TcpExtTCPFastOpenActive
     } else {
         Counter::TcpExtTCPFastOpenActiveFail
     });
 }
 
-/// The SYN was repeated, or given up: a path that swallows SYNs with data is suspected after the second time.
+/// The SYN has been repeated, so that the peer has answered none with data.
 pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     let timeouts = tcb.recovery.timeouts();
     if let Some(state) = &mut tcb.fast_open
         && state.syn_data > 0
         && timeouts >= 2
     {
-        state.news =
-            Some(FastOpenNews { blackhole: true, syn_dropped: true, ..FastOpenNews::default() });
+        state.news = Some(FastOpenNews { syn_dropped: true, ..FastOpenNews::default() });
     }
+}
+
+/// A retransmission timeout, of the SYN or of data: a path may swallow what follows a SYN with data, too. The third in a row
+/// is suspicious, and so is one after which the connection is given up (RFC 7413 §7.1; Linux:
+/// tcp_fastopen_active_detect_blackhole).
+pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
+    let timeouts = tcb.recovery.timeouts();
+    if timeouts == 2 || (timeouts < 2 && gives_up) {
+        suspect(tcb);
+        if let Some(state) = tcb.fast_open.as_mut().filter(|_| tcb.state == State::SynSent) {
+            state.failure = FastOpenFailure::SynRetransmitted;
+        }
+    }
+}
+
+/// A reset of the connection has come from beyond what has arrived, and nothing had arrived: what was between was swallowed.
+pub(crate) fn on_early_reset(tcb: &mut Tcb) {
+    if tcb.state == State::Established && tcb.totals.data_segs_in == 0 {
+        suspect(tcb);
+    }
+}
+
+/// The connection ends: all that has arrived is a FIN from beyond (Linux: tcp_fastopen_active_disable_ofo_check).
+pub(crate) fn on_finish(tcb: &mut Tcb) {
+    if tcb.totals.data_segs_in == 0 && tcb.reassembly.fin().is_some() {
+        suspect(tcb);
+    }
+}
+
+fn suspect(tcb: &mut Tcb) {
+    if let Some(state) = tcb.fast_open.as_mut().filter(|state| !state.passive) {
+        state.suspicion = true;
+    }
+}
+
+/// The path has become narrower while the SYN waits for its answer: one with data may have been too large, and a plain one
+/// leaves at once (Linux: tcp_simple_retransmit).
+pub(crate) fn on_narrow_path(tcb: &mut Tcb) {
+    let first = tcb.recovery.timeouts() == 0;
+    if let Some(state) = &mut tcb.fast_open
+        && state.phase == SynPhase::Left
+        && state.syn_data > 0
+        && first
+    {
+        state.phase = SynPhase::TooLarge;
+    }
+}
+
+pub(crate) fn is_writer_waiting(tcb: &Tcb) -> bool {
+    tcb.fast_open.as_ref().is_some_and(|state| state.writer_waits)
+}
+
+/// Whether data that comes with the SYN-ACK is taken: from a server that Fast Open was spoken with, unless it has left data
+/// of our SYN to be sent again (RFC 7413 §4.2.1).
+pub(crate) fn takes_syn_ack_data(tcb: &Tcb) -> bool {
+    tcb.fast_open.as_ref().is_some_and(|state| state.syn_data == 0 || state.taken)
 }
 
 /// A server takes the data of a SYN: the block is as good as open. `cookie` goes into the SYN-ACK, if the client's is out
@@ -386,13 +521,14 @@ pub(crate) fn accept(
     cookie: Option<Cookie>,
 ) {
     let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
-    let mut state = FastOpenState::new(true, cookie, false);
+    let mut state = FastOpenState::new(true, cookie, SynPhase::Left);
     state.syn_data = len;
     state.taken = len > 0;
     tcb.fast_open = Some(state);
     tcb.snd_wnd = u32::from(header.window);
     tcb.max_window = tcb.snd_wnd;
     tcb.snd_wl1 = header.seq;
+    tcb.congestion.set_mss(tcb.mss.effective());
     if len > 0 {
         tcb.rcv_nxt += len;
         tcb.totals.bytes_received += u64::from(len);

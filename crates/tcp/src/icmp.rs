@@ -21,8 +21,8 @@
 use pkt::Instant;
 
 use crate::{
-    api::TcpError, counters::Counter, cx::Cx, mtu_probe, recovery, retransmit, seq::SeqNum,
-    state::State, tcb::Tcb, timer::RtxPurpose,
+    api::TcpError, counters::Counter, cx::Cx, fast_open, mtu_probe, recovery, retransmit,
+    seq::SeqNum, state::State, tcb::Tcb, timer::RtxPurpose,
 };
 
 /// What an ICMP error says, independent of the IP version.
@@ -106,7 +106,9 @@ impl Tcb {
             return;
         }
         self.congestion.set_mss(mss);
-        if mss < before && self.send_queue.mark_larger_lost(mss) {
+        if mss < before && self.state == State::SynSent {
+            fast_open::on_narrow_path(self);
+        } else if mss < before && self.send_queue.mark_larger_lost(mss) {
             recovery::enter_resize(self);
         }
     }

@@ -17,6 +17,17 @@ use crate::{
     totals::SenderTime,
 };
 
+/// What `TCP_INFO` reports of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeInfo {
+    /// Data in the SYN was taken (`TCPI_OPT_SYN_DATA`).
+    pub syn_data: bool,
+    /// Why data did not go with the SYN, or not for good.
+    pub fast_open_failure: FastOpenFailure,
+    /// Our SYN has been acknowledged.
+    pub syn_acked: bool,
+}
+
 /// What `TCP_INFO` reports. Windows and queues in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
@@ -30,10 +41,8 @@ pub struct TcpInfo {
     pub timestamps: bool,
     /// SACK is in use.
     pub sack: bool,
-    /// Data in the SYN was taken (`TCPI_OPT_SYN_DATA`).
-    pub syn_data: bool,
-    /// Why Fast Open as a client came to nothing.
-    pub fast_open_failure: FastOpenFailure,
+    /// What became of our SYN.
+    pub handshake: HandshakeInfo,
     /// Window scales: the peer's, ours.
     pub window_scales: (u8, u8),
     /// Retransmission timeout.
@@ -147,6 +156,14 @@ pub struct TcpInfo {
 }
 
 impl Tcb {
+    fn handshake_info(&self) -> HandshakeInfo {
+        HandshakeInfo {
+            syn_data: self.syn_data_taken(),
+            fast_open_failure: self.fast_open_failure(),
+            syn_acked: self.snd_una != self.iss,
+        }
+    }
+
     fn reported_bytes(&self) -> u32 {
         if self.flags.contains(TcbFlags::SACK) {
             return self.send_queue.sacked_bytes();
@@ -186,8 +203,7 @@ impl Tcb {
             sender_time: self.totals.sender_time(now),
             timestamps: self.flags.contains(TcbFlags::TIMESTAMPS),
             sack: self.flags.contains(TcbFlags::SACK),
-            syn_data: self.syn_data_taken(),
-            fast_open_failure: self.fast_open_failure(),
+            handshake: self.handshake_info(),
             window_scales: (self.snd_wscale, self.rcv_wscale),
             rto: self.rtt.rto(),
             ato: self.ack.ato(),

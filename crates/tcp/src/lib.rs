@@ -148,7 +148,7 @@ pub use fast_open::{Cookie, FastOpen, FastOpenFailure, FastOpenKeys, FastOpenNew
 pub use four_tuple::FourTuple;
 pub use header::{Flags, SegmentHeader};
 pub use icmp::{IcmpError, on_icmp};
-pub use info::TcpInfo;
+pub use info::{HandshakeInfo, TcpInfo};
 pub use input::{input, input_to_user};
 pub use isn::IsnGenerator;
 pub use memory::{MemoryPressure, MemoryState};

@@ -31,6 +31,9 @@ pub const TIMESTAMPS_BYTES: usize = 12;
 /// The timestamp option alone, aligned: NOP, NOP, kind 8, length 10.
 const TIMESTAMPS_WORD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
+/// The number of Fast Open among the experiments with options (RFC 7413 §4.1.1, RFC 6994).
+const FAST_OPEN_EXPERIMENT: [u8; 2] = [0xf9, 0x89];
+
 mod kind {
     pub(super) const END: u8 = 0;
     pub(super) const NOP: u8 = 1;
@@ -40,6 +43,8 @@ mod kind {
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
     pub(super) const FAST_OPEN: u8 = 34;
+    /// RFC 6994: an experiment, told by the number that follows.
+    pub(super) const EXPERIMENT: u8 = 254;
 }
 
 /// The options of one segment.
@@ -113,6 +118,11 @@ impl Options {
             }
             (kind::SACK_PERMITTED, []) if is_syn => self.sack_permitted = true,
             (kind::FAST_OPEN, value) if is_syn => self.fast_open = Cookie::new(value),
+            (kind::EXPERIMENT, [high, low, value @ ..])
+                if is_syn && [*high, *low] == FAST_OPEN_EXPERIMENT =>
+            {
+                self.fast_open = Cookie::new(value).map(|cookie| cookie.in_form(true));
+            }
             (kind::TIMESTAMPS, value) if value.len() == 8 => {
                 self.timestamps = Some((be32(value), be32(&value[4..])));
             }
@@ -159,7 +169,8 @@ impl Options {
             len += 4;
         }
         if let Some(cookie) = &self.fast_open {
-            len += (2 + cookie.as_bytes().len()).next_multiple_of(4);
+            let head = if cookie.is_experimental() { 4 } else { 2 };
+            len += (head + cookie.as_bytes().len()).next_multiple_of(4);
         }
         len
     }
@@ -191,7 +202,7 @@ impl Options {
             writer.put([kind::NOP, kind::WINDOW_SCALE, 3, shift]);
         }
         if let Some(cookie) = &self.fast_open {
-            writer.put_cookie(cookie.as_bytes());
+            writer.put_cookie(cookie);
         }
         let blocks = &self.sack_blocks[..self.sack_blocks_that_fit()];
         if !blocks.is_empty() {
@@ -225,15 +236,20 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// The Fast Open option, padded behind.
-    fn put_cookie(&mut self, cookie: &[u8]) {
-        let len = 2 + cookie.len();
+    fn put_cookie(&mut self, cookie: &Cookie) {
+        let experimental = cookie.is_experimental();
+        let kind = if experimental { kind::EXPERIMENT } else { kind::FAST_OPEN };
+        let number: &[u8] = if experimental { &FAST_OPEN_EXPERIMENT } else { &[] };
+        let value = 2 + number.len();
+        let len = value + cookie.as_bytes().len();
         let padded = len.next_multiple_of(4);
         let bytes = &mut self.bytes[self.at..self.at + padded];
         bytes.fill(kind::NOP);
-        bytes[0] = kind::FAST_OPEN;
+        bytes[0] = kind;
         // A cookie is at most 16 bytes.
         bytes[1] = u8::try_from(len).unwrap_or(u8::MAX);
-        bytes[2..len].copy_from_slice(cookie);
+        bytes[2..value].copy_from_slice(number);
+        bytes[value..len].copy_from_slice(cookie.as_bytes());
         self.at += padded;
     }
 

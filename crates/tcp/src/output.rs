@@ -37,7 +37,7 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     // Whatever has to wait arms it anew.
     tcb.timers.stop_pacing();
-    fast_open::release_syn(tcb, cx);
+    fast_open::poll_syn(tcb, cx);
     let may_transmit = tcb.state.may_transmit() || tcb.is_open_early();
     if may_transmit && !tcb.send_queue.is_empty() {
         retransmit::transmit_lost(tcb, cx);
@@ -205,7 +205,8 @@ pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
 
 /// Bytes of the peer's window from `seq` on.
 fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
-    let end = tcb.snd_una + tcb.snd_wnd;
+    // The SYN-ACK of a connection that is open early takes nothing of what the peer's SYN offered.
+    let end = tcb.snd_una + tcb.snd_wnd + u32::from(tcb.is_open_early());
     if end.gt(seq) { end.since(seq) } else { 0 }
 }
 

@@ -124,11 +124,12 @@ impl ReceiveBuffer {
         u8::try_from(bits.saturating_sub(16)).map_or(WINDOW_SCALE_MAX, |s| s.min(WINDOW_SCALE_MAX))
     }
 
-    /// The window of a SYN: whole segments, as many as 16 bits and the buffer hold.
+    /// The window of a SYN: whole segments, as many as the buffer holds, as far as 16 bits say it.
     pub(crate) fn initial_window(&self) -> u32 {
-        let space = self.window_clamp.min(UNSCALED_MAX);
+        let space = self.window_clamp;
         let mss = u32::from(self.advmss.max(1));
-        if space > mss { space - space % mss } else { space }
+        let whole = if space > mss { space - space % mss } else { space };
+        whole.min(UNSCALED_MAX)
     }
 
     pub(crate) fn on_established(&mut self, rcv_nxt: SeqNum, now: Instant) {

@@ -61,7 +61,9 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPTimeouts);
     let waited = tcb.recovery.timeouts() > 0 && cx.now - tcb.recovery.since() >= MEMORY_RETRY;
     let user = tcb.user_timeout.is_some_and(|t| waited && cx.now - tcb.recovery.since() >= t);
-    if tcb.recovery.timeouts() >= limit || user {
+    let gives_up = tcb.recovery.timeouts() >= limit || user;
+    fast_open::on_timeout(tcb, gives_up);
+    if gives_up {
         give_up(tcb, cx);
         return;
     }
@@ -87,7 +89,9 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         tcb.doubts_route = true;
         mtu_probe::on_black_hole(tcb, cx);
     }
-    if r2_exceeded(tcb, cx) {
+    let gives_up = r2_exceeded(tcb, cx);
+    fast_open::on_timeout(tcb, gives_up);
+    if gives_up {
         give_up(tcb, cx);
         return;
     }

@@ -27,7 +27,7 @@ use crate::{
     delayed_ack::DelayedAck,
     delivery_rate::DeliveryRate,
     ecn::EcnState,
-    fast_open::{FastOpen, FastOpenState},
+    fast_open::{self, FastOpen, FastOpenState},
     four_tuple::FourTuple,
     mss::PathMss,
     mtu_probe::{self, MtuProbing},
@@ -396,6 +396,7 @@ impl Tcb {
     /// is left to read it.
     pub(crate) fn finish(&mut self, cx: &mut Cx<'_>, error: Option<TcpError>) {
         if self.state != State::Close {
+            fast_open::on_finish(self);
             self.set_state(cx, State::Close);
         }
         self.timers.stop_all();
@@ -414,8 +415,10 @@ impl Tcb {
     /// Bytes taken to be in flight: sent, neither acknowledged nor reported by SACK nor lost, plus retransmissions (RFC 6675's pipe).
     pub(crate) fn pipe(&self) -> u32 {
         let queue = &self.send_queue;
+        // The SYN-ACK of a connection that is open early is no data.
+        let syn = u32::from(self.is_open_early());
         (self.snd_nxt.since(self.snd_una) + queue.retrans_bytes())
-            .saturating_sub(queue.lost_bytes() + queue.sacked_bytes())
+            .saturating_sub(queue.lost_bytes() + queue.sacked_bytes() + syn)
     }
 
     /// The connection's state.

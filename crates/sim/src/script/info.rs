@@ -45,7 +45,7 @@ pub(super) fn value(info: &TcpInfo, name: &str) -> Option<i64> {
         "tcpi_reord_seen" => info.reord_seen.into(),
         "tcpi_sacked" => segments(info.sacked),
         "tcpi_retrans" => segments(info.retrans),
-        "tcpi_fastopen_client_fail" => info.fast_open_failure as i64,
+        "tcpi_fastopen_client_fail" => info.handshake.fast_open_failure as i64,
         "tcpi_total_retrans" => info.total_retrans.into(),
         "tcpi_bytes_acked" => large(info.bytes_acked),
         "tcpi_bytes_received" => large(info.bytes_received),

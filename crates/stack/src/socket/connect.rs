@@ -5,6 +5,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    ops::Deref,
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +17,7 @@ use crate::{
     cx::Cx,
     demux::{BindFlags, Entry},
     errno::Errno,
+    fast_open::mode,
     host::Host,
     ip::{self, IpFields},
     route::Dst,
@@ -42,6 +44,8 @@ pub struct ConnectOptions {
     /// `TCP_FASTOPEN_CONNECT`: with a cookie of the peer's the SYN waits for the first write and carries it (RFC 7413).
     /// Only for what may be done twice: the network may repeat a SYN.
     pub fast_open: bool,
+    /// `TCP_FASTOPEN_NO_COOKIE`: with `fast_open`, data goes with the SYN without asking for a cookie first.
+    pub fast_open_no_cookie: bool,
     /// What the connection starts with.
     pub options: SocketOptions,
 }
@@ -76,6 +80,47 @@ impl TcpSocket {
         cx.do_softirq();
         cx.leave(entered);
         socket
+    }
+
+    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a cookie before, the SYN
+    /// carries the beginning of `bufs` (RFC 7413). Answers how many bytes that were. With none, nothing is queued: the caller
+    /// waits until the connection is established and writes then, or says `EINPROGRESS`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as [`connect_with`](Self::connect_with).
+    pub fn connect_sending<B: Deref<Target = [u8]>>(
+        host: &Arc<Host>,
+        cx: &mut Cx,
+        remote: SocketAddr,
+        options: &ConnectOptions,
+        bufs: &[B],
+    ) -> Result<(Arc<Self>, usize), Errno> {
+        if cx.sysctls_of(host).tcp_fastopen & mode::CLIENT == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let options = ConnectOptions { fast_open: true, ..options.clone() };
+        let socket = Self::connect_with(host, cx, remote, &options)?;
+        let sent = socket.send_with_syn(host, cx, bufs).unwrap_or(0);
+        Ok((socket, sent))
+    }
+
+    /// The first write of a connection whose SYN waits for it ([`ConnectOptions::fast_open`]): the SYN leaves, with as much of
+    /// `bufs` as it carries; answers how much. `None` if no SYN waits.
+    pub fn send_with_syn<B: Deref<Target = [u8]>>(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        bufs: &[B],
+    ) -> Option<usize> {
+        self.with_tcb(host, cx, |tcb, cx| {
+            if !tcb.is_syn_held() {
+                return None;
+            }
+            // What does not fit the SYN, or finds no memory, is written later.
+            let sent = tcb.send(cx, bufs, false).unwrap_or(0);
+            tcb.release_syn(cx);
+            Some(sent)
+        })
     }
 }
 
@@ -153,7 +198,8 @@ fn start(
     let mut params = host.open_params(tuple, hash, dst, cx.now);
     params.options = options.options.clone();
     if options.fast_open {
-        params.fast_open = host.fast_open().connect(cx.sysctls(), tuple.remote.ip(), cx.now);
+        let (to, no_cookie) = (tuple.remote.ip(), options.fast_open_no_cookie);
+        params.fast_open = host.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
     }
     if let Some(reuse) = reuse {
         params.ts_recent = Some(reuse.ts_recent);
@@ -167,7 +213,7 @@ fn start(
     socket.settings().set_busy_poll(options.busy_poll);
     socket.settings().set_ip_fields(options.ip);
     if params.fast_open != FastOpen::Off {
-        socket.set_learns();
+        socket.set_learns(host.fast_open().is_on_trial(cx.now));
     }
     // Registered before the SYN leaves: the answer may come on another core at once.
     let entry = Entry::Stream(Arc::clone(&socket));

@@ -15,7 +15,7 @@ use tcp::{
 };
 
 use super::{listener::Listener, request::RequestSocket, stream::TcpSocket};
-use crate::{cx::Cx, demux::Entry, fast_open::mode, host::Host, ip};
+use crate::{cx::Cx, demux::Entry, fast_open::mode, host::Host, ip, sysctl::FastOpenKey};
 
 /// What Fast Open does with a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,14 @@ enum Early {
     Handshake(FastOpen),
     /// The data is taken; a client whose cookie is out of date gets this one.
     Accept(Option<Cookie>),
+}
+
+/// What the listener's options say.
+struct Policy {
+    /// How many connections may be open early.
+    limit: usize,
+    no_cookie: bool,
+    key: Option<FastOpenKey>,
 }
 
 impl Listener {
@@ -61,21 +69,23 @@ impl Listener {
         if offered.is_some_and(|cookie| cookie.is_request()) {
             counters.add(TcpCounter::TcpExtTCPFastOpenCookieReqd, 1);
         }
-        let limit = self.early_limit(sysctls.tcp_fastopen);
-        let enabled = sysctls.tcp_fastopen & mode::SERVER != 0 && limit > 0;
-        if !enabled || (!has_data && offered.is_none()) {
+        if sysctls.tcp_fastopen & mode::SERVER == 0 || (!has_data && offered.is_none()) {
             return PLAIN;
         }
-        if self.early().load(Ordering::Relaxed) >= limit {
+        let policy = self.early_policy(cx);
+        if policy.limit == 0 {
+            return PLAIN;
+        }
+        if self.early().load(Ordering::Relaxed) >= policy.limit {
             counters.add(TcpCounter::TcpExtTCPFastOpenListenOverflow, 1);
             return PLAIN;
         }
-        if sysctls.tcp_fastopen & mode::SERVER_NO_COOKIE != 0 {
+        if policy.no_cookie || sysctls.tcp_fastopen & mode::SERVER_NO_COOKIE != 0 {
             return Early::Accept(None);
         }
         let Some(offered) = offered else { return PLAIN };
-        let keys = host.fast_open().keys(sysctls);
-        let present = keys.cookie(tuple);
+        let keys = host.fast_open().keys(sysctls, policy.key);
+        let present = keys.cookie(tuple).in_form(offered.is_experimental());
         if offered.is_request() {
             return Early::Handshake(FastOpen::Grant(present));
         }
@@ -92,12 +102,15 @@ impl Listener {
         }
     }
 
-    /// How many connections may be open early.
-    fn early_limit(&self, tcp_fastopen: u32) -> usize {
-        match self.early_max() {
-            0 if tcp_fastopen & mode::SERVER_ALL != 0 => self.backlog(),
-            limit => limit,
-        }
+    fn early_policy(&self, cx: &Cx) -> Policy {
+        let (reader, sysctls) = (cx.reader(), cx.sysctls());
+        let rcu = reader.pin();
+        let settings = self.settings(&rcu);
+        let limit = match settings.fast_open {
+            0 if sysctls.tcp_fastopen & mode::SERVER_ALL != 0 => self.backlog(),
+            limit => limit.min(sysctls.somaxconn) as usize,
+        };
+        Policy { limit, no_cookie: settings.fast_open_no_cookie, key: settings.fast_open_key }
     }
 
     /// The connection is made, its data can be read, and it waits to be accepted, before the handshake has ended.

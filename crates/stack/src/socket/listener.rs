@@ -41,7 +41,7 @@ use crate::{
     host::Host,
     ip::{self, IpFields},
     route::Dst,
-    sysctl::Sysctls,
+    sysctl::{FastOpenKey, Sysctls},
 };
 
 /// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
@@ -72,6 +72,11 @@ pub struct ListenOptions {
     /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
     /// allow it, too.
     pub fast_open: u32,
+    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. Anybody may then make the application work by
+    /// packets of a forged address. Default off.
+    pub fast_open_no_cookie: bool,
+    /// `TCP_FASTOPEN_KEY`: makes this listener's cookies in place of the host's key. Default none.
+    pub fast_open_key: Option<FastOpenKey>,
     /// What every connection starts with.
     pub options: SocketOptions,
 }
@@ -88,6 +93,8 @@ impl Default for ListenOptions {
             busy_poll: BusyPoll::default(),
             ip: IpFields::default(),
             fast_open: 0,
+            fast_open_no_cookie: false,
+            fast_open_key: None,
             options: SocketOptions::default(),
         }
     }
@@ -104,8 +111,6 @@ pub struct Listener {
     /// What every connection starts with. Read by every SYN and third segment.
     settings: RcuCell<SocketSettings>,
     syn_queue: SynQueue,
-    /// `TCP_FASTOPEN`.
-    early_max: usize,
     /// Connections that are open before their handshake has ended. Relaxed: a bound, not an order.
     early: AtomicUsize,
     accept_queue: Mutex<AcceptQueue>,
@@ -178,7 +183,6 @@ impl Listener {
                 SocketSettings::of_listener(options, local),
             ),
             syn_queue: SynQueue::new(),
-            early_max: options.fast_open.min(sysctls.somaxconn) as usize,
             early: AtomicUsize::new(0),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -465,10 +469,6 @@ impl Listener {
 
     pub(super) const fn backlog(&self) -> usize {
         self.backlog
-    }
-
-    pub(super) const fn early_max(&self) -> usize {
-        self.early_max
     }
 
     pub(super) const fn early(&self) -> &AtomicUsize {

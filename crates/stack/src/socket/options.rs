@@ -194,8 +194,16 @@ options! {
     ThinLinearTimeouts = IPPROTO_TCP 16, "TCP_THIN_LINEAR_TIMEOUTS", Int, Both;
     /// Milliseconds that sent data may stay unacknowledged (RFC 5482).
     UserTimeout = IPPROTO_TCP 18, "TCP_USER_TIMEOUT", Int, Both;
+    /// Connections of a listener whose data is read before their handshake has ended (RFC 7413).
+    FastOpen = IPPROTO_TCP 23, "TCP_FASTOPEN", Int, Both;
     /// Writable only below this many unsent bytes.
     NotSentLowWater = IPPROTO_TCP 25, "TCP_NOTSENT_LOWAT", Int, Both;
+    /// The first write goes with the SYN if the peer's cookie is known (RFC 7413).
+    FastOpenConnect = IPPROTO_TCP 30, "TCP_FASTOPEN_CONNECT", Int, Both;
+    /// The key of a listener's cookies, or the key and the one before: 16 or 32 bytes.
+    FastOpenKey = IPPROTO_TCP 33, "TCP_FASTOPEN_KEY", Bytes, Both;
+    /// Data goes with the SYN, or is taken from it, without a cookie.
+    FastOpenNoCookie = IPPROTO_TCP 34, "TCP_FASTOPEN_NO_COOKIE", Int, Both;
     /// The longest retransmission timeout, milliseconds.
     RtoMax = IPPROTO_TCP 44, "TCP_RTO_MAX_MS", Int, Both;
 }

@@ -107,6 +107,8 @@ pub(crate) struct StreamState {
     early: Option<Weak<Listener>>,
     /// The handshake will have something to tell about Fast Open.
     learns: bool,
+    /// Fast Open was suspected before this connection began.
+    on_trial: bool,
     /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
     /// timestamps above all) must not run backwards when it passes from one to another.
     latest: Instant,
@@ -159,6 +161,7 @@ impl TcpSocket {
                 orphan: false,
                 early: None,
                 learns: false,
+                on_trial: false,
                 latest,
                 confirmed,
                 charged_pages: 0,
@@ -282,8 +285,9 @@ impl TcpSocket {
     }
 
     /// The handshake will have something to tell about Fast Open. Before `begin`.
-    pub(super) fn set_learns(&self) {
-        self.lock.own().learns = true;
+    pub(super) fn set_learns(&self, on_trial: bool) {
+        let mut state = self.lock.own();
+        (state.learns, state.on_trial) = (true, on_trial);
     }
 
     /// Ends a connection that could not begin. What it would send is the caller's to throw away.
@@ -588,14 +592,21 @@ impl StreamState {
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
         }
-        if !self.learns || state == State::SynSent {
+        if !self.learns {
             return;
         }
-        self.learns = false;
-        if let Some(news) = self.tcb.take_fast_open_news()
-            && host.fast_open().learn(cx.sysctls(), socket.tuple.remote.ip(), &news, cx.now)
-        {
+        let memory = host.fast_open();
+        if let Some(news) = self.tcb.take_fast_open_news() {
+            memory.learn(socket.tuple.remote.ip(), &news, cx.now);
+        }
+        if self.tcb.take_fast_open_suspicion() && memory.suspect(cx.sysctls(), cx.now) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPFastOpenBlackhole, 1);
+        }
+        if matches!(state, State::Close | State::TimeWait) {
+            self.learns = false;
+            if self.on_trial && self.tcb.has_received_data() && !socket.is_over_loopback() {
+                memory.acquit();
+            }
         }
     }
 

@@ -9,7 +9,9 @@
 use pkt::DropReason;
 
 use super::Segment;
-use crate::{api::TcpError, counters::Counter, cx::Cx, header::Flags, state::State, tcb::Tcb};
+use crate::{
+    api::TcpError, counters::Counter, cx::Cx, fast_open, header::Flags, state::State, tcb::Tcb,
+};
 
 /// Any RST ends here, one way or the other.
 pub(super) fn check_rst(
@@ -21,6 +23,7 @@ pub(super) fn check_rst(
         return Ok(());
     }
     if segment.header.seq != tcb.rcv_nxt {
+        fast_open::on_early_reset(tcb);
         challenge(tcb, cx);
         return Err(DropReason::TcpResetInvalid);
     }

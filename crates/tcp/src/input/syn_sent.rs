@@ -2,11 +2,11 @@
 //!
 //! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
 //!
-//! Data that comes with a SYN-ACK is dropped and comes again.
+//! Data that comes with a SYN-ACK is dropped and comes again, unless Fast Open was spoken of.
 
 use pkt::DropReason;
 
-use super::{Segment, ack, reset};
+use super::{Segment, ack, data, reset};
 use crate::{
     counters::Counter,
     cx::Cx,
@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) fn process(
     tcb: &mut Tcb,
-    segment: &Segment<'_>,
+    segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
     let header = segment.header;
@@ -60,7 +60,15 @@ pub(super) fn process(
         }
         // What the peer did not take of the SYN's data is sent again at once (RFC 7413 §4.2.1).
         tcb.send_queue.mark_all_lost();
-        tcb.ack.schedule_now();
+        if fast_open::is_writer_waiting(tcb) {
+            tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
+        } else {
+            tcb.ack.schedule_now();
+        }
+        if fast_open::takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
+            data::process(tcb, segment, cx)?;
+            data::process_fin(tcb, segment, cx);
+        }
     } else {
         // Simultaneous open: the SYNs crossed.
         tcb.set_state(cx, State::SynRecv);

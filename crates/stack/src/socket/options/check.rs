@@ -7,7 +7,13 @@ use core::{ops::RangeInclusive, time::Duration};
 use tcp::{Algorithm, Keepalive};
 
 use super::{OptionValue, SocketOption};
-use crate::{errno::Errno, socket::BusyPoll, sysctl::Sysctls};
+use crate::{
+    core::CoreId,
+    errno::Errno,
+    fast_open::mode,
+    socket::BusyPoll,
+    sysctl::{FastOpenKey, Sysctls},
+};
 
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.
 const SNDBUF_MIN: u32 = 4608;
@@ -91,6 +97,46 @@ pub(super) fn show_busy_poll(
         SocketOption::PreferBusyPoll => Ok(busy.prefer.into()),
         _ => Err(Errno::ENOPROTOOPT),
     }
+}
+
+/// 0 or 1: `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`.
+pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
+    ranged(value, 0..=1).map(|on| on == 1)
+}
+
+/// `TCP_FASTOPEN`: how many, not below zero.
+pub(super) fn queue_length(value: &OptionValue) -> Result<u32, Errno> {
+    u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
+}
+
+/// `TCP_FASTOPEN_CONNECT`: 0 or 1, where `tcp_fastopen` allows clients at all.
+pub(super) fn fast_open_connect(value: &OptionValue, sysctls: &Sysctls) -> Result<bool, Errno> {
+    let on = switch(value)?;
+    if sysctls.tcp_fastopen & mode::CLIENT == 0 { Err(Errno::EOPNOTSUPP) } else { Ok(on) }
+}
+
+/// `TCP_FASTOPEN_KEY`: one key, or two of which the second is the one before.
+pub(super) fn fast_open_key(value: &OptionValue) -> Result<FastOpenKey, Errno> {
+    let OptionValue::Bytes(bytes) = value else { return Err(Errno::EINVAL) };
+    let (primary, rest) = bytes.split_first_chunk().ok_or(Errno::EINVAL)?;
+    let backup = match rest {
+        [] => None,
+        rest => Some(rest.try_into().map_err(|_| Errno::EINVAL)?),
+    };
+    Ok(FastOpenKey { primary: *primary, backup })
+}
+
+/// The keys of a socket, else those of `tcp_fastopen_key`; no bytes when neither was set.
+pub(super) fn show_fast_open_key(keys: Option<FastOpenKey>, sysctls: &Sysctls) -> OptionValue {
+    let keys = keys.or(sysctls.tcp_fastopen_key);
+    let bytes =
+        keys.map(|keys| [&keys.primary[..], keys.backup.as_ref().map_or(&[], |key| key)].concat());
+    OptionValue::Bytes(bytes.unwrap_or_default())
+}
+
+/// `SO_INCOMING_CPU`; below zero is none.
+pub(super) fn core(value: &OptionValue) -> Result<Option<CoreId>, Errno> {
+    Ok(u16::try_from(int(value)?).ok().map(CoreId))
 }
 
 /// A time limit of a blocking call.
@@ -260,11 +306,6 @@ pub(super) fn syn_retries(value: &OptionValue) -> Result<Option<u8>, Errno> {
 pub(super) fn rto_max(value: &OptionValue) -> Result<Duration, Errno> {
     let ms = ranged(value, RTO_MAX_MS)?;
     Ok(Duration::from_millis(u64::from(ms.unsigned_abs())))
-}
-
-/// `TCP_THIN_LINEAR_TIMEOUTS`: 0 or 1.
-pub(super) fn thin_linear_timeouts(value: &OptionValue) -> Result<bool, Errno> {
-    ranged(value, 0..=1).map(|on| on == 1)
 }
 
 /// `IP_TOS`: the low byte, without the two bits of ECN, which are TCP's (RFC 3168 §5).

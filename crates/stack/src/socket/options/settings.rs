@@ -14,7 +14,7 @@ use crate::{
     errno::Errno,
     ip::IpFields,
     socket::{BusyPoll, ConnectOptions, ListenOptions},
-    sysctl::Sysctls,
+    sysctl::{FastOpenKey, Sysctls},
 };
 
 /// `SOCK_STREAM`.
@@ -49,6 +49,10 @@ pub struct SocketSettings {
     pub fast_open: u32,
     /// `TCP_FASTOPEN_CONNECT`: the first write goes with the SYN if a cookie is known.
     pub fast_open_connect: bool,
+    /// `TCP_FASTOPEN_NO_COOKIE`: data in a SYN needs no cookie.
+    pub fast_open_no_cookie: bool,
+    /// `TCP_FASTOPEN_KEY`: makes a listener's cookies in place of the host's key.
+    pub fast_open_key: Option<FastOpenKey>,
     /// The socket is one for IPv6.
     pub ipv6: bool,
     /// The socket listens.
@@ -69,6 +73,8 @@ impl SocketSettings {
             incoming_core: options.incoming_core,
             fast_open: options.fast_open,
             fast_open_connect: false,
+            fast_open_no_cookie: options.fast_open_no_cookie,
+            fast_open_key: options.fast_open_key,
             ipv6: local.is_ipv6(),
             listening: true,
         }
@@ -87,6 +93,8 @@ impl SocketSettings {
             busy_poll: self.busy_poll,
             ip: self.ip,
             fast_open: self.fast_open,
+            fast_open_no_cookie: self.fast_open_no_cookie,
+            fast_open_key: self.fast_open_key,
             options: self.tcp.clone(),
         }
     }
@@ -103,6 +111,7 @@ impl SocketSettings {
             busy_poll: self.busy_poll,
             ip: self.ip,
             fast_open: self.fast_open_connect,
+            fast_open_no_cookie: self.fast_open_no_cookie,
             options: self.tcp.clone(),
         }
     }
@@ -154,21 +163,21 @@ impl SocketSettings {
             O::Congestion => tcp.congestion = Some(check::congestion(value)?),
             O::UserTimeout => tcp.user_timeout = check::user_timeout(value)?,
             O::MaxPacingRate => tcp.max_pacing_rate = check::max_pacing_rate(value)?,
+            O::FastOpen | O::FastOpenConnect | O::FastOpenKey | O::FastOpenNoCookie => {
+                return self.set_fast_open(option, value, sysctls);
+            }
             O::NotSentLowWater => tcp.notsent_lowat = check::notsent_lowat(value)?,
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
             O::ThinLinearTimeouts => {
-                tcp.thin_linear_timeouts = check::thin_linear_timeouts(value)?;
+                tcp.thin_linear_timeouts = check::switch(value)?;
             }
             O::TypeOfService => self.ip.tos = check::tos(value)?,
             O::TimeToLive => self.ip.ttl = check::ttl(value)?,
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
             }
-            O::IncomingCpu => {
-                let core = u16::try_from(check::int(value)?).ok();
-                self.incoming_core = core.map(CoreId);
-            }
+            O::IncomingCpu => self.incoming_core = check::core(value)?,
             O::Type
             | O::Error
             | O::SendLowWater
@@ -178,6 +187,27 @@ impl SocketSettings {
             | O::PathMtu
             | O::Info
             | O::MemoryInfo => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+
+    fn set_fast_open(
+        &mut self,
+        option: SocketOption,
+        value: &OptionValue,
+        sysctls: &Sysctls,
+    ) -> Result<(), Errno> {
+        match option {
+            SocketOption::FastOpen => self.fast_open = check::queue_length(value)?,
+            SocketOption::FastOpenKey => self.fast_open_key = Some(check::fast_open_key(value)?),
+            SocketOption::FastOpenNoCookie => self.fast_open_no_cookie = check::switch(value)?,
+            _ => {
+                let on = check::fast_open_connect(value, sysctls)?;
+                if self.listening {
+                    return Err(Errno::EINVAL);
+                }
+                self.fast_open_connect = on;
+            }
         }
         Ok(())
     }
@@ -233,6 +263,10 @@ impl SocketSettings {
             }
             O::MaxPacingRate => check::show_max_pacing_rate(tcp.max_pacing_rate),
             O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
+            O::FastOpen => check::show(u64::from(self.fast_open)),
+            O::FastOpenConnect => self.fast_open_connect.into(),
+            O::FastOpenKey => check::show_fast_open_key(self.fast_open_key, sysctls),
+            O::FastOpenNoCookie => self.fast_open_no_cookie.into(),
             O::NotSentLowWater => OptionValue::Int(tcp.notsent_lowat.unwrap_or(0).cast_signed()),
             O::SynCount => {
                 check::show(u64::from(tcp.syn_retries.unwrap_or(sysctls.tcp.tcp_syn_retries)))

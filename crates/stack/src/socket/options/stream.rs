@@ -95,8 +95,12 @@ impl TcpSocket {
                     tcb.set_keepalive_times(cx, times);
                 }
                 O::Linger2 => tcb.set_linger2(check::linger2(value)?),
-                // It is its listener's business, and past.
-                O::DeferAccept => return Err(Errno::EINVAL),
+                // It is its listener's business, or connect's, and past.
+                O::DeferAccept
+                | O::FastOpen
+                | O::FastOpenConnect
+                | O::FastOpenKey
+                | O::FastOpenNoCookie => return Err(Errno::EINVAL),
                 O::WindowClamp => {
                     tcb.set_window_clamp(check::window_clamp(value)?.ok_or(Errno::EINVAL)?);
                 }
@@ -111,7 +115,7 @@ impl TcpSocket {
                 O::SynCount => tcb.set_syn_retries(check::syn_retries(value)?),
                 O::RtoMax => tcb.set_rto_max(check::rto_max(value)?),
                 O::ThinLinearTimeouts => {
-                    tcb.set_thin_linear_timeouts(check::thin_linear_timeouts(value)?);
+                    tcb.set_thin_linear_timeouts(check::switch(value)?);
                 }
                 _ => return Err(Errno::ENOPROTOOPT),
             }
@@ -155,6 +159,7 @@ impl TcpSocket {
                 let default = cx.sysctls_of(host).ip_default_ttl;
                 OptionValue::Int(i32::from(self.settings().ip_fields().ttl.unwrap_or(default)))
             }
+            O::FastOpenKey => check::show_fast_open_key(None, cx.sysctls_of(host)),
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
             _ => return self.engine_option(host, cx, option),
         })
@@ -192,7 +197,9 @@ impl TcpSocket {
                 O::NoDelay => tcb.nodelay().into(),
                 O::MaxSegment => check::show(u64::from(tcb.mss())),
                 O::Cork => tcb.cork().into(),
-                O::DeferAccept => OptionValue::Int(0),
+                O::DeferAccept | O::FastOpen | O::FastOpenConnect | O::FastOpenNoCookie => {
+                    OptionValue::Int(0)
+                }
                 O::WindowClamp => check::show(u64::from(tcb.window_clamp())),
                 O::QuickAck => tcb.quickack().into(),
                 O::Congestion => tcb.congestion().name().into(),

@@ -83,7 +83,7 @@ fn put_state(layout: &mut Layout, info: &TcpInfo) {
         (info.window_scaling, OPT_WSCALE),
         (info.ecn, OPT_ECN),
         (info.ecn_seen, OPT_ECN_SEEN),
-        (info.syn_data, OPT_SYN_DATA),
+        (info.handshake.syn_data, OPT_SYN_DATA),
     ];
     layout.byte(0, info.state as u8);
     layout.byte(1, info.ca_state);
@@ -94,7 +94,8 @@ fn put_state(layout: &mut Layout, info: &TcpInfo) {
     // Bit fields fill a byte from its low end on little-endian machines, from its high end on others.
     let (snd_wscale, rcv_wscale) = info.window_scales;
     let limited = u8::from(info.delivery_rate_app_limited);
-    let failure = info.fast_open_failure as u8;
+    // `tcpi_fastopen_client_fail` has two bits behind it.
+    let failure = info.handshake.fast_open_failure as u8;
     if cfg!(target_endian = "little") {
         layout.byte(6, (snd_wscale & 15) | (rcv_wscale << 4));
         layout.byte(7, limited | failure << 1);
@@ -163,7 +164,8 @@ fn put_totals(layout: &mut Layout, info: &TcpInfo) {
     layout.word(140, info.segs_in);
     layout.word(152, info.data_segs_in);
     layout.word(156, info.data_segs_out);
-    layout.word(192, segments(info.bytes_delivered));
+    // Linux counts the SYN.
+    layout.word(192, segments(info.bytes_delivered) + u32::from(info.handshake.syn_acked));
     layout.word(196, segments(info.bytes_delivered_ce));
     // Linux counts what was sent again with what was sent.
     layout.long(200, info.bytes_sent + info.bytes_retrans);

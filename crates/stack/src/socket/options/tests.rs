@@ -70,6 +70,8 @@ fn sample(option: O) -> OptionValue {
         O::RtoMax => OptionValue::Int(2000),
         O::ThinLinearTimeouts => OptionValue::Int(1),
         O::TypeOfService => OptionValue::Int(0xb8),
+        O::FastOpenConnect | O::FastOpenNoCookie => OptionValue::Int(1),
+        O::FastOpenKey => OptionValue::Bytes(vec![7; 32]),
         _ => match option.form() {
             Form::Linger => OptionValue::Linger(Some(Duration::from_secs(3))),
             Form::Time => OptionValue::Time(Some(Duration::from_millis(2500))),
@@ -77,6 +79,14 @@ fn sample(option: O) -> OptionValue {
             _ => OptionValue::Int(5),
         },
     }
+}
+
+/// What a listener or a connect is told, and a connection no more.
+fn is_past(option: O) -> bool {
+    matches!(
+        option,
+        O::DeferAccept | O::FastOpen | O::FastOpenConnect | O::FastOpenKey | O::FastOpenNoCookie
+    )
 }
 
 #[test]
@@ -107,7 +117,7 @@ fn every_row_works_on_both_kinds_of_socket() {
         };
         let name = option.name();
         assert_eq!(settings.set(option, &sample(option), &sysctls), set, "{name} before");
-        let connected = if option == O::DeferAccept { Err(Errno::EINVAL) } else { set };
+        let connected = if is_past(option) { Err(Errno::EINVAL) } else { set };
         assert_eq!(bench.set(option, sample(option)), connected, "{name} connected");
         let readable = get && option != O::PathMtu;
         assert_eq!(settings.get(option, &sysctls).is_ok(), readable, "{name} before");
@@ -125,7 +135,7 @@ fn what_is_set_before_is_there_after() {
     }
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
-        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu | O::DeferAccept) {
+        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
             // A connection answers what came of the wish.
             continue;
         }
@@ -140,8 +150,8 @@ fn an_accepted_connection_has_its_listeners_options() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
-        if option == O::DeferAccept {
-            // It would wait for data.
+        if matches!(option, O::DeferAccept | O::FastOpenConnect) {
+            // The one would wait for data, the other is not a listener's.
             continue;
         }
         settings.set(option, &sample(option), &sysctls).unwrap();
@@ -149,7 +159,7 @@ fn an_accepted_connection_has_its_listeners_options() {
     let mut bench = Bench::with(&SocketSettings::default(), &settings);
     let accepted = bench._listener.accept().unwrap();
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
-        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu | O::DeferAccept) {
+        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
             continue;
         }
         let got = accepted.option(&bench.host, &mut bench.cx, option);
