@@ -152,6 +152,11 @@ impl Tcb {
         Ok(sent)
     }
 
+    /// A write goes on, or is over: until then its last small segment is not sent, because the caller brings more at once.
+    pub fn set_mid_write(&mut self, on: bool) {
+        self.flags.set(TcbFlags::MID_WRITE, on);
+    }
+
     /// What was queued last ends a record (`MSG_EOR`): no later byte is put into the same packet, and so into the same
     /// segment, as its last. Without effect on what has left already.
     pub fn end_record(&mut self) {
@@ -312,6 +317,12 @@ impl Tcb {
         ready.set(Readiness::PRI, self.has_urgent_byte());
         ready.set(Readiness::WRITE, shut_write || self.has_write_space());
         ready
+    }
+
+    /// An error waits to be taken: `Readiness::ERROR` alone.
+    #[must_use]
+    pub const fn has_error(&self) -> bool {
+        self.error.is_some()
     }
 
     /// `SO_RCVLOWAT` bytes are there, or as many as there will be before the application reads: the buffer is nearly

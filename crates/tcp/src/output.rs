@@ -10,6 +10,8 @@
 
 use core::time::Duration;
 
+use pkt::Instant;
+
 use crate::{
     congestion::SendSample,
     counters::Counter,
@@ -48,6 +50,20 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         send_owed_ack(tcb, cx);
     }
     totals::on_output(tcb, cx.now);
+}
+
+/// Whether the application has only read since the last [`output`], and another would do nothing: no ACK is owed, or one that
+/// its timer has in hand. What waits to be sent waits for the same as before.
+#[must_use]
+pub fn is_settled_after_read(tcb: &Tcb, now: Instant) -> bool {
+    if !tcb.ack.is_pending() {
+        return true;
+    }
+    let wait = tcb.ack.delay(tcb.rtt.srtt());
+    !tcb.ack.is_now()
+        && tcb.timers.delack().is_some_and(|armed| {
+            armed <= now + wait && (armed > now + wait / 4 || tcb.ack_compression.is_waiting())
+        })
 }
 
 /// An ACK that no data carried: at once, or by the delayed-ACK timer.
@@ -227,7 +243,7 @@ fn hold_small(
         return Ok((index, len));
     }
     let unacked_small = tcb.snd_sml.gt(tcb.snd_una) && tcb.snd_sml.le(tcb.snd_nxt);
-    let cork = tcb.flags.intersects(TcbFlags::CORK | TcbFlags::MORE);
+    let cork = tcb.flags.intersects(TcbFlags::CORK | TcbFlags::MORE | TcbFlags::MID_WRITE);
     let nagle =
         !tcb.flags.contains(TcbFlags::NODELAY) && tcb.send_queue.sent_count() > 0 && unacked_small;
     if !cork && !nagle {

@@ -152,6 +152,9 @@ pub(crate) struct Found {
 /// RFC 8985 §6.2 step 5: marks what is lost.
 pub(crate) fn detect(tcb: &mut Tcb, cx: &Cx<'_>) -> Found {
     let Some(newest) = tcb.recovery.rack.newest else { return Found::default() };
+    if tcb.send_queue.sent_count() == 0 {
+        return Found::default();
+    }
     let patience = tcb.recovery.rack.rtt + reordering_window(tcb);
     let due = |entry: &Entry| {
         let this = Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() };

@@ -155,6 +155,9 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
         }
         tcb.recovery.stop_frto();
     }
+    if tcb.send_queue.next_lost().is_none() {
+        return;
+    }
     let burst = pacing::burst_bytes(tcb, cx);
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();

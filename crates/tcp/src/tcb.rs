@@ -82,6 +82,9 @@ bitflags! {
         const SACK = 1 << 13;
         /// What is held back may leave, corked or not, until the next write (Linux `TCP_NAGLE_PUSH`).
         const PUSH_HELD = 1 << 14;
+        /// The application is in the middle of a write: the last small segment waits for what follows, whatever is acknowledged
+        /// meanwhile (Linux: the ACK waits on the backlog of the socket that the write owns).
+        const MID_WRITE = 1 << 15;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).

@@ -11,7 +11,7 @@ use std::{
 };
 
 use sync::Owned;
-use tcp::{Readiness, RecvError, SendError, State};
+use tcp::{RecvError, SendError, State};
 
 use super::{
     backlog,
@@ -39,25 +39,9 @@ impl TcpSocket {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send buffer is full.
     pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.call(host, cx, |socket, state, host, cx| {
-            let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-            let mut sent = 0;
-            for buf in bufs {
-                for step in buf.chunks(SEND_STEP_BYTES) {
-                    let more = sent + step.len() < total;
-                    match send_step(socket, state, host, cx, step, more) {
-                        Ok(taken) => {
-                            sent += taken;
-                            // An error that came meanwhile is the next call's: reporting takes it.
-                            if taken < step.len() || has_error(state) {
-                                return Ok(sent);
-                            }
-                        }
-                        Err(_) if sent > 0 => return Ok(sent),
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
-            Ok(sent)
+            let sent = send_all(socket, state, host, cx, bufs);
+            state.tcb.set_mid_write(false);
+            sent
         })
     }
 
@@ -73,7 +57,10 @@ impl TcpSocket {
             if buf.is_empty() {
                 return Ok(0);
             }
-            recv_step(state, cx, buf, peek)
+            let received = recv_step(state, cx, buf, peek);
+            // Nothing but the queue has changed, or nothing at all.
+            state.only_read = matches!(received, Ok(_) | Err(Errno::EAGAIN));
+            received
         })
     }
 
@@ -86,7 +73,9 @@ impl TcpSocket {
     ) -> Result<usize, Errno> {
         self.call(host, cx, |_, state, _, cx| {
             let Some(first) = bufs.iter().position(|buf| !buf.is_empty()) else { return Ok(0) };
-            let copied = recv_step(state, cx, &mut bufs[first], false)?;
+            let received = recv_step(state, cx, &mut bufs[first], false);
+            state.only_read = matches!(received, Ok(_) | Err(Errno::EAGAIN));
+            let copied = received?;
             Ok(copied + recv_more(state, cx, copied, &mut bufs[first + 1..]))
         })
     }
@@ -207,7 +196,7 @@ impl TcpSocket {
         state.synchronise(cx);
         let result = work(self, &mut state, host, cx);
         backlog::note_locked_timer(&state, cx);
-        state.settle(self, host, cx);
+        state.settle_call(self, host, cx);
         cx.do_softirq();
         poll_in_passing(self, &mut state, host, cx);
         backlog::release(self, state, host, cx);
@@ -266,6 +255,36 @@ fn send_errno(error: SendError) -> Errno {
     }
 }
 
+/// What `send` does between owning the socket and settling it: one step after the other, as long as there is room.
+fn send_all(
+    socket: &TcpSocket,
+    state: &mut Holder<'_>,
+    host: &Host,
+    cx: &mut Cx,
+    bufs: &[IoSlice<'_>],
+) -> Result<usize, Errno> {
+    let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let mut sent = 0;
+    for buf in bufs {
+        for step in buf.chunks(SEND_STEP_BYTES) {
+            let more = sent + step.len() < total;
+            state.tcb.set_mid_write(more);
+            match send_step(socket, state, host, cx, step, more) {
+                Ok(taken) => {
+                    sent += taken;
+                    // An error that came meanwhile is the next call's: reporting takes it.
+                    if taken < step.len() || has_error(state) {
+                        return Ok(sent);
+                    }
+                }
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(sent)
+}
+
 /// One superframe's worth of `send`: copy, transmit, let the peer's core run, take its answers from the backlog.
 fn send_step(
     socket: &TcpSocket,
@@ -309,5 +328,5 @@ fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: 
 }
 
 fn has_error(state: &Holder<'_>) -> bool {
-    state.tcb.readiness().contains(Readiness::ERROR)
+    state.tcb.has_error()
 }

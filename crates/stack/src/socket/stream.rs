@@ -71,6 +71,9 @@ pub struct TcpSocket {
     // Written by the holder, read by anybody.
     /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
     ready: AtomicU8,
+    /// Bits of `ready` that have come true and that nobody was woken for yet. Set under the lock after `ready`, taken by `wake`,
+    /// whose fence orders both.
+    news: AtomicU8,
     /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
     /// `SO_RCVLOWAT`: bytes a blocking read waits for. Written under the lock. Relaxed: a limit orders nothing.
@@ -116,6 +119,8 @@ pub(crate) struct StreamState {
     confirmed: SeqNum,
     /// Pages that the host's account was charged for this socket.
     charged_pages: i64,
+    /// The call has taken from the receive queue, and done nothing else.
+    pub(super) only_read: bool,
     /// Bytes taken from the application since it last polled the core in passing.
     sent_unpolled: usize,
     memory: Arc<TcpMemory>,
@@ -148,6 +153,7 @@ impl TcpSocket {
             bind,
             this: this.clone(),
             ready: AtomicU8::new(tcb.readiness().bits()),
+            news: AtomicU8::new(0),
             backlog_limit: AtomicU32::new(u32::MAX),
             rcvlowat: AtomicU32::new(tcb.rcvlowat()),
             finishing: AtomicBool::new(false),
@@ -165,6 +171,7 @@ impl TcpSocket {
                 latest,
                 confirmed,
                 charged_pages: 0,
+                only_read: false,
                 sent_unpolled: 0,
                 memory,
             }),
@@ -351,16 +358,20 @@ impl TcpSocket {
         }
     }
 
-    /// Wakes those whose condition holds. Outside the lock: a wake is a system call, and the woken thread wants the
-    /// socket. Without waiters it costs a fence and a load.
+    /// Wakes those whose condition has come true. Outside the lock: a wake is a system call, and the woken thread wants the
+    /// socket. Who finds its condition true does not sleep, so what was true before needs no second wake: without news this
+    /// costs a load.
     pub(super) fn wake(&self, cx: &Cx) {
-        let ready = self.readiness();
+        if self.news.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let news = Readiness::from_bits_truncate(self.news.swap(0, Ordering::AcqRel));
         let ended = Readiness::HUP | Readiness::ERROR;
-        let news = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
-        if ready.intersects(news | ended) && self.readers.notify_all() {
+        let read = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
+        if news.intersects(read | ended) && self.readers.notify_all() {
             cx.count(Counter::SocketWakes, 1);
         }
-        if ready.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {
+        if news.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {
             cx.count(Counter::SocketWakes, 1);
         }
     }
@@ -390,10 +401,19 @@ impl TcpSocket {
 
     fn publish(&self, tcb: &Tcb, prequeued: bool) {
         self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
+        let ready = tcb.readiness().bits();
+        let mut news = ready & !self.ready.load(Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        self.ready.store(tcb.readiness().bits() | prequeued, Ordering::Release);
+        self.ready.store(ready | prequeued, Ordering::Release);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
+        if self.finishing.load(Ordering::Relaxed) && !finishing {
+            // A lingering close waits for this.
+            news |= Readiness::HUP.bits();
+        }
         self.finishing.store(finishing, Ordering::Release);
+        if news != 0 {
+            self.news.fetch_or(news, Ordering::Relaxed);
+        }
         self.backlog_limit.store(
             tcb.rcvbuf()
                 .saturating_mul(2)
@@ -492,7 +512,8 @@ impl StreamState {
                 self.transmit(socket, host, cx);
             }
             Work::Deferred(bits) => {
-                if self.hashed {
+                // `settle` looks at the path before it sends; what else there is to do looks here.
+                if self.hashed && bits != DEFERRED_FLUSH {
                     self.check_path(socket, host, cx);
                 }
                 if bits & DEFERRED_ICMP != 0 {
@@ -542,6 +563,17 @@ impl StreamState {
             cx.drop_packet(reason, packet);
         }
         copied
+    }
+
+    /// At the end of a call. One that has only read leaves most as it was: then a full `settle` would do no more.
+    pub(super) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        let only_read = core::mem::take(&mut self.only_read);
+        if only_read && tcp::is_settled_after_read(&self.tcb, cx.now) && self.hashed {
+            socket.publish(&self.tcb, !self.prequeue.is_empty());
+            self.charge(cx);
+        } else {
+            self.settle(socket, host, cx);
+        }
     }
 
     /// Brings everything outside the `Tcb` up to date with it.

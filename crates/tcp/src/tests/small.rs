@@ -149,3 +149,24 @@ fn more_to_come_holds_a_small_tail_for_the_last_write() {
     assert_eq!(net.recv(Side::B), b"headtail");
     net.finish_clean();
 }
+
+#[test]
+fn an_ack_in_the_middle_of_a_write_releases_no_small_segment() {
+    let (mut net, before) = quiet(11);
+    net.tcb(Side::A).set_nodelay(true);
+    net.tcb(Side::A).set_mid_write(true);
+    let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[1; 2 * 1448 + 4][..]], true));
+    assert_eq!(sent, Ok(2900));
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(
+        data_lens(&net, before).iter().sum::<u32>(),
+        2 * 1448,
+        "all but the tail is acknowledged"
+    );
+    net.tcb(Side::A).set_mid_write(false);
+    net.send(Side::A, b"tail");
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(data_lens(&net, before).last(), Some(&8));
+    assert_eq!(net.recv(Side::B).len(), 2904);
+    net.finish_clean();
+}
