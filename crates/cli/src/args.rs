@@ -155,16 +155,20 @@ pub(crate) struct LinkArgs {
     /// Default gateway.
     #[arg(long, value_name = "G")]
     pub(crate) gateway: Option<IpAddr>,
-    /// Cores of the stack, one queue each.
+    /// Cores of the stack.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) cores: u16,
+    /// Queues of the link, spread over the cores [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) queues: Option<u16>,
     /// MTU of the link.
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535))]
     pub(crate) mtu: u32,
     /// No checksum or segmentation offload on the link.
     #[arg(long)]
     pub(crate) no_vnet_hdr: bool,
-    /// Set a sysctl of the stack by its Linux name, such as net.ipv4.tcp_timestamps=0 (repeatable).
+    /// Set a sysctl of the stack by its Linux name, such as net.ipv4.tcp_timestamps=0, or one of a device, such as
+    /// net.quietline.dev.ql0.rps_cpus=3 (repeatable).
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) sysctl: Vec<Sysctl>,
 }
@@ -176,7 +180,7 @@ pub(crate) struct ObserveArgs {
     /// Capture every frame into a pcapng file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) pcap: Option<PathBuf>,
-    /// Print the stack's counters at the end, by their Linux names.
+    /// Print the stack's counters at the end, by their Linux names, and softnet_stat.
     #[arg(long)]
     pub(crate) stats: bool,
     /// Print one JSON object instead of text.
@@ -292,12 +296,13 @@ mod tests {
     #[test]
     fn a_full_serve_line_parses() {
         let line = "quietline serve http --dir /srv --link tap:ql0 --address 10.7.0.2/24 --peer \
-                    10.7.0.1/24 --gateway 10.7.0.1 --cores 2 --mtu 9000 --no-vnet-hdr --port 8080 --sysctl \
-                    net.ipv4.tcp_sack=0 --stats --json";
+                    10.7.0.1/24 --gateway 10.7.0.1 --cores 2 --mtu 9000 --no-vnet-hdr --port 8080 --queues 1 \
+                    --sysctl net.quietline.dev.ql0.rps_cpus=3 --stats --json";
         let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
             panic!("refused");
         };
         assert_eq!((args.port(), args.link.cores, args.link.mtu), (8080, 2, 9000));
+        assert_eq!(args.link.queues, Some(1));
         assert!(args.link.no_vnet_hdr && args.observe.stats && args.observe.json);
     }
 

@@ -16,8 +16,8 @@ use std::{
     time::Duration,
 };
 
+use crate::link::Books;
 use anyhow::Context as _;
-use quietline::Snapshot;
 
 use crate::{
     args::ConnectArgs,
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
     };
     let link = args.link.open(&config, &args.observe)?;
     let outcome = connect(StackHost(link.stack.clone()), args, &moved, &signals);
-    let counters = link.close()?;
-    report(args, &moved, Some(&counters))?;
+    let books = link.close()?;
+    report(args, &moved, Some(&books))?;
     outcome
 }
 
@@ -183,8 +183,8 @@ fn receive<S: Stream>(mut stream: S, moved: &Moved) -> Result<(), Failure> {
 }
 
 /// Prints what `--stats` and `--json` ask for, to stderr: stdout carried the stream.
-fn report(args: &ConnectArgs, moved: &Moved, counters: Option<&Snapshot>) -> Result<(), Failure> {
-    let counters = counters.filter(|_| args.observe.stats);
+fn report(args: &ConnectArgs, moved: &Moved, books: Option<&Books>) -> Result<(), Failure> {
+    let books = books.filter(|_| args.observe.stats);
     if args.observe.json {
         let mut summary = serde_json::json!({
             "command": "connect",
@@ -192,12 +192,12 @@ fn report(args: &ConnectArgs, moved: &Moved, counters: Option<&Snapshot>) -> Res
             "bytes_received": moved.received.load(Ordering::Relaxed),
             "bytes_sent": moved.sent.load(Ordering::Relaxed),
         });
-        if let Some(counters) = counters {
-            summary["counters"] = output::counter_object(counters.iter());
+        if let Some(books) = books {
+            books.add_to(&mut summary);
         }
         output::remark(output::json_line(&summary)?.trim_end());
-    } else if let Some(counters) = counters {
-        output::remark(output::counter_lines(counters.iter()).trim_end());
+    } else if let Some(books) = books {
+        output::remark(books.text().trim_end());
     }
     Ok(())
 }

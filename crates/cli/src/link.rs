@@ -7,7 +7,7 @@ use std::{io, net::IpAddr, path::Path, str::FromStr, sync::Arc};
 use anyhow::Context as _;
 use ipnet::IpNet;
 use quietline::{
-    ConfigError, Snapshot, Stack,
+    ConfigError, Snapshot, SoftnetStat, Stack,
     device::{Capture, CaptureConfig, SetupError, Tun, TunConfig},
 };
 
@@ -70,6 +70,42 @@ pub(crate) struct OpenLink {
     capture: Option<Recording>,
 }
 
+/// What a stack has counted.
+#[derive(Debug)]
+pub(crate) struct Books {
+    /// By Linux's names, over all cores.
+    counters: Snapshot,
+    /// A line for each core.
+    softnet: Vec<SoftnetStat>,
+}
+
+impl Books {
+    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat.
+    pub(crate) fn text(&self) -> String {
+        let lines: String = self.softnet.iter().map(|line| format!("{line}\n")).collect();
+        format!("{}\nsoftnet_stat\n{lines}", output::counter_lines(self.counters.iter()))
+    }
+
+    /// Adds both to a JSON object.
+    pub(crate) fn add_to(&self, summary: &mut serde_json::Value) {
+        summary["counters"] = output::counter_object(self.counters.iter());
+        summary["softnet_stat"] = self.softnet.iter().map(softnet_object).collect();
+    }
+}
+
+fn softnet_object(stat: &SoftnetStat) -> serde_json::Value {
+    serde_json::json!({
+        "core": stat.core,
+        "processed": stat.processed,
+        "dropped": stat.dropped,
+        "time_squeeze": stat.time_squeeze,
+        "received_rps": stat.received_rps,
+        "flow_limit": stat.flow_limit,
+        "input_qlen": stat.input_qlen,
+        "process_qlen": stat.process_qlen,
+    })
+}
+
 /// A capture and the name of its file.
 #[derive(Debug)]
 pub(crate) struct Recording {
@@ -123,7 +159,7 @@ impl LinkArgs {
             Layer::Tun => TunConfig::tun(&config.name),
         };
         let device = Tun::create(&TunConfig {
-            queues: self.cores,
+            queues: self.queues.unwrap_or(self.cores),
             vnet_hdr: !self.no_vnet_hdr,
             mtu: self.mtu,
             host_address: self.peer,
@@ -157,6 +193,7 @@ impl LinkArgs {
             (self.address.is_some(), "--address"),
             (self.peer.is_some(), "--peer"),
             (self.gateway.is_some(), "--gateway"),
+            (self.queues.is_some(), "--queues"),
             (self.no_vnet_hdr, "--no-vnet-hdr"),
             (!self.sysctl.is_empty(), "--sysctl"),
             (observe.pcap.is_some(), "--pcap"),
@@ -172,14 +209,14 @@ impl LinkArgs {
 }
 
 impl OpenLink {
-    /// Ends the stack and the capture. Returns the counters as they were at the end.
-    pub(crate) fn close(self) -> Result<Snapshot, Failure> {
-        let counters = self.stack.counters();
+    /// Ends the stack and the capture. Returns what was counted until then.
+    pub(crate) fn close(self) -> Result<Books, Failure> {
+        let books = Books { counters: self.stack.counters(), softnet: self.stack.softnet_stat() };
         self.stack.shutdown();
         if let Some(recording) = self.capture {
             recording.finish()?;
         }
-        Ok(counters)
+        Ok(books)
     }
 }
 
@@ -304,6 +341,7 @@ mod tests {
             peer: None,
             gateway: None,
             cores: 1,
+            queues: None,
             mtu: 1500,
             no_vnet_hdr: false,
             sysctl: Vec::new(),

@@ -19,8 +19,8 @@ use std::{
     time::Duration,
 };
 
+use crate::link::Books;
 use anyhow::Context as _;
-use quietline::Snapshot;
 
 use self::{
     http::HttpService,
@@ -60,9 +60,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let address = SocketAddr::new(link.address, args.port());
     let totals = serve(StackHost(link.stack.clone()), address, args, handler, &signals)?;
     // Ends every connection, and with it its thread, which then publishes what it counted.
-    let counters = link.close()?;
+    let books = link.close()?;
     totals.settle(SETTLE_MAX);
-    report(args, address, &totals, Some(&counters))
+    report(args, address, &totals, Some(&books))
 }
 
 /// Serves until a signal or until accepting fails for good.
@@ -156,12 +156,11 @@ fn report(
     args: &ServeArgs,
     address: SocketAddr,
     totals: &Totals,
-    counters: Option<&Snapshot>,
+    books: Option<&Books>,
 ) -> Result<(), Failure> {
-    let counters = counters.filter(|_| args.observe.stats);
+    let books = books.filter(|_| args.observe.stats);
     if !args.observe.json {
-        return counters
-            .map_or(Ok(()), |counters| output::print(&output::counter_lines(counters.iter())));
+        return books.map_or(Ok(()), |books| output::print(&books.text()));
     }
     let mut summary = serde_json::json!({
         "command": "serve",
@@ -172,8 +171,8 @@ fn report(
         "bytes_received": totals.bytes_received(),
         "bytes_sent": totals.bytes_sent(),
     });
-    if let Some(counters) = counters {
-        summary["counters"] = output::counter_object(counters.iter());
+    if let Some(books) = books {
+        books.add_to(&mut summary);
     }
     output::print_json(&summary)
 }

@@ -47,6 +47,7 @@ pub use stack::{
     config::ConfigError,
     counters::Snapshot,
     device::{Capabilities, Device, Impairment, Wire, WireConfig},
+    rps::SoftnetStat,
     socket::options::{OptionValue, SocketOption},
 };
 pub use stream::TcpStream;

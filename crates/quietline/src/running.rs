@@ -9,7 +9,7 @@ use std::{
 };
 
 use pkt::{DomainStats as MemoryStats, Instant};
-use stack::{config::HostConfig, counters::Snapshot, host::Host};
+use stack::{config::HostConfig, counters::Snapshot, host::Host, rps::SoftnetStat};
 
 use crate::{
     builder::{Attachment, StackBuilder},
@@ -87,6 +87,12 @@ impl Stack {
     #[must_use]
     pub fn counters(&self) -> Snapshot {
         self.host().counters()
+    }
+
+    /// What each core counts of its receive work, as /proc/net/softnet_stat: a line for each, and `to_string` prints it.
+    #[must_use]
+    pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
+        self.host().softnet_stat()
     }
 
     /// The present value of a setting by its Linux name, as `sysctl -n NAME` prints it.

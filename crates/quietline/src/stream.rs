@@ -148,11 +148,10 @@ impl TcpStream {
         deadline: Option<Instant>,
     ) -> Wait<'_, impl Fn(&Sysctls) -> BusyPollParams> {
         let Shared { stack, socket, .. } = &*self.shared;
-        let core = with_cx(|cx| socket.polled_core(stack.host(), cx));
         let busy_poll = socket.busy_poll();
         Wait {
             stack,
-            core,
+            core: socket.polled_core(stack.host()),
             events: socket.waiters(interest),
             deadline,
             polling: move |sysctls: &Sysctls| match interest {

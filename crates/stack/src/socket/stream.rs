@@ -240,13 +240,12 @@ impl TcpSocket {
 
     /// The core whose polls bring this connection's packets: with RFS where its application was seen last.
     #[must_use]
-    pub fn polled_core(&self, host: &Host, cx: &mut Cx) -> CoreId {
+    pub fn polled_core(&self, host: &Host) -> CoreId {
         if !host.rfs_needed() {
             return self.core;
         }
-        let entered = cx.enter(host);
-        let by_socket = cx.sock_flows().and_then(|flows| flows.core_of(self.hash));
-        cx.leave(entered);
+        let flows = host.sock_flows(host.sysctls().rps_sock_flow_entries);
+        let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
         by_socket.filter(|core| usize::from(core.0) < host.cores().len()).unwrap_or(self.core)
     }
 
