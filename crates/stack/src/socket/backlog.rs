@@ -246,3 +246,6 @@ fn cut(packet: &Packet) -> Gso {
     let size = u16::try_from(packet.len()).unwrap_or(u16::MAX);
     Gso { size, segs: u16::from(size > 0), ..gso }
 }
+
+#[cfg(test)]
+mod tests;

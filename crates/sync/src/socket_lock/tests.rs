@@ -3,6 +3,8 @@
 use super::*;
 use crate::test_item::Item;
 
+mod prequeue;
+
 /// The protected value of these tests: what has been run, in order.
 #[derive(Debug, Default)]
 struct Socket {
