@@ -247,6 +247,7 @@ impl Core {
             }
         };
         guard.napis.clear();
+        guard.backlog.clear(&self.backlog);
     }
 
     /// Names the thread to kick when the core has work and its worker sleeps. Once per core.

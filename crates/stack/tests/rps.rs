@@ -26,6 +26,7 @@ mod tests {
     const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 
     struct Bench {
+        memory: Memory,
         cx: Cx,
         client: Arc<Host>,
         server: Arc<Host>,
@@ -51,7 +52,7 @@ mod tests {
             }
             let client = host(near, "10.0.0.1/24", queues, Sysctls::default());
             let server = host(far, "10.0.0.2/24", 2, sysctls);
-            Self { cx, client, server }
+            Self { memory, cx, client, server }
         }
 
         fn connect(&mut self, listener: &Listener) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
@@ -182,6 +183,26 @@ mod tests {
         assert_eq!(sleeper.0.load(Ordering::Relaxed), kicks + 1, "once for all its packets");
         assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
         bench.end([(socket, accepted)]);
+    }
+
+    #[test]
+    fn packets_that_wait_for_a_core_go_home_with_the_host() {
+        let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
+        bench.server.cores()[1].set_kick(Arc::new(Sleeper::default()));
+        let socket =
+            TcpSocket::connect(&bench.client, &mut bench.cx, None, SERVER.into()).expect("a route");
+        assert_eq!(bench.server.softnet_stat()[1].input_qlen, 1);
+        let core = Arc::clone(&bench.server.cores()[1]);
+        let Bench { memory, mut cx, client, server } = bench;
+        let live = |cx: &mut Cx| {
+            cx.pool.drain_returns();
+            memory.packets.stats().packets_live
+        };
+        let before = live(&mut cx);
+        drop(server);
+        assert_eq!(live(&mut cx), before - 1, "although the core outlives its host");
+        drop(core);
+        socket.abort(&client, &mut cx);
     }
 
     #[test]

@@ -67,6 +67,11 @@ impl<P: Linked> Lanes<P> {
         }
     }
 
+    /// How many senders there can be.
+    pub fn senders(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Puts `count` items into the lane of `sender`. True: nothing was ready, and the receiver must be woken.
     ///
     /// # Panics

@@ -26,7 +26,7 @@ impl Scenario {
         let offload = offload[draw.below(4)];
         let mtu = [256, 576, 1280, 1500, 1500, 1500, 9000][draw.below(7)];
         let count = [2, 2, 2, 2, 3, 4][draw.below(6)];
-        let hosts: Vec<Sysctls> = (0..count).map(|_| draw.sysctls()).collect();
+        let mut hosts: Vec<Sysctls> = (0..count).map(|_| draw.sysctls()).collect();
         let paths: Vec<PathConfig> = (0..count).map(|_| draw.path(mtu)).collect();
         let tiny = mtu < 500
             || hosts.iter().any(|host| host.tcp.tcp_rmem.max < 20_000)
@@ -39,6 +39,9 @@ impl Scenario {
         let budget = if tiny { 100_000 } else { 1_500_000 } / sessions;
         let sessions = (0..sessions).map(|_| draw.session(count, budget)).collect();
         let cores = [1, 1, 1, 2][draw.below(4)];
+        if cores > 1 {
+            hosts.iter_mut().for_each(|host| draw.steering(host));
+        }
         Self { seed, hosts, cores, paths, mtu, offload, sessions }
     }
 }
@@ -124,6 +127,18 @@ impl Draw {
             sysctls.tcp_mem = MemoryLimits { low, pressure: low + low / 2, high: 1 << 22 };
         }
         sysctls
+    }
+
+    /// Which packets change core: none of this may be noticed.
+    fn steering(&mut self, sysctls: &mut Sysctls) {
+        let settings = [
+            ("net.quietline.dev.default.rps_cpus", ["0", "1", "2", "3"][self.below(4)]),
+            ("net.quietline.dev.default.rps_flow_cnt", ["0", "0", "4096"][self.below(3)]),
+            ("net.core.rps_sock_flow_entries", ["0", "64"][self.below(2)]),
+        ];
+        for (name, value) in settings {
+            sysctls.set(name, value).expect("a setting");
+        }
     }
 
     fn path(&mut self, mtu: u32) -> PathConfig {

@@ -98,6 +98,14 @@ impl BacklogPoll {
         taken
     }
 
+    /// Gives the memory of everything that waits back: nobody will carry it up.
+    pub(crate) fn clear(&mut self, backlog: &Backlog) {
+        for sender in 0..backlog.lanes.senders() {
+            drop(backlog.lanes.take(sender));
+        }
+        *self = Self::default();
+    }
+
     /// At most `max` packets of one sender, oldest first.
     pub(super) fn take(&mut self, backlog: &Backlog, max: usize) -> PacketList {
         if self.rest.is_empty() {
