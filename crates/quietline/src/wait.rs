@@ -13,7 +13,7 @@ use sync::{EventCount, WaitResult};
 use crate::{
     clock,
     patience::{self, Offer},
-    running::Stack,
+    running::{Stack, until},
 };
 
 /// What a thread waits for, and how.
@@ -54,15 +54,11 @@ pub(crate) fn sleep_until<P>(wait: &Wait<'_, P>, ready: impl Fn() -> bool) -> bo
             events.cancel(token);
             return true;
         }
-        let now = clock::now();
-        let timeout = match deadline {
-            Some(deadline) if deadline <= now => {
-                events.cancel(token);
-                return false;
-            }
-            Some(deadline) => deadline.checked_duration_since(now),
-            None => None,
-        };
+        let timeout = deadline.map(|deadline| until(clock::now(), deadline));
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            events.cancel(token);
+            return false;
+        }
         if stack.is_manual() {
             events.cancel(token);
             drive(stack, timeout);
@@ -91,10 +87,15 @@ fn poll_core(
 ) -> bool {
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
-    let pays = patience::should_poll();
+    if !patience::should_poll() {
+        if !stack.is_manual() {
+            core.stop_polling(false);
+        }
+        return false;
+    }
     let params = clock::with_cx(|cx| {
         let params = polling(cx.sysctls_of(host));
-        if params.time.is_zero() || !pays {
+        if params.time.is_zero() {
             return params;
         }
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));

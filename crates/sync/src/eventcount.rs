@@ -53,7 +53,7 @@ impl EventCount {
 
     /// Announces this thread as a waiter. Look at the condition after this, then `wait` or `cancel`.
     pub fn prepare(&self) -> Token<'_> {
-        let waiter = Arc::new(Waiter { notified: AtomicBool::new(false), thread: shim::current() });
+        let waiter = Waiter::of_this_thread();
         let mut queue = self.queue.lock();
         queue.push_back(Arc::clone(&waiter));
         self.waiting.store(queue.len(), Ordering::Relaxed);
@@ -174,7 +174,14 @@ impl Drop for Token<'_> {
             // Chosen but not waiting: whoever waits behind us must not miss what we were woken for.
             self.event.notify_one();
         }
+        Waiter::keep(&self.waiter);
     }
+}
+
+#[cfg(not(loom))]
+std::thread_local! {
+    /// What this thread waited with last, so that going to sleep allocates nothing.
+    static SPARE: core::cell::Cell<Option<Arc<Waiter>>> = const { core::cell::Cell::new(None) };
 }
 
 #[derive(Debug)]
@@ -186,6 +193,39 @@ struct Waiter {
 }
 
 impl Waiter {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { notified: AtomicBool::new(false), thread: shim::current() })
+    }
+
+    /// One that nobody else knows: the last one, if its notifier is done with it.
+    #[cfg(not(loom))]
+    fn of_this_thread() -> Arc<Self> {
+        let spare = SPARE.try_with(core::cell::Cell::take).ok().flatten();
+        let Some(mut waiter) = spare else { return Self::new() };
+        match Arc::get_mut(&mut waiter) {
+            Some(own) => {
+                *own.notified.get_mut() = false;
+                waiter
+            }
+            None => Self::new(),
+        }
+    }
+
+    /// For the next time.
+    #[cfg(not(loom))]
+    fn keep(waiter: &Arc<Self>) {
+        // A thread that ends keeps nothing.
+        let _ = SPARE.try_with(|spare| spare.set(Some(Arc::clone(waiter))));
+    }
+
+    #[cfg(loom)]
+    fn of_this_thread() -> Arc<Self> {
+        Self::new()
+    }
+
+    #[cfg(loom)]
+    fn keep(_waiter: &Arc<Self>) {}
+
     fn is_notified(&self) -> bool {
         self.notified.load(Ordering::Acquire)
     }

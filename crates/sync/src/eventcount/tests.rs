@@ -8,6 +8,28 @@ mod threads {
 
     use super::*;
 
+    /// Going to sleep again and again allocates nothing, unless somebody still holds what the thread slept with.
+    #[test]
+    fn a_waiter_is_used_again() {
+        let event = EventCount::new();
+        let first = event.prepare();
+        let waiter = Arc::as_ptr(&first.waiter);
+        event.cancel(first);
+        let second = event.prepare();
+        assert_eq!(Arc::as_ptr(&second.waiter), waiter);
+        assert!(event.notify_one());
+        let (held, address) = (Arc::clone(&second.waiter), Arc::as_ptr(&second.waiter));
+        assert_eq!(event.wait(second, None), WaitResult::Notified);
+        let third = event.prepare();
+        assert_ne!(Arc::as_ptr(&third.waiter), address, "its notifier may still be at it");
+        assert!(!third.waiter.is_notified());
+        drop(held);
+        event.cancel(third);
+        let fourth = event.prepare();
+        assert!(!fourth.waiter.is_notified());
+        assert_eq!(event.wait(fourth, Some(Duration::from_millis(1))), WaitResult::TimedOut);
+    }
+
     #[test]
     fn without_waiters_nothing_is_notified() {
         let event = EventCount::new();
