@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use pkt::Instant;
-use stack::{core::CoreId, socket::BusyPollParams, sysctl::Sysctls};
+use stack::{Cx, core::CoreId, socket::BusyPollParams, sysctl::Sysctls};
 use sync::{EventCount, WaitResult};
 
 use crate::{
@@ -87,16 +87,17 @@ fn poll_core(
 ) -> bool {
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
-    if !patience::should_poll() {
-        if !stack.is_manual() {
-            core.stop_polling(false);
-        }
-        return false;
-    }
-    let params = clock::with_cx(|cx| {
+    let pays = patience::should_poll();
+    clock::with_cx(|cx| {
         let params = polling(cx.sysctls_of(host));
-        if params.time.is_zero() {
-            return params;
+        let rests = |cx: &mut Cx| {
+            if !stack.is_manual() {
+                core.stop_polling(cx, host, params.prefer);
+            }
+            false
+        };
+        if params.time.is_zero() || !pays {
+            return rests(cx);
         }
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
         let mut offer = Offer::new(cx.now);
@@ -114,13 +115,8 @@ fn poll_core(
             shared = offer.at(&mut cx.now);
             cx.now >= end
         });
-        params
-    });
-    let found = ready();
-    if !found && !stack.is_manual() {
-        core.stop_polling(params.prefer);
-    }
-    found
+        ready() || rests(cx)
+    })
 }
 
 /// A stack without workers: the waiting thread is the one that runs it, sleeping until its next timer.

@@ -11,6 +11,7 @@
 
 use std::{
     io,
+    num::NonZeroU64,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
@@ -23,6 +24,7 @@ use std::{
 use rustix::{
     event::{EventfdFlags, PollFd as Poll, PollFlags, Timespec, eventfd, poll},
     io::{read, write},
+    thread::set_current_timer_slack,
 };
 use stack::{
     Cx,
@@ -127,6 +129,8 @@ struct Worker {
 
 impl Worker {
     fn run(&self) {
+        // Timers of the network are finer than the 50 µs that the kernel may add to a sleep. Where it refuses they are late.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
         let mut window = Window::default();
         // Whether the descriptors were watched until now: then those that say nothing have nothing.
@@ -220,6 +224,9 @@ impl Worker {
         let watched = if watch_queues { &self.queues[..] } else { &[] };
         let mut napis = Vec::with_capacity(watched.len());
         for Watched { attachment, queue, napi } in watched {
+            if self.core.is_masked(*napi) {
+                continue;
+            }
             if let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) {
                 fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
                 napis.push(*napi);

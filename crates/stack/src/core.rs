@@ -16,9 +16,8 @@
 use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
     vec::Vec,
 };
 
@@ -40,19 +39,14 @@ use napi::Napi;
 pub use napi::WEIGHT;
 use turn::turn;
 
+mod deferral;
 mod napi;
+mod sleep;
 mod turn;
 
 /// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
 /// each, a few milliseconds.
 const TURNS_MAX: usize = 10;
-
-/// Longest sleep of a worker whose core is run by another thread.
-const YIELD_MAX: Duration = Duration::from_millis(1);
-
-/// How long the worker leaves the descriptors alone after an application thread has polled the core: threads that send or
-/// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.
-const POLLED_MAX: Duration = Duration::from_micros(300);
 
 /// Index of a core of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +126,8 @@ pub(crate) struct CoreState {
     unannounced: u64,
     /// The queues whose arrivals the worker hears of, through a descriptor.
     descriptors: u64,
+    /// The queues that hold packets which have not gone up yet, while a thread polls without end.
+    holding: u64,
     /// Round robin: the queue that the next turn polls first, if it is scheduled.
     next_napi: usize,
     due: Vec<TimerEntry>,
@@ -140,6 +136,14 @@ pub(crate) struct CoreState {
     outbox: Outbox,
     /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
     pub(crate) flow: Flow,
+}
+
+impl CoreState {
+    /// A queue has been polled: does it hold anything?
+    fn note_held(&mut self, index: usize) {
+        let bit = u64::from(self.napis[index].holds()) << index;
+        self.holding = self.holding & !(1 << index) | bit;
+    }
 }
 
 /// One core of a host.
@@ -157,9 +161,16 @@ pub struct Core {
     sleep_until_ns: AtomicU64,
     /// The worker found the core in other hands and sleeps until it is let go.
     worker_yields: AtomicBool,
-    /// When an application thread last polled the core, in nanoseconds; 0 when it has gone to sleep since. Relaxed: the
-    /// fences of `stop_polling` and `prepare_sleep` order it.
-    polled_at_ns: AtomicU64,
+    /// Until when the descriptors are left to the application thread that polls the core, in nanoseconds; 0 when it has gone
+    /// to sleep since. Relaxed: the fences of `stop_polling` and `prepare_sleep` order it.
+    polled_until_ns: AtomicU64,
+    /// It said that it would be back by then.
+    preferred: AtomicBool,
+    /// Queues whose descriptor is not to be watched, one bit each. Written by the owner, read by the worker that it wakes
+    /// or is.
+    masked: AtomicU64,
+    /// When a queue is polled by time, in nanoseconds, `u64::MAX` when none. Written by the owner.
+    next_napi_ns: AtomicU64,
     /// Some queue has a descriptor that the worker watches. Written while the host is being built.
     has_descriptors: AtomicBool,
     kick: OnceLock<Arc<dyn Kick>>,
@@ -181,6 +192,7 @@ impl Core {
             napis: Vec::new(),
             unannounced: 0,
             descriptors: 0,
+            holding: 0,
             next_napi: 0,
             due: Vec::new(),
             backlog: BacklogPoll::default(),
@@ -197,7 +209,10 @@ impl Core {
             next_timer_ns: AtomicU64::new(u64::MAX),
             sleep_until_ns: AtomicU64::new(0),
             worker_yields: AtomicBool::new(false),
-            polled_at_ns: AtomicU64::new(0),
+            polled_until_ns: AtomicU64::new(0),
+            preferred: AtomicBool::new(false),
+            masked: AtomicU64::new(0),
+            next_napi_ns: AtomicU64::new(u64::MAX),
             has_descriptors: AtomicBool::new(false),
             kick: OnceLock::new(),
             kicks: AtomicU64::new(0),
@@ -379,33 +394,6 @@ impl Core {
         cx.do_softirq();
     }
 
-    fn note_poll(&self, cx: &Cx) {
-        if self.has_descriptors.load(Ordering::Relaxed) {
-            self.polled_at_ns.store(cx.now.as_nanos(), Ordering::Relaxed);
-        }
-    }
-
-    /// An application thread has polled the core a moment ago, and will most likely again.
-    #[must_use]
-    pub fn is_polled(&self, now: Instant) -> bool {
-        let at = self.polled_at_ns.load(Ordering::Relaxed);
-        at != 0 && Instant::from_nanos(at) + POLLED_MAX > now
-    }
-
-    /// The thread that has polled goes to sleep: from here on the worker must look at the queues.
-    ///
-    /// With `prefer` it will be back soon, and the worker is not woken for it: it looks by itself when the time is over for
-    /// which it yields.
-    pub fn stop_polling(&self, prefer: bool) {
-        if prefer {
-            return;
-        }
-        self.polled_at_ns.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
-        fence(Ordering::SeqCst);
-        self.resume_worker();
-    }
-
     /// For a thread that came for something else: if work keeps coming in, the worker takes over.
     fn run_for_another(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         let scope = Scope::Scheduled;
@@ -447,40 +435,6 @@ impl Core {
         Some(guard)
     }
 
-    /// A worker that has yielded looks at its queues again. If its flag is missed here, its sleep ends after
-    /// [`YIELD_MAX`].
-    fn resume_worker(&self) {
-        if self.worker_yields.load(Ordering::Relaxed)
-            && self.worker_yields.swap(false, Ordering::AcqRel)
-        {
-            let _ = self.kick_worker();
-        }
-    }
-
-    /// Wakes the worker. False if the core has none.
-    fn kick_worker(&self) -> bool {
-        let Some(kick) = self.kick.get() else { return false };
-        self.kicks.fetch_add(1, Ordering::Relaxed);
-        kick.kick();
-        true
-    }
-
-    /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
-    pub(crate) fn hand_to_worker(&self, cx: &mut Cx) -> bool {
-        // The run stays owed (SCHED), and the worker's `try_own` takes it. The workers of a host that is shut down end,
-        // but not before they have taken what was owed when it was still up.
-        let Some(host) = self.host.upgrade().filter(|host| host.check_up().is_ok()) else {
-            return false;
-        };
-        if !self.kick_worker() {
-            return false;
-        }
-        let entered = cx.enter(&host);
-        cx.count(Counter::CoreHandoffs, 1);
-        cx.leave(entered);
-        true
-    }
-
     /// Arms a timer. Any context may call it.
     pub(crate) fn arm(&self, deadline: Instant, entry: TimerEntry) {
         let next = {
@@ -490,66 +444,6 @@ impl Core {
         };
         // What a sleeper compares with: the wheel's moment, not the exact one, or it would be woken for nothing.
         self.wake_before(next);
-    }
-
-    /// Kicks the worker if it sleeps past `deadline`.
-    pub(crate) fn wake_before(&self, deadline: Instant) {
-        // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
-        fence(Ordering::SeqCst);
-        let ns = deadline.as_nanos();
-        // Kicked once for each earlier deadline: from then on it counts as awake at that moment.
-        if self.sleep_until_ns.load(Ordering::Relaxed) > ns
-            && self.sleep_until_ns.fetch_min(ns, Ordering::Relaxed) > ns
-        {
-            let _ = self.kick_worker();
-        }
-    }
-
-    /// Called by a worker about to park: announces it and returns until when it may sleep (`None`: for ever). With
-    /// `yielding` it sleeps because another thread runs the core, or has polled it a moment ago, and is kicked when that
-    /// thread lets go.
-    ///
-    /// Frames that in-process devices deliver after this call ring their own sender; a descriptor is watched by the
-    /// caller. So nothing is looked for again.
-    #[must_use]
-    pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
-        self.sleeps.fetch_add(1, Ordering::Relaxed);
-        self.worker_yields.store(yielding, Ordering::Relaxed);
-        self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
-        // Pairs with the fence in `wake_before`.
-        fence(Ordering::SeqCst);
-        let mut deadline = self.next_deadline();
-        if yielding {
-            // Whoever polled has stopped before it could see that we yield.
-            if self.polled_at_ns.load(Ordering::Relaxed) == 0 && !self.lock.is_scheduled() {
-                deadline = Some(now);
-            }
-            let limit = now + YIELD_MAX;
-            deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
-        }
-        self.sleep_until_ns.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
-        deadline
-    }
-
-    /// The worker is awake again.
-    pub fn finish_sleep(&self) {
-        self.sleep_until_ns.store(0, Ordering::Relaxed);
-        self.worker_yields.store(false, Ordering::Relaxed);
-    }
-
-    /// When this core has something to do although nothing arrives. `None` when nothing is armed.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let timer = match self.next_timer_ns.load(Ordering::Relaxed) {
-            u64::MAX => None,
-            ns => Some(Instant::from_nanos(ns)),
-        };
-        let host = self.host.upgrade()?;
-        let device = host.queue_deadline(self.id);
-        match (timer, device) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
     }
 
     /// Adds what is counted here to a sum over pages.

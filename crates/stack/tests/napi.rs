@@ -319,6 +319,83 @@ mod tests {
         assert_eq!(bench.count(Counter::CoreTurns), 3, "the last because of MISSED");
     }
 
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout`: a queue that had frames is polled by time before its descriptor is
+    /// watched again, until it was found empty often enough.
+    #[test]
+    fn a_descriptor_is_put_off_while_frames_come_often() {
+        let settings = [
+            ("net.quietline.dev.default.napi_defer_hard_irqs", "2"),
+            ("net.quietline.dev.default.gro_flush_timeout", "20000"),
+        ];
+        let mut bench = Bench::new(&[RxSignal::Descriptor], &settings);
+        let core = Arc::clone(&bench.host.cores()[0]);
+        let napi = core.napi_of(1, QueueId(0)).unwrap();
+        let interval = Duration::from_micros(20);
+        bench.cx.now = Instant::from_secs(1);
+        bench.arrive(0, 1);
+        core.interrupt(napi);
+        for (frames, round) in [(1, 0), (0, 1), (1, 2), (0, 3)] {
+            assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
+            assert_eq!(bench.polls(), [(1, frames)], "round {round}");
+            assert!(core.is_masked(napi), "round {round}");
+            assert_eq!(core.next_deadline(), Some(bench.cx.now + interval), "round {round}");
+            // Not before its time, whoever runs the core meanwhile; a thread that polls without end is no end either.
+            assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
+            assert_eq!(bench.polls(), []);
+            bench.cx.now += interval;
+            assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| true));
+            assert_eq!(bench.polls(), [(1, 0)]);
+            if round == 1 {
+                bench.arrive(0, 1);
+            }
+        }
+        assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
+        assert_eq!(bench.polls(), [(1, 0)]);
+        assert!(!core.is_masked(napi), "the second empty poll after the frame");
+        assert_eq!(core.next_deadline(), None);
+    }
+
+    /// Without a timeout there is nothing to wait for, whatever else is set.
+    #[test]
+    fn nothing_is_put_off_by_default() {
+        let settings = [("net.quietline.dev.scripted1.napi_defer_hard_irqs", "5")];
+        let mut bench = Bench::new(&[RxSignal::Descriptor], &settings);
+        bench.arrive(0, 3);
+        assert_eq!(bench.run(), CoreRun::Idle);
+        let core = &bench.host.cores()[0];
+        assert!(!core.is_masked(core.napi_of(1, QueueId(0)).unwrap()));
+        assert_eq!(core.next_deadline(), None);
+    }
+
+    /// `SO_PREFER_BUSY_POLL`: the thread that stops polling will be back, and its descriptors are left alone until then, but
+    /// no longer than `gro_flush_timeout`.
+    #[test]
+    fn a_thread_that_will_be_back_keeps_its_descriptors() {
+        let mut bench = Bench::new(&[RxSignal::Descriptor], &[]);
+        let core = Arc::clone(&bench.host.cores()[0]);
+        let start = Instant::from_secs(1);
+        bench.cx.now = start;
+        let poll_and_stop = |bench: &mut Bench, prefer| {
+            assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| true));
+            assert!(core.is_polled(start));
+            core.stop_polling(&mut bench.cx, &bench.host, prefer);
+        };
+        for prefer in [false, true] {
+            poll_and_stop(&mut bench, prefer);
+            assert!(!core.is_polled(start), "there is no timeout");
+        }
+        let timeout = Duration::from_millis(3);
+        let name = "net.quietline.dev.default.gro_flush_timeout";
+        bench.host.set_sysctl(name, "3000000").unwrap();
+        poll_and_stop(&mut bench, true);
+        assert!(core.is_polled(start + timeout / 2) && !core.is_polled(start + timeout));
+        assert_eq!(core.prepare_sleep(start, true), Some(start + timeout));
+        core.finish_sleep();
+        poll_and_stop(&mut bench, false);
+        assert_eq!(core.prepare_sleep(start, true), Some(start), "look at once");
+        core.finish_sleep();
+    }
+
     #[test]
     fn a_core_has_room_for_61_queues() {
         let log = Log::default();

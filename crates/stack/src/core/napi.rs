@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use pkt::Batch;
 
+use super::deferral::Deferral;
 use crate::{
     counters::Counter,
     cx::Cx,
@@ -35,11 +36,36 @@ pub(super) struct Napi {
     batch: Batch,
     /// Which packets leave for another core.
     steering: Steering,
+    /// When it is polled although nothing was heard of it.
+    deferral: Deferral,
 }
 
 impl Napi {
     pub(super) fn new(device: Arc<dyn Device>, index: u32, queue: QueueId) -> Self {
-        Self { device, index, queue, batch: Batch::default(), steering: Steering::default() }
+        Self {
+            device,
+            index,
+            queue,
+            batch: Batch::default(),
+            steering: Steering::default(),
+            deferral: Deferral::default(),
+        }
+    }
+
+    /// The poll that took `received` frames was the last for now. True if the queue's descriptor shall be watched.
+    pub(super) fn complete(&mut self, cx: &Cx, received: usize) -> bool {
+        let settings = cx.sysctls().devices.of(self.index);
+        self.deferral.complete(settings, cx.now, received, self.holds())
+    }
+
+    /// Whether it has packets that have not gone up yet.
+    pub(super) const fn holds(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// When it is polled by time, and whether that has come.
+    pub(super) const fn deferral(&mut self) -> &mut Deferral {
+        &mut self.deferral
     }
 
     /// Runs the destructors of packets that the device has sent.

@@ -8,6 +8,7 @@
 
 use std::sync::{PoisonError, atomic::Ordering};
 
+use pkt::Instant;
 use sync::CoreGuard;
 
 use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry};
@@ -63,6 +64,12 @@ fn receive(
     if scope != Scope::Scheduled {
         due |= guard.descriptors;
     }
+    due |= match scope {
+        // What a queue holds grows old although nothing more comes (BUG-GRO-10). Timers are left to the worker, who can
+        // also end them.
+        Scope::Busy(_) => guard.holding,
+        _ => expire_deferrals(core, guard, cx),
+    };
     if guard.backlog.is_pending(&core.backlog) {
         due |= 1 << BACKLOG;
     }
@@ -91,6 +98,12 @@ fn receive(
         if received < weight {
             due &= !(1 << index);
         }
+        if index != BACKLOG {
+            guard.note_held(index);
+            if received < weight && !matches!(scope, Scope::Busy(_)) {
+                complete(core, guard, index, received, cx);
+            }
+        }
         let over = budget == 0 || received == weight && cx.read_clock() >= end;
         if over && due != 0 {
             if !matches!(scope, Scope::Busy(_)) {
@@ -103,6 +116,46 @@ fn receive(
         }
     }
     PollReport::AllDone
+}
+
+/// The queues whose time has come, one bit each. Linux: `napi_watchdog`.
+fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
+    if core.next_napi_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
+        return 0;
+    }
+    let mut due = 0;
+    for (index, napi) in state.napis.iter_mut().enumerate() {
+        due |= u64::from(napi.deferral().expire(cx.now)) << index;
+    }
+    publish_deferrals(core, state);
+    due
+}
+
+/// A queue was found empty by a thread that may let the core go. Busy polling does not come here: it looks again anyway.
+/// Linux: `napi_complete_done`.
+fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, cx: &Cx) {
+    let napi = &mut state.napis[index];
+    let had_timer = napi.deferral().timer();
+    let watch = napi.complete(cx, received);
+    let timer = napi.deferral().timer();
+    if timer != had_timer {
+        publish_deferrals(core, state);
+    }
+    let masked = core.masked.load(Ordering::Relaxed);
+    let next = if watch { masked & !(1 << index) } else { masked | 1 << index };
+    if next != masked {
+        core.masked.store(next, Ordering::Relaxed);
+    }
+    if let Some(timer) = timer {
+        core.wake_before(timer);
+    }
+}
+
+/// The earliest of all timers, for whoever sleeps.
+fn publish_deferrals(core: &Core, state: &mut CoreState) {
+    let timers = state.napis.iter_mut().filter_map(|napi| napi.deferral().timer());
+    let next = timers.min().map_or(u64::MAX, Instant::as_nanos);
+    core.next_napi_ns.store(next, Ordering::Relaxed);
 }
 
 /// The first queue in `due` of `len` and the backlog from `first` on, with wrap-around.

@@ -14,11 +14,11 @@
 //! `cx.sysctls().devices.of(index).field`, or `….of(index).rx(queue).field`, where it changes while the host runs like every
 //! other setting.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     SysctlError, WORDS,
-    codec::{Codec, Mask, RoundedUp},
+    codec::{Codec, Mask, Nanos, Number, RoundedUp},
     describe,
 };
 use crate::config::ConfigError;
@@ -105,6 +105,11 @@ macro_rules! device_sysctls {
 
 device_sysctls! {
     device {
+        /// How long, in nanoseconds, what receive offload holds may wait for more, and after how long a queue is polled whose
+        /// descriptor is put off. 0: nothing waits.
+        gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000;
+        /// How many polls in a row must find a queue empty, `gro_flush_timeout` apart, before its descriptor is watched again.
+        napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff;
     }
     rx_queue {
         /// Cores that the packets of this queue are spread over by the hash of their flow (RPS), a bit for each; those the host

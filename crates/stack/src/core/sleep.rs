@@ -1,0 +1,171 @@
+//! How the worker of a core sleeps: until when, what ends it, and when it leaves the queues to others.
+//!
+//! Above: the workers of crate `quietline`, and application threads that poll. Linux: ksoftirqd's sleep, the hrtimer of
+//! `gro_flush_timeout`, `busy_poll_stop`.
+//!
+//! Not here: the sleep itself, which needs an operating system.
+
+use std::{
+    sync::atomic::{Ordering, fence},
+    time::Duration,
+};
+
+use pkt::Instant;
+
+use super::{Core, NapiId};
+use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
+
+/// How long the worker leaves the descriptors alone after an application thread has polled the core: threads that send or
+/// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.
+const POLLED_MAX: Duration = Duration::from_micros(300);
+
+/// Longest sleep of a worker whose core is run by another thread.
+const YIELD_MAX: Duration = Duration::from_millis(1);
+
+impl Core {
+    pub(super) fn note_poll(&self, cx: &Cx) {
+        if self.has_descriptors.load(Ordering::Relaxed) {
+            let until = cx.now + POLLED_MAX;
+            self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// An application thread has polled the core a moment ago, and will most likely again.
+    #[must_use]
+    pub fn is_polled(&self, now: Instant) -> bool {
+        self.polled_until_ns.load(Ordering::Relaxed) > now.as_nanos()
+    }
+
+    /// The thread that has polled goes to sleep: from here on the worker must look at the queues.
+    ///
+    /// With `prefer` (`SO_PREFER_BUSY_POLL`) it will be back soon, and the worker leaves the descriptors alone for the longest
+    /// `gro_flush_timeout` of the core's devices; where there is none the wish has no effect, as in Linux.
+    pub fn stop_polling(&self, cx: &mut Cx, host: &Host, prefer: bool) {
+        let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
+        self.preferred.store(!timeout.is_zero(), Ordering::Relaxed);
+        if !timeout.is_zero() {
+            let until = cx.now + timeout;
+            self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
+            return;
+        }
+        self.polled_until_ns.store(0, Ordering::Relaxed);
+        // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
+        fence(Ordering::SeqCst);
+        self.resume_worker();
+    }
+
+    /// The longest `gro_flush_timeout` of the devices polled here.
+    fn flush_timeout(&self, sysctls: &Sysctls) -> Duration {
+        let places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let timeouts =
+            places.iter().map(|(device, _)| sysctls.devices.of(*device).gro_flush_timeout);
+        timeouts.max().unwrap_or_default()
+    }
+
+    /// The queue is polled by time for now (`napi_defer_hard_irqs`): its descriptor is not to be watched.
+    #[must_use]
+    pub fn is_masked(&self, napi: NapiId) -> bool {
+        self.masked.load(Ordering::Relaxed) & napi.bit() != 0
+    }
+
+    /// A worker that has yielded looks at its queues again. If its flag is missed here, its sleep ends after
+    /// [`YIELD_MAX`].
+    pub(super) fn resume_worker(&self) {
+        if self.worker_yields.load(Ordering::Relaxed)
+            && self.worker_yields.swap(false, Ordering::AcqRel)
+        {
+            let _ = self.kick_worker();
+        }
+    }
+
+    /// Wakes the worker. False if the core has none.
+    pub(super) fn kick_worker(&self) -> bool {
+        let Some(kick) = self.kick.get() else { return false };
+        self.kicks.fetch_add(1, Ordering::Relaxed);
+        kick.kick();
+        true
+    }
+
+    /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
+    pub(crate) fn hand_to_worker(&self, cx: &mut Cx) -> bool {
+        // The run stays owed (SCHED), and the worker's `try_own` takes it. The workers of a host that is shut down end,
+        // but not before they have taken what was owed when it was still up.
+        let Some(host) = self.host.upgrade().filter(|host| host.check_up().is_ok()) else {
+            return false;
+        };
+        if !self.kick_worker() {
+            return false;
+        }
+        let entered = cx.enter(&host);
+        cx.count(Counter::CoreHandoffs, 1);
+        cx.leave(entered);
+        true
+    }
+
+    /// Kicks the worker if it sleeps past `deadline`.
+    pub(crate) fn wake_before(&self, deadline: Instant) {
+        // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
+        fence(Ordering::SeqCst);
+        let ns = deadline.as_nanos();
+        // Kicked once for each earlier deadline: from then on it counts as awake at that moment.
+        if self.sleep_until_ns.load(Ordering::Relaxed) > ns
+            && self.sleep_until_ns.fetch_min(ns, Ordering::Relaxed) > ns
+        {
+            let _ = self.kick_worker();
+        }
+    }
+
+    /// Called by a worker about to park: announces it and returns until when it may sleep (`None`: for ever). With
+    /// `yielding` it sleeps because another thread runs the core, or has polled it a moment ago, and is kicked when that
+    /// thread lets go.
+    ///
+    /// Frames that in-process devices deliver after this call ring their own sender; a descriptor is watched by the
+    /// caller. So nothing is looked for again.
+    #[must_use]
+    pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.worker_yields.store(yielding, Ordering::Relaxed);
+        self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
+        // Pairs with the fence in `wake_before`.
+        fence(Ordering::SeqCst);
+        let mut deadline = self.next_deadline();
+        if yielding {
+            // Whoever polled has stopped before it could see that we yield.
+            let polled_until = self.polled_until_ns.load(Ordering::Relaxed);
+            if polled_until == 0 && !self.lock.is_scheduled() {
+                deadline = Some(now);
+            }
+            let preferred = self.preferred.load(Ordering::Relaxed);
+            let limit = if preferred && polled_until > now.as_nanos() {
+                Instant::from_nanos(polled_until)
+            } else {
+                now + YIELD_MAX
+            };
+            deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
+        }
+        self.sleep_until_ns.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
+        deadline
+    }
+
+    /// The worker is awake again.
+    pub fn finish_sleep(&self) {
+        self.sleep_until_ns.store(0, Ordering::Relaxed);
+        self.worker_yields.store(false, Ordering::Relaxed);
+    }
+
+    /// When this core has something to do although nothing arrives. `None` when nothing is armed.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let timers = self.next_timer_ns.load(Ordering::Relaxed);
+        let timer = match timers.min(self.next_napi_ns.load(Ordering::Relaxed)) {
+            u64::MAX => None,
+            ns => Some(Instant::from_nanos(ns)),
+        };
+        let host = self.host.upgrade()?;
+        let device = host.queue_deadline(self.id);
+        match (timer, device) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
