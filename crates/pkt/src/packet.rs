@@ -19,6 +19,8 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
+use sync::AnyRef;
+
 use crate::meta::PacketMeta;
 use crate::page::Slice;
 use crate::pool::Elsewhere;
@@ -268,6 +270,25 @@ impl Packet {
     #[must_use]
     pub fn has_owner(&self) -> bool {
         self.body().owner.is_some()
+    }
+
+    /// Lets the packet carry a reference to the path it came by; what it carried before is given back. Linux:
+    /// `skb_dst_set`. A clone does not inherit it.
+    pub fn set_dst(&mut self, dst: AnyRef) {
+        self.body_mut().dst = Some(dst);
+    }
+
+    /// The path that the packet carries. Linux: `skb_dst_drop` when the result is dropped.
+    #[inline]
+    pub fn take_dst(&mut self) -> Option<AnyRef> {
+        self.body_mut().dst.take()
+    }
+
+    /// True when the packet carries a path.
+    #[inline]
+    #[must_use]
+    pub fn has_dst(&self) -> bool {
+        self.body().dst.is_some()
     }
 
     /// Gives up the packet without ending it.

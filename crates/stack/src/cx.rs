@@ -311,6 +311,9 @@ impl Cx {
     #[cold]
     pub fn drop_packet(&mut self, reason: DropReason, packet: Packet) {
         self.counters().drops.add(reason, 1);
+        if packet.has_dst() {
+            self.count(Counter::DstPut, 1);
+        }
         self.pool.free(packet);
     }
 

@@ -13,7 +13,10 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::epoch::Section;
+use sync::{
+    counted,
+    epoch::{Domain, Section},
+};
 use tcp::{
     ChallengeBudget, FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector,
     SocketOptions, SynCookies,
@@ -22,7 +25,7 @@ use tcp::{
 use crate::{
     config::{ConfigError, HostConfig},
     core::{Core, CoreId, CoreRun, DEVICE_QUEUES_MAX},
-    counters::{CounterPage, Snapshot},
+    counters::{Counter, CounterPage, Snapshot},
     cx::{Cx, Memory},
     demux::{Demux, Entry},
     device::{Device, Doorbell, LinkType, Loopback, QueueId},
@@ -31,10 +34,12 @@ use crate::{
     ip::IcmpLimiter,
     neighbour_table::NeighborTable,
     route::{
-        Dst,
+        Dst, DstHandle, DstRef, Path,
+        dst::{DstInfo, DstLayout, DstOrigin, DstStats, DstTail},
         exception::{Exceptions, Limits, Stamp},
         fib::{Fib, RouteKind},
-        reply::ReplyPaths,
+        input::InputRoutes,
+        output::OutputRoutes,
     },
     rps::{SockFlows, SoftnetStat},
     sysctl::{LiveSysctls, SysctlError, Sysctls},
@@ -55,6 +60,8 @@ const LOOPBACK: u32 = 0;
 pub(crate) struct Hop {
     /// Device the packet leaves by.
     pub(crate) index: u32,
+    /// `Local` when it is for this host.
+    kind: RouteKind,
     pub(crate) next_hop: IpAddr,
     pub(crate) source: IpAddr,
     ipv4: bool,
@@ -74,6 +81,8 @@ pub struct Host {
     sysctls: LiveSysctls,
     devices: Vec<Arc<dyn Device>>,
     fib: Fib,
+    /// `net.quietline.dst_layout`, as it was when the host was built.
+    dst_layout: DstLayout,
     /// Bumped by every change of routes; a cached path with another number is resolved anew.
     route_generation: AtomicU32,
     /// What ICMP has reported about paths.
@@ -86,8 +95,12 @@ pub struct Host {
     challenges: Arc<ChallengeBudget>,
     syn_cookies: SynCookies,
     fast_open: FastOpenMemory,
-    /// Paths of answers that no socket sends.
-    reply_paths: ReplyPaths,
+    /// Entries of the packets that leave.
+    output_routes: OutputRoutes,
+    /// Entries of the packets that come.
+    input_routes: InputRoutes,
+    /// Readers of the tables.
+    rcu: Domain,
     ports: PortSelector,
     icmp_limiter: IcmpLimiter,
     /// What all connections hold.
@@ -129,6 +142,7 @@ impl Host {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
             fib,
+            dst_layout: config.sysctls.dst_layout,
             route_generation: AtomicU32::new(0),
             exceptions: Exceptions::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
             neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
@@ -141,7 +155,9 @@ impl Host {
             ports: PortSelector::new(&secret(&mut rng)),
             syn_cookies: SynCookies::new(&secret(&mut rng)),
             fast_open: FastOpenMemory::new(secret(&mut rng)),
-            reply_paths: ReplyPaths::new(&memory.rcu),
+            output_routes: OutputRoutes::new(&memory.rcu, config.cores),
+            input_routes: InputRoutes::new(&memory.rcu),
+            rcu: memory.rcu.clone(),
             icmp_limiter: IcmpLimiter::new(),
             tcp_memory: Arc::new(TcpMemory::new()),
             time_waits: AtomicUsize::new(0),
@@ -277,9 +293,13 @@ impl Host {
     /// # Errors
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
-        self.sysctls.set(name, value, |next| {
+        self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
+            if present.dst_ref != next.dst_ref {
+                // Entries are counted as they were made to be: let everybody make new ones.
+                self.invalidate_routes();
+            }
         })
     }
 
@@ -383,8 +403,8 @@ impl Host {
         &self.syn_cookies
     }
 
-    /// The path of an answer from `source` to `remote` that no socket sends. Allocates only for a next hop that no
-    /// answer has taken lately.
+    /// The way of an answer from `source` to `remote` that no socket sends. Allocates only for a next hop that no packet
+    /// of `core` has taken lately.
     ///
     /// # Errors
     /// As [`route`](Self::route).
@@ -392,10 +412,20 @@ impl Host {
         &'s self,
         cx: &Cx,
         remote: IpAddr,
-        source: IpAddr,
+        source: Option<IpAddr>,
+        core: CoreId,
         rcu: &'s Section<'_>,
-    ) -> Result<&'s Dst, Errno> {
-        self.reply_paths.path(self, &self.hop(cx, remote, Some(source))?, rcu)
+    ) -> Result<DstHandle<'s>, Errno> {
+        self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
+    }
+
+    pub(crate) const fn input_routes(&self) -> &InputRoutes {
+        &self.input_routes
+    }
+
+    /// Readers of the tables of this host.
+    pub(crate) const fn rcu(&self) -> &Domain {
+        &self.rcu
     }
 
     pub(crate) const fn neighbours(&self) -> &NeighborTable {
@@ -444,16 +474,44 @@ impl Host {
             .min()
     }
 
+    /// Makes every cached route stale (Linux: `rt_cache_flush`). What sockets and packets hold lives on until they look.
+    pub fn invalidate_routes(&self) {
+        self.route_generation.fetch_add(1, Ordering::Release);
+        let reader = self.rcu.reader();
+        let rcu = reader.pin();
+        self.input_routes.clear(&rcu);
+        self.output_routes.clear(&rcu);
+    }
+
+    /// The dst entries in the tables: input routes first.
+    #[must_use]
+    pub fn dst_entries(&self) -> Vec<DstInfo> {
+        let generation = self.route_generation();
+        let mut entries = Vec::new();
+        let reader = self.rcu.reader();
+        let rcu = reader.pin();
+        self.input_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
+        self.output_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
+        entries
+    }
+
+    #[inline]
     pub(crate) fn route_generation(&self) -> u32 {
         self.route_generation.load(Ordering::Acquire)
     }
 
     /// Whether a cached path is still what [`Host::route`] would answer (Linux: `dst_check`).
     #[inline]
-    pub(crate) fn is_current(&self, dst: &Dst, now: Instant) -> bool {
-        dst.generation == self.route_generation()
-            && self.exceptions.is_current(dst.exception)
-            && now < dst.expires
+    pub(crate) fn is_current(&self, path: &Path, now: Instant) -> bool {
+        path.dst.tail().generation == self.route_generation()
+            && self.exceptions.is_current(path.exception)
+            && now < path.expires
+    }
+
+    /// Whether an entry is still what [`InputRoutes`] would answer for a packet that came by `device`.
+    #[inline]
+    pub(crate) fn is_valid_input(&self, tail: &DstTail, device: u32) -> bool {
+        tail.generation == self.route_generation() && tail.device == device && tail.is_input
     }
 
     /// A validated report says that the path `dst` to `remote` carries `mtu` only. Answers whether cached paths changed.
@@ -476,19 +534,38 @@ impl Host {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Resolves the path to `remote`, with `source` where the caller has chosen one.
+    /// Resolves the way to `remote` for a socket of `core`, with `source` where the caller has chosen one.
     ///
     /// # Errors
     /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
     /// `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour table is
     /// full, as Linux.
-    pub fn route(
+    pub(crate) fn route(
         &self,
         cx: &Cx,
         remote: IpAddr,
         source: Option<IpAddr>,
-    ) -> Result<Arc<Dst>, Errno> {
-        self.make_dst(&self.hop(cx, remote, source)?)
+        core: CoreId,
+    ) -> Result<Path, Errno> {
+        let hop = self.hop(cx, remote, source)?;
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let found = self.output_routes.entry(self, cx, &hop, core, &rcu)?;
+        let dst = match found.try_get() {
+            Some(dst) => dst,
+            // It was replaced between the look-up and the get.
+            None => self.make_dst(cx, &hop)?,
+        };
+        cx.count(Counter::DstGet, 1);
+        Ok(Path { dst, exception: hop.exception, expires: hop.expires })
+    }
+
+    /// The source address of a connection to `remote` that has not chosen one.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route), but `ENOBUFS`.
+    pub(crate) fn source_for(&self, cx: &Cx, remote: IpAddr) -> Result<IpAddr, Errno> {
+        self.hop(cx, remote, None).map(|hop| hop.source)
     }
 
     /// The first half of `route`: everything that is only looked up.
@@ -502,6 +579,8 @@ impl Host {
         if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
             return Err(Errno::EINVAL);
         }
+        // Before the table: a change in between makes the path too old, never too young.
+        let generation = self.route_generation();
         let route = self.fib.lookup(remote).ok_or(Errno::ENETUNREACH)?;
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
@@ -522,10 +601,10 @@ impl Host {
         }
         let caps_mtu = self.device(index).caps().mtu;
         let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
-        let generation = self.route_generation();
         let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &cx.reader().pin());
         Ok(Hop {
             index,
+            kind: route.kind,
             next_hop,
             source,
             ipv4: remote.is_ipv4(),
@@ -538,8 +617,8 @@ impl Host {
         })
     }
 
-    /// The second half of `route`: makes the path, and the neighbour if it is a new one.
-    pub(crate) fn make_dst(&self, hop: &Hop) -> Result<Arc<Dst>, Errno> {
+    /// The second half of `route`: makes an entry, and the neighbour if it is a new one.
+    pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstRef, Errno> {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
         let link = caps.link;
@@ -550,20 +629,33 @@ impl Host {
             }
             LinkType::Ip => None,
         };
-        Ok(Arc::new(Dst {
+        let keeps_dst = self.is_loopback_device(hop.index);
+        let head = Dst {
             link,
             neighbor,
-            source: hop.source,
             mtu: hop.mtu,
             tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
             tx_checksum: caps.tx_checksum,
             async_completion: caps.async_completion,
-            generation: hop.generation,
-            exception: hop.exception,
-            expires: hop.expires,
             dont_fragment: hop.dont_fragment,
+            keeps_dst,
             device,
-        }))
+        };
+        let tail = DstTail {
+            generation: hop.generation,
+            device: hop.index,
+            kind: hop.kind,
+            is_input: keeps_dst && hop.kind == RouteKind::Local,
+        };
+        Ok(self.new_dst(cx, head, tail, DstOrigin { source: hop.source }))
+    }
+
+    /// A dst entry in the layout of this host, counted as `dst_ref` says now.
+    pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstRef {
+        let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
+        let counting = cx.sysctls().dst_ref.counting();
+        cx.count(Counter::DstAllocs, 1);
+        DstRef::new(&self.rcu, self.dst_layout.into(), counting, entry)
     }
 
     /// What a connection of `tuple` along `dst` starts with.

@@ -1,8 +1,12 @@
-//! Where packets go: the forwarding table and the resolved paths that sockets keep.
+//! Where packets go: the forwarding table, the dst entries made from it, and who holds them.
 
 pub mod dst;
 pub(crate) mod exception;
 pub mod fib;
-pub(crate) mod reply;
+pub(crate) mod input;
+pub(crate) mod output;
+pub(crate) mod packet_dst;
 
 pub use dst::Dst;
+pub(crate) use dst::{DstHandle, DstRef, Path};
+pub(crate) use packet_dst::{OnceDst, PacketDst, leave_rcu};

@@ -16,6 +16,7 @@ pub mod options;
 mod prequeue;
 mod reader;
 mod request;
+mod rx_dst;
 mod stream;
 mod syn_queue;
 mod time_wait;
@@ -23,6 +24,7 @@ mod time_wait;
 use std::sync::Arc;
 
 use pkt::{DropReason, Packet};
+use sync::epoch::Section;
 use tcp::FourTuple;
 
 pub use busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
@@ -35,7 +37,12 @@ pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};
 pub(crate) use time_wait::TimeWaitSocket;
 
-use crate::{counters::Counter, cx::Cx, host::Host};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    host::Host,
+    route::{DstHandle, PacketDst},
+};
 
 /// Consecutive packets of one connection in a batch: they share one output, one ACK decision and one wake.
 #[derive(Debug, Default)]
@@ -54,15 +61,33 @@ impl Flow {
         })
     }
 
+    /// The input route that the current connection remembers for packets from `device`.
+    #[inline]
+    pub(crate) fn rx_dst<'s>(
+        &'s self,
+        host: &Host,
+        device: u32,
+        rcu: &'s Section<'_>,
+    ) -> Option<DstHandle<'s>> {
+        self.socket.as_ref()?.rx_dst(host, device, rcu)
+    }
+
     /// One more segment for the current connection.
     #[inline]
-    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+    pub(crate) fn segment(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        rcu: &Section<'_>,
+        dst: PacketDst<'_>,
+        packet: Packet,
+    ) {
         match &self.socket {
             Some(socket) => {
                 if self.foreign {
                     cx.count(Counter::ForeignCorePackets, 1);
                 }
-                socket.segment(host, cx, packet);
+                socket.segment(host, cx, rcu, dst, packet);
             }
             None => cx.drop_packet(DropReason::TcpNoSocket, packet),
         }

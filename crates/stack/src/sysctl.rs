@@ -21,12 +21,14 @@ use pkt::DomainConfig;
 
 use crate::core::WEIGHT;
 use crate::neighbour::NeighborConfig;
+use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
-    AvailableCongestionControl, Codec, CongestionControl, Keys, Limits, Mask, Micros, Millis,
-    Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, Seconds, Switch,
+    AvailableCongestionControl, Codec, CongestionControl, DstLayouts, DstRefModes, Keys, Limits,
+    Mask, Micros, Millis, Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts,
+    RxDstModes, Seconds, Switch,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
@@ -109,6 +111,9 @@ macro_rules! sysctls {
 /// Bounds of a value that is no number.
 const WORDS: RangeInclusive<u64> = RangeInclusive::new(1, 0);
 
+/// Settings that a running host does not change.
+const AT_CONSTRUCTION: &[&str] = &["net.quietline.dst_layout"];
+
 /// Upper bound of what Linux keeps in an int.
 const INT_MAX: u64 = i32::MAX as u64;
 
@@ -127,6 +132,16 @@ sysctls! {
         route_min_pmtu: u32 = 552, Number 68..=65_535, "net.ipv4.route.min_pmtu";
         /// Ports for connections that name none (RFC 6056).
         ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, "net.ipv4.ip_local_port_range";
+        /// A packet of an established connection is placed by its four-tuple before any route is asked.
+        ip_early_demux: bool = true, Switch 0..=1, "net.ipv4.ip_early_demux";
+        /// As `ip_early_demux`, for TCP; both must be on.
+        tcp_early_demux: bool = true, Switch 0..=1, "net.ipv4.tcp_early_demux";
+        /// How dst entries are counted, and which packets hold one. A change makes every route be looked up again.
+        dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, "net.quietline.dst_ref";
+        /// Where the count of a dst entry lies. Only when the host is built.
+        dst_layout: DstLayout = DstLayout::Filled, DstLayouts WORDS, "net.quietline.dst_layout";
+        /// What becomes of the dst of a packet that is queued for another thread.
+        rx_dst_mode: RxDstMode = RxDstMode::RcuClearThenRelease, RxDstModes WORDS, "net.quietline.rx_dst_mode";
         /// Answer no echo requests.
         icmp_echo_ignore_all: bool = false, Switch 0..=1, "net.ipv4.icmp_echo_ignore_all";
         /// Answer no echo requests to broadcast and multicast addresses (RFC 1122 §3.2.2.6).
@@ -299,6 +314,19 @@ impl Sysctls {
                 allowed,
             })
         }
+    }
+
+    /// As [`set`](Self::set), of a host that runs already.
+    pub(crate) fn set_live(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
+        let name = dotted(name);
+        if AT_CONSTRUCTION.contains(&&*name) {
+            let present = self.get(&name)?;
+            if present != value.trim() {
+                let allowed = format!("{present}: it is chosen when the host is built");
+                return Err(SysctlError::Invalid { name, value: value.to_owned(), allowed });
+            }
+        }
+        self.set(&name, value)
     }
 
     /// A value as text, as `sysctl -n NAME` prints it.

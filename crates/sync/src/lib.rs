@@ -17,11 +17,14 @@
 //! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
 //! | [`epoch`] | when unreachable memory may die | RCU grace periods |
 //! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
+//! | [`refcount`] | taking a reference to what may be dead | `rcuref_t`, `atomic_inc_not_zero` |
+//! | [`counted`] | entries found without a reference, and where their count lies | `struct dst_entry` |
 //! | [`padded`], [`percore`] | what must not share a cache line | `____cacheline_aligned`, per-CPU data |
 //!
-//! Not here: reference counts of packets (`pkt`), clocks, threads, wake-up policy.
+//! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
 pub mod core_lock;
+pub mod counted;
 pub mod epoch;
 pub mod eventcount;
 pub mod lanes;
@@ -30,6 +33,7 @@ pub mod padded;
 pub mod percore;
 pub mod rcu;
 pub mod rcu_map;
+pub mod refcount;
 pub mod small_queue;
 pub mod socket_lock;
 
@@ -38,6 +42,7 @@ mod shim;
 mod test_item;
 
 pub use core_lock::{CoreGuard, CoreLock, QUEUES_MAX};
+pub use counted::{AnyRef, Handle, Ref, Slot};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult};
 pub use lanes::Lanes;
@@ -46,5 +51,6 @@ pub use padded::Padded;
 pub use percore::PerCore;
 pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
+pub use refcount::{Counting, RefCount};
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};

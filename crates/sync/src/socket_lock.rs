@@ -79,6 +79,9 @@ const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 pub enum Work<P> {
     /// A packet, in arrival order.
     Item(P),
+    /// As `Item`: the one that [`SocketLock::softirq`] was called with, run before that returns. What its caller knows
+    /// about it besides still holds.
+    Direct(P),
     /// Deferred work: the bits given to [`SocketLock::defer`] since the last time, merged.
     Deferred(u8),
 }
@@ -122,12 +125,16 @@ impl<T, P: Linked> SocketLock<T, P> {
 
     /// Softirq: brings one item. If nobody holds the lock, runs it and everything that arrives meanwhile;
     /// else queues it unless that brought more than `limit` bytes into the backlog. Never waits.
+    ///
+    /// `leave` is called with an item that is going to be queued: it is run later, on another thread perhaps, and must
+    /// take with it what it needs.
     #[inline]
     pub fn softirq(
         &self,
         item: P,
         bytes: u32,
         limit: u32,
+        leave: impl FnOnce(&mut P),
         mut run: impl FnMut(&mut T, Work<P>),
     ) -> Entry<P> {
         let free =
@@ -135,11 +142,11 @@ impl<T, P: Linked> SocketLock<T, P> {
         match free {
             Ok(_) => {
                 let mut held = Held::new(self, SOFTIRQ_BUSY);
-                run(held.value_mut(), Work::Item(item));
+                run(held.value_mut(), Work::Direct(item));
                 held.leave(&mut run);
                 Entry::Ran
             }
-            Err(word) => self.softirq_contended(word, item, bytes, limit, &mut run),
+            Err(word) => self.softirq_contended(word, item, (bytes, limit), leave, &mut run),
         }
     }
 
@@ -214,9 +221,9 @@ impl<T, P: Linked> SocketLock<T, P> {
     fn softirq_contended(
         &self,
         mut word: u64,
-        item: P,
-        bytes: u32,
-        limit: u32,
+        mut item: P,
+        (bytes, limit): (u32, u32),
+        leave: impl FnOnce(&mut P),
         run: &mut impl FnMut(&mut T, Work<P>),
     ) -> Entry<P> {
         loop {
@@ -228,7 +235,7 @@ impl<T, P: Linked> SocketLock<T, P> {
                         if word & BACKLOG != 0 {
                             held.drain(run);
                         }
-                        run(held.value_mut(), Work::Item(item));
+                        run(held.value_mut(), Work::Direct(item));
                         held.leave(run);
                         return Entry::Ran;
                     }
@@ -248,6 +255,7 @@ impl<T, P: Linked> SocketLock<T, P> {
             };
             word = seen;
         }
+        leave(&mut item);
         self.backlog.push(item);
         self.mark(BACKLOG, run)
     }

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use sync::{Link, Linked};
+use sync::{AnyRef, Link, Linked};
 
 use crate::meta::PacketMeta;
 use crate::packet::pair::{Kind, release_pair};
@@ -68,7 +68,9 @@ pub(crate) struct Body {
     pub(crate) truesize: u32,
     /// `truesize` when the owner was set: what the owner gets back, whatever happened since.
     pub(crate) charged: u32,
-    room: [u32; 3],
+    room: u32,
+    /// The path the packet came by, held beyond the read section that found it. `None` whenever the descriptor is free.
+    pub(crate) dst: Option<AnyRef>,
 
     // Second cache line: what layers above look at.
     /// Told when the packet dies. `None` whenever the descriptor is free.
@@ -98,6 +100,7 @@ mod layout {
     const _: () = assert!(line(offset_of!(Descriptor, pair)) == 0);
     const _: () = assert!(line(offset_of!(Descriptor, body.truesize)) == 0);
     const _: () = assert!(line(offset_of!(Descriptor, body.charged)) == 0);
+    const _: () = assert!(offset_of!(Descriptor, body.dst) == 56);
     const _: () = assert!(offset_of!(Descriptor, body.owner) == 64);
     const _: () = assert!(line(offset_of!(Descriptor, body.meta)) == 1);
     const _: () = assert!(offset_of!(Descriptor, body.head) == 128);
@@ -147,6 +150,7 @@ impl FreeDescriptor {
             (&raw mut (*descriptor).body.origin).write(None);
             (&raw mut (*descriptor).body.kind).write(Kind::Alone);
             (&raw mut (*descriptor).body.shared).write(Cell::new(false));
+            (&raw mut (*descriptor).body.dst).write(None);
             (&raw mut (*descriptor).body.owner).write(None);
             (&raw mut (*descriptor).body.meta).write(PacketMeta::default());
         }
@@ -168,7 +172,7 @@ impl FreeDescriptor {
             }
             &mut (*descriptor).body
         };
-        debug_assert!(body.owner.is_none());
+        debug_assert!(body.owner.is_none() && body.dst.is_none());
         body.data = data;
         body.linear_len = 0;
         body.frag_count = 0;
@@ -215,14 +219,18 @@ pub(crate) fn end(packet: Packet, recycle: &mut impl Recycle) {
         ((*pointer).home, &mut (*pointer).body)
     };
     recycle.count_packet(home);
-    if body.frag_count == 0 && body.kind == Kind::Alone && body.owner.is_none() {
+    if body.frag_count == 0
+        && body.kind == Kind::Alone
+        && body.owner.is_none()
+        && body.dst.is_none()
+    {
         recycle.put_descriptor(FreeDescriptor(descriptor));
     } else {
         end_slow(descriptor, recycle);
     }
 }
 
-/// The rest of `end`, for packets with an owner, slices or a pair.
+/// The rest of `end`, for packets with an owner, slices, a path or a pair.
 #[inline(never)]
 fn end_slow(descriptor: NonNull<Descriptor>, recycle: &mut impl Recycle) {
     // SAFETY: `end` owns the body and passes it on.
@@ -232,6 +240,7 @@ fn end_slow(descriptor: NonNull<Descriptor>, recycle: &mut impl Recycle) {
         recycle.put_slice(unsafe { frag.assume_init_read() });
     }
     body.frag_count = 0;
+    drop(body.dst.take());
     // Foreign code, run last so that a panic in it costs no more than this descriptor.
     body.complete();
     match body.kind {

@@ -1,7 +1,8 @@
-//! IP early demux: an established connection says that its packets are ours, so the routes need not be asked.
+//! IP early demux: an established connection remembers the input route of its packets, so the routes need not be asked.
 //!
-//! Linux: `tcp_v4_early_demux`. A packet of the flow before it costs one comparison; another flow costs one lookup
-//! under the RCU section. What is not found takes the long way through `ip::input`.
+//! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of the flow before it costs one
+//! comparison; another flow costs one lookup under the RCU section. What is not found, or has no valid route to offer, takes
+//! the long way through `ip::input`.
 
 use std::net::SocketAddr;
 

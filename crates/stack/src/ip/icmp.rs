@@ -17,6 +17,7 @@ use super::{
     output,
 };
 use crate::{
+    core::CoreId,
     counters::Counter,
     cx::Cx,
     demux::Entry,
@@ -112,7 +113,9 @@ fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
     let source = to_us_alone.then_some(header.dst);
-    let Ok(dst) = host.route(cx, header.src, source) else {
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let Ok(dst) = host.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
         cx.count(Counter::IpOutNoRoutes, 1);
         cx.count(Counter::IcmpOutErrors, 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -134,7 +137,7 @@ fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -
         return Verdict::Drop(DropReason::NoMemory, packet);
     }
     count_sent(cx, 0);
-    send(host, cx, &dst, dst.source, header.src, packet);
+    send(host, cx, &dst, dst.cold().source, header.src, packet);
     Verdict::Consumed
 }
 
@@ -285,7 +288,10 @@ pub(super) fn send_protocol_unreachable(
         cx.count(Counter::IcmpOutRateLimitGlobal, 1);
         return;
     }
-    let Ok(dst) = host.route(cx, header.src, Some(header.dst)) else {
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let source = Some(header.dst);
+    let Ok(dst) = host.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
         return cx.count(Counter::IcmpOutErrors, 1);
     };
     let message = IcmpMessage::Unreachable(Unreachable::Protocol);

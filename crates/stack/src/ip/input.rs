@@ -11,7 +11,13 @@ use super::{
     header::{self, IpHeader, protocol},
     icmp, tcp_input,
 };
-use crate::{counters::Counter, cx::Cx, host::Host, route::fib::RouteKind, socket::Flow};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    host::Host,
+    route::{DstHandle, OnceDst, PacketDst, fib::RouteKind},
+    socket::Flow,
+};
 
 /// One IP packet, link header removed.
 pub(crate) fn input<const V4: bool>(
@@ -34,19 +40,48 @@ pub(crate) fn input<const V4: bool>(
     let ecn = Ecn::from_traffic_class(header.traffic_class);
     cx.count(ecn_counter(ecn), 1);
     packet.meta_mut().ecn = ecn;
-    if early_demux(host, cx, rcu, flow, &header, &mut packet) {
-        cx.count(Counter::IpInDelivers, 1);
-        return tcp_input::established(host, cx, flow, &header, packet);
+    let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
+    if demux && early_demux(host, cx, rcu, flow, &header, &mut packet) {
+        return established(host, cx, rcu, flow, &header, packet);
     }
-    if let Err(reason) = check_destination(host, cx, &mut packet, &header) {
-        return Verdict::Drop(reason, packet);
+    let dst = match PacketDst::taken_from(&mut packet) {
+        PacketDst::None => match route(host, cx, rcu, &mut packet, &header) {
+            Ok(found) => PacketDst::Noref(found),
+            Err(reason) => return Verdict::Drop(reason, packet),
+        },
+        brought => brought,
+    };
+    let dst = OnceDst::new(dst);
+    let verdict = deliver::<V4>(host, cx, rcu, flow, &dst, &header, packet);
+    dst.take().release(cx, rcu);
+    verdict
+}
+
+/// A packet of the current connection of `flow`, which offers its route where the packet brings none.
+#[inline]
+fn established(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &Flow,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    let mut dst = PacketDst::taken_from(&mut packet);
+    if matches!(dst, PacketDst::None) {
+        dst = match flow.rx_dst(host, packet.meta().rx_device, rcu) {
+            Some(found) => PacketDst::Noref(found),
+            None => match route(host, cx, rcu, &mut packet, header) {
+                Ok(found) => PacketDst::Noref(found),
+                Err(reason) => return Verdict::Drop(reason, packet),
+            },
+        };
     }
-    if header.fragment.is_piece() {
-        cx.count(Counter::IpReasmReqds, 1);
-        cx.count(Counter::IpReasmFails, 1);
-        return Verdict::Drop(DropReason::IpFragment, packet);
-    }
-    deliver::<V4>(host, cx, rcu, flow, &header, packet)
+    cx.count(Counter::IpInDelivers, 1);
+    let dst = OnceDst::new(dst);
+    let verdict = tcp_input::established(host, cx, rcu, flow, &dst, header, packet);
+    dst.take().release(cx, rcu);
+    verdict
 }
 
 fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHeader, DropReason> {
@@ -79,19 +114,36 @@ const fn ecn_counter(ecn: Ecn) -> Counter {
     }
 }
 
-/// Ours, by address and by the way it came?
-fn check_destination(
-    host: &Host,
+/// Ours, by address and by the way it came? Linux: `ip_route_input_rcu`.
+fn route<'s>(
+    host: &'s Host,
     cx: &Cx,
+    rcu: &'s Section<'_>,
     packet: &mut Packet,
     header: &IpHeader,
-) -> Result<(), DropReason> {
+) -> Result<DstHandle<'s>, DropReason> {
     if !host.is_loopback_device(packet.meta().rx_device) {
         check_martian(host, header).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
     }
+    // Before the table: a change in between makes the entry too old, never too young.
+    let generation = host.route_generation();
+    let Some(found) = host.fib().lookup(header.dst) else {
+        cx.count(Counter::IpExtInNoRoutes, 1);
+        return Err(DropReason::IpNoRoute);
+    };
+    accept(cx, packet, found.kind)?;
+    let device = packet.meta().rx_device;
+    host.input_routes().entry(host, cx, device, (found, generation), rcu).ok_or_else(|| {
+        cx.count(Counter::IpInDiscards, 1);
+        DropReason::NoMemory
+    })
+}
+
+/// May a packet that is routed as `kind` come in the frame it came in? Notes how it came.
+fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReason> {
     let bytes = packet.len() as u64;
-    match host.fib().lookup(header.dst).map(|route| route.kind) {
-        Some(RouteKind::Local) => {
+    match kind {
+        RouteKind::Local => {
             // RFC 1122 §3.3.6: a unicast address in a link broadcast is not for us.
             if packet.meta().pkt_type == PacketType::Host {
                 Ok(())
@@ -101,25 +153,21 @@ fn check_destination(
             }
         }
         // In whatever frame it came, and on links without frames: nobody is answered as if he had asked us alone.
-        Some(RouteKind::Broadcast) => {
+        RouteKind::Broadcast => {
             packet.meta_mut().pkt_type = PacketType::Broadcast;
             cx.count(Counter::IpExtInBcastPkts, 1);
             cx.count(Counter::IpExtInBcastOctets, bytes);
             Ok(())
         }
-        Some(RouteKind::Multicast) => {
+        RouteKind::Multicast => {
             packet.meta_mut().pkt_type = PacketType::Multicast;
             cx.count(Counter::IpExtInMcastPkts, 1);
             cx.count(Counter::IpExtInMcastOctets, bytes);
             Ok(())
         }
-        Some(_) => {
+        RouteKind::Unicast | RouteKind::Blackhole | RouteKind::Unreachable => {
             cx.count(Counter::IpInAddrErrors, 1);
             Err(DropReason::IpForwardingOff)
-        }
-        None => {
-            cx.count(Counter::IpExtInNoRoutes, 1);
-            Err(DropReason::IpNoRoute)
         }
     }
 }
@@ -141,13 +189,19 @@ fn deliver<const V4: bool>(
     cx: &mut Cx,
     rcu: &Section<'_>,
     flow: &mut Flow,
+    dst: &OnceDst<'_>,
     header: &IpHeader,
     packet: Packet,
 ) -> Verdict {
+    if header.fragment.is_piece() {
+        cx.count(Counter::IpReasmReqds, 1);
+        cx.count(Counter::IpReasmFails, 1);
+        return Verdict::Drop(DropReason::IpFragment, packet);
+    }
     match header.protocol {
         protocol::TCP => {
             cx.count(Counter::IpInDelivers, 1);
-            tcp_input::input(host, cx, rcu, flow, header, packet)
+            tcp_input::input(host, cx, rcu, flow, dst, header, packet)
         }
         protocol::ICMP if V4 => {
             cx.count(Counter::IpInDelivers, 1);

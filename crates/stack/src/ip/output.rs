@@ -12,7 +12,14 @@ use super::header::{
     protocol,
 };
 use crate::{
-    core::CoreId, counters::Counter, cx::Cx, device::QueueId, gso, host::Host, link, route::Dst,
+    core::CoreId,
+    counters::Counter,
+    cx::Cx,
+    device::QueueId,
+    gso,
+    host::Host,
+    link,
+    route::{Dst, DstHandle, PacketDst, leave_rcu},
 };
 
 /// What a socket wants of the IP header of its segments (RFC 9293 §3.9.2).
@@ -25,7 +32,13 @@ pub struct IpFields {
 }
 
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
-pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, core: CoreId) {
+pub(crate) fn output(
+    host: &Host,
+    cx: &mut Cx,
+    dst: DstHandle<'_>,
+    tuple: &FourTuple,
+    core: CoreId,
+) {
     output_as(host, cx, dst, (tuple, IpFields::default()), core);
 }
 
@@ -33,23 +46,36 @@ pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, tuple: &FourTuple, cor
 pub(crate) fn output_as(
     host: &Host,
     cx: &mut Cx,
-    dst: &Dst,
+    dst: DstHandle<'_>,
     (tuple, fields): (&FourTuple, IpFields),
     core: CoreId,
 ) {
     let mut list = PacketList::new();
     while let Some(mut segment) = cx.out.pop_front() {
         if tuple.is_ipv4() {
-            push_header::<true>(cx, dst, (tuple, fields), &mut segment);
+            push_header::<true>(cx, &dst, (tuple, fields), &mut segment);
         } else {
-            push_header::<false>(cx, dst, (tuple, fields), &mut segment);
+            push_header::<false>(cx, &dst, (tuple, fields), &mut segment);
         }
         cx.count(Counter::IpOutRequests, 1);
         cx.count(Counter::IpExtOutOctets, segment.len() as u64);
-        fit_to_device(cx, dst, segment, &mut list);
+        fit_to_device(cx, &dst, segment, &mut list);
+    }
+    if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
+        hold(cx, dst, &mut list);
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
-    link::output(host, cx, dst, queue_of(dst, core), &mut list);
+    link::output(host, cx, &dst, queue_of(&dst, core), &mut list);
+}
+
+/// Lets every packet hold its dst, which it keeps while it waits for its receiver (Linux: `skb_dst_force` of a device
+/// without `IFF_XMIT_DST_RELEASE`).
+fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
+    let mut packets = core::mem::take(list);
+    while let Some(mut packet) = packets.pop_front() {
+        leave_rcu(&mut packet, PacketDst::Noref(dst), false).count(cx);
+        list.push_back(packet);
+    }
 }
 
 /// Sends one finished IP packet along `dst`: ICMP messages. Nothing is cut into fragments here.

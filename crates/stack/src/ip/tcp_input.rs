@@ -10,20 +10,24 @@ use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
-use crate::{counters::Counter, cx::Cx, demux::Entry, host::Host, link::strip, socket::Flow};
+use crate::{
+    counters::Counter, cx::Cx, demux::Entry, host::Host, link::strip, route::OnceDst, socket::Flow,
+};
 
 /// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.
 #[inline]
 pub(super) fn established(
     host: &Host,
     cx: &mut Cx,
+    rcu: &Section<'_>,
     flow: &Flow,
+    dst: &OnceDst<'_>,
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
     match admit(cx, header, &mut packet) {
         Ok(()) => {
-            flow.segment(host, cx, packet);
+            flow.segment(host, cx, rcu, dst.take(), packet);
             Verdict::Consumed
         }
         Err(reason) => Verdict::Drop(reason, packet),
@@ -36,6 +40,7 @@ pub(super) fn input(
     cx: &mut Cx,
     rcu: &Section<'_>,
     flow: &mut Flow,
+    dst: &OnceDst<'_>,
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
@@ -56,7 +61,14 @@ pub(super) fn input(
     let hash = host.demux().hash(&tuple);
     packet.meta_mut().flow_hash = hash;
     match host.demux().established(hash, &tuple, rcu) {
-        // Early demux has refused what pretends to be of a connection that it cannot be of.
+        // Early demux is off.
+        Some(Entry::Stream(socket))
+            if socket.is_over_loopback() == host.is_loopback_device(packet.meta().rx_device) =>
+        {
+            flow.follow(host, cx, socket);
+            flow.segment(host, cx, rcu, dst.take(), packet);
+        }
+        // Nobody outside may speak for a connection of this host with itself, nor the other way round.
         Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
         found => {
             // Rarer from here on: the values of the header are wanted by every case.

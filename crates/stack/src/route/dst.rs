@@ -1,32 +1,149 @@
-//! A resolved path: what a socket needs to send without looking anything up.
+//! The dst entry: a resolved route, shared by all who send or receive along it.
 //!
-//! Made by [`Host::route`](crate::host::Host::route) from the forwarding table, cached on the socket, checked against
-//! the host's route generation, what ICMP has reported since (`exception`) and the clock before each use. Linux: `struct dst_entry`, `struct rtable`, `sk_dst_cache`.
+//! Made by `route::output` and `route::input` from the forwarding table, found there in a read section without a shared write,
+//! cached on sockets. Linux: `struct dst_entry`, `struct rtable`.
 //!
-//! Not here: the reference-counting modes and layouts of the dst entry; a path is shared through `Arc` and cloned once
-//! per connection, never per packet.
+//! An entry never changes. It is valid as long as its generation is the host's (`rt_genid`); a change of routes starts a
+//! new generation, and whoever meets an old entry looks up again. What holds for one destination only (a reported path
+//! MTU) is on the socket's [`Path`], not here.
+//!
+//! The parts of an entry, by who touches them, and where the layouts of `net.quietline.dst_layout` put them:
+//!
+//! ```text
+//!                0                        128        256
+//!   packed  512  │ header │ Dst …         │ count │ DstTail            │ DstOrigin │ DstStats
+//!   padded  640  │ header │ Dst …         │ count │ (nothing)          │ DstTail   │ DstOrigin │ DstStats
+//!   filled  512  │ header │ Dst …         │ count │ DstOrigin          │ DstTail   │ DstStats
+//! ```
+//!
+//! *packed* is Linux up to 6.3: the count shares its line with the generation and the type, which every holder reads for every
+//! packet. *padded* gives the count lines of its own; *filled* lets what nobody reads move in with it, so that the isolation
+//! costs nothing. 128 bytes where Linux has 64, because prefetchers fetch lines in pairs.
+//!
+//! Not here: how references are counted (`sync::refcount`), when an entry is found.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
 
 use pkt::Instant;
+use sync::{
+    Counting,
+    counted::{Layout, Offsets, Parts},
+};
 
-use super::exception::Stamp;
+use super::{exception::Stamp, fib::RouteKind};
 use crate::{
     device::{Capabilities, Device, GSO_BYTES_MAX, LinkType},
     neighbour_table::NeighborEntry,
 };
 
-/// A resolved path to one destination.
+/// `net.quietline.dst_layout`: see the module head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DstLayout {
+    /// The count beside what is read for every packet.
+    Packed,
+    /// The count alone.
+    Padded,
+    /// The count beside what nobody reads.
+    #[default]
+    Filled,
+}
+
+impl From<DstLayout> for Layout {
+    fn from(layout: DstLayout) -> Self {
+        match layout {
+            DstLayout::Packed => Self::Packed,
+            DstLayout::Padded => Self::Padded,
+            DstLayout::Filled => Self::Filled,
+        }
+    }
+}
+
+/// `net.quietline.dst_ref`: how entries are counted, and which packets hold one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DstRefMode {
+    /// A packet over loopback holds its entry from the sender to the receiver, as in Linux, where loopback keeps the dst
+    /// that others release (`IFF_XMIT_DST_RELEASE`). A get is a loop of compare-and-swap.
+    CasIncNotZero,
+    /// As `CasIncNotZero`, but a get is one addition.
+    Rcuref,
+    /// No packet holds an entry, except one that waits where there is no read section for a socket that has none yet.
+    /// Sockets and caches hold theirs by `Rcuref`.
+    #[default]
+    Noref,
+}
+
+impl DstRefMode {
+    /// How the entries of this mode are counted.
+    pub(crate) const fn counting(self) -> Counting {
+        match self {
+            Self::CasIncNotZero => Counting::CasIncNotZero,
+            Self::Rcuref | Self::Noref => Counting::Rcuref,
+        }
+    }
+
+    /// Whether packets over a device that keeps their dst hold it.
+    pub(crate) const fn counts_packets(self) -> bool {
+        !matches!(self, Self::Noref)
+    }
+}
+
+/// `net.quietline.rx_dst_mode`: what becomes of the dst of a packet that leaves the read section for a socket's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RxDstMode {
+    /// It is held: one get on the core that receives, one put on the thread that reads.
+    Force,
+    /// Dropped if the socket has any, since the only use of it would be to give the socket one; held otherwise.
+    OptimisticDrop,
+    /// As `OptimisticDrop`, but the socket's must still be valid, and for the device that the packet came by.
+    #[default]
+    RcuClearThenRelease,
+}
+
+/// What an entry is made of.
+#[derive(Debug)]
+pub(crate) struct DstParts;
+
+impl Parts for DstParts {
+    type Head = Dst;
+    type Tail = DstTail;
+    type Cold = DstOrigin;
+    type Stats = DstStats;
+}
+
+/// A counted reference to an entry.
+pub(crate) type DstRef = sync::Ref<DstParts>;
+
+/// An entry found in a read section, which it cannot leave:
+///
+/// ```compile_fail
+/// fn escape(slot: &sync::Slot<Sample>, reader: &sync::Reader) {
+///     let handle = {
+///         let section = reader.pin();
+///         slot.load(&section)
+///     };
+///     drop(handle); // `section` does not live long enough
+/// }
+/// # struct Sample;
+/// # impl sync::counted::Parts for Sample { type Head = (); type Tail = (); type Cold = (); type Stats = (); }
+/// ```
+pub(crate) type DstHandle<'s> = sync::Handle<'s, DstParts>;
+
+/// What is read for every packet or batch.
 #[derive(Debug)]
 pub struct Dst {
-    /// Device the packets leave by.
+    /// Device the packets leave by, or came by.
     pub(crate) device: Arc<dyn Device>,
     /// Its link layer, copied from the device's capabilities to spare the dispatch.
     pub(crate) link: LinkType,
-    /// The next hop's link address. `None` where the link has none.
+    /// The next hop's link address. `None` where the link has none, and on the way in.
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
-    /// Source address for packets that have none yet.
-    pub(crate) source: IpAddr,
     /// Largest IP packet in bytes on this path.
     pub(crate) mtu: u32,
     /// Largest superframe the device takes for this address family; 0 when it takes none.
@@ -35,15 +152,73 @@ pub struct Dst {
     pub(crate) tx_checksum: bool,
     /// The device keeps packets after `transmit` returns.
     pub(crate) async_completion: bool,
-    /// The host's route generation when this path was resolved.
-    pub(crate) generation: u32,
-    /// What was known about the destination then.
-    pub(crate) exception: Stamp,
-    /// When that counts no more (RFC 1191 §6.3); far away without an exception.
-    pub(crate) expires: Instant,
     /// TCP segments carry DF (RFC 1191 §3).
     pub(crate) dont_fragment: bool,
+    /// What this entry sends it receives: the dst stays with the packet.
+    pub(crate) keeps_dst: bool,
 }
+
+/// What else is read for every packet: in the packed layout the neighbour of the count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DstTail {
+    /// The host's route generation when the entry was made (`rt_genid`).
+    pub(crate) generation: u32,
+    /// Index of the device.
+    pub(crate) device: u32,
+    /// What happens to its packets (`rt_type`).
+    pub(crate) kind: RouteKind,
+    /// Good for packets on their way in (`rt_is_input`): input routes, and loopback's.
+    pub(crate) is_input: bool,
+}
+
+/// What is read when a connection is opened or entries are listed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DstOrigin {
+    /// Source address for packets that have none yet; our own address on the way in.
+    pub(crate) source: IpAddr,
+}
+
+/// How often an entry was looked up, to a tick: written at most once each by whoever looks it up.
+#[derive(Debug, Default)]
+pub(crate) struct DstStats {
+    /// Ticks with a look-up. Relaxed, as below: a statistic orders nothing.
+    uses: AtomicU32,
+    /// The last of them.
+    last_use: AtomicU64,
+}
+
+impl DstStats {
+    /// Length of a tick: Linux's jiffy at 250 Hz.
+    const TICK_NS: u64 = 4_000_000;
+
+    pub(crate) fn on_lookup(&self, now: Instant) {
+        let tick = now.as_nanos() / Self::TICK_NS;
+        if self.last_use.load(Ordering::Relaxed) != tick {
+            self.last_use.store(tick, Ordering::Relaxed);
+            self.uses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// SCN-C1, DST1: where the count lies in each layout, and what lies beside it.
+const _: () = {
+    const fn checked(layout: Layout, size: usize) -> Offsets {
+        let offsets = Offsets::of::<DstParts>(layout);
+        assert!(offsets.count == 128 && offsets.count.is_multiple_of(128));
+        assert!(offsets.is_apart(offsets.head, size_of::<Dst>()));
+        assert!(offsets.is_apart(offsets.stats, size_of::<DstStats>()));
+        assert!(offsets.size == size);
+        offsets
+    }
+    let packed = checked(Layout::Packed, 512);
+    let padded = checked(Layout::Padded, 640);
+    let filled = checked(Layout::Filled, 512);
+    assert!(!packed.is_apart(packed.tail, size_of::<DstTail>()), "packed shares on purpose");
+    assert!(padded.is_apart(padded.tail, size_of::<DstTail>()));
+    assert!(padded.is_apart(padded.cold, size_of::<DstOrigin>()));
+    assert!(filled.is_apart(filled.tail, size_of::<DstTail>()));
+    assert!(!filled.is_apart(filled.cold, size_of::<DstOrigin>()), "the gap is filled");
+};
 
 impl Dst {
     /// What `caps` allow for superframes of this address family.
@@ -56,5 +231,58 @@ impl Dst {
     /// way TCP, the socket lock and the route see one packet for many segments.
     pub(crate) const fn gso_max_bytes(&self) -> u32 {
         if self.tso_max_bytes > 0 { self.tso_max_bytes } else { GSO_BYTES_MAX }
+    }
+}
+
+/// One dst entry as a reader sees it: a line of `ip route show cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DstInfo {
+    /// What happens to its packets.
+    pub kind: RouteKind,
+    /// Index of the device; loopback is 0.
+    pub device: u32,
+    /// For packets on their way in.
+    pub is_input: bool,
+    /// Source address of packets that have none yet; on the way in the prefix that is ours.
+    pub source: IpAddr,
+    /// References at this moment: one is the table's.
+    pub refs: u32,
+    /// Ticks of 4 ms in which it was looked up.
+    pub uses: u32,
+    /// Made from the routes as they are.
+    pub is_current: bool,
+}
+
+impl DstInfo {
+    pub(crate) fn new(dst: &DstRef, generation: u32) -> Self {
+        let DstTail { generation: made, device, kind, is_input } = *dst.tail();
+        Self {
+            kind,
+            device,
+            is_input,
+            source: dst.cold().source,
+            refs: dst.refs(),
+            uses: dst.stats().uses.load(Ordering::Relaxed),
+            is_current: made == generation,
+        }
+    }
+}
+
+/// The way to one destination, as a socket keeps it: an entry, and what holds for this destination alone. Linux:
+/// `sk_dst_cache` with the `fnhe` of its route.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    pub(crate) dst: DstRef,
+    /// What was known about the destination when this was resolved.
+    pub(crate) exception: Stamp,
+    /// When that counts no more (RFC 1191 §6.3); far away without an exception.
+    pub(crate) expires: Instant,
+}
+
+impl Deref for Path {
+    type Target = Dst;
+
+    fn deref(&self) -> &Dst {
+        &self.dst
     }
 }

@@ -21,7 +21,7 @@ use super::{
     calls::Holder,
     stream::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, parse},
 };
-use crate::{counters::Counter, cx::Cx, host::Host};
+use crate::{counters::Counter, cx::Cx, host::Host, route::PacketDst};
 
 /// Payload of joined segments, at most: what TCP may be handed as one.
 const JOINED_BYTES_MAX: usize = 65_535;
@@ -123,8 +123,8 @@ struct Drain<'a> {
 
 impl Drain<'_> {
     fn take(&mut self, state: &mut StreamState, cx: &mut Cx, work: Work<Packet>) {
-        let packet = match work {
-            Work::Item(packet) => packet,
+        let mut packet = match work {
+            Work::Item(packet) | Work::Direct(packet) => packet,
             Work::Deferred(bits) => {
                 self.process_tail(state, cx);
                 count_locked_timer(state, cx, bits);
@@ -132,6 +132,8 @@ impl Drain<'_> {
             }
         };
         state.drain_prequeue(self.socket, self.host, cx);
+        let dst = PacketDst::taken_from(&mut packet);
+        state.remember(self.socket, self.host, cx, packet.meta().rx_device, dst);
         let Some((header, packet)) = parse(cx, packet) else { return };
         let next = Segment { header, packet };
         let joined = match self.tail.as_mut() {

@@ -20,7 +20,6 @@ use crate::{
     fast_open::mode,
     host::Host,
     ip::{self, IpFields},
-    route::Dst,
 };
 
 /// How a connection is to be opened: what the socket calls set before `connect`.
@@ -148,12 +147,14 @@ fn open(
         return Err(Errno::EAFNOSUPPORT);
     }
     let source = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-    let dst = host.route(cx, remote.ip(), source)?;
-    let source = source.unwrap_or(dst.source);
+    let source = match source {
+        Some(source) => source,
+        None => host.source_for(cx, remote.ip())?,
+    };
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {
         let tuple = FourTuple { local: SocketAddr::new(source, wanted), remote };
-        return start(host, cx, tuple, &dst, options);
+        return start(host, cx, tuple, options);
     }
     let range = cx.sysctls().ip_local_port_range.clone();
     for port in host.ports().candidates(source, remote, &range) {
@@ -161,7 +162,7 @@ fn open(
             continue;
         }
         let tuple = FourTuple { local: SocketAddr::new(source, port), remote };
-        match start(host, cx, tuple, &dst, options) {
+        match start(host, cx, tuple, options) {
             Err(Errno::EADDRNOTAVAIL) => {}
             result => return result,
         }
@@ -174,7 +175,6 @@ fn start(
     host: &Arc<Host>,
     cx: &mut Cx,
     tuple: FourTuple,
-    dst: &Arc<Dst>,
     options: &ConnectOptions,
 ) -> Result<Arc<TcpSocket>, Errno> {
     let hash = host.demux().hash(&tuple);
@@ -195,7 +195,8 @@ fn start(
         Some(remnant) => Some(remnant.reuse(cx, is_bound).ok_or(Errno::EADDRNOTAVAIL)?),
         None => None,
     };
-    let mut params = host.open_params(tuple, hash, dst, cx.now);
+    let path = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
+    let mut params = host.open_params(tuple, hash, &path, cx.now);
     params.options = options.options.clone();
     if options.fast_open {
         let (to, no_cookie) = (tuple.remote.ip(), options.fast_open_no_cookie);
@@ -207,7 +208,7 @@ fn start(
     }
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
-    let socket = TcpSocket::new(host, name, Box::new(tcb), Some(Arc::clone(dst)), bind);
+    let socket = TcpSocket::new(host, name, Box::new(tcb), Some(path), bind);
     socket.settings().set_receive_timeout(options.receive_timeout);
     socket.settings().set_send_timeout(options.send_timeout);
     socket.settings().set_busy_poll(options.busy_poll);

@@ -388,10 +388,16 @@ impl Listener {
     ) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
+        let Ok(dst) = host.reply_path(
+            cx,
+            tuple.remote.ip(),
+            Some(tuple.local.ip()),
+            host.core_of_flow(hash),
+            &rcu,
+        ) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let params = self.open_params(host, (tuple, hash), dst, cx);
+        let params = self.open_params(host, (tuple, hash), &dst, cx);
         let mut tcx = cx.tcp();
         let (cookies, ecn) = (host.syn_cookies(), packet.meta().ecn);
         if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
@@ -432,10 +438,16 @@ impl Listener {
         let params = {
             let reader = cx.reader();
             let rcu = reader.pin();
-            let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
+            let Ok(dst) = host.reply_path(
+                cx,
+                tuple.remote.ip(),
+                Some(tuple.local.ip()),
+                host.core_of_flow(hash),
+                &rcu,
+            ) else {
                 return cx.drop_packet(DropReason::IpNoRoute, packet);
             };
-            self.open_params(host, (tuple, hash), dst, cx)
+            self.open_params(host, (tuple, hash), &dst, cx)
         };
         let tcx = cx.tcp();
         let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {

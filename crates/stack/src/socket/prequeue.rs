@@ -19,11 +19,17 @@
 use std::num::NonZeroU64;
 
 use pkt::{Packet, PacketList};
-use sync::Work;
+use sync::{Work, epoch::Section};
 use tcp::header::HEADER_BYTES_MIN;
 
 use super::stream::{DEFERRED_FLUSH, StreamState, TcpSocket, parse};
-use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    host::Host,
+    route::{OnceDst, PacketDst, leave_rcu},
+    sysctl::Sysctls,
+};
 
 /// Where TCP processes what arrives for a thread that waits in `recv` (`net.quietline.rx_context`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,8 +136,25 @@ impl Prequeue {
     }
 }
 
+/// How a packet comes to its socket: inside a read section, with a dst that is taken once.
+pub(super) struct Arrival<'s> {
+    rcu: &'s Section<'s>,
+    dst: OnceDst<'s>,
+}
+
+impl<'s> Arrival<'s> {
+    pub(super) const fn new(rcu: &'s Section<'s>, dst: PacketDst<'s>) -> Self {
+        Self { rcu, dst: OnceDst::new(dst) }
+    }
+
+    #[inline]
+    pub(super) fn take_dst(&self) -> PacketDst<'s> {
+        self.dst.take()
+    }
+}
+
 impl StreamState {
-    /// Work in softirq context, on a socket that nobody owns.
+    /// Work in softirq context, on a socket that nobody owns. A packet that is brought has an `arrival`.
     #[inline]
     pub(super) fn softirq(
         &mut self,
@@ -139,11 +162,16 @@ impl StreamState {
         host: &Host,
         cx: &mut Cx,
         work: Work<Packet>,
+        arrival: Option<&Arrival<'_>>,
     ) {
         if self.prequeue.has_reader() {
-            self.softirq_with_reader(socket, host, cx, work);
-        } else {
-            self.work(socket, host, cx, work);
+            return self.softirq_with_reader(socket, host, cx, work, arrival);
+        }
+        match (work, arrival) {
+            (Work::Direct(packet), Some(arrival)) => {
+                self.packet(socket, host, cx, packet, arrival.take_dst());
+            }
+            (work, _) => self.work(socket, host, cx, work),
         }
     }
 
@@ -154,11 +182,21 @@ impl StreamState {
         host: &Host,
         cx: &mut Cx,
         work: Work<Packet>,
+        arrival: Option<&Arrival<'_>>,
     ) {
         match work {
+            Work::Direct(packet) => {
+                self.synchronise(cx);
+                if let Err(packet) = self.enqueue(socket, host, cx, packet, arrival) {
+                    self.prequeue.touched = true;
+                    let dst = arrival.map(Arrival::take_dst).unwrap_or_default();
+                    self.packet(socket, host, cx, packet, dst);
+                }
+            }
             Work::Item(packet) => {
                 self.synchronise(cx);
-                if let Err(packet) = self.enqueue(socket, host, cx, packet) {
+                // From the backlog: it has left its dst already.
+                if let Err(packet) = self.enqueue(socket, host, cx, packet, None) {
                     self.prequeue.touched = true;
                     self.work(socket, host, cx, Work::Item(packet));
                 }
@@ -179,7 +217,8 @@ impl StreamState {
         socket: &TcpSocket,
         host: &Host,
         cx: &mut Cx,
-        packet: Packet,
+        mut packet: Packet,
+        arrival: Option<&Arrival<'_>>,
     ) -> Result<(), Packet> {
         if !cx.sysctls().has_prequeue() {
             self.drain_prequeue(socket, host, cx);
@@ -189,6 +228,12 @@ impl StreamState {
         if self.prequeue.is_empty() && !has_payload(&packet) {
             // The reader waits for data: an ACK is no reason to wake it.
             return Err(packet);
+        }
+        if let Some(Arrival { rcu, dst }) = arrival {
+            let settings = cx.sysctls();
+            let serves = settings.rx_context != RxContext::PrequeueRef
+                && socket.rx_dst.serves(host, settings.rx_dst_mode, packet.meta().rx_device, rcu);
+            leave_rcu(&mut packet, dst.take(), serves).count(cx);
         }
         self.prequeue.push(packet);
         cx.count(Counter::PrequeueQueued, 1);
@@ -271,7 +316,9 @@ impl StreamState {
         let count = packets.len();
         cx.count(length_counter(count), 1);
         let mut copied = 0;
-        while let Some(packet) = packets.pop_front() {
+        while let Some(mut packet) = packets.pop_front() {
+            let dst = PacketDst::taken_from(&mut packet);
+            self.remember(socket, host, cx, packet.meta().rx_device, dst);
             if let Some((header, packet)) = parse(cx, packet) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);
             }

@@ -59,10 +59,16 @@ impl RequestSocket {
     ) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let Ok(dst) = host.reply_path(cx, tuple.remote.ip(), tuple.local.ip(), &rcu) else {
+        let Ok(dst) = host.reply_path(
+            cx,
+            tuple.remote.ip(),
+            Some(tuple.local.ip()),
+            host.core_of_flow(hash),
+            &rcu,
+        ) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let mut params = listener.open_params(host, (tuple, hash), dst, cx);
+        let mut params = listener.open_params(host, (tuple, hash), &dst, cx);
         params.fast_open = fast_open;
         if let Some(iss_min) = iss_min
             && params.iss.lt(iss_min)

@@ -18,7 +18,7 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet, PacketList, PacketOwner};
-use sync::{Entry as LockEntry, EventCount, SocketLock, Work};
+use sync::{Entry as LockEntry, EventCount, SocketLock, Work, epoch::Section};
 use tcp::{FourTuple, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb, TimeWait};
 
 use crate::{
@@ -31,8 +31,13 @@ use crate::{
     host::Host,
     ip,
     link::strip,
-    route::Dst,
-    socket::{BusyPoll, Listener, TimeWaitSocket, options::SharedSettings, prequeue::Prequeue},
+    route::{DstHandle, PacketDst, Path, leave_rcu, packet_dst::Left},
+    socket::{
+        BusyPoll, Listener, TimeWaitSocket,
+        options::SharedSettings,
+        prequeue::{Arrival, Prequeue},
+        rx_dst::RxDst,
+    },
     tcp_memory::{PAGE_BYTES, TcpMemory},
 };
 
@@ -69,6 +74,8 @@ pub struct TcpSocket {
     bind: BindFlags,
     this: Weak<Self>,
     // Written by the holder, read by anybody.
+    /// The input route for packets to come.
+    pub(super) rx_dst: RxDst,
     /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
     ready: AtomicU8,
     /// Bits of `ready` that have come true and that nobody was woken for yet. Set under the lock after `ready`, taken by `wake`,
@@ -99,7 +106,7 @@ pub struct TcpSocket {
 #[derive(Debug)]
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
-    pub(super) dst: Option<Arc<Dst>>,
+    pub(super) dst: Option<Path>,
     /// What waits for a reader that waits, and which one that is.
     pub(super) prequeue: Prequeue,
     /// The four-tuple leads to this socket.
@@ -139,7 +146,7 @@ impl TcpSocket {
         host: &Host,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
-        dst: Option<Arc<Dst>>,
+        dst: Option<Path>,
         bind: BindFlags,
     ) -> Arc<Self> {
         let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
@@ -152,6 +159,7 @@ impl TcpSocket {
             over_loopback: host.is_local(tuple.remote.ip()),
             bind,
             this: this.clone(),
+            rx_dst: RxDst::new(host.rcu()),
             ready: AtomicU8::new(tcb.readiness().bits()),
             news: AtomicU8::new(0),
             backlog_limit: AtomicU32::new(u32::MAX),
@@ -304,14 +312,31 @@ impl TcpSocket {
     }
 
     /// Softirq: one segment for this connection. `flush` follows once the batch is through.
-    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+    pub(crate) fn segment(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        rcu: &Section<'_>,
+        dst: PacketDst<'_>,
+        packet: Packet,
+    ) {
         let bytes = packet.truesize();
         let limit = self.backlog_limit.load(Ordering::Relaxed);
-        let entry = self.lock.softirq(packet, bytes, limit, |state, work| {
+        let device = packet.meta().rx_device;
+        let rx_dst_mode = cx.sysctls().rx_dst_mode;
+        let arrival = Arrival::new(rcu, dst);
+        let mut left = Left::Nothing;
+        let leave = |packet: &mut Packet| {
+            let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
+            left = leave_rcu(packet, arrival.take_dst(), serves);
+        };
+        let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
             // What becomes of the reader's wake is the flush's, which follows.
-            state.softirq(self, host, cx, work);
+            state.softirq(self, host, cx, work, Some(&arrival));
         });
         debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
+        left.count(cx);
+        arrival.take_dst().release(cx, rcu);
         match entry {
             LockEntry::Ran => {}
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
@@ -320,6 +345,18 @@ impl TcpSocket {
                 cx.drop_packet(DropReason::SocketBacklog, packet);
             }
         }
+    }
+
+    /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux
+    /// attaches.
+    #[inline]
+    pub(crate) fn rx_dst<'s>(
+        &'s self,
+        host: &Host,
+        device: u32,
+        rcu: &'s Section<'_>,
+    ) -> Option<DstHandle<'s>> {
+        self.rx_dst.check(host, device, rcu)
     }
 
     /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
@@ -348,7 +385,7 @@ impl TcpSocket {
     fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) {
         let mut reader_is_due = false;
         let _ = self.lock.defer(bit, |state, work| {
-            state.softirq(self, host, cx, work);
+            state.softirq(self, host, cx, work, None);
             reader_is_due |= state.prequeue.take_wake();
         });
         self.wake(cx);
@@ -501,16 +538,13 @@ impl StreamState {
         cx: &mut Cx,
         work: Work<Packet>,
     ) {
-        self.synchronise(cx);
         match work {
-            Work::Item(packet) => {
-                if let Some((header, packet)) = parse(cx, packet) {
-                    self.input(cx, &header, packet);
-                }
-                // A duplicate ACK or a reset: before the flush another thread may own the socket.
-                self.transmit(socket, host, cx);
+            Work::Item(mut packet) | Work::Direct(mut packet) => {
+                let dst = PacketDst::taken_from(&mut packet);
+                self.packet(socket, host, cx, packet, dst);
             }
             Work::Deferred(bits) => {
+                self.synchronise(cx);
                 // `settle` looks at the path before it sends; what else there is to do looks here.
                 if self.hashed && bits != DEFERRED_FLUSH {
                     self.check_path(socket, host, cx);
@@ -524,6 +558,40 @@ impl StreamState {
                 }
                 self.settle(socket, host, cx);
             }
+        }
+    }
+
+    /// Works off one packet, with the dst it came with or the reference that it brought along.
+    pub(super) fn packet(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        packet: Packet,
+        dst: PacketDst<'_>,
+    ) {
+        self.synchronise(cx);
+        self.remember(socket, host, cx, packet.meta().rx_device, dst);
+        if let Some((header, packet)) = parse(cx, packet) {
+            self.input(cx, &header, packet);
+        }
+        // A duplicate ACK or a reset: before the flush another thread may own the socket.
+        self.transmit(socket, host, cx);
+    }
+
+    /// The dst of a packet that came by `device` has served; an established connection without one of its own keeps it.
+    pub(super) fn remember(
+        &self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &Cx,
+        device: u32,
+        dst: PacketDst<'_>,
+    ) {
+        if self.tcb.state() == State::Established {
+            socket.rx_dst.on_packet(host, cx, device, dst);
+        } else {
+            dst.release_outside(cx);
         }
     }
 
@@ -687,7 +755,7 @@ impl StreamState {
                 ip::output_as(
                     host,
                     cx,
-                    dst,
+                    dst.dst.handle(),
                     (&socket.tuple, socket.settings.ip_fields()),
                     socket.core,
                 );
@@ -699,12 +767,12 @@ impl StreamState {
     /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not
     /// needed. TCP learns the present MTU (Linux: `tcp_current_mss`).
     pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) -> bool {
-        if self.dst.as_ref().is_some_and(|dst| host.is_current(dst, cx.now)) {
+        if self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now)) {
             return true;
         }
         cx.count(Counter::DstMiss, 1);
         let local = Some(socket.tuple.local.ip());
-        self.dst = host.route(cx, socket.tuple.remote.ip(), local).ok();
+        self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_gso_bytes_max(dst.gso_max_bytes());
             self.tcb.set_path_mtu(dst.mtu);
@@ -728,6 +796,7 @@ impl StreamState {
             );
             self.hashed = false;
             self.dst = None;
+            socket.rx_dst.end();
             time_wait.arm(host);
         } else {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPTimeWaitOverflow, 1);
@@ -738,6 +807,7 @@ impl StreamState {
     fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
         // A table may keep the socket for a while: not its device, too.
         self.dst = None;
+        socket.rx_dst.end();
         if core::mem::replace(&mut self.hashed, false) {
             host.demux().remove(socket.hash, &socket.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))

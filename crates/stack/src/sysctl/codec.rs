@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tcp::{Algorithm, BufferLimits};
 
+use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 
@@ -82,6 +83,33 @@ words! {
         PrequeueDrop = "prequeue_drop",
         PrequeueDropLimited = "prequeue_drop_limited",
         Bh = "bh",
+    }
+}
+
+words! {
+    /// How dst entries are counted.
+    DstRefModes: DstRefMode {
+        CasIncNotZero = "cas_inc_not_zero",
+        Rcuref = "rcuref",
+        Noref = "noref",
+    }
+}
+
+words! {
+    /// Where their count lies.
+    DstLayouts: DstLayout {
+        Packed = "packed",
+        Padded = "padded",
+        Filled = "filled",
+    }
+}
+
+words! {
+    /// What becomes of the dst of a packet that is queued.
+    RxDstModes: RxDstMode {
+        Force = "force",
+        OptimisticDrop = "optimistic_drop",
+        RcuClearThenRelease = "rcu_clear_then_release",
     }
 }
 

@@ -47,17 +47,18 @@ impl LiveSysctls {
         (self.generation.load(Ordering::Relaxed), Arc::clone(&present))
     }
 
-    /// Sets one value and hands the new set to `publish`, before anybody else can see it and before the next change.
+    /// Sets one value and hands the present set and the next to `publish`, before anybody else can see the next and before
+    /// the change after that.
     pub(crate) fn set(
         &self,
         name: &str,
         value: &str,
-        publish: impl FnOnce(&Sysctls),
+        publish: impl FnOnce(&Sysctls, &Sysctls),
     ) -> Result<(), SysctlError> {
         let mut present = self.lock();
         let mut next = Sysctls::clone(&present);
-        next.set(name, value)?;
-        publish(&next);
+        next.set_live(name, value)?;
+        publish(&present, &next);
         *present = Arc::new(next);
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
@@ -72,8 +73,10 @@ mod tests {
     fn a_set_once_read_does_not_change() {
         let live = LiveSysctls::new(Sysctls::default());
         let (before, old) = live.present();
-        live.set("net.ipv4.ip_default_ttl", "9", |next| assert_eq!(next.ip_default_ttl, 9))
-            .unwrap();
+        live.set("net.ipv4.ip_default_ttl", "9", |present, next| {
+            assert_eq!((present.ip_default_ttl, next.ip_default_ttl), (64, 9));
+        })
+        .unwrap();
         let (after, new) = live.present();
         assert_eq!((old.ip_default_ttl, new.ip_default_ttl), (64, 9));
         assert_eq!((after, live.generation()), (before + 1, before + 1));
@@ -82,7 +85,7 @@ mod tests {
     #[test]
     fn a_refused_value_makes_no_new_set() {
         let live = LiveSysctls::new(Sysctls::default());
-        let refused = live.set("net.ipv4.ip_default_ttl", "999", |_| panic!("refused"));
+        let refused = live.set("net.ipv4.ip_default_ttl", "999", |_, _| panic!("refused"));
         assert!(refused.is_err());
         assert_eq!(live.generation(), 1);
         assert_eq!(*live.present().1, Sysctls::default());

@@ -14,7 +14,7 @@ struct Socket {
 
 fn run(socket: &mut Socket, work: Work<Item>) {
     match work {
-        Work::Item(item) => socket.items.push(item.id()),
+        Work::Item(item) | Work::Direct(item) => socket.items.push(item.id()),
         Work::Deferred(bits) => socket.deferred |= bits,
     }
 }
@@ -31,7 +31,7 @@ mod threads {
     const LIMIT: u32 = 1000;
 
     fn bring(lock: &Lock, sequence: u32) -> Entry<Item> {
-        lock.softirq(Item::new(0, sequence, &Live::new(())), 100, LIMIT, run)
+        lock.softirq(Item::new(0, sequence, &Live::new(())), 100, LIMIT, |_| {}, run)
     }
 
     fn sequences(lock: &mut Lock) -> Vec<u32> {
@@ -77,7 +77,7 @@ mod threads {
         }
         let Entry::Full(item) = bring(&lock, 10) else { panic!("over the limit") };
         assert_eq!((item.id(), lock.backlog_bytes()), ((0, 10), LIMIT));
-        let huge = lock.softirq(item, u32::MAX, u32::MAX, run);
+        let huge = lock.softirq(item, u32::MAX, u32::MAX, |_| {}, run);
         assert!(matches!(huge, Entry::Full(_)));
         owned.release(run);
         assert!(matches!(bring(&lock, 11), Entry::Ran));
@@ -148,7 +148,7 @@ mod threads {
         let lock = Lock::default();
         let thread = std::thread::scope(|scope| {
             let item = Item::new(0, 0, &live);
-            scope.spawn(|| lock.softirq(item, 1, 1, |_, _| panic!("in the work"))).join()
+            scope.spawn(|| lock.softirq(item, 1, 1, |_| {}, |_, _| panic!("in the work"))).join()
         });
         assert!(thread.is_err());
         assert!(lock.try_own().is_some());
@@ -166,10 +166,16 @@ mod threads {
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
             let item = Item::new(0, 0, &Live::new(()));
             let mut sleeper = None;
-            let entry = lock.softirq(item, 1, 1, |_, _| {
-                sleeper = Some(scope.spawn(|| lock.own().release(run)));
-                std::thread::sleep(Duration::from_millis(10));
-            });
+            let entry = lock.softirq(
+                item,
+                1,
+                1,
+                |_| {},
+                |_, _| {
+                    sleeper = Some(scope.spawn(|| lock.own().release(run)));
+                    std::thread::sleep(Duration::from_millis(10));
+                },
+            );
             assert!(matches!(entry, Entry::Ran));
             sleeper.unwrap().join().unwrap();
         });
@@ -186,7 +192,7 @@ mod threads {
                 scope.spawn(move || {
                     for sequence in 0..EACH {
                         let mut item = Item::new(producer, sequence, live);
-                        while let Entry::Full(refused) = lock.softirq(item, 1, 64, run) {
+                        while let Entry::Full(refused) = lock.softirq(item, 1, 64, |_| {}, run) {
                             item = refused;
                             std::thread::yield_now();
                         }
@@ -227,7 +233,7 @@ mod models {
     fn bring(lock: &Lock, producer: u32, count: u32) {
         for sequence in 0..count {
             let item = Item::new(producer, sequence, &Live::new(()));
-            assert!(!matches!(lock.softirq(item, 1, 8, run), Entry::Full(_)));
+            assert!(!matches!(lock.softirq(item, 1, 8, |_| {}, run), Entry::Full(_)));
         }
     }
 
@@ -390,7 +396,7 @@ mod models {
                     let mut refused = 0;
                     for sequence in 0..3 {
                         let item = Item::new(1, sequence, &Live::new(()));
-                        if let Entry::Full(item) = lock.softirq(item, 1, 1, run) {
+                        if let Entry::Full(item) = lock.softirq(item, 1, 1, |_| {}, run) {
                             assert_eq!(item.id(), (1, sequence));
                             refused += 1;
                         }

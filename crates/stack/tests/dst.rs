@@ -1,0 +1,232 @@
+//! Dst entries on the packet path: who holds them, who finds them, and what a change of routes does to those who do.
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, net::SocketAddr, sync::Arc};
+
+    use pkt::Instant;
+    use stack::{
+        Cx, Memory, Readiness,
+        config::{DeviceConfig, HostConfig},
+        device::{Wire, WireConfig},
+        host::Host,
+        route::dst::DstInfo,
+        socket::{Listener, TcpSocket},
+    };
+
+    const REF_MODES: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];
+    const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
+
+    /// Two hosts on a wire, and the context that runs both.
+    struct Net {
+        cx: Cx,
+        client: Arc<Host>,
+        server: Arc<Host>,
+    }
+
+    /// A connection of two hosts, or of one with itself.
+    struct Pair {
+        client: Arc<TcpSocket>,
+        server: Arc<TcpSocket>,
+        listener: Arc<Listener>,
+    }
+
+    impl Net {
+        fn new(settings: &[(&str, &str)]) -> Self {
+            let memory = Memory::new(64 << 20);
+            let (left, right) = Wire::pair(&WireConfig::default()).expect("valid");
+            let host = |device, address: &str| {
+                let addresses = vec![address.parse().expect("an address with its prefix")];
+                let devices = vec![DeviceConfig { device, addresses }];
+                let mut config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+                for (name, value) in settings {
+                    config.sysctls.set(name, value).expect("a setting");
+                }
+                Host::new(&memory, config).expect("valid")
+            };
+            let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
+            let mut cx = Cx::new(&memory, 1);
+            cx.now = Instant::from_secs(1000);
+            Self { cx, client, server }
+        }
+
+        fn connect(&mut self) -> Pair {
+            let (client, server) = (Arc::clone(&self.client), Arc::clone(&self.server));
+            connect(&mut self.cx, &client, &server, "10.0.0.2:80")
+        }
+
+        /// The server with itself.
+        fn connect_over_loopback(&mut self) -> Pair {
+            let server = Arc::clone(&self.server);
+            connect(&mut self.cx, &server, &server, "127.0.0.1:81")
+        }
+
+        fn send(&mut self, from: &Host, socket: &TcpSocket, bytes: &[u8]) {
+            let sent = socket.send(from, &mut self.cx, &[IoSlice::new(bytes)]);
+            assert_eq!(sent, Ok(bytes.len()));
+        }
+
+        fn count(&self, name: &str) -> u64 {
+            self.server.counters().get(name).expect("a counter")
+        }
+    }
+
+    fn connect(cx: &mut Cx, from: &Arc<Host>, to: &Arc<Host>, at: &str) -> Pair {
+        let at: SocketAddr = at.parse().expect("an address");
+        let listener = Listener::listen(to, cx, at, 1).expect("a free port");
+        let client = TcpSocket::connect(from, cx, None, at).expect("a route");
+        assert!(client.readiness().contains(Readiness::WRITE), "the wire works at once");
+        let server = listener.accept().expect("established");
+        Pair { client, server, listener }
+    }
+
+    fn input_routes(host: &Host) -> Vec<DstInfo> {
+        host.dst_entries().into_iter().filter(|entry| entry.is_input && entry.device != 0).collect()
+    }
+
+    /// PQ5 for the default context, and what early demux is for: in the steady state a packet over a wire neither looks a
+    /// route up nor counts, in any mode.
+    #[test]
+    fn established_packets_over_a_wire_take_no_reference_and_look_nothing_up() {
+        for mode in REF_MODES {
+            let mut net = Net::new(&[("net.quietline.dst_ref", mode)]);
+            let pair = net.connect();
+            let client = Arc::clone(&net.client);
+            net.send(&client, &pair.client, b"first");
+            let before = net.server.counters();
+            for _ in 0..10 {
+                net.send(&client, &pair.client, b"data");
+            }
+            let change = net.server.counters().since(&before);
+            assert_eq!(change.get("TcpInSegs"), Some(10), "{mode}");
+            for name in ["DstGet", "DstPut", "DstForce", "RxRouteLookups", "DstAllocs"] {
+                assert_eq!(change.get(name), Some(0), "{mode}: {name}");
+            }
+        }
+    }
+
+    /// Over loopback each packet costs one get and one put, because its dst rides from the sender to the receiver.
+    #[test]
+    fn a_loopback_packet_costs_one_get_and_one_put_where_references_are_counted() {
+        for layout in LAYOUTS {
+            for mode in REF_MODES {
+                let settings =
+                    [("net.quietline.dst_ref", mode), ("net.quietline.dst_layout", layout)];
+                let mut net = Net::new(&settings);
+                let pair = net.connect_over_loopback();
+                let server = Arc::clone(&net.server);
+                net.send(&server, &pair.client, b"first");
+                let before = net.server.counters();
+                for _ in 0..10 {
+                    net.send(&server, &pair.client, b"data");
+                }
+                let change = net.server.counters().since(&before);
+                let packets = change.get("IpInReceives").expect("a counter");
+                let expected = if mode == "noref" { 0 } else { packets };
+                assert!(packets >= 10, "{mode}");
+                assert_eq!(change.get("DstGet"), Some(expected), "{mode} {layout}");
+                assert_eq!(change.get("DstPut"), Some(expected), "{mode} {layout}");
+                assert_eq!(change.get("RxRouteLookups"), Some(0), "{mode} {layout}");
+            }
+        }
+    }
+
+    /// The input route of an address and device is one entry for all connections, and each of them holds it once.
+    #[test]
+    fn one_input_route_serves_every_connection() {
+        let mut net = Net::new(&[]);
+        let first = net.connect();
+        first.listener.close(&Arc::clone(&net.server), &mut net.cx);
+        let second = net.connect();
+        let client = Arc::clone(&net.client);
+        net.send(&client, &first.client, b"one");
+        net.send(&client, &second.client, b"two");
+        let routes = input_routes(&net.server);
+        assert_eq!(routes.len(), 1, "{routes:?}");
+        assert_eq!((routes[0].refs, routes[0].is_current), (3, true));
+    }
+
+    /// PQ7, DST3: when the sockets have gone only the tables hold entries.
+    #[test]
+    fn references_return_to_their_initial_value_when_sockets_close() {
+        for mode in REF_MODES {
+            let mut net = Net::new(&[("net.quietline.dst_ref", mode)]);
+            let (client, server) = (Arc::clone(&net.client), Arc::clone(&net.server));
+            for pair in [net.connect(), net.connect_over_loopback()] {
+                net.send(&server, &pair.server, b"data");
+                pair.client.abort(&server, &mut net.cx);
+                pair.server.abort(&server, &mut net.cx);
+                pair.listener.close(&server, &mut net.cx);
+            }
+            for host in [client, server] {
+                host.poll(&mut net.cx);
+                for entry in host.dst_entries() {
+                    assert_eq!(entry.refs, 1, "{mode}: {entry:?}");
+                }
+            }
+        }
+    }
+
+    /// DST4, A2: after a change of routes the first packet looks its route up, and gives it to the connection.
+    #[test]
+    fn a_change_of_routes_is_noticed_by_the_next_packet() {
+        let mut net = Net::new(&[]);
+        let pair = net.connect();
+        let client = Arc::clone(&net.client);
+        net.send(&client, &pair.client, b"first");
+        net.server.invalidate_routes();
+        assert_eq!(input_routes(&net.server), []);
+        let before = net.server.counters();
+        for _ in 0..5 {
+            net.send(&client, &pair.client, b"data");
+        }
+        let change = net.server.counters().since(&before);
+        assert_eq!(change.get("RxRouteLookups"), Some(1));
+        assert_eq!(change.get("RxDstInvalidated"), Some(1));
+        assert_eq!(change.get("RxDstSet"), Some(1));
+        assert!(input_routes(&net.server).iter().all(|entry| entry.is_current));
+    }
+
+    #[test]
+    fn without_early_demux_every_packet_looks_its_route_up() {
+        for name in ["net.ipv4.ip_early_demux", "net.ipv4.tcp_early_demux"] {
+            let mut net = Net::new(&[]);
+            let pair = net.connect();
+            let client = Arc::clone(&net.client);
+            net.server.set_sysctl(name, "0").expect("a setting");
+            let before = net.count("RxRouteLookups");
+            for _ in 0..5 {
+                net.send(&client, &pair.client, b"data");
+            }
+            assert_eq!(net.count("RxRouteLookups") - before, 5, "{name}");
+            let mut buf = [0; 64];
+            assert_eq!(pair.server.recv(&net.server, &mut net.cx, &mut buf, false), Ok(20));
+        }
+    }
+
+    /// A change of how entries are counted makes new ones.
+    #[test]
+    fn the_way_of_counting_changes_while_connections_live() {
+        let mut net = Net::new(&[]);
+        let pair = net.connect_over_loopback();
+        let server = Arc::clone(&net.server);
+        for mode in REF_MODES.into_iter().cycle().take(7) {
+            net.server.set_sysctl("net.quietline.dst_ref", mode).expect("a word");
+            net.send(&server, &pair.client, b"data");
+            net.send(&server, &pair.server, b"back");
+        }
+        let mut buf = [0; 64];
+        assert_eq!(pair.server.recv(&net.server, &mut net.cx, &mut buf, false), Ok(28));
+    }
+
+    #[test]
+    fn the_layout_is_chosen_when_the_host_is_built() {
+        let net = Net::new(&[("net.quietline.dst_layout", "packed")]);
+        let refused = net.server.set_sysctl("net.quietline.dst_layout", "filled").unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "net.quietline.dst_layout: \"filled\" is not allowed: expected packed: it is chosen when the host is built"
+        );
+        net.server.set_sysctl("net.quietline.dst_layout", "packed").expect("no change");
+    }
+}

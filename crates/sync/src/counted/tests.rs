@@ -1,0 +1,246 @@
+//! Entries live as long as anybody may look at them, and lie where their layout says.
+
+use super::*;
+
+/// Counts its drops through a counter of the test's own.
+#[derive(Debug)]
+struct Marked(crate::shim::Arc<crate::shim::AtomicUsize>);
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Sample;
+
+impl Parts for Sample {
+    type Head = [u64; 6];
+    type Tail = u32;
+    type Cold = Marked;
+    type Stats = u64;
+}
+
+type Drops = crate::shim::Arc<crate::shim::AtomicUsize>;
+
+fn drops() -> Drops {
+    Drops::new(crate::shim::AtomicUsize::new(0))
+}
+
+fn sample(domain: &Domain, layout: Layout, counting: Counting, drops: &Drops) -> Ref<Sample> {
+    let cold = Marked(Drops::clone(drops));
+    let entry = Entry { head: [7; 6], tail: 9, cold, stats: 11 };
+    Ref::new(domain, layout, counting, entry)
+}
+
+#[cfg(not(loom))]
+mod threads {
+    use super::*;
+
+    const LAYOUTS: [Layout; 3] = [Layout::Packed, Layout::Padded, Layout::Filled];
+    const COUNTINGS: [Counting; 2] = [Counting::CasIncNotZero, Counting::Rcuref];
+
+    fn dropped(drops: &Drops) -> usize {
+        drops.load(Ordering::Relaxed)
+    }
+
+    #[derive(Debug)]
+    struct Other;
+
+    impl Parts for Other {
+        type Head = ();
+        type Tail = ();
+        type Cold = ();
+        type Stats = ();
+    }
+
+    #[test]
+    fn parts_are_found_in_every_layout() {
+        let (domain, drops) = (Domain::new(), drops());
+        for layout in LAYOUTS {
+            for counting in COUNTINGS {
+                let entry = sample(&domain, layout, counting, &drops);
+                assert_eq!((entry.layout(), entry.refs()), (layout, 1));
+                assert_eq!((entry.head()[5], *entry.tail(), *entry.stats()), (7, 9, 11));
+                assert_eq!(entry.header.addr().get() % 128, 0);
+                let handle = entry.handle();
+                assert_eq!((handle.head()[0], *handle.tail(), *handle.stats()), (7, 9, 11));
+            }
+        }
+        assert_eq!(domain.reclaim(), 0);
+        assert_eq!(dropped(&drops), 6);
+    }
+
+    /// DST1: the count is alone in its 128 bytes, but for the packed layout, whose point that is.
+    #[test]
+    fn the_count_is_apart_from_what_is_read() {
+        for layout in LAYOUTS {
+            let offsets = Offsets::of::<Sample>(layout);
+            assert_eq!(offsets.count % 128, 0, "{layout:?}");
+            assert!(offsets.is_apart(offsets.head, 48), "{layout:?}");
+            assert!(offsets.is_apart(offsets.stats, 8), "{layout:?}");
+            assert_eq!(offsets.is_apart(offsets.tail, 4), layout != Layout::Packed, "{layout:?}");
+            assert_eq!(offsets.is_apart(offsets.cold, 8), layout != Layout::Filled, "{layout:?}");
+        }
+        let size = |layout| Offsets::of::<Sample>(layout).size;
+        assert!(size(Layout::Filled) < size(Layout::Padded), "filling the gap saves memory");
+    }
+
+    /// DST2: the last put makes an entry unreachable, and the grace period frees it, once.
+    #[test]
+    fn an_entry_is_freed_once_after_a_grace_period() {
+        for counting in COUNTINGS {
+            let (domain, drops) = (Domain::new(), drops());
+            let reader = domain.reader();
+            let slot = Slot::new(&domain);
+            slot.publish(sample(&domain, Layout::Filled, counting, &drops)).unwrap();
+            let section = reader.pin();
+            let handle = slot.load(&section).expect("published");
+            let held = handle.try_get().expect("alive");
+            drop(slot.take());
+            assert_eq!((held.refs(), slot.is_empty()), (1, true));
+            held.release(&section);
+            assert!(handle.try_get().is_none(), "BUG-DST-1: no get on zero");
+            assert_eq!(domain.reclaim(), 1);
+            assert_eq!((dropped(&drops), *handle.tail()), (0, 9), "the section keeps it");
+            drop(section);
+            assert_eq!(domain.reclaim(), 0);
+            assert_eq!(dropped(&drops), 1);
+        }
+    }
+
+    #[test]
+    fn a_reference_without_its_type_remembers_it() {
+        let (domain, drops) = (Domain::new(), drops());
+        let entry = sample(&domain, Layout::Padded, Counting::Rcuref, &drops);
+        let any = AnyRef::from(entry.clone());
+        assert_eq!(entry.refs(), 2);
+        let any = any.downcast::<Other>().expect_err("made of other parts");
+        let typed = any.downcast::<Sample>().expect("its own");
+        assert!(typed.is(&entry));
+        drop(AnyRef::from(typed));
+        assert_eq!(entry.refs(), 1);
+    }
+
+    #[test]
+    fn a_full_slot_gives_the_entry_back() {
+        let (domain, drops) = (Domain::new(), drops());
+        let first = sample(&domain, Layout::Filled, Counting::Rcuref, &drops);
+        let slot = Slot::new(&domain);
+        slot.publish(first.clone()).unwrap();
+        assert!(slot.publish(first.clone()).is_err());
+        assert_eq!(first.refs(), 2);
+        drop(slot);
+        assert_eq!(first.refs(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "another domain")]
+    fn a_foreign_section_is_refused() {
+        let slot = Slot::<Sample>::new(&Domain::new());
+        let reader = Domain::new().reader();
+        let _ = slot.load(&reader.pin());
+    }
+
+    /// DST3: what was got and put by many threads adds up.
+    #[test]
+    fn gets_and_puts_of_threads_add_up() {
+        for counting in COUNTINGS {
+            let (domain, drops) = (Domain::new(), drops());
+            let entry = sample(&domain, Layout::Packed, counting, &drops);
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let reader = domain.reader();
+                        for turn in 0..10_000 {
+                            let section = reader.pin();
+                            let held = entry.handle().try_get().expect("alive");
+                            if turn % 2 == 0 { held.release(&section) } else { drop(held) }
+                        }
+                    });
+                }
+            });
+            assert_eq!((entry.refs(), dropped(&drops)), (1, 0));
+        }
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::shim::model;
+
+    /// BUG-PQ-6, BUG-DST-2: one core looks (early demux) while another invalidates: clears, then releases. Whatever the first
+    /// finds is alive, and what it holds stays alive.
+    fn demux_against_invalidation(counting: Counting) {
+        model(move || {
+            let (domain, drops) = (Domain::new(), drops());
+            let slot = Arc::new(Slot::new(&domain));
+            slot.publish(sample(&domain, Layout::Filled, counting, &drops)).unwrap();
+            let other = {
+                let (slot, domain) = (Arc::clone(&slot), domain.clone());
+                thread::spawn(move || {
+                    drop(slot.take());
+                    domain.reclaim();
+                })
+            };
+            let reader = domain.reader();
+            let held = {
+                let section = reader.pin();
+                slot.load(&section).and_then(|handle| {
+                    assert_eq!(*handle.tail(), 9);
+                    let held = handle.try_get();
+                    assert_eq!(drops.load(Ordering::Relaxed), 0, "freed under a section");
+                    held
+                })
+            };
+            if let Some(held) = &held {
+                assert_eq!((held.refs() <= 2, *held.tail()), (true, 9));
+                assert_eq!(drops.load(Ordering::Relaxed), 0, "freed under a reference");
+            }
+            drop(held);
+            other.join().unwrap();
+            domain.reclaim();
+            domain.reclaim();
+            assert_eq!(drops.load(Ordering::Relaxed), 1, "freed exactly once");
+        });
+    }
+
+    #[test]
+    fn early_demux_against_invalidation_by_cas() {
+        demux_against_invalidation(Counting::CasIncNotZero);
+    }
+
+    #[test]
+    fn early_demux_against_invalidation_by_rcuref() {
+        demux_against_invalidation(Counting::Rcuref);
+    }
+
+    /// BUG-DST-2: in the order of 2014, release before clear, a reader finds an entry that is dead already.
+    #[test]
+    fn release_before_clear_shows_a_dead_entry() {
+        use std::sync::atomic::{AtomicBool, Ordering as StdOrdering};
+        static DEAD_SEEN: AtomicBool = AtomicBool::new(false);
+        model(|| {
+            // A slot of 2014: full or not, and the count of what is in it.
+            let slot =
+                Arc::new((crate::shim::AtomicBool::new(true), RefCount::new(Counting::Rcuref)));
+            let other = {
+                let slot = Arc::clone(&slot);
+                thread::spawn(move || {
+                    let _ = slot.1.put_alone(Counting::Rcuref);
+                    slot.0.store(false, Ordering::Release);
+                })
+            };
+            if slot.0.load(Ordering::Acquire) && slot.1.refs(Counting::Rcuref) == 0 {
+                DEAD_SEEN.store(true, StdOrdering::Relaxed);
+            }
+            other.join().unwrap();
+        });
+        assert!(DEAD_SEEN.load(StdOrdering::Relaxed), "the bug shows");
+    }
+}

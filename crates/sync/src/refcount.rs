@@ -1,0 +1,224 @@
+//! Reference counts of objects that readers find without holding one.
+//!
+//! Below: the `shim`. Above: [`crate::counted`]. Linux: `atomic_inc_not_zero` as `dst_hold_safe` used it until 6.3, and
+//! `rcuref_t` (lib/rcuref.c, include/linux/rcuref.h) since.
+//!
+//! A reader that found an object in a table may take a reference only if there still is one: a **conditional get**. What
+//! it finds stays allocated meanwhile, because the last put hands the object to a grace period ([`crate::epoch`]).
+//!
+//! ```text
+//!   cas_inc_not_zero   0 dead │ 1 .. 2^31-1 references │ saturated; get is a loop of compare-and-swap, O(N²) when N cores meet
+//!
+//!   rcuref             stores references - 1; get is one addition, whatever the others do
+//!   0x0000_0000 ─────────────── 0x7fff_ffff │ 0x8000_0000 ── 0xa000_0000 ── │ 0xc000_0000 ─ 0xe000_0000 ─ 0xffff_ffff
+//!   one reference      valid    2^31        │ saturated:     back to here   │ dead:         DEAD          NOREF
+//! ```
+//!
+//! *rcuref.* A put that arrives at NOREF has taken the last reference away, but a get may revive the object until a
+//! compare-and-swap from NOREF to DEAD has succeeded; the one put whose swap succeeds owns the object. A get that lands in
+//! the dead zone puts DEAD back, so that neither gets nor puts, however many, walk out of the zone. A count that overflows
+//! is parked in the middle of the saturated zone: the object leaks, which beats freeing it.
+//!
+//! *Who may put.* Between its subtraction and its swap a put must be in a read section: another core may revive the object
+//! and bury it meanwhile. [`put_alone`](RefCount::put_alone) is for those who are in none: it swaps straight from one
+//! reference to DEAD, and that swap is its last look at the count.
+//!
+//! Not here: what is counted, when it is freed.
+
+use crate::epoch::Section;
+use crate::shim::{AtomicU32, Ordering, fence};
+
+#[cfg(test)]
+mod tests;
+
+/// rcuref: no reference left, and nobody has buried the object yet. One below one reference.
+const NOREF: u32 = 0xffff_ffff;
+/// rcuref: most references less one.
+const MAXREF: u32 = 0x7fff_ffff;
+/// rcuref: the middle of the saturated zone, 2^29 operations from either end.
+const SATURATED: u32 = 0xa000_0000;
+/// rcuref: where the dead zone begins.
+const RELEASED: u32 = 0xc000_0000;
+/// rcuref: the middle of the dead zone.
+const DEAD: u32 = 0xe000_0000;
+
+/// How references are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Counting {
+    /// A conditional get is a loop of compare-and-swap.
+    CasIncNotZero,
+    /// A conditional get is one addition.
+    #[default]
+    Rcuref,
+}
+
+/// What became of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Put {
+    /// Others hold the object, or its count is saturated.
+    Shared,
+    /// It was the last reference: the caller owns the object, and retires it.
+    Last,
+    /// There was no reference to put back: a bug of the caller. Nothing changed.
+    Imbalanced,
+}
+
+/// A count in one 32-bit word, so that a layout can say where it is. The caller says each time how it counts: that is
+/// read often, and must not share a line with a word that is written often.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct RefCount {
+    /// See the module head. A get is Relaxed: whoever gets holds a reference or a read section already. A put is Release and
+    /// the last one Acquire: all that holders did comes before the object's end.
+    word: AtomicU32,
+}
+
+impl RefCount {
+    /// One reference: the maker's.
+    pub fn new(counting: Counting) -> Self {
+        let word = match counting {
+            Counting::CasIncNotZero => 1,
+            Counting::Rcuref => 0,
+        };
+        Self { word: AtomicU32::new(word) }
+    }
+
+    /// Takes a reference unless the last one is gone.
+    #[inline]
+    #[must_use]
+    pub fn try_get(&self, counting: Counting) -> bool {
+        match counting {
+            Counting::CasIncNotZero => self.cas_get(),
+            Counting::Rcuref => self.rcuref_get(),
+        }
+    }
+
+    /// Gives a reference back, inside a read section.
+    #[inline]
+    pub fn put(&self, counting: Counting, _section: &Section<'_>) -> Put {
+        match counting {
+            Counting::CasIncNotZero => self.cas_put(),
+            Counting::Rcuref => self.rcuref_put(),
+        }
+    }
+
+    /// Gives a reference back outside of any section, at the price of a compare-and-swap loop.
+    pub fn put_alone(&self, counting: Counting) -> Put {
+        match counting {
+            // A subtraction is the last look at the count whatever it finds.
+            Counting::CasIncNotZero => self.cas_put(),
+            Counting::Rcuref => self.rcuref_put_alone(),
+        }
+    }
+
+    /// References at this moment; 0 when the object is dead. For tests and listings.
+    #[must_use]
+    pub fn refs(&self, counting: Counting) -> u32 {
+        let word = self.word.load(Ordering::Relaxed);
+        match counting {
+            Counting::CasIncNotZero => word,
+            Counting::Rcuref if word >= RELEASED => 0,
+            Counting::Rcuref => word + 1,
+        }
+    }
+
+    fn cas_get(&self) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word != 0 {
+            if word > MAXREF {
+                // Saturated: the object leaks, as with `refcount_t`.
+                return true;
+            }
+            let taken =
+                self.word.compare_exchange(word, word + 1, Ordering::Relaxed, Ordering::Relaxed);
+            match taken {
+                Ok(_) => return true,
+                Err(found) => word = found,
+            }
+        }
+        false
+    }
+
+    fn cas_put(&self) -> Put {
+        match self.word.fetch_sub(1, Ordering::Release) {
+            1 => {
+                fence(Ordering::Acquire);
+                Put::Last
+            }
+            0 => {
+                self.word.store(0, Ordering::Relaxed);
+                Put::Imbalanced
+            }
+            2..=MAXREF => Put::Shared,
+            _ => {
+                self.word.store(SATURATED, Ordering::Relaxed);
+                Put::Shared
+            }
+        }
+    }
+
+    #[inline]
+    fn rcuref_get(&self) -> bool {
+        let word = self.word.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if word <= MAXREF { true } else { self.rcuref_get_slow(word) }
+    }
+
+    #[cold]
+    fn rcuref_get_slow(&self, word: u32) -> bool {
+        if word >= RELEASED {
+            self.word.store(DEAD, Ordering::Relaxed);
+            return false;
+        }
+        self.word.store(SATURATED, Ordering::Relaxed);
+        true
+    }
+
+    #[inline]
+    fn rcuref_put(&self) -> Put {
+        let word = self.word.fetch_sub(1, Ordering::Release).wrapping_sub(1);
+        if word <= MAXREF { Put::Shared } else { self.rcuref_put_slow(word) }
+    }
+
+    /// `word` is what the subtraction left. Reading the count again instead, as Linux did up to 6.12, sees what others
+    /// have done since: an object that somebody revived and buried looks like a put too many.
+    #[cold]
+    fn rcuref_put_slow(&self, word: u32) -> Put {
+        if word == NOREF {
+            let buried =
+                self.word.compare_exchange(NOREF, DEAD, Ordering::Release, Ordering::Relaxed);
+            if buried.is_err() {
+                // Revived: whoever did that buries it.
+                return Put::Shared;
+            }
+            fence(Ordering::Acquire);
+            return Put::Last;
+        }
+        if word >= RELEASED {
+            self.word.store(DEAD, Ordering::Relaxed);
+            return Put::Imbalanced;
+        }
+        self.word.store(SATURATED, Ordering::Relaxed);
+        Put::Shared
+    }
+
+    fn rcuref_put_alone(&self) -> Put {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let next = match word {
+                0 => DEAD,
+                1..=MAXREF => word - 1,
+                RELEASED.. => return Put::Imbalanced,
+                _ => return Put::Shared,
+            };
+            match self.word.compare_exchange(word, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(0) => break,
+                Ok(_) => return Put::Shared,
+                Err(found) => word = found,
+            }
+        }
+        fence(Ordering::Acquire);
+        Put::Last
+    }
+}

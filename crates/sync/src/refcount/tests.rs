@@ -1,0 +1,278 @@
+//! The rules of both counts: step by step, at their limits, and in every interleaving of three threads.
+
+use super::*;
+
+const BOTH: [Counting; 2] = [Counting::CasIncNotZero, Counting::Rcuref];
+
+#[cfg(not(loom))]
+mod steps {
+    use super::*;
+    use crate::epoch::Domain;
+
+    fn at(word: u32) -> RefCount {
+        RefCount { word: AtomicU32::new(word) }
+    }
+
+    fn word(count: &RefCount) -> u32 {
+        count.word.load(Ordering::Relaxed)
+    }
+
+    /// The subtraction of a put, to be finished later by `rcuref_put_slow`.
+    fn subtract(count: &RefCount) -> u32 {
+        count.word.fetch_sub(1, Ordering::Release).wrapping_sub(1)
+    }
+
+    #[test]
+    fn a_count_ends_once() {
+        let domain = Domain::new();
+        let reader = domain.reader();
+        for counting in BOTH {
+            let count = RefCount::new(counting);
+            assert_eq!(count.refs(counting), 1);
+            assert!(count.try_get(counting));
+            assert_eq!(count.refs(counting), 2);
+            assert_eq!(count.put(counting, &reader.pin()), Put::Shared);
+            assert_eq!(count.put(counting, &reader.pin()), Put::Last);
+            assert_eq!(count.refs(counting), 0);
+        }
+    }
+
+    /// BUG-DST-1: a get on a count that has reached zero fails, however often it is tried.
+    #[test]
+    fn nobody_gets_a_dead_object() {
+        for counting in BOTH {
+            let count = RefCount::new(counting);
+            assert_eq!(count.put_alone(counting), Put::Last);
+            for _ in 0..5 {
+                assert!(!count.try_get(counting));
+                assert_eq!(count.refs(counting), 0);
+            }
+        }
+    }
+
+    /// SCN-C2: the trace of two threads, with the value of the word after each step.
+    #[test]
+    fn the_critical_trace_step_by_step() {
+        let count = RefCount::new(Counting::Rcuref);
+        assert_eq!(word(&count), 0);
+        assert!(count.rcuref_get(), "T2 gets");
+        assert_eq!(word(&count), 1);
+        assert_eq!(count.rcuref_put(), Put::Shared, "T1 puts");
+        assert_eq!(word(&count), 0);
+        let left = subtract(&count);
+        assert_eq!((left, word(&count)), (NOREF, NOREF), "T2 puts, and has not buried yet");
+        assert!(count.rcuref_get(), "T1 gets, and revives");
+        assert_eq!(word(&count), 0);
+        assert_eq!(count.rcuref_put_slow(left), Put::Shared, "T2's swap fails");
+        assert_eq!(word(&count), 0);
+        assert_eq!(count.rcuref_put(), Put::Last, "T1 puts and buries");
+        assert_eq!(word(&count), DEAD);
+        let raised = count.word.fetch_add(1, Ordering::Relaxed) + 1;
+        assert_eq!((raised, word(&count)), (DEAD + 1, DEAD + 1), "T2 tries to get");
+        assert!(!count.rcuref_get_slow(raised));
+        assert_eq!(word(&count), DEAD);
+    }
+
+    /// The slow path as it was up to Linux 6.12: it reads the count again.
+    fn put_slow_rereading(count: &RefCount) -> Put {
+        let word = count.word.load(Ordering::Relaxed);
+        count.rcuref_put_slow(word)
+    }
+
+    /// BUG-DST-3: T1 puts and is interrupted, T2 revives the object and puts; T1 buries it. With the word read again T2
+    /// reports a put too many; with the word its subtraction left it does not.
+    #[test]
+    fn an_object_buried_by_another_is_no_imbalance() {
+        let interrupted = |finish: fn(&RefCount, u32) -> Put| {
+            let count = RefCount::new(Counting::Rcuref);
+            let first = subtract(&count);
+            assert!(count.rcuref_get());
+            let second = subtract(&count);
+            assert_eq!((first, second), (NOREF, NOREF));
+            assert_eq!(count.rcuref_put_slow(first), Put::Last);
+            finish(&count, second)
+        };
+        assert_eq!(interrupted(|count, _| put_slow_rereading(count)), Put::Imbalanced);
+        assert_eq!(interrupted(RefCount::rcuref_put_slow), Put::Shared);
+    }
+
+    #[test]
+    fn a_put_too_many_is_told_and_changes_nothing() {
+        let domain = Domain::new();
+        let reader = domain.reader();
+        for counting in BOTH {
+            let count = RefCount::new(counting);
+            assert_eq!(count.put(counting, &reader.pin()), Put::Last);
+            assert_eq!(count.put(counting, &reader.pin()), Put::Imbalanced);
+            assert_eq!(count.put_alone(counting), Put::Imbalanced);
+            assert!(!count.try_get(counting));
+        }
+    }
+
+    /// BUG-DST-4: the 2^31st reference saturates the count; the object leaks and never dies.
+    #[test]
+    fn a_count_that_overflows_saturates() {
+        let count = at(MAXREF);
+        assert!(count.rcuref_get());
+        assert_eq!(word(&count), SATURATED);
+        for _ in 0..3 {
+            assert_eq!(count.rcuref_put(), Put::Shared);
+            assert_eq!(word(&count), SATURATED);
+            assert_eq!(count.rcuref_put_alone(), Put::Shared);
+        }
+        assert!(count.rcuref_get());
+        let count = at(MAXREF);
+        assert!(count.cas_get() && count.cas_get());
+        assert_eq!(count.cas_put(), Put::Shared);
+        assert_eq!(word(&count), SATURATED);
+        assert!(count.cas_get());
+    }
+
+    #[test]
+    fn the_zones_are_where_rcuref_has_them() {
+        assert_eq!(NOREF.wrapping_add(1), 0);
+        assert_eq!(SATURATED, MAXREF + 1 + (RELEASED - MAXREF - 1) / 2);
+        assert_eq!(DEAD, RELEASED + (NOREF - RELEASED) / 2 + 1);
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize;
+    use loom::thread;
+
+    use super::*;
+    use crate::shim::model;
+
+    struct Object {
+        count: RefCount,
+        /// Puts that returned `Last`.
+        buried: AtomicUsize,
+        imbalanced: AtomicUsize,
+    }
+
+    impl Object {
+        fn new(counting: Counting) -> Arc<Self> {
+            let count = RefCount::new(counting);
+            Arc::new(Self { count, buried: AtomicUsize::new(0), imbalanced: AtomicUsize::new(0) })
+        }
+
+        fn get(&self, counting: Counting) -> bool {
+            let got = self.count.try_get(counting);
+            if got {
+                self.check_alive();
+            }
+            got
+        }
+
+        /// Who holds a reference holds a living object.
+        fn check_alive(&self) {
+            assert_eq!(self.buried.load(Ordering::Relaxed), 0, "a reference to a dead object");
+        }
+
+        fn note(&self, put: Put) {
+            match put {
+                Put::Shared => {}
+                Put::Last => {
+                    self.buried.fetch_add(1, Ordering::Relaxed);
+                }
+                Put::Imbalanced => {
+                    self.imbalanced.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+
+        fn put(&self, counting: Counting) {
+            self.check_alive();
+            self.note(match counting {
+                Counting::CasIncNotZero => self.count.cas_put(),
+                Counting::Rcuref => self.count.rcuref_put(),
+            });
+        }
+
+        fn put_alone(&self, counting: Counting) {
+            self.check_alive();
+            self.note(self.count.put_alone(counting));
+        }
+
+        fn check_end(&self) {
+            assert_eq!(self.buried.load(Ordering::Relaxed), 1);
+            assert_eq!(self.imbalanced.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    /// DST6: three threads, three operations each: get, put, and a get that may come after the end. The maker's reference is
+    /// put by one of them.
+    fn three_threads(counting: Counting) {
+        model(move || {
+            let object = Object::new(counting);
+            let mut threads = Vec::new();
+            for number in 0..2 {
+                let object = Arc::clone(&object);
+                threads.push(thread::spawn(move || {
+                    if object.get(counting) {
+                        if number == 0 {
+                            object.put(counting);
+                        } else {
+                            object.put_alone(counting);
+                        }
+                    }
+                    if object.get(counting) {
+                        object.put(counting);
+                    }
+                }));
+            }
+            object.put(counting);
+            if object.get(counting) {
+                object.put(counting);
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            object.check_end();
+            assert!(!object.get(counting), "a get after the last put");
+        });
+    }
+
+    #[test]
+    fn cas_inc_not_zero_ends_exactly_once() {
+        three_threads(Counting::CasIncNotZero);
+    }
+
+    #[test]
+    fn rcuref_ends_exactly_once() {
+        three_threads(Counting::Rcuref);
+    }
+
+    /// BUG-DST-3: some interleaving of two threads makes the slow path of Linux 6.12 and before report a put too many.
+    #[test]
+    fn rereading_the_count_reports_imbalances_that_are_none() {
+        use std::sync::atomic::{AtomicBool, Ordering as StdOrdering};
+        static SEEN: AtomicBool = AtomicBool::new(false);
+        fn put(count: &RefCount) -> Put {
+            let word = count.word.fetch_sub(1, Ordering::Release).wrapping_sub(1);
+            if word <= MAXREF {
+                return Put::Shared;
+            }
+            let word = count.word.load(Ordering::Relaxed);
+            if word <= MAXREF { Put::Shared } else { count.rcuref_put_slow(word) }
+        }
+        model(|| {
+            let count = Arc::new(RefCount::new(Counting::Rcuref));
+            let other = {
+                let count = Arc::clone(&count);
+                thread::spawn(move || {
+                    if count.try_get(Counting::Rcuref) && put(&count) == Put::Imbalanced {
+                        SEEN.store(true, StdOrdering::Relaxed);
+                    }
+                })
+            };
+            if put(&count) == Put::Imbalanced {
+                SEEN.store(true, StdOrdering::Relaxed);
+            }
+            other.join().unwrap();
+        });
+        assert!(SEEN.load(StdOrdering::Relaxed), "the bug shows");
+    }
+}
