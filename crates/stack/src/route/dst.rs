@@ -5,7 +5,7 @@
 //!
 //! An entry never changes. It is valid as long as its generation is the host's (`rt_genid`); a change of routes starts a
 //! new generation, and whoever meets an old entry looks up again. What holds for one destination only (a reported path
-//! MTU) is on the socket's [`Path`], not here.
+//! MTU) is on the socket's `Path`, not here.
 //!
 //! The parts of an entry, by who touches them, and where the layouts of `net.quietline.dst_layout` put them:
 //!
