@@ -29,7 +29,7 @@ impl Waited {
 
     /// The owner's side: what is older is processed first.
     fn owner(&mut self, due: &AtomicBool, work: Work<Item>) {
-        if let Work::Item(item) = work {
+        if let Work::Item(item) | Work::Direct(item) = work {
             self.drain();
             self.processed.push(item.id());
             due.store(true, Ordering::Release);
@@ -38,7 +38,7 @@ impl Waited {
 
     /// The softirq side.
     fn softirq(&mut self, due: &AtomicBool, work: Work<Item>) {
-        let Work::Item(item) = work else { return };
+        let (Work::Item(item) | Work::Direct(item)) = work else { return };
         if self.reader {
             self.prequeue.push(item.id());
         } else {
@@ -59,8 +59,13 @@ impl Socket {
     }
 
     fn arrives(&self, item: Item) {
-        let entry =
-            self.lock.softirq(item, 1, u32::MAX, |waited, work| waited.softirq(&self.due, work));
+        let entry = self.lock.softirq(
+            item,
+            1,
+            u32::MAX,
+            |_| {},
+            |waited, work| waited.softirq(&self.due, work),
+        );
         assert!(!matches!(entry, Entry::Full(_)));
         if self.due.load(Ordering::Acquire) {
             let _ = self.readers.notify_all();
