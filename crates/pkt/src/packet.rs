@@ -243,9 +243,15 @@ impl Packet {
     /// Charges the packet to `owner`, which is told of its end with today's `truesize`. An earlier owner is
     /// told first.
     pub fn set_owner(&mut self, owner: Arc<dyn PacketOwner>) {
+        let truesize = self.truesize();
+        self.inherit_owner(owner, truesize);
+    }
+
+    /// As [`set_owner`](Self::set_owner), for a part of a packet that `owner` was charged for: it is told of `charge`.
+    pub fn inherit_owner(&mut self, owner: Arc<dyn PacketOwner>, charge: u32) {
         let body = self.body_mut();
         body.complete();
-        body.charged = body.truesize;
+        body.charged = charge;
         body.owner = Some(owner);
     }
 

@@ -31,7 +31,7 @@ use crate::{
     host::Host,
     neighbour_table::NeighborEntry,
     rps::{Backlog, BacklogPoll, Outbox},
-    socket::{Flow, RequestSocket, TcpSocket, TimeWaitSocket},
+    socket::{Flow, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
 };
 
@@ -134,6 +134,8 @@ pub(crate) struct CoreState {
     /// Packets from other cores, and for them.
     backlog: BacklogPoll,
     outbox: Outbox,
+    /// Sockets taken off the tasklet's list.
+    resumed: Vec<Weak<TcpSocket>>,
     /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
     pub(crate) flow: Flow,
 }
@@ -174,6 +176,8 @@ pub struct Core {
     /// Some queue has a descriptor that the worker watches. Written while the host is being built.
     has_descriptors: AtomicBool,
     kick: OnceLock<Arc<dyn Kick>>,
+    /// Sockets that TCP Small Queues have stopped and that may go on.
+    tasklet: Tasklet,
     /// Counted here, not on a page: whoever kicks or parks has no context at hand. Relaxed: counters order nothing.
     kicks: AtomicU64,
     sleeps: AtomicU64,
@@ -195,6 +199,7 @@ impl Core {
             holding: 0,
             next_napi: 0,
             due: Vec::new(),
+            resumed: Vec::new(),
             backlog: BacklogPoll::default(),
             outbox: Outbox::new(id, cores),
             flow: Flow::default(),
@@ -215,6 +220,7 @@ impl Core {
             next_napi_ns: AtomicU64::new(u64::MAX),
             has_descriptors: AtomicBool::new(false),
             kick: OnceLock::new(),
+            tasklet: Tasklet::default(),
             kicks: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
         }
@@ -444,6 +450,10 @@ impl Core {
         };
         // What a sleeper compares with: the wheel's moment, not the exact one, or it would be woken for nothing.
         self.wake_before(next);
+    }
+
+    pub(crate) const fn tasklet(&self) -> &Tasklet {
+        &self.tasklet
     }
 
     /// Adds what is counted here to a sum over pages.

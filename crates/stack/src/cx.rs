@@ -61,6 +61,8 @@ pub struct Cx {
     pub rng: tcp::Rng,
     /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
     pub(crate) out: PacketList,
+    /// What the socket being held has below it; set by who is about to run TCP's output.
+    pub(crate) host_queue: tcp::HostQueue,
     /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
     ip_id: u32,
     reader: Rc<epoch::Reader>,
@@ -157,6 +159,7 @@ impl Cx {
             ip_id: rng.next_u32(),
             rng,
             out: PacketList::new(),
+            host_queue: tcp::HostQueue::NONE,
             reader: Rc::new(memory.rcu.reader()),
             softirq: VecDeque::with_capacity(8),
             views: vec![HostView::nowhere()],
@@ -329,6 +332,7 @@ impl Cx {
             rng: &mut self.rng,
             challenges: &view.challenges,
             memory: view.memory.state(&view.sysctls.tcp_mem),
+            host_queue: self.host_queue,
         }
     }
 

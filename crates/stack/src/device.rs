@@ -21,7 +21,7 @@ pub mod loopback;
 pub mod wire;
 
 pub use loopback::Loopback;
-pub use wire::{Impairment, PathMtu, TooBigReport, Wire, WireConfig};
+pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
 
 /// Largest superframe where nothing says otherwise: what the length field of an IPv4 header can say.
 pub const GSO_BYTES_MAX: u32 = 65_535;

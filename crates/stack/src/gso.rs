@@ -4,7 +4,9 @@
 //! not copied: every segment shares the fragments of the superframe and has headers of its own. FIN and PSH stay on
 //! the last segment only, CWR on the first, the IPv4 identification counts up.
 
-use pkt::{DropReason, Gso, Packet, PacketList};
+use std::sync::Arc;
+
+use pkt::{DropReason, Gso, Packet, PacketList, PacketOwner};
 
 use crate::{
     counters::Counter,
@@ -34,11 +36,12 @@ pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
 
 /// Cuts `packet`, which starts with its IP header, into segments appended to `list`. When memory runs out the rest is
 /// dropped and counted, as if the link had lost it.
-pub(crate) fn segment(cx: &mut Cx, packet: Packet, list: &mut PacketList) {
+pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, list: &mut PacketList) {
     let headers = header_bytes(&packet, 0);
     let mss = usize::from(packet.meta().gso.size);
     let payload = packet.len() - headers;
     let is_v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
+    let mut shares = Shares::of(&mut packet, payload.div_ceil(mss));
     let mut offset = 0;
     let mut index = 0;
     while offset < payload {
@@ -53,12 +56,53 @@ pub(crate) fn segment(cx: &mut Cx, packet: Packet, list: &mut PacketList) {
         *piece.meta_mut() = *packet.meta();
         piece.meta_mut().gso = Gso::default();
         fix_headers(&mut piece, headers, is_v4, index, offset, last);
+        shares.give(&mut piece);
         list.push_back(piece);
         offset += len;
         index += 1;
     }
     cx.count(Counter::GsoSegments, u64::from(index));
     cx.pool.free(packet);
+}
+
+/// What the owner of a superframe was charged, in equal shares: it is paid back as the segments leave, not when the
+/// superframe is cut up. What no segment takes is paid back at the end.
+struct Shares {
+    owner: Option<Arc<dyn PacketOwner>>,
+    share: u32,
+    rest: u32,
+}
+
+impl Shares {
+    fn of(packet: &mut Packet, segments: usize) -> Self {
+        let segments = u32::try_from(segments).unwrap_or(u32::MAX).max(1);
+        match packet.take_owner() {
+            Some((owner, charged)) => {
+                Self { owner: Some(owner), share: charged / segments, rest: charged }
+            }
+            None => Self { owner: None, share: 0, rest: 0 },
+        }
+    }
+
+    fn give(&mut self, piece: &mut Packet) {
+        let Some(owner) = &self.owner else { return };
+        self.rest -= self.share;
+        // Less than a share is left over by the division: the last segment takes it.
+        let charge = if self.rest < self.share {
+            self.share + core::mem::take(&mut self.rest)
+        } else {
+            self.share
+        };
+        piece.inherit_owner(Arc::clone(owner), charge);
+    }
+}
+
+impl Drop for Shares {
+    fn drop(&mut self) {
+        if let Some(owner) = self.owner.take().filter(|_| self.rest > 0) {
+            owner.on_complete(self.rest);
+        }
+    }
 }
 
 /// Turns the superframe's headers into those of segment `index`, which starts `offset` bytes into the payload.

@@ -296,8 +296,9 @@ impl Host {
         self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
-            if present.dst_ref != next.dst_ref {
-                // Entries are counted as they were made to be: let everybody make new ones.
+            if present.dst_ref != next.dst_ref || present.devices != next.devices {
+                // Entries are counted as they were made to be, and know what their device may do: let everybody make new
+                // ones.
                 self.invalidate_routes();
             }
         })
@@ -634,6 +635,7 @@ impl Host {
             link,
             neighbor,
             mtu: hop.mtu,
+            gso: self.sysctls().devices.of(hop.index).gso,
             tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
             tx_checksum: caps.tx_checksum,
             async_completion: caps.async_completion,

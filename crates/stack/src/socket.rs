@@ -20,6 +20,7 @@ mod rx_dst;
 mod stream;
 mod syn_queue;
 mod time_wait;
+mod wmem;
 
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ pub use reader::Reader;
 pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};
 pub(crate) use time_wait::TimeWaitSocket;
+pub(crate) use wmem::Tasklet;
 
 use crate::{
     counters::Counter,

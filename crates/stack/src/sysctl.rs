@@ -15,6 +15,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use sync::TsqProtocol;
 use tcp::TcpConfig;
 
 use pkt::DomainConfig;
@@ -28,7 +29,7 @@ pub use codec::FastOpenKey;
 use codec::{
     AvailableCongestionControl, Codec, CongestionControl, DstLayouts, DstRefModes, Keys, Limits,
     Mask, Micros, Millis, Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts,
-    RxDstModes, Seconds, Switch,
+    RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocolWord,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
@@ -194,6 +195,8 @@ sysctls! {
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
         /// Packets that may wait for a core on their way from another, and in one queue of loopback.
         netdev_max_backlog: u32 = 1000, Number 0..=INT_MAX, "net.core.netdev_max_backlog";
+        /// Order of the steps by which TCP Small Queues stop a sender and wake it.
+        tsq_protocol: TsqProtocol = TsqProtocol::Robust, TsqProtocolWord WORDS, "net.quietline.tsq_protocol";
         /// Cores that drop packets of a flow which takes more than its half when they hand packets on, a bit for each.
         flow_limit_cpu_bitmap: u64 = 0, Mask WORDS, "net.core.flow_limit_cpu_bitmap";
         /// Buckets in which such a core counts flows.
@@ -254,6 +257,9 @@ sysctls! {
         "net.ipv4.tcp_pacing_ca_ratio", tcp.tcp_pacing_ca_ratio, Number 0..=1000;
         "net.ipv4.tcp_min_tso_segs", tcp.tcp_min_tso_segs, Number 1..=65_535;
         "net.ipv4.tcp_tso_rtt_log", tcp.tcp_tso_rtt_log, Number 0..=255;
+        "net.ipv4.tcp_limit_output_bytes", tcp.tcp_limit_output_bytes, Number 0..=INT_MAX;
+        "net.quietline.tsq_limit", tcp.tsq_limit, TsqLimitWord WORDS;
+        "net.ipv4.tcp_autocorking", tcp.tcp_autocorking, Switch 0..=1;
         "net.ipv4.tcp_min_rtt_wlen", tcp.tcp_min_rtt_wlen, Seconds 0..=86_400;
         "net.ipv4.tcp_comp_sack_delay_ns", tcp.tcp_comp_sack_delay, Nanos 0..=INT_MAX;
         "net.ipv4.tcp_comp_sack_nr", tcp.tcp_comp_sack_nr, Number 0..=255;
@@ -271,6 +277,9 @@ sysctls! {
         "net.ipv4.neigh.default.gc_thresh3", neigh.gc_thresh3, Number 1..=INT_MAX;
     }
 }
+
+/// Sets `tcp_limit_output_bytes` along with it.
+const TSQ_LIMIT: &str = "net.quietline.tsq_limit";
 
 /// Why a setting was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -305,6 +314,10 @@ impl Sysctls {
         }
         let entry = find(&dotted)?;
         if (entry.write)(self, value, &entry.allowed) {
+            if entry.name == TSQ_LIMIT {
+                // Who chooses a version of Linux gets its limit.
+                self.tcp.tcp_limit_output_bytes = self.tcp.tsq_limit.default_limit_bytes();
+            }
             Ok(())
         } else {
             let allowed = entry.to_string();

@@ -146,6 +146,7 @@ impl Tcb {
             return Err(failed);
         }
         if !more && sent > 0 {
+            self.flags |= TcbFlags::WRITTEN;
             self.send_queue.mark_push();
             self.pushed_seq = self.send_queue.write_seq();
         }

@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use crate::congestion::Algorithm;
+use crate::{congestion::Algorithm, small_queue::TsqLimit};
 
 /// Minimum, default and maximum of a buffer, in bytes of `truesize` (Linux: the three numbers of `tcp_rmem`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,12 @@ pub struct TcpConfig {
     pub tcp_min_tso_segs: u16,
     /// `tcp_tso_rtt_log`: superframes are larger on paths whose round trip is below 2^this µs.
     pub tcp_tso_rtt_log: u8,
+    /// `tcp_limit_output_bytes`: what may wait of one connection below TCP, in bytes of truesize; 0 is no limit.
+    pub tcp_limit_output_bytes: u32,
+    /// How that limit follows the pace.
+    pub tsq_limit: TsqLimit,
+    /// `tcp_autocorking`: small writes wait while packets of the connection are below.
+    pub tcp_autocorking: bool,
     /// `tcp_min_rtt_wlen`: how long the smallest round trip stays believed.
     pub tcp_min_rtt_wlen: Duration,
     /// `tcp_rto_min_us`, as a duration: Linux's 200 ms, below the second of RFC 6298 §2.4.
@@ -183,6 +189,9 @@ impl Default for TcpConfig {
             tcp_pacing_ca_ratio: 120,
             tcp_min_tso_segs: 2,
             tcp_tso_rtt_log: 9,
+            tcp_limit_output_bytes: TsqLimit::V619.default_limit_bytes(),
+            tsq_limit: TsqLimit::V619,
+            tcp_autocorking: true,
             tcp_min_rtt_wlen: Duration::from_secs(300),
             tcp_rto_min: Duration::from_millis(200),
             tcp_rto_max: Duration::from_secs(120),

@@ -17,6 +17,7 @@ use crate::{
     counters::{Counter, Counters},
     memory::MemoryState,
     rng::Rng,
+    small_queue::HostQueue,
 };
 
 /// Arguments every engine call shares.
@@ -38,6 +39,8 @@ pub struct Cx<'a> {
     pub challenges: &'a ChallengeBudget,
     /// How scarce the stack's memory for connections is.
     pub memory: MemoryState,
+    /// What the connection of this call has below TCP.
+    pub host_queue: HostQueue,
 }
 
 impl Cx<'_> {

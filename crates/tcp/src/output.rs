@@ -23,6 +23,7 @@ use crate::{
     retransmit, segment,
     send_queue::EntryFlags,
     seq::SeqNum,
+    small_queue,
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::{self, RtxPurpose},
@@ -118,6 +119,8 @@ enum Blocked {
     Hold,
     /// The pace.
     Pace,
+    /// Enough waits below TCP.
+    HostQueue,
     /// No packet memory.
     Memory,
 }
@@ -128,8 +131,10 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     restart_after_idle(tcb, cx);
     let before = tcb.snd_nxt;
+    let written = tcb.flags.contains(TcbFlags::WRITTEN);
+    tcb.flags -= TcbFlags::WRITTEN;
     let probed = mtu_probe::probe(tcb, cx);
-    let burst = pacing::burst_bytes(tcb, cx).min(half_window(tcb));
+    let burst = pacing::burst_bytes(tcb, cx).min(half_window(tcb)).min(small_queue_burst(tcb, cx));
     let blocked = loop {
         if probed == Probed::Wait {
             break Blocked::Hold;
@@ -137,6 +142,12 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         match next_len(tcb, cx, burst) {
             Ok(_) if !pacing::admit(tcb, cx) => break Blocked::Pace,
             Ok((index, len)) => {
+                if small_queue::is_full(tcb, cx, index, len, small_queue::Kind::New) {
+                    break Blocked::HostQueue;
+                }
+                if written && small_queue::autocorks(tcb, cx, index, len) {
+                    break Blocked::Hold;
+                }
                 if !send_first(tcb, cx, index, len) {
                     break Blocked::Memory;
                 }
@@ -168,6 +179,12 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 fn half_window(tcb: &Tcb) -> u32 {
     let mss = tcb.mss.effective();
     (tcb.congestion.cwnd() / mss / 2).max(1) * mss
+}
+
+/// What the limit of what waits below allows for one packet, in whole segments.
+fn small_queue_burst(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
+    let mss = tcb.mss.effective();
+    (small_queue::burst_max(cx) / mss).max(1).saturating_mul(mss)
 }
 
 /// RFC 5681 §4.1: a window nobody used for an RTO is no longer known to fit the path.

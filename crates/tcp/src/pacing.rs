@@ -44,11 +44,13 @@ pub(crate) struct Pacing {
     max_rate: u64,
     /// When the next transmission may leave (Linux `tcp_wstamp_ns`).
     next_at: Instant,
+    /// While THROTTLED: bytes below TCP above which output stays stopped (`small_queue`).
+    pub(crate) throttle_limit: u32,
 }
 
 impl Pacing {
     pub(crate) const fn new() -> Self {
-        Self { rate: UNLIMITED, max_rate: UNLIMITED, next_at: Instant::ZERO }
+        Self { rate: UNLIMITED, max_rate: UNLIMITED, next_at: Instant::ZERO, throttle_limit: 0 }
     }
 
     /// Bytes per second; `None` without a limit.

@@ -18,6 +18,7 @@ use crate::{
     recovery::{self, CaState},
     segment,
     send_queue::EntryFlags,
+    small_queue::{self, Kind},
     state::State,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
@@ -186,6 +187,9 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
             break;
         }
         if paced && !pacing::admit(tcb, cx) {
+            break;
+        }
+        if paced && small_queue::is_full(tcb, cx, index, len.min(limit), Kind::Retransmission) {
             break;
         }
         paced = true;

@@ -212,6 +212,9 @@ fn send_packet(
     mut header: SegmentHeader,
     (len, mss): (u32, u32),
 ) {
+    if len > 0 {
+        cx.host_queue.bytes = cx.host_queue.bytes.saturating_add(packet.truesize());
+    }
     let meta = packet.meta_mut();
     meta.flow_hash = tcb.flow_hash;
     meta.timestamp = tcb.pacing.departure(cx.now);

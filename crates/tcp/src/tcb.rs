@@ -85,6 +85,10 @@ bitflags! {
         /// The application is in the middle of a write: the last small segment waits for what follows, whatever is acknowledged
         /// meanwhile (Linux: the ACK waits on the backlog of the socket that the write owns).
         const MID_WRITE = 1 << 15;
+        /// The application has written since output last ran.
+        const WRITTEN = 1 << 16;
+        /// Output stopped because of what waits below (`small_queue`).
+        const THROTTLED = 1 << 17;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).

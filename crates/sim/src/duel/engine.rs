@@ -7,10 +7,10 @@ use std::{collections::VecDeque, fmt};
 use arrayvec::ArrayVec;
 use pkt::{Domain, Gso, Instant, Packet, PacketList, Pool, Verdict};
 use tcp::{
-    ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, MemoryState, OpenParams, PathParams,
-    RecvError, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError, SeqNum,
-    SocketOptions, State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output,
-    reset,
+    ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, HostQueue, MemoryState, OpenParams,
+    PathParams, RecvError, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError,
+    SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer,
+    output, reset,
 };
 
 use super::pattern;
@@ -123,7 +123,17 @@ impl Engine {
         };
         let Self { tcb, request, time_wait, pool, counters, out, config, rng, challenges, .. } =
             self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory };
+        let mut cx = Cx {
+            now,
+            pool,
+            counters,
+            out,
+            config,
+            rng,
+            challenges,
+            memory,
+            host_queue: HostQueue::NONE,
+        };
         f(&mut Own { tcb, request, time_wait, params }, &mut cx)
     }
 

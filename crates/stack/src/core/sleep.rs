@@ -156,6 +156,9 @@ impl Core {
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        if self.tasklet().is_pending() {
+            return Some(Instant::ZERO);
+        }
         let timers = self.next_timer_ns.load(Ordering::Relaxed);
         let timer = match timers.min(self.next_napi_ns.load(Ordering::Relaxed)) {
             u64::MAX => None,

@@ -29,6 +29,7 @@ pub(super) fn turn(
     complete_transmissions(state, cx);
     let around = cx.set_running(Some(core.id));
     let report = receive(host, core, state, cx, scope);
+    resume_throttled(host, core, state, cx);
     expire_timers(host, core, state, cx);
     state.outbox.kick(host, cx);
     quiesce(cx);
@@ -165,6 +166,11 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
     let behind = present & (!0u64).checked_shl(u32::try_from(first).ok()?).unwrap_or(0);
     let candidates = if behind == 0 { present } else { behind };
     (candidates != 0).then(|| candidates.trailing_zeros() as usize)
+}
+
+/// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
+fn resume_throttled(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
+    core.tasklet.run(host, cx, &mut state.resumed);
 }
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.

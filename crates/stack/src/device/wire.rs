@@ -203,6 +203,7 @@ struct InFlight {
     completions: VecDeque<Completion>,
     /// When the transmitter has sent everything it was given.
     idle_at: Instant,
+    waits: Waits,
     rng: tcp::Rng,
 }
 
@@ -216,6 +217,31 @@ impl InFlight {
 
     fn len(&self) -> usize {
         self.ready.len() + self.timed.len()
+    }
+}
+
+/// Times from a packet's transmission to the moment when its first bit is on the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Packets.
+    pub packets: u64,
+    /// Sum of their waits.
+    pub total: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl Waits {
+    fn count(&mut self, wait: Duration) {
+        self.packets += 1;
+        self.total += wait;
+        self.longest = self.longest.max(wait);
+    }
+
+    /// Their mean; zero without packets.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        self.total / u32::try_from(self.packets).unwrap_or(u32::MAX).max(1)
     }
 }
 
@@ -243,6 +269,7 @@ impl Direction {
                 ready: VecDeque::new(),
                 timed: VecDeque::new(),
                 completions: VecDeque::new(),
+                waits: Waits::default(),
                 idle_at: Instant::ZERO,
                 rng: tcp::Rng::new(seed),
             }),
@@ -334,6 +361,14 @@ impl Wire {
                 doorbell.ring(cx);
             }
         }
+    }
+
+    /// How long what this end has sent on `queue` waited for the transmitter, since the last call. Only packets of a
+    /// direction with a rate are counted.
+    pub fn take_waits(&self, queue: QueueId) -> Waits {
+        let direction = &self.outgoing[usize::from(queue.0)];
+        let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        core::mem::take(&mut in_flight.waits)
     }
 
     /// Name of this end, for messages.
@@ -488,6 +523,7 @@ fn impair(
     if congested || chance(&mut in_flight.rng, impairment.mark) {
         ip::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
     }
+    in_flight.waits.count(start - cx.now);
     let sent = start + transmission_time(impairment.rate_bps, &packet);
     in_flight.idle_at = sent;
     if impairment.completion_delay.is_zero() {

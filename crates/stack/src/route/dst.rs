@@ -146,6 +146,8 @@ pub struct Dst {
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
     /// Largest IP packet in bytes on this path.
     pub(crate) mtu: u32,
+    /// TCP may make superframes for this device.
+    pub(crate) gso: bool,
     /// Largest superframe the device takes for this address family; 0 when it takes none.
     pub(crate) tso_max_bytes: u32,
     /// The device completes partial checksums.
@@ -228,9 +230,15 @@ impl Dst {
     }
 
     /// Largest superframe TCP may make: what the device takes, or what `gso` cuts up where the device takes none. Either
-    /// way TCP, the socket lock and the route see one packet for many segments.
+    /// way TCP, the socket lock and the route see one packet for many segments. 0: single segments.
     pub(crate) const fn gso_max_bytes(&self) -> u32 {
-        if self.tso_max_bytes > 0 { self.tso_max_bytes } else { GSO_BYTES_MAX }
+        if !self.gso {
+            0
+        } else if self.tso_max_bytes > 0 {
+            self.tso_max_bytes
+        } else {
+            GSO_BYTES_MAX
+        }
     }
 }
 

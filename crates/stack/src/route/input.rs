@@ -85,6 +85,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
         link: caps.link,
         neighbor: None,
         mtu: caps.mtu,
+        gso: false,
         tso_max_bytes: 0,
         tx_checksum: caps.tx_checksum,
         async_completion: caps.async_completion,

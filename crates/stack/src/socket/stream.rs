@@ -17,9 +17,11 @@ use std::{
     time::Duration,
 };
 
-use pkt::{DropReason, Instant, Packet, PacketList, PacketOwner};
+use pkt::{DropReason, Instant, Packet};
 use sync::{Entry as LockEntry, EventCount, SocketLock, Work, epoch::Section};
-use tcp::{FourTuple, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb, TimeWait};
+use tcp::{
+    FourTuple, HostQueue, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb, TimeWait,
+};
 
 use crate::{
     armed::Armed,
@@ -37,6 +39,7 @@ use crate::{
         options::SharedSettings,
         prequeue::{Arrival, Prequeue},
         rx_dst::RxDst,
+        wmem::Wmem,
     },
     tcp_memory::{PAGE_BYTES, TcpMemory},
 };
@@ -50,6 +53,8 @@ pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
 /// An ICMP error waits in `TcpSocket::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
+/// What waited below has shrunk: `TCP_TSQ_DEFERRED`.
+const DEFERRED_TSQ: u8 = 1 << 3;
 
 /// Room a backlog gets beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
@@ -183,7 +188,7 @@ impl TcpSocket {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Arc::default(),
+            wmem: Wmem::new(this.clone(), host.core(core)),
             settings: SharedSettings::new(bind),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -272,7 +277,7 @@ impl TcpSocket {
     /// Bytes of packet memory below TCP, in devices that complete later (`sk_wmem_alloc`, the `t` of `ss`'s skmem).
     #[must_use]
     pub fn wmem_alloc(&self) -> u32 {
-        self.wmem.bytes.load(Ordering::Relaxed)
+        self.wmem.bytes()
     }
 
     /// The beginning of a socket: `register` makes it known, then its first segments leave. They are in `cx.out`
@@ -368,6 +373,19 @@ impl TcpSocket {
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
         self.armed.fired(cx.now);
         self.deferred(host, cx, DEFERRED_TIMER);
+    }
+
+    /// Softirq: what this socket had below has shrunk, and it may send again.
+    pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
+        cx.count(Counter::TsqRuns, 1);
+        self.wmem.handle(|| {
+            let entry =
+                self.lock.defer(DEFERRED_TSQ, |state, work| state.work(self, host, cx, work));
+            if !matches!(entry, LockEntry::Ran) {
+                cx.count(Counter::TsqDeferred, 1);
+            }
+        });
+        self.wake(cx);
     }
 
     /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
@@ -484,29 +502,6 @@ pub(super) fn parse(cx: &mut Cx, mut packet: Packet) -> Option<(SegmentHeader, P
             cx.drop_packet(reason, packet);
             None
         }
-    }
-}
-
-/// `sk_wmem_alloc`: packet memory that the socket has handed down and that has not completed.
-#[derive(Debug, Default)]
-struct Wmem {
-    /// Added to by the holder of the socket, subtracted from by whoever completes. Relaxed: a sum orders nothing.
-    bytes: AtomicU32,
-}
-
-impl PacketOwner for Wmem {
-    fn on_complete(&self, truesize: u32) {
-        self.bytes.fetch_sub(truesize, Ordering::Relaxed);
-    }
-}
-
-/// Makes the socket pay for `list` until its device completes it.
-fn charge(list: &mut PacketList, wmem: &Arc<Wmem>) {
-    let mut packets = core::mem::take(list);
-    while let Some(mut packet) = packets.pop_front() {
-        wmem.bytes.fetch_add(packet.truesize(), Ordering::Relaxed);
-        packet.set_owner(Arc::clone(wmem) as Arc<dyn PacketOwner>);
-        list.push_back(packet);
     }
 }
 
@@ -653,9 +648,8 @@ impl StreamState {
         if self.hashed {
             self.check_path(socket, host, cx);
         }
-        tcp::output(&mut self.tcb, &mut cx.tcp());
+        self.output(socket, host, cx);
         self.confirm_neighbor(cx.now);
-        self.transmit(socket, host, cx);
         match self.tcb.state() {
             State::Close => self.unhash(socket, host),
             State::TimeWait => self.enter_time_wait(socket, host, cx),
@@ -666,6 +660,23 @@ impl StreamState {
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb, !self.prequeue.is_empty());
         self.charge(cx);
+    }
+
+    /// Sends what may leave. Where TCP stops because of what is below, a completion will resume it, unless enough has
+    /// completed by the time that is announced: then it goes on at once.
+    fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        loop {
+            let completes = self.dst.as_ref().is_some_and(|dst| dst.async_completion);
+            cx.host_queue = HostQueue { bytes: socket.wmem.bytes(), completes };
+            tcp::output(&mut self.tcb, &mut cx.tcp());
+            cx.host_queue = HostQueue::NONE;
+            self.transmit(socket, host, cx);
+            let Some(limit) = self.tcb.take_throttled() else { return };
+            if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
+                return cx.count(Counter::TsqThrottled, 1);
+            }
+            cx.count(Counter::TsqRecheck, 1);
+        }
     }
 
     /// The host's account follows what the queues hold (`sk_forward_alloc`): in whole pages, once per batch.
@@ -750,7 +761,7 @@ impl StreamState {
         match &self.dst {
             Some(dst) => {
                 if dst.async_completion {
-                    charge(&mut cx.out, &socket.wmem);
+                    Wmem::charge(&socket.wmem, &mut cx.out);
                 }
                 ip::output_as(
                     host,

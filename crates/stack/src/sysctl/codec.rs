@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use tcp::{Algorithm, BufferLimits};
+use sync::TsqProtocol;
+use tcp::{Algorithm, BufferLimits, TsqLimit};
 
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
@@ -392,6 +393,48 @@ impl Codec<RangeInclusive<u16>> for Ports {
 
     fn format(value: &RangeInclusive<u16>) -> String {
         format!("{}\t{}", value.start(), value.end())
+    }
+}
+
+/// How TCP Small Queues find their limit.
+pub(super) struct TsqLimitWord;
+
+impl TsqLimitWord {
+    pub(super) const FORM: &str = "one of off static131072_ge dyn_max dyn_min2 paced_exempt v619";
+}
+
+impl Codec<TsqLimit> for TsqLimitWord {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<TsqLimit> {
+        TsqLimit::ALL.into_iter().find(|mode| mode.name() == text.trim())
+    }
+
+    fn format(value: &TsqLimit) -> String {
+        value.name().to_owned()
+    }
+}
+
+/// The order of steps of TCP Small Queues.
+pub(super) struct TsqProtocolWord;
+
+impl TsqProtocolWord {
+    pub(super) const FORM: &str = "one of seed robust";
+}
+
+impl Codec<TsqProtocol> for TsqProtocolWord {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<TsqProtocol> {
+        match text.trim() {
+            "seed" => Some(TsqProtocol::Seed),
+            "robust" => Some(TsqProtocol::Robust),
+            _ => None,
+        }
+    }
+
+    fn format(value: &TsqProtocol) -> String {
+        let word = match value {
+            TsqProtocol::Seed => "seed",
+            TsqProtocol::Robust => "robust",
+        };
+        word.to_owned()
     }
 }
 

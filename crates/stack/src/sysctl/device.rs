@@ -18,7 +18,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     SysctlError, WORDS,
-    codec::{Codec, Mask, Nanos, Number, RoundedUp},
+    codec::{Codec, Mask, Nanos, Number, RoundedUp, Switch},
     describe,
 };
 use crate::config::ConfigError;
@@ -110,6 +110,9 @@ device_sysctls! {
         gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000;
         /// How many polls in a row must find a queue empty, `gro_flush_timeout` apart, before its descriptor is watched again.
         napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff;
+        /// Superframes for this device, which it takes itself or software cuts up in front of it (`ethtool -K DEV gso`). 0:
+        /// TCP makes single segments.
+        gso: bool = true, Switch 0..=1;
     }
     rx_queue {
         /// Cores that the packets of this queue are spread over by the hash of their flow (RPS), a bit for each; those the host

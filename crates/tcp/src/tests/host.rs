@@ -7,9 +7,9 @@ use std::vec::Vec;
 use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 
 use crate::{
-    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathParams,
-    Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb,
-    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
+    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, HostQueue, MemoryState, OpenParams,
+    PathParams, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions,
+    State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
 };
 
 /// One end of the network.
@@ -79,7 +79,17 @@ impl Host {
         f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R,
     ) -> R {
         let Self { tcb, pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+        let mut cx = Cx {
+            now,
+            pool,
+            counters,
+            out,
+            config,
+            rng,
+            challenges,
+            memory: *memory,
+            host_queue: HostQueue::NONE,
+        };
         f(tcb.as_mut().expect("the host has a connection"), &mut cx)
     }
 
@@ -98,7 +108,17 @@ impl Host {
         }
         let params = self.params();
         let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+        let mut cx = Cx {
+            now,
+            pool,
+            counters,
+            out,
+            config,
+            rng,
+            challenges,
+            memory: *memory,
+            host_queue: HostQueue::NONE,
+        };
         let len = u32::try_from(packet.len()).unwrap();
         let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         if self.listening && is_syn {
@@ -112,7 +132,17 @@ impl Host {
     fn receive_in_time_wait(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let len = u32::try_from(packet.len()).unwrap();
         let Self { time_wait, pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+        let mut cx = Cx {
+            now,
+            pool,
+            counters,
+            out,
+            config,
+            rng,
+            challenges,
+            memory: *memory,
+            host_queue: HostQueue::NONE,
+        };
         let small = time_wait.as_mut().expect("checked by the caller");
         match small.on_segment(&mut cx, header, len) {
             TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
@@ -123,8 +153,17 @@ impl Host {
                 self.iss = iss;
                 let params = self.params();
                 let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
-                let mut cx =
-                    Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+                let mut cx = Cx {
+                    now,
+                    pool,
+                    counters,
+                    out,
+                    config,
+                    rng,
+                    challenges,
+                    memory: *memory,
+                    host_queue: HostQueue::NONE,
+                };
                 self.request = Request::on_syn(&mut cx, &params, header, packet.meta().ecn).ok();
             }
         }
@@ -132,7 +171,17 @@ impl Host {
 
     fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let Self { request, pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+        let mut cx = Cx {
+            now,
+            pool,
+            counters,
+            out,
+            config,
+            rng,
+            challenges,
+            memory: *memory,
+            host_queue: HostQueue::NONE,
+        };
         let pending = request.as_mut().expect("checked by the caller");
         match pending.on_segment(&mut cx, header, packet, self.accept_room) {
             RequestVerdict::Drop(reason, _) => self.drops.push(reason),
@@ -169,7 +218,17 @@ impl Host {
         }
         if let Some(mut request) = self.request.take() {
             let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
-            let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+            let mut cx = Cx {
+                now,
+                pool,
+                counters,
+                out,
+                config,
+                rng,
+                challenges,
+                memory: *memory,
+                host_queue: HostQueue::NONE,
+            };
             if request.on_timer(&mut cx) == RequestTimer::Keep {
                 self.request = Some(request);
             }

@@ -10,7 +10,7 @@ use core::time::Duration;
 use pkt::{Domain, DomainConfig, Ecn, Gso, GsoKind, Instant, Packet};
 
 use super::host::Host;
-use crate::{Counter, Cx, Flags, FourTuple, Rng, SegmentHeader, State, Tcb};
+use crate::{Counter, Cx, Flags, FourTuple, HostQueue, Rng, SegmentHeader, State, Tcb};
 
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,17 @@ impl Net {
         let host = self.host(side);
         let params = host.params();
         let Host { pool, counters, out, config, rng, challenges, memory, .. } = host;
-        let mut cx = Cx { now, pool, counters, out, config, rng, challenges, memory: *memory };
+        let mut cx = Cx {
+            now,
+            pool,
+            counters,
+            out,
+            config,
+            rng,
+            challenges,
+            memory: *memory,
+            host_queue: HostQueue::NONE,
+        };
         host.tcb = Some(Tcb::connect(&mut cx, &params));
         self.finish(side);
     }

@@ -1,0 +1,142 @@
+//! `sk_wmem_alloc`: packet memory that a socket has handed down and that has not completed, and the wake-up that comes with
+//! its completion.
+//!
+//! Above: `stream`, which charges what it sends. Below: devices and qdiscs, which complete packets on any core; a completion
+//! touches atomics and the list of the socket's core, nothing else, because nobody knows which locks its caller holds.
+//! Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//!
+//! Differs from Linux: the list is that of the core the connection belongs to, not of the one that completes, so that no
+//! core becomes the sender for everybody.
+//!
+//! Not here: the protocol between the sender and completions (`sync::small_queue`), the limit (`tcp::TsqLimit`).
+
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
+};
+use std::vec::Vec;
+
+use pkt::{Instant, PacketList, PacketOwner};
+use sync::{SmallQueue, TsqProtocol};
+
+use super::TcpSocket;
+use crate::{core::Core, cx::Cx, host::Host};
+
+/// What one socket has below it.
+#[derive(Debug)]
+pub(super) struct Wmem {
+    queue: SmallQueue,
+    /// `net.quietline.tsq_protocol` as it was when the socket was last throttled. Relaxed: both kinds of completion do for
+    /// either kind of sender.
+    seed: AtomicBool,
+    socket: Weak<TcpSocket>,
+    core: Weak<Core>,
+}
+
+impl Wmem {
+    pub(super) fn new(socket: Weak<TcpSocket>, core: &Arc<Core>) -> Arc<Self> {
+        Arc::new(Self {
+            queue: SmallQueue::new(),
+            seed: AtomicBool::new(false),
+            socket,
+            core: Arc::downgrade(core),
+        })
+    }
+
+    /// Bytes below the socket.
+    pub(super) fn bytes(&self) -> u32 {
+        self.queue.bytes()
+    }
+
+    /// Makes the socket pay for the data in `list` until its device completes it. Bare ACKs are free, so that they
+    /// neither hold data back nor wake anybody.
+    pub(super) fn charge(this: &Arc<Self>, list: &mut PacketList) {
+        let mut packets = core::mem::take(list);
+        while let Some(mut packet) = packets.pop_front() {
+            let header = packet.linear().get(12).map_or(0, |offset| usize::from(offset >> 4) * 4);
+            if packet.len() > header {
+                this.queue.charge(packet.truesize());
+                packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
+            }
+            list.push_back(packet);
+        }
+    }
+
+    /// The sender stops with more than `limit` bytes below. False when that is no longer so: it goes on.
+    pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
+        self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
+        self.queue.throttle(protocol, |bytes| bytes > limit)
+    }
+
+    /// Runs the work of a list entry.
+    pub(super) fn handle(&self, run: impl FnOnce()) {
+        let protocol = self.protocol();
+        self.queue.begin(protocol);
+        run();
+        self.queue.end(protocol);
+    }
+
+    fn protocol(&self) -> TsqProtocol {
+        if self.seed.load(Ordering::Relaxed) { TsqProtocol::Seed } else { TsqProtocol::Robust }
+    }
+}
+
+impl PacketOwner for Wmem {
+    fn on_complete(&self, truesize: u32) {
+        let protocol = self.protocol();
+        if !self.queue.complete(protocol, truesize) {
+            return;
+        }
+        match self.core.upgrade() {
+            Some(core) => Tasklet::schedule(&core, self.socket.clone()),
+            // The host is gone, and with it who would send.
+            None => self.queue.end(protocol),
+        }
+    }
+}
+
+/// Sockets of one core that may send again. Linux: `struct tsq_tasklet`.
+#[derive(Debug, Default)]
+pub(crate) struct Tasklet {
+    /// `sockets` is not empty. Written under its lock, read without it once a turn.
+    pending: AtomicBool,
+    /// Locked for a push or an exchange only, with nothing called meanwhile.
+    sockets: Mutex<Vec<Weak<TcpSocket>>>,
+}
+
+impl Tasklet {
+    /// `socket` is run in the next turn of `core`, which is woken for it.
+    fn schedule(core: &Core, socket: Weak<TcpSocket>) {
+        let tasklet = core.tasklet();
+        let first = {
+            let mut sockets = tasklet.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            sockets.push(socket);
+            !tasklet.pending.swap(true, Ordering::Release)
+        };
+        if first {
+            core.wake_before(Instant::ZERO);
+        }
+    }
+
+    /// Whether a socket waits.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// Lets every socket send that has been scheduled before. What they schedule anew waits for the next turn.
+    pub(crate) fn run(&self, host: &Host, cx: &mut Cx, batch: &mut Vec<Weak<TcpSocket>>) {
+        if !self.is_pending() {
+            return;
+        }
+        {
+            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            core::mem::swap(&mut *sockets, batch);
+            self.pending.store(false, Ordering::Relaxed);
+        }
+        for socket in batch.drain(..) {
+            if let Some(socket) = socket.upgrade() {
+                socket.on_tasklet(host, cx);
+            }
+        }
+    }
+}

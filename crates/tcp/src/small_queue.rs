@@ -1,0 +1,242 @@
+//! TCP Small Queues: how much of one connection may wait below TCP, in qdiscs and devices.
+//!
+//! Above: `output` and `retransmit` ask before each packet. Below: the stack counts what it hands down and says it with
+//! each call ([`HostQueue`]); what stops here is resumed by the completion of what waits. Linux: tcp_small_queue_check,
+//! tcp_tsq_write, tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
+//!
+//! What waits in our own queues is a delay that neither congestion control nor other flows should see: a connection
+//! keeps about a millisecond of its pace below itself, and never less than two packets.
+//!
+//! Not here: the wake-up and its races (`sync::small_queue`).
+
+use pkt::Packet;
+
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    pacing,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// Packets of a pace are counted in 2^-10 s of it (Linux: `sk_pacing_shift`).
+const PACING_SHIFT: u32 = 10;
+
+/// What a connection has below TCP, as the stack counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostQueue {
+    /// Truesize of its packets in queues and devices, those on `cx.out` included.
+    pub bytes: u32,
+    /// Completions are told, so that who stops is resumed. Without them nothing may stop.
+    pub completes: bool,
+}
+
+impl HostQueue {
+    /// Packets are gone as soon as they are handed down.
+    pub const NONE: Self = Self { bytes: 0, completes: false };
+}
+
+/// How the limit is found (`net.quietline.tsq_limit`): as the versions of Linux did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TsqLimit {
+    /// No limit.
+    Off,
+    /// Linux 3.6: `tcp_limit_output_bytes`, reached when it is met. Superframes are at most half of it.
+    Static131072Ge,
+    /// Linux 3.16: that, or a millisecond of the pace, whichever is more.
+    DynMax,
+    /// Linux 4.4: a millisecond of the pace but at least two packets, at most `tcp_limit_output_bytes`.
+    DynMin2,
+    /// Linux 5.0: as [`DynMin2`](Self::DynMin2), and paced connections know no upper bound.
+    PacedExempt,
+    /// Linux 6.19: as [`DynMin2`](Self::DynMin2), with exceptions for a connection that has one packet in flight or none.
+    #[default]
+    V619,
+}
+
+impl TsqLimit {
+    /// Every way, in the order of its age.
+    pub const ALL: [Self; 6] = [
+        Self::Off,
+        Self::Static131072Ge,
+        Self::DynMax,
+        Self::DynMin2,
+        Self::PacedExempt,
+        Self::V619,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Static131072Ge => "static131072_ge",
+            Self::DynMax => "dyn_max",
+            Self::DynMin2 => "dyn_min2",
+            Self::PacedExempt => "paced_exempt",
+            Self::V619 => "v619",
+        }
+    }
+
+    /// `tcp_limit_output_bytes` of the versions of Linux that had it.
+    #[must_use]
+    pub const fn default_limit_bytes(self) -> u32 {
+        match self {
+            Self::Static131072Ge | Self::DynMax => 131_072,
+            Self::DynMin2 => 262_144,
+            Self::PacedExempt => 1_048_576,
+            Self::Off | Self::V619 => 4_194_304,
+        }
+    }
+
+    /// Bytes above which a connection of `rate` bytes per second stops, whose next packet takes `truesize`.
+    const fn bytes(self, sysctl: u32, truesize: u32, rate: u64, paced: bool) -> u64 {
+        let sysctl = sysctl as u64;
+        let pace = rate >> PACING_SHIFT;
+        let two = 2 * truesize as u64;
+        let dynamic = if two > pace { two } else { pace };
+        match self {
+            Self::Off => u64::MAX,
+            // Stops when it is met.
+            Self::Static131072Ge => sysctl.saturating_sub(1),
+            Self::DynMax if sysctl > pace => sysctl,
+            Self::DynMax => pace,
+            Self::PacedExempt if paced => dynamic,
+            Self::DynMin2 | Self::PacedExempt | Self::V619 => {
+                if dynamic < sysctl {
+                    dynamic
+                } else {
+                    sysctl
+                }
+            }
+        }
+    }
+
+    /// Packets in flight up to which nothing is held back, because an ACK may be late where a completion is too.
+    const fn exempt_in_flight(self) -> Option<usize> {
+        match self {
+            Self::Off | Self::Static131072Ge | Self::DynMax | Self::DynMin2 => None,
+            Self::PacedExempt => Some(0),
+            Self::V619 => Some(1),
+        }
+    }
+}
+
+/// Which packets the limit is doubled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    New,
+    /// A repetition is worth more than new data.
+    Retransmission,
+}
+
+/// Whether the packet of entry `index`, cut to `len` bytes of payload, must wait until what is below has shrunk. Then
+/// the connection is marked as throttled, and the stack sees to it that a completion resumes it.
+pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: Kind) -> bool {
+    let mode = cx.config.tsq_limit;
+    if !cx.host_queue.completes || mode == TsqLimit::Off || cx.config.tcp_limit_output_bytes == 0 {
+        return false;
+    }
+    let sent = tcb.send_queue.sent_count();
+    if kind == Kind::New && mode.exempt_in_flight().is_some_and(|exempt| sent <= exempt) {
+        return false;
+    }
+    let entry = tcb.send_queue.entry(index);
+    let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
+    let truesize = truesize.saturating_sub(entry.len.saturating_sub(len));
+    // A connection that has no pace yet is held to the bound alone.
+    let rate = tcb.pacing.rate().unwrap_or(u64::MAX);
+    let sysctl = cx.config.tcp_limit_output_bytes;
+    let limit = mode.bytes(sysctl, truesize, rate, pacing::is_needed(tcb));
+    let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
+    stop_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
+}
+
+/// Stops the connection if more than `limit` is below it.
+fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
+    let stops = cx.host_queue.bytes > limit;
+    if stops {
+        tcb.flags |= TcbFlags::THROTTLED;
+        tcb.pacing.throttle_limit = limit;
+    }
+    stops
+}
+
+/// Largest payload of a packet: the first version made two fit below its limit.
+pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
+    match (cx.config.tsq_limit, cx.config.tcp_limit_output_bytes) {
+        (TsqLimit::Static131072Ge, limit) if limit > 0 => limit / 2,
+        _ => u32::MAX,
+    }
+}
+
+/// A part of a segment waits because packets of this connection are still below, whose completion sends it on: small
+/// writes grow together instead of leaving one by one (`tcp_autocorking`).
+pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> bool {
+    let queue = &tcb.send_queue;
+    if !cx.config.tcp_autocorking
+        || !cx.host_queue.completes
+        // The first packet of an exchange goes at once: nothing but its own answer could send it on.
+        || queue.sent_count() == 0
+        || !queue.is_tail(index)
+        || len >= tcb.mss.transmit_max()
+    {
+        return false;
+    }
+    // More is below than a bare ACK.
+    let truesize = queue.entry(index).packet.as_ref().map_or(0, Packet::truesize);
+    let waits = stop_above(tcb, cx, truesize);
+    if waits {
+        cx.count(Counter::TcpExtTCPAutoCorking);
+    }
+    waits
+}
+
+impl Tcb {
+    /// Whether `output` has stopped, since this was last asked, because of what is below: the bytes above which it
+    /// stays stopped. Whoever takes this must announce it (`sync::SmallQueue::throttle`) or run `output` again.
+    pub fn take_throttled(&mut self) -> Option<u32> {
+        let throttled = self.flags.contains(TcbFlags::THROTTLED);
+        self.flags -= TcbFlags::THROTTLED;
+        throttled.then_some(self.pacing.throttle_limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100 Mbit/s, 1 Gbit/s, 10 Gbit/s, 100 Gbit/s in bytes per second.
+    const RATES: [u64; 4] = [12_500_000, 125_000_000, 1_250_000_000, 12_500_000_000];
+    /// A frame of 1500 bytes, and a superframe of 64 KB.
+    const SMALL: u32 = 2304;
+    const LARGE: u32 = 66_560;
+
+    fn limits(mode: TsqLimit, truesize: u32, paced: bool) -> [u64; 4] {
+        RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), truesize, rate, paced))
+    }
+
+    #[test]
+    fn limits_are_those_of_their_versions() {
+        use TsqLimit as Mode;
+        assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_071; 4]);
+        let expected = [131_072, 131_072, 1_220_703, 12_207_031];
+        assert_eq!(limits(Mode::DynMax, SMALL, false), expected);
+        assert_eq!(limits(Mode::DynMin2, SMALL, false), [12_207, 122_070, 262_144, 262_144]);
+        assert_eq!(limits(Mode::DynMin2, LARGE, false), [133_120, 133_120, 262_144, 262_144]);
+        let expected = [133_120, 133_120, 1_048_576, 1_048_576];
+        assert_eq!(limits(Mode::PacedExempt, LARGE, false), expected);
+        let expected = [133_120, 133_120, 1_220_703, 12_207_031];
+        assert_eq!(limits(Mode::PacedExempt, LARGE, true), expected);
+        let expected = [133_120, 133_120, 1_220_703, 4_194_304];
+        assert_eq!(limits(Mode::V619, LARGE, true), expected);
+        assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
+    }
+
+    #[test]
+    fn every_mode_has_a_name_of_its_own() {
+        for (index, mode) in TsqLimit::ALL.iter().enumerate() {
+            assert!(TsqLimit::ALL[..index].iter().all(|other| other.name() != mode.name()));
+        }
+        assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
+    }
+}
