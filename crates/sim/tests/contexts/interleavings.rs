@@ -45,6 +45,7 @@ impl Application {
             12 => self.reader = Reader::new(),
             13 => self.hold(world),
             14 => world.pass(Duration::from_millis(u64::from(long))),
+            _ if long < 20 => self.host.invalidate_routes(),
             _ => self.change_context(world),
         }
         let _ = self.socket.check(&self.host, &mut world.cx);

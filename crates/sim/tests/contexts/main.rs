@@ -8,6 +8,8 @@ mod bugs;
 #[cfg(test)]
 mod interleavings;
 #[cfg(test)]
+mod paths;
+#[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod waiting;

@@ -1,0 +1,173 @@
+//! What becomes of a packet's path when the packet waits for a reader: a reference with each, or none (PQ4 to PQ7, SCN-A1,
+//! SCN-A2, BUG-PQ-2).
+//!
+//! Differs from SCN-A2 in one number: a packet that brings a reference along gives it to a socket that has none. The
+//! kernel takes a second one for the socket and puts the packet's, one get and one put more for the same end.
+
+use std::{io::IoSlice, io::IoSliceMut, sync::Arc};
+
+use sim::{
+    World,
+    apps::{connect, listen},
+};
+use stack::{
+    Errno,
+    counters::Snapshot,
+    device::WireConfig,
+    socket::{Reader, RxContext},
+};
+
+use super::waiting::{PREQUEUES, Waiting};
+
+/// Gets and puts of a packet with data in the steady state: one in softirq, one in the reader's thread; or none.
+const fn counts_each(context: RxContext) -> u64 {
+    matches!(context, RxContext::PrequeueRef) as u64
+}
+
+fn changes(after: &Snapshot, before: &Snapshot, names: &[&str]) -> Vec<u64> {
+    let change = after.since(before);
+    names.iter().map(|name| change.get(name).expect("a counter")).collect()
+}
+
+/// A connection that remembers its input route, and the counters at this moment.
+fn steady(context: RxContext) -> (Waiting, Snapshot) {
+    let mut waiting = Waiting::new(context);
+    waiting.arrives(b"first");
+    assert_eq!(waiting.recv(10, false).expect("data"), b"first");
+    waiting.wait();
+    let before = waiting.host.counters();
+    (waiting, before)
+}
+
+/// SCN-A1, PQ5: five packets to a blocked reader cost five gets and five puts, or nothing.
+#[test]
+fn five_packets_to_a_reader_count_their_path_or_leave_it() {
+    for context in PREQUEUES {
+        let (mut waiting, before) = steady(context);
+        for number in 0..5 {
+            waiting.arrives(&[number; 100]);
+        }
+        let each = counts_each(context);
+        let queued =
+            changes(&waiting.host.counters(), &before, &["DstGet", "DstPut", "DstDropNoref"]);
+        assert_eq!(queued, [5 * each, 0, 5 * (1 - each)], "{context:?}, in softirq");
+        assert_eq!(waiting.read(1000).expect("data").len(), 500);
+        let names = ["DstGet", "DstPut", "RxDstSet", "RxDstSetNullSkipped", "RxRouteLookups"];
+        let all = changes(&waiting.host.counters(), &before, &names);
+        assert_eq!(all, [5 * each, 5 * each, 0, 0, 0], "{context:?}, when the reader has run");
+        waiting.finish();
+    }
+}
+
+/// What each context costs over a wire, with a peer that is a host and a reader that is always asleep when data comes:
+/// two counting operations for each packet with data in `prequeue_ref`, none in the others.
+#[test]
+fn a_data_packet_over_a_wire_costs_two_dst_operations_or_none() {
+    const PACKETS: u64 = 200;
+    for (word, each) in
+        [("prequeue_ref", 2), ("prequeue_drop", 0), ("prequeue_drop_limited", 0), ("bh", 0)]
+    {
+        let mut world = World::pair(1, &WireConfig::default()).expect("a wire");
+        let [sends, waits] = [0, 1].map(|index| Arc::clone(&world.hosts[index]));
+        waits.set_sysctl("net.quietline.rx_context", word).expect("a context");
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let mut reader = Reader::new();
+        let mut step = |world: &mut World| {
+            let mut buf = [0; 100];
+            let bufs = &mut [IoSliceMut::new(&mut buf)];
+            server.recv_or_wait(&waits, &mut world.cx, &mut reader, bufs)
+        };
+        let mut before = waits.counters();
+        for packet in 0..=PACKETS {
+            assert_eq!(step(&mut world), Err(Errno::EAGAIN));
+            if packet == 1 {
+                before = waits.counters();
+            }
+            let sent = client.send(&sends, &mut world.cx, &[IoSlice::new(&[7; 64])]);
+            assert_eq!(sent, Ok(64));
+            world.settle();
+            assert_eq!(step(&mut world), Ok(64));
+        }
+        let change = changes(&waits.counters(), &before, &["DstGet", "DstPut", "PrequeueQueued"]);
+        assert_eq!(change[0] + change[1], each * PACKETS, "{word}: {change:?}");
+        assert_eq!(change[2], if word == "bh" { 0 } else { PACKETS }, "{word}");
+    }
+}
+
+/// SCN-A2: the routes change while three packets wait that have left their path behind.
+#[test]
+fn a_change_of_routes_while_packets_wait_costs_one_look_up() {
+    let (mut waiting, before) = steady(RxContext::PrequeueDrop);
+    for _ in 0..3 {
+        waiting.arrives(b"old");
+    }
+    waiting.host.invalidate_routes();
+    assert_eq!(waiting.read(100).expect("data").len(), 9);
+    // A get besides is the ACK's: the way out has to be found anew as well.
+    let names = ["RxDstInvalidated", "DstPut", "RxDstSetNullSkipped", "RxRouteLookups", "DstForce"];
+    let processed = changes(&waiting.host.counters(), &before, &names);
+    assert_eq!(processed, [1, 1, 3, 0, 0], "one entry given back, three packets without any");
+    waiting.wait();
+    let before = waiting.host.counters();
+    waiting.arrives(b"new");
+    let names = ["RxRouteLookups", "DstForce", "DstGet", "RxDstSet", "DstPut"];
+    let queued = changes(&waiting.host.counters(), &before, &names);
+    assert_eq!(queued, [1, 1, 1, 0, 0], "looked up, and taken along");
+    assert_eq!(waiting.read(100).expect("data"), b"new");
+    let processed = changes(&waiting.host.counters(), &before, &names);
+    assert_eq!(processed, [1, 1, 1, 1, 0], "given to the socket");
+    waiting.wait();
+    let before = waiting.host.counters();
+    waiting.arrives(b"next");
+    assert_eq!(waiting.read(100).expect("data"), b"next");
+    assert_eq!(changes(&waiting.host.counters(), &before, &names), [0; 5]);
+    waiting.finish();
+}
+
+/// BUG-PQ-2, PQ6: with up to forty packets queued, one more makes the connection whole again.
+#[test]
+fn a_change_of_routes_heals_whatever_waits() {
+    for context in PREQUEUES {
+        for queued in 1..=40 {
+            let (mut waiting, _) = steady(context);
+            for _ in 0..queued {
+                waiting.arrives(b"x");
+            }
+            waiting.host.invalidate_routes();
+            assert_eq!(waiting.read(100).expect("data").len(), queued);
+            for _ in 0..2 {
+                waiting.wait();
+                waiting.arrives(b"y");
+                assert_eq!(waiting.read(10).expect("data"), b"y");
+            }
+            waiting.wait();
+            let before = waiting.host.counters();
+            waiting.arrives(b"z");
+            assert_eq!(waiting.read(10).expect("data"), b"z");
+            let names = ["RxRouteLookups", "RxDstInvalidated", "RxDstSet", "RxDstSetNullSkipped"];
+            let change = changes(&waiting.host.counters(), &before, &names);
+            assert_eq!(change, [0; 4], "{context:?}, {queued} queued");
+            waiting.finish();
+        }
+    }
+}
+
+/// PQ7: what still waits when the connection dies gives its references back.
+#[test]
+fn references_of_queued_packets_come_home() {
+    for context in PREQUEUES {
+        let (mut waiting, _) = steady(context);
+        for _ in 0..7 {
+            waiting.arrives(b"x");
+        }
+        let Waiting { socket, host, rig, .. } = &mut waiting;
+        socket.abort(host, &mut rig.world.cx);
+        assert_eq!(waiting.read(10), Err(Errno::ECONNABORTED));
+        waiting.rig.settle();
+        for entry in waiting.host.dst_entries() {
+            assert_eq!(entry.refs, 1, "{context:?}: {entry:?}");
+        }
+        waiting.finish();
+    }
+}
