@@ -1,0 +1,92 @@
+//! What a packet's path costs when the kernel talks over a tap to threads that are blocked in `recv`.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use netns_tests::{Lab, Link, STACK};
+use serde_json::Value;
+
+/// Requests, each of one packet, each answered before the next: the server's thread is asleep by then.
+const REQUESTS: u64 = 500;
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn ask(address: SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_nodelay(true)?;
+    for number in 0..REQUESTS {
+        let request = [number.to_le_bytes()[0]; 64];
+        let mut answer = [0; 64];
+        stream.write_all(&request).context("sending")?;
+        stream.read_exact(&mut answer).context("receiving")?;
+        ensure!(answer == request, "answer {number} is another's");
+        // A while longer than it takes to go to sleep.
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
+/// Dst operations and packets that waited for a reader, in this context.
+fn counted(context: &str) -> Result<Option<(u64, u64)>> {
+    let test = format!("paths_of_packets_that_wait_{context}");
+    let Some(lab) = Lab::open(&test, &[])? else { return Ok(None) };
+    let setting = format!("--sysctl=net.quietline.rx_context={context}");
+    // A thread that polls processes as softirq does; here it is to sleep.
+    let words = [
+        "echo",
+        "--port",
+        "7",
+        "--stats",
+        "--json",
+        "--sysctl=net.core.busy_read=0",
+        "--sysctl=net.core.busy_poll=0",
+        &setting,
+    ];
+    let server = lab.serve(&Link::default(), &words)?;
+    let address: SocketAddr = format!("{STACK}:7").parse()?;
+    lab.namespace.enter(|| ask(address))?;
+    let printed = server.interrupt()?.stdout;
+    let report: Value =
+        serde_json::from_str(&printed).with_context(|| format!("not JSON: {printed}"))?;
+    let counter = |name: &str| {
+        report["counters"][name].as_u64().with_context(|| format!("no {name}: {printed}"))
+    };
+    Ok(Some((counter("DstGet")? + counter("DstPut")?, counter("PrequeueQueued")?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What opening and closing a connection may cost besides.
+    const OTHERS_MAX: u64 = 20;
+
+    #[test]
+    fn a_packet_that_waits_with_its_path_costs_two_operations() -> Result<()> {
+        let Some((operations, queued)) = counted("prequeue_ref")? else { return Ok(()) };
+        ensure!(queued * 10 >= REQUESTS * 9, "{queued} packets waited for a reader");
+        let exact = operations >= 2 * queued && operations <= 2 * queued + OTHERS_MAX;
+        ensure!(exact, "{operations} operations for {queued} packets");
+        Ok(())
+    }
+
+    #[test]
+    fn a_packet_that_leaves_its_path_behind_costs_none() -> Result<()> {
+        for context in ["prequeue_drop", "prequeue_drop_limited"] {
+            let Some((operations, queued)) = counted(context)? else { return Ok(()) };
+            ensure!(queued * 10 >= REQUESTS * 9, "{queued} packets waited for a reader");
+            ensure!(operations <= OTHERS_MAX, "{context}: {operations} operations");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn softirq_processes_without_counting() -> Result<()> {
+        let Some((operations, queued)) = counted("bh")? else { return Ok(()) };
+        ensure!(queued == 0, "{queued} packets waited for a reader");
+        ensure!(operations <= OTHERS_MAX, "{operations} operations");
+        Ok(())
+    }
+}
