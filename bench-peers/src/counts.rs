@@ -3,6 +3,8 @@
 //! `steady` does a fixed amount of work on one thread; `counts` runs it under callgrind twice, the second time with twice
 //! the work, so that the difference is the work alone. Valgrind has no AVX-512, so checksums and copies are those of AVX2.
 //!
+//! What a stream counts still depends on time, because its timers and what meets on a backlog do: compare several runs.
+//!
 //! Not here: time. An instruction that waits for memory counts as one that does not.
 
 use std::process::Command;
