@@ -195,8 +195,10 @@ impl Tcb {
     /// Appends at most one packet's worth.
     fn append(&mut self, cx: &mut Cx<'_>, bytes: &[u8]) -> Result<usize, SendError> {
         if self.send_queue.wmem_queued() >= self.sndbuf {
+            self.flags |= TcbFlags::NO_SPACE;
             return Err(SendError::WouldBlock);
         }
+        self.flags -= TcbFlags::NO_SPACE;
         if memory::suppresses_send(self, cx) {
             self.flags |= TcbFlags::WRITE_SUPPRESSED;
             return Err(SendError::WouldBlock);
@@ -344,7 +346,7 @@ impl Tcb {
     /// may leave, so that a writer is not woken for every segment (Linux `__tcp_stream_memory_free` with `wake`).
     ///
     /// `SO_SNDLOWAT` is always 1 and cannot be set, as in Linux.
-    fn has_write_space(&self) -> bool {
+    pub(crate) fn has_write_space(&self) -> bool {
         let queued = self.send_queue.wmem_queued();
         let free = self.sndbuf.saturating_sub(queued);
         let drained = u64::from(self.not_sent()) * 2 < u64::from(self.not_sent_lowat);

@@ -317,6 +317,11 @@ impl Tcb {
         self.fast_open.as_ref().map_or(FastOpenFailure::None, |state| state.failure)
     }
 
+    /// The peer has taken the data of our SYN.
+    pub(crate) fn is_syn_data_acked(&self) -> bool {
+        self.fast_open.as_ref().is_some_and(|state| state.taken && !state.passive)
+    }
+
     /// A writer with more than the SYN has carried sleeps until the handshake ends: the ACK of the SYN-ACK waits for its data.
     pub fn expect_write(&mut self) {
         if let Some(state) = self.fast_open.as_mut().filter(|_| self.state == State::SynSent) {
@@ -359,7 +364,8 @@ pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     match tcb.fast_open.as_mut() {
         Some(state) if state.phase == SynPhase::TooLarge => {
             state.phase = SynPhase::Plain;
-            tcb.recovery.on_handshake_timeout();
+            // Nothing was lost to congestion; which of the two is answered remains open.
+            tcb.recovery.on_unsampled_handshake();
             tcb.totals.total_retrans += 1;
             cx.count(Counter::TcpExtTCPSynRetrans);
             cx.count(Counter::TcpRetransSegs);

@@ -24,7 +24,7 @@ pub struct HandshakeInfo {
     pub syn_data: bool,
     /// Why data did not go with the SYN, or not for good.
     pub fast_open_failure: FastOpenFailure,
-    /// Our SYN has been acknowledged.
+    /// Our SYN has been acknowledged, as a segment of its own: not with its data.
     pub syn_acked: bool,
 }
 
@@ -160,7 +160,7 @@ impl Tcb {
         HandshakeInfo {
             syn_data: self.syn_data_taken(),
             fast_open_failure: self.fast_open_failure(),
-            syn_acked: self.snd_una != self.iss,
+            syn_acked: self.snd_una != self.iss && !self.is_syn_data_acked(),
         }
     }
 

@@ -129,7 +129,10 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.send_queue.first_unsent().is_none() {
         return;
     }
-    restart_after_idle(tcb, cx);
+    // Only what leaves ends an idle time: a closed window is no reason to halve once more with every probe.
+    if has_sendable(tcb, cx) {
+        restart_after_idle(tcb, cx);
+    }
     let before = tcb.snd_nxt;
     let written = tcb.flags.contains(TcbFlags::WRITTEN);
     tcb.flags -= TcbFlags::WRITTEN;

@@ -189,16 +189,23 @@ impl Tcb {
         !self.ack.is_pingpong()
     }
 
-    /// `TCP_NOTSENT_LOWAT`.
+    /// `TCP_NOTSENT_LOWAT`; `None` leaves it to `tcp_notsent_lowat`.
     #[must_use]
-    pub fn notsent_lowat(&self) -> u32 {
-        self.not_sent_lowat
+    pub fn notsent_lowat(&self) -> Option<u32> {
+        self.flags.contains(TcbFlags::OWN_NOTSENT_LOWAT).then_some(self.not_sent_lowat)
+    }
+
+    /// The socket's `TCP_NOTSENT_LOWAT` is taken back: `default` is the sysctl's.
+    pub fn reset_notsent_lowat(&mut self, default: u32) {
+        self.not_sent_lowat = default;
+        self.flags -= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
     /// `TCP_NOTSENT_LOWAT`: a write begins no new packet above this many unsent bytes, and the socket is writable below half
     /// of it. 0 lifts it.
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
         self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
+        self.flags |= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
     /// `IP_MTU`: the largest IP packet that the path is known to carry.

@@ -89,6 +89,10 @@ bitflags! {
         const WRITTEN = 1 << 16;
         /// Output stopped because of what waits below (`small_queue`).
         const THROTTLED = 1 << 17;
+        /// `TCP_NOTSENT_LOWAT` was set: the sysctl does not decide.
+        const OWN_NOTSENT_LOWAT = 1 << 18;
+        /// A write found the send buffer full, and nobody was woken since (Linux `SOCK_NOSPACE`).
+        const NO_SPACE = 1 << 19;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
@@ -484,5 +488,6 @@ fn flags_of(options: &SocketOptions) -> TcbFlags {
     flags.set(TcbFlags::CORK, options.cork);
     flags.set(TcbFlags::KEEPALIVE, options.keepalive);
     flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
+    flags.set(TcbFlags::OWN_NOTSENT_LOWAT, options.notsent_lowat.is_some());
     flags
 }

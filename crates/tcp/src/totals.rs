@@ -9,7 +9,10 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-use crate::{send_queue::SendQueue, tcb::Tcb};
+use crate::{
+    send_queue::SendQueue,
+    tcb::{Tcb, TcbFlags},
+};
 
 /// Totals that `TCP_INFO` reports.
 #[derive(Clone, Debug, Default)]
@@ -136,6 +139,9 @@ impl Totals {
 
 /// Everything that may leave has left: what keeps the rest?
 pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
+    if tcb.flags.contains(TcbFlags::NO_SPACE) && tcb.has_write_space() {
+        tcb.flags -= TcbFlags::NO_SPACE;
+    }
     let limit = sender_limit(tcb, &tcb.send_queue);
     tcb.totals.chrono.switch(limit, now);
 }
@@ -145,7 +151,8 @@ fn sender_limit(tcb: &Tcb, queue: &SendQueue) -> Limit {
         return Limit::Idle;
     }
     let Some((_, unsent)) = queue.first_unsent() else {
-        let full = queue.wmem_queued() >= tcb.sndbuf;
+        // Everything is on its way, and a writer waits for room (Linux: tcp_cwnd_validate).
+        let full = tcb.flags.contains(TcbFlags::NO_SPACE);
         return if full { Limit::SendBuffer } else { Limit::Busy };
     };
     let window_end = tcb.snd_una + tcb.snd_wnd;

@@ -108,10 +108,10 @@ impl TcpSocket {
                 O::Congestion => tcb.set_congestion(check::congestion(value)?),
                 O::MaxPacingRate => tcb.set_max_pacing_rate(check::max_pacing_rate(value)?),
                 O::UserTimeout => tcb.set_user_timeout(check::user_timeout(value)?),
-                O::NotSentLowWater => {
-                    let default = cx.config.tcp_notsent_lowat;
-                    tcb.set_notsent_lowat(check::notsent_lowat(value)?.unwrap_or(default));
-                }
+                O::NotSentLowWater => match check::notsent_lowat(value)? {
+                    Some(bytes) => tcb.set_notsent_lowat(bytes),
+                    None => tcb.reset_notsent_lowat(cx.config.tcp_notsent_lowat),
+                },
                 O::SynCount => tcb.set_syn_retries(check::syn_retries(value)?),
                 O::RtoMax => tcb.set_rto_max(check::rto_max(value)?),
                 O::ThinLinearTimeouts => {
@@ -206,9 +206,7 @@ impl TcpSocket {
                 O::MaxPacingRate => check::show_max_pacing_rate(tcb.max_pacing_rate()),
                 O::UserTimeout => check::show_user_timeout(tcb.user_timeout()),
                 O::NotSentLowWater => {
-                    let lowat = tcb.notsent_lowat();
-                    let own = if lowat == cx.config.tcp_notsent_lowat { 0 } else { lowat };
-                    OptionValue::Int(own.cast_signed())
+                    OptionValue::Int(tcb.notsent_lowat().unwrap_or(0).cast_signed())
                 }
                 O::SynCount => {
                     check::show(u64::from(tcb.syn_retries().unwrap_or(cx.config.tcp_syn_retries)))
