@@ -93,8 +93,11 @@ pub(super) enum Opt {
     SackOk,
     Sack(Vec<(u32, u32)>),
     Timestamps(u32, u32),
-    /// Fast Open (RFC 7413), kind 34.
-    Cookie(Cookie),
+    /// Fast Open (RFC 7413), kind 34, or kind 254 with its number.
+    Cookie {
+        experimental: bool,
+        cookie: Cookie,
+    },
     /// Kind and value.
     Other(u8, Vec<u8>),
     /// Bytes that need not be an option at all.

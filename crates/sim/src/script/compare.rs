@@ -91,7 +91,10 @@ pub(super) fn part_differences(
 fn same_options(expected: &[Opt], seen: &[Opt]) -> bool {
     expected.len() == seen.len()
         && expected.iter().zip(seen).all(|pair| match pair {
-            (Opt::Cookie(Cookie::Named(_)), Opt::Cookie(Cookie::Bytes(bytes))) => !bytes.is_empty(),
+            (
+                Opt::Cookie { experimental, cookie: Cookie::Named(_) },
+                Opt::Cookie { experimental: seen, cookie: Cookie::Bytes(bytes) },
+            ) => experimental == seen && !bytes.is_empty(),
             (expected, seen) => expected == seen,
         })
 }

@@ -126,10 +126,10 @@ impl Conn {
             Opt::Timestamps(value, echo) if echo != 0 => {
                 Opt::Timestamps(value, self.label_to_wire(echo))
             }
-            Opt::Cookie(Cookie::Named(name)) => match cookies.get(&name) {
-                Some(bytes) => Opt::Cookie(Cookie::Bytes(bytes.clone())),
-                None => Opt::Cookie(Cookie::Named(name)),
-            },
+            Opt::Cookie { experimental, cookie: Cookie::Named(name) } => {
+                let cookie = cookies.get(&name).cloned().map_or(Cookie::Named(name), Cookie::Bytes);
+                Opt::Cookie { experimental, cookie }
+            }
             other => other,
         }
     }

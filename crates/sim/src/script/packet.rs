@@ -17,8 +17,12 @@ use crate::frame;
 const IP_HEADER_LEN: usize = 20;
 const TCP_HEADER_LEN: usize = 20;
 
+/// Fast Open's number among the experiments (RFC 7413 §4.1.1).
+const FAST_OPEN_NUMBER: [u8; 2] = [0xf9, 0x89];
+
 mod kind {
     pub(super) const FAST_OPEN: u8 = 34;
+    pub(super) const EXPERIMENT: u8 = 254;
 }
 
 /// A TCP segment with the parts of its IP header that scripts speak of.
@@ -186,8 +190,15 @@ fn write_option(bytes: &mut Vec<u8>, option: &Opt) -> Result<(), String> {
             (5, words.flat_map(u32::to_be_bytes).collect())
         }
         Opt::Timestamps(value, echo) => (8, [value.to_be_bytes(), echo.to_be_bytes()].concat()),
-        Opt::Cookie(Cookie::Bytes(cookie)) => (kind::FAST_OPEN, cookie.clone()),
-        Opt::Cookie(Cookie::Named(name)) => return Err(format!("${name} has not been seen")),
+        Opt::Cookie { experimental: false, cookie: Cookie::Bytes(cookie) } => {
+            (kind::FAST_OPEN, cookie.clone())
+        }
+        Opt::Cookie { experimental: true, cookie: Cookie::Bytes(cookie) } => {
+            (kind::EXPERIMENT, [&FAST_OPEN_NUMBER[..], cookie].concat())
+        }
+        Opt::Cookie { cookie: Cookie::Named(name), .. } => {
+            return Err(format!("${name} has not been seen"));
+        }
         Opt::Other(kind, value) => (*kind, value.clone()),
     };
     bytes.push(kind);
@@ -224,7 +235,12 @@ fn read_option(kind: u8, value: &[u8]) -> Result<Opt, String> {
         }
         (8, 8) => Opt::Timestamps(be32(value), be32(&value[4..])),
         (2..=5 | 8, len) => return Err(format!("option {kind} with {len} bytes")),
-        (kind::FAST_OPEN, _) => Opt::Cookie(Cookie::Bytes(value.to_vec())),
+        (kind::FAST_OPEN, _) => {
+            Opt::Cookie { experimental: false, cookie: Cookie::Bytes(value.to_vec()) }
+        }
+        (kind::EXPERIMENT, 2..) if value[..2] == FAST_OPEN_NUMBER => {
+            Opt::Cookie { experimental: true, cookie: Cookie::Bytes(value[2..].to_vec()) }
+        }
         _ => Opt::Other(kind, value.to_vec()),
     })
 }
@@ -284,8 +300,14 @@ fn show_option(option: &Opt) -> String {
             text
         }),
         Opt::Timestamps(value, echo) => format!("TS val {value} ecr {echo}"),
-        Opt::Cookie(Cookie::Bytes(cookie)) => format!("FO {}", show_hex(cookie)),
-        Opt::Cookie(Cookie::Named(name)) => format!("FO ${name}"),
+        Opt::Cookie { experimental, cookie } => {
+            let name = if *experimental { "FOEXP" } else { "FO" };
+            match cookie {
+                Cookie::Bytes(bytes) if bytes.is_empty() => name.to_owned(),
+                Cookie::Bytes(bytes) => format!("{name} {}", show_hex(bytes)),
+                Cookie::Named(cookie) => format!("{name} ${cookie}"),
+            }
+        }
         Opt::Other(kind, value) => format!("opt {kind} 0x{}", show_hex(value)),
         Opt::Raw(bytes) => format!("bytes 0x{}", show_hex(bytes)),
     }

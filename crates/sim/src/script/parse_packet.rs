@@ -182,7 +182,7 @@ fn option(words: &mut Words) -> Result<Opt, ScriptError> {
             }
             Opt::Sack(blocks)
         }
-        "FO" => Opt::Cookie(cookie(words)?),
+        "FO" | "FOEXP" => Opt::Cookie { experimental: name == "FOEXP", cookie: cookie(words)? },
         "opt" => Opt::Other(words.number()?, hex(words)?),
         "bytes" => Opt::Raw(hex(words)?),
         _ => return Err(words.error(format!("`{name}`: not an option of TCP"))),

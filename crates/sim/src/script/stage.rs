@@ -284,8 +284,8 @@ impl Stage {
             return Err(String::from("wrong bytes in the payload"));
         }
         for (expected, came) in tcp.options.iter().flatten().zip(&seen.options) {
-            if let (Opt::Cookie(Cookie::Named(name)), Opt::Cookie(Cookie::Bytes(bytes))) =
-                (expected, came)
+            if let Opt::Cookie { cookie: Cookie::Named(name), .. } = expected
+                && let Opt::Cookie { cookie: Cookie::Bytes(bytes), .. } = came
             {
                 self.cookies.insert(name.clone(), bytes.clone());
             }

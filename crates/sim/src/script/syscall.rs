@@ -3,7 +3,12 @@
 //! The stack's calls do not block. One that would is kept by the interpreter and tried again whenever the host has moved,
 //! as a sleeping thread would be woken.
 //!
-//! Not here: options (`sockopt`), when a call may block (`run`).
+//! Here: calls that make, connect and end sockets. `transfer` moves bytes, `query` asks and sets.
+//!
+//! Not here: values of options (`sockopt`), when a call may block (`run`).
+
+mod query;
+mod transfer;
 
 use std::{
     collections::BTreeMap,
@@ -20,9 +25,7 @@ use stack::{
 
 use super::{
     ast::{Arg, Call},
-    conn::stream_bytes,
-    constants::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_WAITALL, O_NONBLOCK},
-    sockopt,
+    constants::O_NONBLOCK,
 };
 use crate::World;
 
@@ -67,6 +70,8 @@ struct File {
     local: Option<SocketAddr>,
     /// Options, until there is a connection or a listener to keep them.
     settings: SocketSettings,
+    /// It connects, and nobody has been told how that ended.
+    connecting: bool,
     /// Bytes written and read: places in the two streams.
     written: u32,
     read: u32,
@@ -154,7 +159,15 @@ impl Process {
     fn add(&mut self, kind: Kind, nonblocking: bool) -> i64 {
         let fd = (3..).find(|fd| !self.files.contains_key(fd)).expect("a free number");
         let settings = SocketSettings::default();
-        let file = File { kind, nonblocking, local: None, settings, written: 0, read: 0 };
+        let file = File {
+            kind,
+            nonblocking,
+            local: None,
+            settings,
+            connecting: false,
+            written: 0,
+            read: 0,
+        };
         self.files.insert(fd, file);
         fd
     }
@@ -216,7 +229,8 @@ impl Process {
                 let Ok(socket) = begun else { return Ok(Outcome::Done(begun.map(|_| 0))) };
                 running.begun = true;
                 self.begin_stream(fd, &socket);
-                if nonblocking {
+                // With Fast Open and a cookie the first write connects.
+                if nonblocking && !socket.readiness().contains(Readiness::WRITE) {
                     return fail(Errno::EINPROGRESS);
                 }
                 socket
@@ -242,99 +256,10 @@ impl Process {
 
     /// A fresh socket has become a connection.
     fn begin_stream(&mut self, fd: i64, socket: &Arc<TcpSocket>) {
-        self.file(fd).kind = Kind::Stream(Arc::clone(socket));
+        let file = self.file(fd);
+        (file.kind, file.connecting) = (Kind::Stream(Arc::clone(socket)), true);
         self.connected = Some((socket.local(), socket.remote()));
         self.sockets.push(Arc::clone(socket));
-    }
-
-    fn send(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        running: &mut Running,
-        fd: i64,
-        args: &[Arg],
-    ) -> Answer {
-        let len = size(args.get(2))?;
-        let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        known_flags(flags, MSG_DONTWAIT | MSG_MORE | MSG_NOSIGNAL | MSG_OOB)?;
-        let file = self.file(fd);
-        let Kind::Stream(socket) = &file.kind else { return fail(Errno::EPIPE) };
-        let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
-        let bytes = stream_bytes(file.written, len - running.moved);
-        let sent = if flags & MSG_OOB != 0 {
-            socket.send_oob(host, &mut world.cx, &bytes)
-        } else if flags & MSG_MORE == 0 {
-            socket.send(host, &mut world.cx, &[std::io::IoSlice::new(&bytes)])
-        } else {
-            send_more(world, host, socket, &bytes)
-        };
-        match sent {
-            Ok(sent) => {
-                file.written = file.written.wrapping_add(u32::try_from(sent).expect("a write"));
-                running.moved += sent;
-                if waits && running.moved < len {
-                    Ok(Outcome::Blocks)
-                } else {
-                    done_bytes(running.moved)
-                }
-            }
-            Err(Errno::EAGAIN) if waits => Ok(Outcome::Blocks),
-            Err(_) if running.moved > 0 => done_bytes(running.moved),
-            Err(errno) => fail(errno),
-        }
-    }
-
-    fn recv(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        running: &mut Running,
-        fd: i64,
-        args: &[Arg],
-    ) -> Answer {
-        let len = size(args.get(2))?;
-        let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        known_flags(flags, MSG_DONTWAIT | MSG_OOB | MSG_PEEK | MSG_WAITALL)?;
-        let file = self.file(fd);
-        let Kind::Stream(socket) = &file.kind else { return fail(Errno::ENOTCONN) };
-        let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
-        let peek = flags & MSG_PEEK != 0;
-        if flags & MSG_OOB != 0 {
-            return match socket.recv_oob(host, &mut world.cx, peek) {
-                Ok(byte) => done_bytes(usize::from(byte.is_some())),
-                Err(errno) => fail(errno),
-            };
-        }
-        // The urgent byte is none of the stream's.
-        let skips = socket.with_tcb(host, &mut world.cx, |tcb, _| {
-            tcb.at_mark() && !tcb.oob_inline() && tcb.readable_bytes() == 0
-        });
-        let mut buf = vec![0; len - running.moved];
-        match socket.recv(host, &mut world.cx, &mut buf, peek) {
-            Ok(read) => {
-                let before = file.read;
-                file.read = file.read.wrapping_add(u32::from(skips && read > 0));
-                if buf[..read] != stream_bytes(file.read, read) {
-                    return Err(format!("read: wrong bytes at {} of the stream", file.read));
-                }
-                if peek {
-                    file.read = before;
-                } else {
-                    file.read = file.read.wrapping_add(u32::try_from(read).expect("a read"));
-                    running.moved += read;
-                }
-                let all = running.moved == len || read == 0 || flags & MSG_WAITALL == 0;
-                if all {
-                    done_bytes(if peek { read } else { running.moved })
-                } else {
-                    Ok(Outcome::Blocks)
-                }
-            }
-            Err(Errno::EAGAIN) if waits => Ok(Outcome::Blocks),
-            Err(_) if running.moved > 0 => done_bytes(running.moved),
-            Err(errno) => fail(errno),
-        }
     }
 
     fn shutdown(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
@@ -377,157 +302,10 @@ impl Process {
         self.files.remove(&fd);
         done(0)
     }
-
-    fn setsockopt(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
-        let [_, _, name, value, ..] = args else { return Err(String::from("too few arguments")) };
-        let (option, value) = (sockopt::option(name.name()?)?, sockopt::value(value)?);
-        let file = self.file(fd);
-        let set = match &file.kind {
-            Kind::Fresh => file.settings.set(option, &value, &host.sysctls()),
-            Kind::Listener(listener) => listener.set_option(host, option, &value),
-            Kind::Stream(socket) => socket.set_option(host, &mut world.cx, option, &value),
-        };
-        Ok(Outcome::Done(set.map(|()| 0)))
-    }
-
-    fn getsockopt(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
-        let [_, _, name, expected, ..] = args else {
-            return Err(String::from("too few arguments"));
-        };
-        let (option, expected) = (sockopt::option(name.name()?)?, sockopt::value(expected)?);
-        let file = self.file(fd);
-        let value = match &file.kind {
-            Kind::Fresh => file.settings.get(option, &host.sysctls()),
-            Kind::Listener(listener) => listener.option(host, &world.cx, option),
-            Kind::Stream(socket) => socket.option(host, &mut world.cx, option),
-        };
-        match value {
-            Ok(value) => same(option.name(), expected, value),
-            Err(errno) => fail(errno),
-        }
-    }
-
-    fn fcntl(&mut self, fd: i64, args: &[Arg]) -> Answer {
-        let file = self.file(fd);
-        match args.get(1).ok_or("fcntl needs a command")?.name()? {
-            "F_GETFL" => done(2 | if file.nonblocking { O_NONBLOCK } else { 0 }),
-            "F_SETFL" => {
-                let flags = args.get(2).ok_or("F_SETFL needs flags")?.number()?;
-                file.nonblocking = flags & O_NONBLOCK != 0;
-                done(0)
-            }
-            other => Err(format!("fcntl: {other}: no such command")),
-        }
-    }
-
-    fn ioctl(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
-        let [_, name, expected] = args else { return Err(String::from("ioctl takes three")) };
-        let Kind::Stream(socket) = &self.file(fd).kind else { return fail(Errno::EINVAL) };
-        let (inq, outq, at_mark) = socket.with_tcb(host, &mut world.cx, |tcb, _| {
-            (tcb.readable_bytes(), tcb.unacked_bytes(), tcb.at_mark())
-        });
-        let bytes = match name.name()? {
-            "SIOCINQ" | "FIONREAD" => inq,
-            "SIOCOUTQ" => outq,
-            "SIOCATMARK" => usize::from(at_mark),
-            other => return Err(format!("ioctl: {other}: no such request")),
-        };
-        same(name.name()?, expected.number()?, i64::try_from(bytes).unwrap_or(i64::MAX))
-    }
-
-    /// `poll([{fd=4, events=POLLIN, revents=POLLIN}], 1, 1000)`
-    fn poll(&self, world: &World, running: &mut Running, args: &[Arg]) -> Answer {
-        let [Arg::List(list), _, timeout] = args else {
-            return Err(String::from("poll takes three"));
-        };
-        let timeout = timeout.number()?;
-        let mut ready = Vec::new();
-        for entry in list {
-            let events = entry.field("events")?.number()?;
-            let Some(file) = self.files.get(&entry.field("fd")?.number()?) else {
-                return Err(String::from("poll: no such descriptor"));
-            };
-            ready.push(events_of(&file.kind) & (events | 8 | 16));
-        }
-        let count = ready.iter().filter(|events| **events != 0).count();
-        if !running.begun {
-            running.begun = true;
-            let limit = u64::try_from(timeout).ok().map(std::time::Duration::from_millis);
-            running.until = limit.map(|limit| world.cx.now + limit);
-        }
-        if count == 0 && running.until.is_none_or(|until| world.cx.now < until) {
-            return Ok(Outcome::Blocks);
-        }
-        for (entry, events) in list.iter().zip(&ready) {
-            let expected = entry.field("revents")?.number()?;
-            if expected != *events {
-                return Err(format!("poll: expected revents {expected:#x}, came {events:#x}"));
-            }
-        }
-        done_bytes(count)
-    }
-}
-
-/// `events` of poll(2) from what a socket is ready for.
-fn events_of(kind: &Kind) -> i64 {
-    match kind {
-        Kind::Fresh => 4 | 16,
-        Kind::Listener(listener) => i64::from(listener.is_ready()),
-        Kind::Stream(socket) => {
-            let ready = socket.readiness();
-            let bits = [
-                (Readiness::READ, 1),
-                (Readiness::WRITE, 4),
-                (Readiness::ERROR, 8),
-                (Readiness::HUP, 16),
-                (Readiness::RDHUP, 0x2000),
-                (Readiness::PRI, 2),
-            ];
-            bits.into_iter().filter(|(bit, _)| ready.contains(*bit)).map(|(_, event)| event).sum()
-        }
-    }
-}
-
-fn send_more(
-    world: &mut World,
-    host: &Arc<Host>,
-    socket: &TcpSocket,
-    bytes: &[u8],
-) -> Result<usize, Errno> {
-    use tcp::SendError;
-    socket.with_tcb(host, &mut world.cx, |tcb, cx| tcb.send(cx, &[bytes], true)).map_err(|error| {
-        match error {
-            SendError::WouldBlock => Errno::EAGAIN,
-            SendError::BrokenPipe => Errno::EPIPE,
-            SendError::NoMemory => Errno::ENOBUFS,
-            SendError::Connection(error) => error.into(),
-        }
-    })
 }
 
 fn done_bytes(bytes: usize) -> Answer {
     done(i64::try_from(bytes).unwrap_or(i64::MAX))
-}
-
-fn same<T: PartialEq + std::fmt::Debug>(name: &str, expected: T, came: T) -> Answer {
-    if expected == came {
-        done(0)
-    } else {
-        Err(format!("{name}: expected {expected:?}, came {came:?}"))
-    }
-}
-
-fn size(arg: Option<&Arg>) -> Result<usize, String> {
-    let value = arg.ok_or("a length is missing")?.number()?;
-    usize::try_from(value).map_err(|_| format!("{value} is no length"))
-}
-
-fn known_flags(flags: i64, known: i64) -> Result<(), String> {
-    if flags & !known == 0 {
-        Ok(())
-    } else {
-        Err(format!("flags {:#x}: not known here", flags & !known))
-    }
 }
 
 /// `...`, or a `sockaddr_in` with the fields that differ from `default`.
