@@ -88,7 +88,10 @@ mod tests {
         };
         let processed = column(&report, "processed")?;
         ensure!(processed.iter().all(|packets| *packets > 100), "one core only: {processed:?}");
-        ensure!(counter(&report, "RpsPackets")? == processed[1], "core 1 has no queue");
+        // The ends of the connections are still coming in while the two are read.
+        let steered = counter(&report, "RpsPackets")?;
+        let apart = steered.abs_diff(processed[1]);
+        ensure!(apart < 3 * CONNECTIONS as u64, "{steered}, {processed:?}: core 1 has no queue");
         ensure!(column(&report, "received_rps")?[0] == 0, "core 0 polls the queue itself");
         ensure!(counter(&report, "ForeignCorePackets")? == 0, "connections live where they are");
         ensure!(counter(&report, "TcpExtTCPOFOQueue")? == 0, "out of order");
