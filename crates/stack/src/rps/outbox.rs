@@ -107,7 +107,7 @@ impl Outbox {
     }
 
     /// The poll is over: what was put goes to its cores.
-    pub(crate) fn push(&mut self, host: &Host, cx: &Cx) {
+    pub(crate) fn push(&mut self, host: &Host, cx: &mut Cx) {
         while self.filled != 0 {
             let target = self.filled.trailing_zeros();
             self.filled &= self.filled - 1;
@@ -119,6 +119,10 @@ impl Outbox {
             if lanes.push(usize::from(self.core.0), packets, count) {
                 self.kicks |= 1 << target;
             }
+        }
+        // Outside of a turn nobody would do it later.
+        if self.kicks != 0 && cx.running().is_none() {
+            self.kick(host, cx);
         }
     }
 

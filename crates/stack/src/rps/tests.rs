@@ -95,7 +95,7 @@ impl Bench {
             };
             kept.extend(stays.map(|packet| self.goes_up(packet)));
         }
-        self.outbox.push(&host, &self.cx);
+        self.outbox.push(&host, &mut self.cx);
         kept
     }
 
