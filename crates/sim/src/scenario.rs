@@ -47,6 +47,23 @@ pub struct Scenario {
     pub offload: Offload,
     /// The connections.
     pub sessions: Vec<Session>,
+    /// `TCP_MAXSEG` of each host's sockets: what the others may send it at once.
+    pub maxseg: Vec<Option<u16>>,
+    /// Settings that change meanwhile, by time.
+    pub changes: Vec<Setting>,
+}
+
+/// A setting that changes in the middle of a run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// When.
+    pub at: Duration,
+    /// Of which host.
+    pub host: usize,
+    /// Its name below `net.ipv4`.
+    pub name: &'static str,
+    /// What it becomes.
+    pub value: &'static str,
 }
 
 /// One connection: who, when, and how both applications behave.
@@ -58,6 +75,8 @@ pub struct Session {
     pub server: usize,
     /// When it begins.
     pub at: Duration,
+    /// The client asks for Fast Open, and its first write goes with the SYN if it has a cookie.
+    pub early: bool,
     /// The client's application.
     pub up: Manners,
     /// The server's.

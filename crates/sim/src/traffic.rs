@@ -13,7 +13,7 @@ use stack::{
     Errno, Readiness,
     socket::{ShutdownHow, TcpSocket},
 };
-use tcp::{Algorithm, Keepalive, Rng, SendError};
+use tcp::{Algorithm, Keepalive, Rng, SendError, State};
 
 use crate::{World, apps::Pattern};
 
@@ -100,6 +100,19 @@ impl End {
             read_at: Instant::ZERO,
             rng: Rng::new(seed),
         }
+    }
+
+    /// As [`new`](Self::new), when `sent` bytes have gone with the SYN already.
+    #[must_use]
+    pub fn with_sent(
+        sent: u64,
+        end: (usize, Arc<TcpSocket>),
+        manners: Manners,
+        out: Pattern,
+        inward: (Pattern, u64),
+        seed: u64,
+    ) -> Self {
+        Self { sent, ..Self::new(end, manners, out, inward, seed) }
     }
 
     /// Does what it can at this moment. True when anything came of it.
@@ -230,6 +243,11 @@ impl End {
     /// Everything is written: the half ends, now or when the peer's has.
     fn finish_writing(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
+        let state = socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.state());
+        if state == State::SynSent {
+            // Everything has left with the SYN: to end now would end the attempt.
+            return false;
+        }
         match self.manners.ending {
             Ending::Last if !self.ended => return false,
             // The application's close follows in `step`.

@@ -185,6 +185,10 @@ mod tests {
         if std::env::var_os("UPDATE_DOCS").is_some() {
             fs::write(&path, &page).expect("docs are writable");
         }
+        // Only CI insists, so that two branches that add a row each need not meet.
+        if !std::env::var("CI").is_ok_and(|value| value == "true") {
+            return;
+        }
         let found = fs::read_to_string(&path).unwrap_or_default();
         assert!(found == page, "stale: UPDATE_DOCS=1 cargo test -p quietline-sim --test counters");
     }

@@ -132,8 +132,10 @@ mod tests {
         scenario.paths = vec![PathConfig { delay, ..PathConfig::default() }; 2];
         scenario.offload = Offload::None;
         scenario.sessions.truncate(1);
+        scenario.maxseg = vec![None; 2];
+        scenario.changes.clear();
         let session = &mut scenario.sessions[0];
-        (session.client, session.server) = (0, 1);
+        (session.client, session.server, session.early) = (0, 1, false);
         for manners in [&mut session.up, &mut session.down] {
             manners.length = 50_000;
             manners.ending = sim::traffic::Ending::First;

@@ -17,5 +17,5 @@ mod tcp_input;
 pub(crate) use ecn::set_ce;
 pub(crate) use icmp::IcmpLimiter;
 pub(crate) use input::input;
-pub use output::IpFields;
+pub use output::{IpFields, MtuDiscover};
 pub(crate) use output::{discard_output, discard_unroutable, output, output_as};

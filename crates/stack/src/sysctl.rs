@@ -216,6 +216,7 @@ sysctls! {
         "net.ipv4.tcp_rmem", tcp.tcp_rmem, Limits 1..=INT_MAX;
         "net.ipv4.tcp_wmem", tcp.tcp_wmem, Limits 1..=INT_MAX;
         "net.ipv4.tcp_moderate_rcvbuf", tcp.tcp_moderate_rcvbuf, Switch 0..=1;
+        "net.ipv4.tcp_shrink_window", tcp.tcp_shrink_window, Switch 0..=1;
         "net.ipv4.tcp_timestamps", tcp.tcp_timestamps, Switch 0..=1;
         "net.ipv4.tcp_window_scaling", tcp.tcp_window_scaling, Switch 0..=1;
         "net.ipv4.tcp_sack", tcp.tcp_sack, Switch 0..=1;

@@ -36,6 +36,9 @@ pub struct TcpConfig {
     pub wmem_max: u32,
     /// `tcp_moderate_rcvbuf`: receive-window autotuning (dynamic right-sizing).
     pub tcp_moderate_rcvbuf: bool,
+    /// `tcp_shrink_window`: a scaled window may become smaller than what was announced, when the memory for it has gone (RFC 7323
+    /// §2.4).
+    pub tcp_shrink_window: bool,
     /// `tcp_timestamps`: offer and accept RFC 7323 timestamps.
     pub tcp_timestamps: bool,
     /// `tcp_window_scaling`: offer and accept RFC 7323 window scaling.
@@ -149,6 +152,7 @@ impl Default for TcpConfig {
             rmem_max: 212_992,
             wmem_max: 212_992,
             tcp_moderate_rcvbuf: true,
+            tcp_shrink_window: false,
             tcp_timestamps: true,
             tcp_window_scaling: true,
             tcp_sack: true,
@@ -276,6 +280,8 @@ pub struct SocketOptions {
     pub rto_max: Option<Duration>,
     /// `TCP_CONGESTION`; `None` is what `tcp_congestion_control` says.
     pub congestion: Option<Algorithm>,
+    /// `IP_RECVERR`: what ICMP reports about an open connection is an error at once.
+    pub receive_error: bool,
     /// `SO_MAX_PACING_RATE`, bytes per second.
     pub max_pacing_rate: Option<u64>,
 }

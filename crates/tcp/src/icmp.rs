@@ -4,7 +4,8 @@
 //! RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced, tcp_ld_RTO_revert.
 //!
 //! Only a report that quotes a sequence number now in flight counts: others are forged or too late. In a synchronized
-//! state no report ends the connection; it becomes the reason a timer gives when it gives up.
+//! state no report ends the connection; it becomes the reason a timer gives when it gives up, or with `IP_RECVERR` an error
+//! that the next call answers with.
 //!
 //! ```text
 //!                        SYN-SENT, SYN-RECEIVED    synchronized
@@ -21,8 +22,14 @@
 use pkt::Instant;
 
 use crate::{
-    api::TcpError, counters::Counter, cx::Cx, fast_open, mtu_probe, recovery, retransmit,
-    seq::SeqNum, state::State, tcb::Tcb, timer::RtxPurpose,
+    api::TcpError,
+    counters::Counter,
+    cx::Cx,
+    fast_open, mtu_probe, recovery, retransmit,
+    seq::SeqNum,
+    state::State,
+    tcb::{Tcb, TcbFlags},
+    timer::RtxPurpose,
 };
 
 /// What an ICMP error says, independent of the IP version.
@@ -60,13 +67,22 @@ pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) ->
             tcb.finish(cx, Some(reason));
         }
         IcmpError::PathBroken(reason) => {
-            tcb.soft_error = Some(reason);
+            note_error(tcb, reason);
             revert_backoff(tcb, cx, seq);
         }
-        IcmpError::Unreachable(reason) => tcb.soft_error = Some(reason),
+        IcmpError::Unreachable(reason) => note_error(tcb, reason),
         IcmpError::Other => {}
     }
     None
+}
+
+/// An open connection goes on; its application learns at once if it asked to (`IP_RECVERR`), else when a timer gives up.
+fn note_error(tcb: &mut Tcb, reason: TcpError) {
+    if tcb.flags.contains(TcbFlags::RECEIVE_ERROR) {
+        tcb.error = Some(reason);
+    } else {
+        tcb.soft_error = Some(reason);
+    }
 }
 
 /// RFC 6069 §4.2: the retransmission did not die of congestion but of a hole in the path, so the doubling it caused is

@@ -3,8 +3,9 @@
 //! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2; Linux:
 //! __tcp_select_window, tcp_select_window.
 //!
-//! The right edge of an announced window never moves back. Differs from Linux: neither when memory has run out, because a
-//! peer that is told to be silent about what is in flight has to guess; it repeats what was dropped.
+//! The right edge of an announced window never moves back, unless `tcp_shrink_window` lets it (RFC 7323 §2.4). Differs from
+//! Linux: neither when memory has run out, because a peer that is told to be silent about what is in flight has to guess; it
+//! repeats what was dropped.
 //!
 //! Not here: how the buffer grows (`receive_buffer`), what happens to data beyond the window (`input`).
 
@@ -62,7 +63,8 @@ pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     }
     let current = receive_window(tcb);
     let mut window = wanted_window(tcb);
-    if window < current {
+    let may_shrink = cx.config.tcp_shrink_window && tcb.rcv_wscale > 0;
+    if window < current && !may_shrink {
         // The edge never moves back (RFC 9293 §3.8.6).
         if window == 0 {
             cx.count(Counter::TcpExtTCPWantZeroWindowAdv);

@@ -256,6 +256,18 @@ impl Tcb {
         self.congestion.set_algorithm(algorithm);
     }
 
+    /// `IP_RECVERR`: what ICMP reports about the open connection is its error at once, instead of the reason that a timer
+    /// gives when it gives up.
+    pub fn set_receive_error(&mut self, on: bool) {
+        self.flags.set(TcbFlags::RECEIVE_ERROR, on);
+    }
+
+    /// `IP_RECVERR`.
+    #[must_use]
+    pub fn receive_error(&self) -> bool {
+        self.flags.contains(TcbFlags::RECEIVE_ERROR)
+    }
+
     /// `SO_MAX_PACING_RATE`, bytes per second: segments leave no faster. `None` lifts the limit.
     pub fn set_max_pacing_rate(&mut self, bytes_per_second: Option<u64>) {
         self.pacing.set_max_rate(bytes_per_second);

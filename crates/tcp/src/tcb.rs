@@ -93,6 +93,8 @@ bitflags! {
         const OWN_NOTSENT_LOWAT = 1 << 18;
         /// A write found the send buffer full, and nobody was woken since (Linux `SOCK_NOSPACE`).
         const NO_SPACE = 1 << 19;
+        /// `IP_RECVERR`: reports about an open connection are errors at once.
+        const RECEIVE_ERROR = 1 << 20;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
@@ -486,6 +488,7 @@ fn flags_of(options: &SocketOptions) -> TcbFlags {
     let mut flags = TcbFlags::empty();
     flags.set(TcbFlags::NODELAY, options.nodelay);
     flags.set(TcbFlags::CORK, options.cork);
+    flags.set(TcbFlags::RECEIVE_ERROR, options.receive_error);
     flags.set(TcbFlags::KEEPALIVE, options.keepalive);
     flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
     flags.set(TcbFlags::OWN_NOTSENT_LOWAT, options.notsent_lowat.is_some());

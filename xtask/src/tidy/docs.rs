@@ -22,7 +22,8 @@ const DATA_PATH: [&str; 2] = [
 const DATA_PATH_FILES: [&str; 3] =
     ["ARCHITECTURE.md", "docs/datapath.md", "crates/stack/src/lib.rs"];
 
-const HOPS: &str = "docs/datapath.md";
+/// The documents that name functions: the hops of the data path, and what does what RFC 9293 requires.
+const FUNCTION_FILES: [&str; 2] = ["docs/datapath.md", "docs/rfc9293.md"];
 
 /// A source file begins with its place, counterpart and invariant. The tests of `foo.rs` in `foo/tests.rs` need none.
 pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {
@@ -49,28 +50,39 @@ pub(crate) fn check_lines(findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Every hop names a function that exists.
+/// Every hop names a function that exists, and every packet script that is named is there.
 pub(crate) fn check_hops(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
-    let text = source::read(HOPS).ok().flatten().unwrap_or_default();
+    for document in FUNCTION_FILES {
+        check_functions(document, sources, findings);
+    }
+    Ok(())
+}
+
+fn check_functions(document: &str, sources: &[RustSource], findings: &mut Findings) {
+    let text = source::read(document).ok().flatten().unwrap_or_default();
     let mut hops = 0;
     for (index, line) in text.lines().enumerate() {
         for (file, name) in line.split('`').filter_map(hop) {
             hops += 1;
             let path = format!("crates/{file}");
             let Some(source) = sources.iter().find(|source| source.path == path) else {
-                findings.note(HOPS, index + 1, format!("{path} does not exist"));
+                findings.note(document, index + 1, format!("{path} does not exist"));
                 continue;
             };
             let bare = name.rsplit("::").next().unwrap_or(name);
             if !shape::functions(source).iter().any(|function| function.name == bare) {
-                findings.note(HOPS, index + 1, format!("{path} has no fn {bare}"));
+                findings.note(document, index + 1, format!("{path} has no fn {bare}"));
+            }
+        }
+        for script in line.split('`').filter(|code| code.ends_with(".pkt")) {
+            if !source::root().join(script).exists() {
+                findings.note(document, index + 1, format!("{script} does not exist"));
             }
         }
     }
     if hops == 0 {
-        findings.note(HOPS, 0, "names no hop at all");
+        findings.note(document, 0, "names no function at all");
     }
-    Ok(())
 }
 
 /// `stack/src/core.rs::Core::run` as file and function.
@@ -138,6 +150,20 @@ fn slug(heading: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// RFC 9293, appendix B: MUST-1 to MUST-69, SHLD-1 to SHLD-31, MAY-1 to MAY-18, REC-1.
+    #[test]
+    fn every_requirement_of_rfc_9293_has_its_row() {
+        let text = source::read("docs/rfc9293.md").unwrap().unwrap();
+        let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+        let ids: Vec<_> = rows.flat_map(|(ids, _)| ids.split(", ")).collect();
+        for (kind, last) in [("MUST", 69), ("SHLD", 31), ("MAY", 18), ("REC", 1)] {
+            for number in 1..=last {
+                let id = format!("{kind}-{number}");
+                assert_eq!(ids.iter().filter(|found| **found == id).count(), 1, "{id}");
+            }
+        }
+    }
 
     #[test]
     fn hops_are_read() {

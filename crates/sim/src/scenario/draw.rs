@@ -8,11 +8,39 @@ use std::time::Duration;
 use stack::{sysctl::Sysctls, tcp_memory::MemoryLimits};
 use tcp::{Algorithm, Rng};
 
-use super::{Scenario, Session};
+use super::{Scenario, Session, Setting};
 use crate::{
     network::{Burst, Change, Offload, PathConfig},
     traffic::{Ending, Manners},
 };
+
+/// Settings that may change while connections live, with values of both kinds.
+const CHANGES: [(&str, [&str; 2]); 21] = [
+    ("tcp_sack", ["0", "1"]),
+    ("tcp_timestamps", ["0", "1"]),
+    ("tcp_window_scaling", ["0", "1"]),
+    ("tcp_dsack", ["0", "1"]),
+    ("tcp_frto", ["0", "2"]),
+    ("tcp_early_retrans", ["0", "3"]),
+    ("tcp_ecn", ["0", "1"]),
+    ("tcp_congestion_control", ["reno", "bbr"]),
+    ("tcp_moderate_rcvbuf", ["0", "1"]),
+    ("tcp_rmem", ["4096 8000 20000", "4096 131072 6291456"]),
+    ("tcp_wmem", ["4096 8000 20000", "4096 16384 4194304"]),
+    ("tcp_mtu_probing", ["1", "2"]),
+    ("tcp_reordering", ["1", "10"]),
+    ("tcp_max_reordering", ["1", "300"]),
+    ("tcp_slow_start_after_idle", ["0", "1"]),
+    ("tcp_tso_win_divisor", ["0", "8"]),
+    ("tcp_notsent_lowat", ["1", "4294967295"]),
+    ("tcp_comp_sack_nr", ["0", "255"]),
+    ("tcp_pingpong_thresh", ["1", "255"]),
+    ("tcp_min_tso_segs", ["1", "40"]),
+    ("tcp_min_snd_mss", ["48", "536"]),
+];
+
+/// Most that a session sends each way when segments are tiny.
+const TINY_LENGTH_MAX: u64 = 30_000;
 
 /// Longest blackout.
 const DARK_MS_MAX: u32 = 20_000;
@@ -42,7 +70,13 @@ impl Scenario {
         if cores > 1 {
             hosts.iter_mut().for_each(|host| draw.steering(host));
         }
-        Self { seed, hosts, cores, paths, mtu, offload, sessions }
+        let maxseg = vec![None; hosts.len()];
+        let changes = Vec::new();
+        let mut scenario =
+            Self { seed, hosts, cores, paths, mtu, offload, sessions, maxseg, changes };
+        draw.openings(&mut scenario);
+        draw.settings(&mut scenario);
+        scenario
     }
 }
 
@@ -212,12 +246,55 @@ impl Draw {
         changes
     }
 
+    /// How connections begin: by cookies, with data in the SYN, with a peer that takes tiny segments only.
+    fn openings(&mut self, scenario: &mut Scenario) {
+        if self.one_in(8) {
+            // A cookie comes back with the number behind the SYN, or the answer is a reset, in Linux as here: the first two
+            // segments of a client must not both be lost, nor overtaken by the third.
+            scenario.hosts.iter_mut().for_each(|host| host.tcp_syncookies = 2);
+            for path in &mut scenario.paths {
+                let PathConfig { delay, duplicate, .. } = *path;
+                *path = PathConfig { delay, duplicate, ..PathConfig::default() };
+            }
+        }
+        if self.one_in(5) {
+            // With cookies, or without: then every host takes what comes with a SYN.
+            let mode = [3, 0x207][self.below(2)];
+            scenario.hosts.iter_mut().for_each(|host| host.tcp_fastopen = mode);
+            for session in &mut scenario.sessions {
+                session.early = !self.one_in(4);
+            }
+        }
+        if self.one_in(8) {
+            let host = self.below(u32::try_from(scenario.hosts.len()).expect("few"));
+            scenario.maxseg[host] = Some([88, 89, 100, 216, 536][self.below(5)]);
+            for session in &mut scenario.sessions {
+                session.up.length = session.up.length.min(TINY_LENGTH_MAX);
+                session.down.length = session.down.length.min(TINY_LENGTH_MAX);
+            }
+        }
+    }
+
+    /// Settings that change while connections live.
+    fn settings(&mut self, scenario: &mut Scenario) {
+        if !self.one_in(4) {
+            return;
+        }
+        let hosts = u32::try_from(scenario.hosts.len()).expect("few");
+        for _ in 0..=self.below(8) {
+            let (name, values) = CHANGES[self.below(21)];
+            let (at, host) = (self.millis(3000), self.below(hosts));
+            scenario.changes.push(Setting { at, host, name, value: values[self.below(2)] });
+        }
+        scenario.changes.sort_by_key(|change| change.at);
+    }
+
     fn session(&mut self, hosts: u32, budget: u32) -> Session {
         let client = self.below(hosts);
         let server = (client + 1 + self.below(hosts - 1)) % hosts as usize;
         let at = if self.one_in(2) { Duration::ZERO } else { self.millis(2000) };
-        let mut session =
-            Session { client, server, at, up: self.manners(budget), down: self.manners(budget) };
+        let (up, down) = (self.manners(budget), self.manners(budget));
+        let mut session = Session { client, server, at, early: false, up, down };
         // Both streams, or one of them alone.
         match self.below(4) {
             0 => session.up.length = 0,

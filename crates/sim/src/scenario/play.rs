@@ -1,13 +1,13 @@
 //! Plays one scenario, from event to event, and looks after each.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
 
 use pkt::Instant;
 use stack::{
-    Readiness,
+    Errno, Readiness,
     config::{DeviceConfig, HostConfig},
     counters::Counter,
-    socket::{Listener, TcpSocket},
+    socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
 };
 use tcp::{Edges, FourTuple};
 
@@ -42,6 +42,8 @@ struct Link<'a> {
     number: u64,
     attempts: u32,
     client: Option<Arc<TcpSocket>>,
+    /// Bytes of the client's stream that left with the SYN of this attempt.
+    early: u64,
     connecting_since: Instant,
     ends: Option<[End; 2]>,
     /// When one of the applications aborted.
@@ -61,6 +63,13 @@ pub(super) struct Play<'a> {
     up_at: Instant,
     progress: (u64, Instant),
     steps: u64,
+    /// How many of the scenario's changes have been made.
+    changed: usize,
+}
+
+/// What every socket of a host starts with.
+fn options_of(scenario: &Scenario, host: usize) -> tcp::SocketOptions {
+    tcp::SocketOptions { maxseg: scenario.maxseg[host], ..tcp::SocketOptions::default() }
 }
 
 impl<'a> Play<'a> {
@@ -94,7 +103,13 @@ impl<'a> Play<'a> {
             added.expect("a valid configuration");
             let local = SocketAddr::new(address(index).into(), PORT);
             let host = Arc::clone(&world.hosts[index]);
-            let listener = Listener::listen(&host, &mut world.cx, local, 128);
+            let options = ListenOptions {
+                backlog: 128,
+                fast_open: 128,
+                options: options_of(scenario, index),
+                ..ListenOptions::default()
+            };
+            let listener = Listener::listen_with(&host, &mut world.cx, local, &options);
             listeners.push(listener.expect("a free port"));
         }
         let links = (0..).zip(&scenario.sessions).map(|(number, plan)| Link {
@@ -102,6 +117,7 @@ impl<'a> Play<'a> {
             number,
             attempts: 0,
             client: None,
+            early: 0,
             connecting_since: start,
             ends: None,
             aborted_at: None,
@@ -112,11 +128,24 @@ impl<'a> Play<'a> {
         let up_at = start + dark.map(|(at, _)| *at).max().unwrap_or_default();
         let edges = BTreeMap::new();
         let progress = (0, start);
-        Self { scenario, world, network, listeners, links, edges, start, up_at, progress, steps: 0 }
+        Self {
+            scenario,
+            world,
+            network,
+            listeners,
+            links,
+            edges,
+            start,
+            up_at,
+            progress,
+            steps: 0,
+            changed: 0,
+        }
     }
 
     pub(super) fn run(mut self) -> Outcome {
         loop {
+            let change = self.change_settings();
             let mut next = self.settle();
             for _ in 0..TURNS_PER_INSTANT {
                 if !self.step_applications() {
@@ -129,11 +158,26 @@ impl<'a> Play<'a> {
             }
             self.watch();
             let wakes = self.links.iter().filter_map(|link| link.wakes_at(&self.world, self.start));
-            let next = wakes.chain(next).min();
+            let next = wakes.chain(next).chain(change).min();
             let Some(next) = next else { self.stalled("nothing will happen any more") };
             self.world.cx.now = self.world.cx.now.max(next);
         }
         self.end()
+    }
+
+    /// Makes the changes that are due. When the next one is.
+    fn change_settings(&mut self) -> Option<Instant> {
+        while let Some(change) = self.scenario.changes.get(self.changed) {
+            let at = self.start + change.at;
+            if at > self.world.cx.now {
+                return Some(at);
+            }
+            let name = format!("net.ipv4.{}", change.name);
+            let changed = self.world.hosts[change.host].set_sysctl(&name, change.value);
+            changed.expect("a setting and a value");
+            self.changed += 1;
+        }
+        None
     }
 
     fn is_done(&self) -> bool {
@@ -144,7 +188,7 @@ impl<'a> Play<'a> {
         let mut moved = self.accept();
         let Self { links, world, start, scenario, .. } = self;
         for link in links {
-            moved |= link.step(world, *start, scenario.seed);
+            moved |= link.step(world, *start, scenario);
         }
         moved
     }
@@ -249,7 +293,7 @@ impl<'a> Play<'a> {
 }
 
 impl Link<'_> {
-    fn step(&mut self, world: &mut World, start: Instant, seed: u64) -> bool {
+    fn step(&mut self, world: &mut World, start: Instant, scenario: &Scenario) -> bool {
         if self.is_done() || world.cx.now < start + self.plan.at {
             return false;
         }
@@ -274,16 +318,47 @@ impl Link<'_> {
                 self.connecting_since = world.cx.now;
                 assert!(
                     self.attempts <= ATTEMPTS_MAX,
-                    "no connection: {:?}, seed {seed}",
-                    self.plan
+                    "no connection: {:?}, seed {}",
+                    self.plan,
+                    scenario.seed
                 );
-                let host = Arc::clone(&world.hosts[self.plan.client]);
-                let remote = SocketAddr::new(address(self.plan.server).into(), PORT);
-                let client = TcpSocket::connect(&host, &mut world.cx, None, remote);
-                self.client = Some(client.expect("a route and a port"));
+                self.connect(world, scenario);
                 true
             }
         }
+    }
+
+    fn connect(&mut self, world: &mut World, scenario: &Scenario) {
+        let Session { client, server, early, up, .. } = self.plan;
+        let host = Arc::clone(&world.hosts[*client]);
+        let remote = SocketAddr::new(address(*server).into(), PORT);
+        let options = ConnectOptions {
+            // Nobody would release the SYN of an application that writes nothing.
+            fast_open: *early && up.length > 0,
+            options: options_of(scenario, *client),
+            ..ConnectOptions::default()
+        };
+        let socket = TcpSocket::connect_with(&host, &mut world.cx, remote, &options);
+        let socket = socket.expect("a route and a port");
+        self.early = 0;
+        if options.fast_open {
+            // A SYN that has a cookie waits for this; one that asks for it has left, and there is nothing to write to.
+            let (there, _) = self.patterns(scenario.seed);
+            let bytes: Vec<u8> =
+                (0..up.length.min(u64::from(up.write_max))).map(|at| there.byte(at)).collect();
+            match socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]) {
+                Ok(taken) => self.early = taken as u64,
+                Err(Errno::EAGAIN) => {}
+                Err(error) => panic!("the first write: {error}"),
+            }
+        }
+        self.client = Some(socket);
+    }
+
+    /// What the client sends, and the server.
+    fn patterns(&self, seed: u64) -> (Pattern, Pattern) {
+        let number = seed.wrapping_mul(1_000_003).wrapping_add(self.number);
+        (Pattern(number), Pattern(!number))
     }
 
     /// Both sockets exist: the applications begin.
@@ -291,9 +366,11 @@ impl Link<'_> {
         let Some(client) = self.client.clone() else { return };
         let Session { up, down, .. } = self.plan;
         let number = seed.wrapping_mul(1_000_003).wrapping_add(self.number);
-        let (there, back) = (Pattern(number), Pattern(!number));
+        let (there, back) = self.patterns(seed);
+        let early = self.early;
         self.ends = Some([
-            End::new(
+            End::with_sent(
+                early,
                 (self.plan.client, client),
                 up.clone(),
                 there,

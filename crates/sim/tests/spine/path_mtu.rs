@@ -8,7 +8,11 @@ use sim::{
     rig::{HOST_IP, PEER_IP},
 };
 use stack::{
-    counters::Counter, icmp::header::IcmpMessage, ip::header::protocol, socket::TcpSocket,
+    Errno,
+    counters::Counter,
+    icmp::header::IcmpMessage,
+    ip::header::protocol,
+    socket::{TcpSocket, options::SocketOption},
     sysctl::Sysctls,
 };
 use tcp::{Flags, Options};
@@ -312,4 +316,35 @@ fn a_backlog_has_room_for_two_receive_buffers() {
     rig.take();
     drop((softirq, host, link, socket));
     rig.finish();
+}
+
+#[test]
+fn a_socket_may_do_without_path_mtu_discovery() {
+    // Narrow enough that the rig minds no segment without DF.
+    let mut sysctls = Sysctls::default();
+    sysctls.set("net.ipv4.route.min_pmtu", "300").expect("a setting");
+    let mut transfer = Transfer::over(RigConfig { sysctls, mtu: 540, ..RigConfig::default() });
+    transfer.send(5000);
+    assert!(sends_df(&mut transfer));
+    let set = |transfer: &mut Transfer, mode: i32| {
+        let host = transfer.rig.host();
+        let cx = &mut transfer.rig.world.cx;
+        transfer.socket.set_option(&host, cx, SocketOption::MtuDiscover, &mode.into())
+    };
+    // IP_PMTUDISC_DONT: no DF, and no report counts.
+    assert_eq!(set(&mut transfer, 0), Ok(()));
+    transfer.too_big(400, 500);
+    assert_eq!(transfer.largest_sent(), 0, "nothing is sent again");
+    transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
+    transfer.send(5000);
+    assert!(!sends_df(&mut transfer));
+    // IP_PMTUDISC_DO: DF, and reports count again.
+    assert_eq!(set(&mut transfer, 2), Ok(()));
+    transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
+    transfer.send(5000);
+    assert!(sends_df(&mut transfer));
+    transfer.too_big(400, 500);
+    assert_eq!(transfer.largest_sent(), 360);
+    assert_eq!(set(&mut transfer, 6), Err(Errno::EINVAL));
+    transfer.finish();
 }

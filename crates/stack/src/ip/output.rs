@@ -29,6 +29,46 @@ pub struct IpFields {
     pub tos: u8,
     /// `IP_TTL`; `None` is `ip_default_ttl`.
     pub ttl: Option<u8>,
+    /// `IP_MTU_DISCOVER`; `None` is what `ip_no_pmtu_disc` says.
+    pub mtu_discover: Option<MtuDiscover>,
+}
+
+/// Path MTU discovery of one socket (RFC 1191), by Linux's numbers (`IP_PMTUDISC_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MtuDiscover {
+    /// None: without DF, and no report counts.
+    Dont = 0,
+    /// With DF, unless a report has shown a path too narrow for it.
+    Want = 1,
+    /// With DF always.
+    Do = 2,
+    /// With DF always. Linux tells it from the one before by datagrams only.
+    Probe = 3,
+    /// Without DF, at the MTU of the device whatever is reported.
+    Interface = 4,
+    /// As the one before.
+    Omit = 5,
+}
+
+impl MtuDiscover {
+    /// In the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Dont, Self::Want, Self::Do, Self::Probe, Self::Interface, Self::Omit];
+
+    /// Whether a report changes the size of segments (Linux: `ip_sk_accept_pmtu`, tcp_v4_mtu_reduced).
+    pub(crate) const fn takes_reports(self) -> bool {
+        matches!(self, Self::Want | Self::Do | Self::Probe)
+    }
+
+    /// Whether segments carry DF; `locked` says that the path is too narrow for it (Linux: `ip_dont_fragment`).
+    const fn dont_fragment(self, locked: bool) -> bool {
+        match self {
+            Self::Do | Self::Probe => true,
+            Self::Want => !locked,
+            Self::Dont | Self::Interface | Self::Omit => false,
+        }
+    }
 }
 
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
@@ -114,7 +154,7 @@ fn push_header<const V4: bool>(
         traffic_class: fields.tos | segment.meta().ecn.bits(),
         flow_label: 0,
         id: if V4 { cx.next_ip_id(segments) } else { 0 },
-        fragment: Fragment { dont: dst.dont_fragment, ..Fragment::default() },
+        fragment: Fragment { dont: dont_fragment(cx, dst, fields), ..Fragment::default() },
         header_len: len16(header_len),
         payload_len: len16(payload_len),
     };
@@ -124,6 +164,13 @@ fn push_header<const V4: bool>(
     if let TxChecksum::Partial { start, offset } = meta.tx_checksum {
         meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };
     }
+}
+
+/// Whether a segment carries DF: as its socket wants, else as the path and the host's setting say.
+fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
+    // A host without path MTU discovery has no path that says more than that.
+    let locked = !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
+    fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
 }
 
 /// TCP never makes a superframe beyond what the path's device takes, which is at most 65,535 bytes of IP packet.

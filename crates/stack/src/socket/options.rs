@@ -40,6 +40,8 @@ pub enum Form {
     Int,
     /// An `int`, or a single byte: options of IP.
     ByteOrInt,
+    /// An unsigned `int`, or an unsigned `long` where there is room for one.
+    IntOrLong,
     /// `struct linger`: two `int`s.
     Linger,
     /// `struct timeval` with 64-bit fields.
@@ -146,8 +148,8 @@ options! {
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int, Read;
     /// Microseconds that a read polls its core before it sleeps.
     BusyPoll = SOL_SOCKET 46, "SO_BUSY_POLL", Int, Both;
-    /// Bytes per second that segments leave at, at most; -1 is no limit.
-    MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", Int, Both;
+    /// Bytes per second that segments leave at, at most; all ones, in 32 bits or in 64, is no limit.
+    MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong, Both;
     /// The core that receives the connection's segments; for listeners that share a port, whose connections they want.
     IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int, Both;
     /// What the socket's memory is used for, nine numbers.
@@ -161,6 +163,10 @@ options! {
     TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt, Both;
     /// The TTL of what is sent; -1 is `net.ipv4.ip_default_ttl`.
     TimeToLive = IPPROTO_IP 2, "IP_TTL", ByteOrInt, Both;
+    /// Path MTU discovery, `IP_PMTUDISC_DONT` to `IP_PMTUDISC_OMIT`.
+    MtuDiscover = IPPROTO_IP 10, "IP_MTU_DISCOVER", ByteOrInt, Both;
+    /// What ICMP reports about an open connection is an error at once, instead of the reason when a timer gives up.
+    ReceiveError = IPPROTO_IP 11, "IP_RECVERR", ByteOrInt, Both;
     /// The path MTU that a connection knows, bytes.
     PathMtu = IPPROTO_IP 14, "IP_MTU", Int, Read;
 

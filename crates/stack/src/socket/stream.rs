@@ -31,7 +31,7 @@ use crate::{
     demux::{BindFlags, Entry},
     errno::Errno,
     host::Host,
-    ip,
+    ip::{self, MtuDiscover},
     link::strip,
     route::{DstHandle, PacketDst, Path, leave_rcu, packet_dst::Left},
     socket::{
@@ -597,6 +597,7 @@ impl StreamState {
         for (error, seq) in pending {
             let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
             if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
+                && takes_reports(socket)
                 && host.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
             {
                 self.check_path(socket, host, cx);
@@ -786,7 +787,9 @@ impl StreamState {
         self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_gso_bytes_max(dst.gso_max_bytes());
-            self.tcb.set_path_mtu(dst.mtu);
+            if takes_reports(socket) {
+                self.tcb.set_path_mtu(dst.mtu);
+            }
         }
         false
     }
@@ -825,4 +828,9 @@ impl StreamState {
             });
         }
     }
+}
+
+/// Whether what is reported about the path changes the socket's segments (`IP_MTU_DISCOVER`).
+fn takes_reports(socket: &TcpSocket) -> bool {
+    socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }

@@ -11,6 +11,7 @@ use crate::{
     core::CoreId,
     errno::Errno,
     fast_open::mode,
+    ip::MtuDiscover,
     socket::BusyPoll,
     sysctl::{FastOpenKey, Sysctls},
 };
@@ -269,15 +270,20 @@ pub(super) fn show_ms(time: Duration) -> OptionValue {
     show(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second; its largest is no limit.
+/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second; the largest of its width is no limit.
 pub(super) fn max_pacing_rate(value: &OptionValue) -> Result<Option<u64>, Errno> {
-    let rate = int(value)?.cast_unsigned();
-    Ok((rate != u32::MAX).then_some(u64::from(rate.max(1))))
+    let rate = match value {
+        OptionValue::Long(rate) => *rate,
+        _ => match int(value)?.cast_unsigned() {
+            u32::MAX => u64::MAX,
+            rate => rate.into(),
+        },
+    };
+    Ok((rate != u64::MAX).then_some(rate.max(1)))
 }
 
 pub(super) fn show_max_pacing_rate(rate: Option<u64>) -> OptionValue {
-    let rate = rate.map_or(u32::MAX, |rate| u32::try_from(rate).unwrap_or(u32::MAX));
-    OptionValue::Int(rate.cast_signed())
+    OptionValue::Long(rate.unwrap_or(u64::MAX))
 }
 
 /// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a socket without connection may say.
@@ -320,6 +326,21 @@ pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
         -1 => Ok(None),
         _ => ranged(value, TTL).map(|hops| u8::try_from(hops).ok()),
     }
+}
+
+/// `IP_MTU_DISCOVER`.
+pub(super) fn mtu_discover(value: &OptionValue) -> Result<Option<MtuDiscover>, Errno> {
+    let index = usize::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
+    MtuDiscover::ALL.get(index).copied().map(Some).ok_or(Errno::EINVAL)
+}
+
+/// What `IP_MTU_DISCOVER` is without having been set.
+pub(super) fn show_mtu_discover(discover: Option<MtuDiscover>, sysctls: &Sysctls) -> OptionValue {
+    let default = match sysctls.ip_no_pmtu_disc {
+        0 | 3 => MtuDiscover::Want,
+        _ => MtuDiscover::Dont,
+    };
+    OptionValue::Int(discover.unwrap_or(default) as i32)
 }
 
 /// `TCP_CONGESTION`: `ENOENT` for a name nobody has.

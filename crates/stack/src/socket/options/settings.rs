@@ -169,14 +169,14 @@ impl SocketSettings {
             O::NotSentLowWater => tcp.notsent_lowat = check::notsent_lowat(value)?,
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
-            O::ThinLinearTimeouts => {
-                tcp.thin_linear_timeouts = check::switch(value)?;
-            }
+            O::ThinLinearTimeouts => tcp.thin_linear_timeouts = check::switch(value)?,
             O::TypeOfService => self.ip.tos = check::tos(value)?,
             O::TimeToLive => self.ip.ttl = check::ttl(value)?,
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
             }
+            O::MtuDiscover => self.ip.mtu_discover = check::mtu_discover(value)?,
+            O::ReceiveError => tcp.receive_error = check::flag(value)?,
             O::IncomingCpu => self.incoming_core = check::core(value)?,
             O::Type
             | O::Error
@@ -280,6 +280,8 @@ impl SocketSettings {
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 return check::show_busy_poll(self.busy_poll, option, sysctls);
             }
+            O::MtuDiscover => check::show_mtu_discover(self.ip.mtu_discover, sysctls),
+            O::ReceiveError => tcp.receive_error.into(),
             O::PathMtu => return Err(Errno::ENOTCONN),
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
         })

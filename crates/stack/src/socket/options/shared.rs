@@ -7,7 +7,7 @@ use core::{
 
 use crate::{
     demux::BindFlags,
-    ip::IpFields,
+    ip::{IpFields, MtuDiscover},
     socket::busy_poll::{BusyPoll, BusyPollCell},
 };
 
@@ -27,6 +27,8 @@ pub(in crate::socket) struct SharedSettings {
     /// `IP_TTL`; 0 is the sysctl's.
     ttl: AtomicU8,
     busy_poll: BusyPollCell,
+    /// `IP_MTU_DISCOVER` plus one; 0 is the sysctl's.
+    mtu_discover: AtomicU8,
 }
 
 fn store(slot: &AtomicU64, limit: Option<Duration>) {
@@ -76,11 +78,18 @@ impl SharedSettings {
     pub(in crate::socket) fn set_ip_fields(&self, fields: IpFields) {
         self.tos.store(fields.tos, Ordering::Relaxed);
         self.ttl.store(fields.ttl.unwrap_or(0), Ordering::Relaxed);
+        let discover = fields.mtu_discover.map_or(0, |discover| discover as u8 + 1);
+        self.mtu_discover.store(discover, Ordering::Relaxed);
     }
 
     pub(in crate::socket) fn ip_fields(&self) -> IpFields {
         let ttl = self.ttl.load(Ordering::Relaxed);
-        IpFields { tos: self.tos.load(Ordering::Relaxed), ttl: (ttl != 0).then_some(ttl) }
+        let discover = usize::from(self.mtu_discover.load(Ordering::Relaxed));
+        IpFields {
+            tos: self.tos.load(Ordering::Relaxed),
+            ttl: (ttl != 0).then_some(ttl),
+            mtu_discover: discover.checked_sub(1).map(|index| MtuDiscover::ALL[index]),
+        }
     }
 
     pub(super) fn set_reuse_address(&self, on: bool) {

@@ -50,6 +50,11 @@ impl TcpSocket {
                 let ttl = check::ttl(value)?;
                 self.settings().set_ip_fields(IpFields { ttl, ..self.settings().ip_fields() });
             }
+            O::MtuDiscover => {
+                let mtu_discover = check::mtu_discover(value)?;
+                let fields = IpFields { mtu_discover, ..self.settings().ip_fields() };
+                self.settings().set_ip_fields(fields);
+            }
             _ => return self.set_engine_option(host, cx, option, value),
         }
         Ok(())
@@ -112,6 +117,7 @@ impl TcpSocket {
                     Some(bytes) => tcb.set_notsent_lowat(bytes),
                     None => tcb.reset_notsent_lowat(cx.config.tcp_notsent_lowat),
                 },
+                O::ReceiveError => tcb.set_receive_error(check::flag(value)?),
                 O::SynCount => tcb.set_syn_retries(check::syn_retries(value)?),
                 O::RtoMax => tcb.set_rto_max(check::rto_max(value)?),
                 O::ThinLinearTimeouts => {
@@ -160,6 +166,10 @@ impl TcpSocket {
                 OptionValue::Int(i32::from(self.settings().ip_fields().ttl.unwrap_or(default)))
             }
             O::FastOpenKey => check::show_fast_open_key(None, cx.sysctls_of(host)),
+            O::MtuDiscover => {
+                let discover = self.settings().ip_fields().mtu_discover;
+                check::show_mtu_discover(discover, cx.sysctls_of(host))
+            }
             O::SendBufferForce | O::ReceiveBufferForce => return Err(Errno::ENOPROTOOPT),
             _ => return self.engine_option(host, cx, option),
         })
@@ -213,6 +223,7 @@ impl TcpSocket {
                 }
                 O::RtoMax => check::show_ms(tcb.rto_max()),
                 O::ThinLinearTimeouts => tcb.thin_linear_timeouts().into(),
+                O::ReceiveError => tcb.receive_error().into(),
                 O::PathMtu => check::show(u64::from(tcb.path_mtu())),
                 _ => return Err(Errno::ENOPROTOOPT),
             })

@@ -373,6 +373,14 @@ fn answers_are_cut_to_the_room_there_is() {
     assert_eq!(encode(true.into(), O::NoDelay, 2), 1i32.to_ne_bytes()[..2]);
     assert_eq!(encode("cubic".into(), O::Congestion, 64), b"cubic\0\0\0\0\0\0\0\0\0\0\0");
     assert_eq!(encode("cubic".into(), O::Congestion, 3), b"cub");
+    // A rate beyond 32 bits, asked for in both widths.
+    let fast = OptionValue::Long(5_000_000_000);
+    assert_eq!(encode(fast.clone(), O::MaxPacingRate, 8), 5_000_000_000_u64.to_ne_bytes());
+    assert_eq!(encode(fast.clone(), O::MaxPacingRate, 4), u32::MAX.to_ne_bytes());
+    let decode = |bytes: &[u8]| OptionValue::decode(O::MaxPacingRate, bytes);
+    assert_eq!(decode(&5_000_000_000_u64.to_ne_bytes()), Ok(fast));
+    assert_eq!(decode(&7_u32.to_ne_bytes()), Ok(OptionValue::Int(7)));
+    assert_eq!(decode(&[1, 2, 3]), Err(Errno::EINVAL));
     for option in [O::Linger, O::ReceiveTimeout] {
         let value = sample(option);
         let bytes = encode(value.clone(), option, 16);

@@ -19,6 +19,8 @@ const MICROS: i64 = 1_000_000;
 pub enum OptionValue {
     /// A number, or a switch that is on unless 0.
     Int(i32),
+    /// A number of 64 bits.
+    Long(u64),
     /// `SO_LINGER`; `None` is off.
     Linger(Option<Duration>),
     /// A time limit; `None` is none.
@@ -77,6 +79,10 @@ impl OptionValue {
                 [byte] | [byte, _] | [byte, _, _] => i32::from(*byte),
                 _ => int(bytes, 0)?,
             }),
+            Form::IntOrLong => match long(bytes, 0) {
+                Ok(number) => Self::Long(number.cast_unsigned()),
+                Err(_) => Self::Int(int(bytes, 0)?),
+            },
             Form::Linger => {
                 let (on, seconds) = (int(bytes, 0)?, int(bytes, 4)?);
                 // A negative time was once cast to a large one: it waits for as long as anybody can.
@@ -107,6 +113,10 @@ impl OptionValue {
                 }
             }
             Self::Int(number) => number.to_ne_bytes().to_vec(),
+            Self::Long(number) if room.len() < 8 => {
+                u32::try_from(*number).unwrap_or(u32::MAX).to_ne_bytes().to_vec()
+            }
+            Self::Long(number) => number.to_ne_bytes().to_vec(),
             Self::Linger(linger) => {
                 let on = i32::from(linger.is_some()).to_ne_bytes();
                 [on, seconds(linger.unwrap_or_default()).to_ne_bytes()].concat()
@@ -128,11 +138,12 @@ impl OptionValue {
         len
     }
 
-    /// The number, if it is one.
+    /// The number, if it is one; of 64 bits what an `int` shows of it.
     #[must_use]
-    pub const fn as_int(&self) -> Option<i32> {
+    pub fn as_int(&self) -> Option<i32> {
         match self {
             Self::Int(number) => Some(*number),
+            Self::Long(number) => Some(u32::try_from(*number).unwrap_or(u32::MAX).cast_signed()),
             _ => None,
         }
     }
