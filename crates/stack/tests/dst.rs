@@ -2,7 +2,11 @@
 
 #[cfg(test)]
 mod tests {
-    use std::{io::IoSlice, net::SocketAddr, sync::Arc};
+    use std::{
+        io::{IoSlice, IoSliceMut},
+        net::SocketAddr,
+        sync::Arc,
+    };
 
     use pkt::Instant;
     use stack::{
@@ -11,7 +15,7 @@ mod tests {
         device::{Wire, WireConfig},
         host::Host,
         route::dst::DstInfo,
-        socket::{Listener, TcpSocket},
+        socket::{Listener, Reader, TcpSocket},
     };
 
     const REF_MODES: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];
@@ -201,6 +205,104 @@ mod tests {
             assert_eq!(net.count("RxRouteLookups") - before, 5, "{name}");
             let mut buf = [0; 64];
             assert_eq!(pair.server.recv(&net.server, &mut net.cx, &mut buf, false), Ok(20));
+        }
+    }
+
+    /// One step of a thread that reads and may wait.
+    fn read(net: &mut Net, pair: &Pair, reader: &mut Reader) -> Option<usize> {
+        let mut buf = [0; 4096];
+        let bufs = &mut [IoSliceMut::new(&mut buf)];
+        pair.server.recv_or_wait(&net.server, &mut net.cx, reader, bufs).ok()
+    }
+
+    /// PQ5, SCN-A: dst operations per data packet for a reader that waits: two with `prequeue_ref`, none with the seed's
+    /// `prequeue_drop`, none in softirq.
+    #[test]
+    fn a_waiting_reader_costs_two_dst_operations_a_packet_or_none() {
+        let expected =
+            [("prequeue_ref", 1), ("prequeue_drop", 0), ("prequeue_drop_limited", 0), ("bh", 0)];
+        for (context, per_packet) in expected {
+            let mut net = Net::new(&[("net.quietline.rx_context", context)]);
+            let pair = net.connect();
+            let (client, mut reader) = (Arc::clone(&net.client), Reader::new());
+            net.send(&client, &pair.client, b"first");
+            assert_eq!(read(&mut net, &pair, &mut reader), Some(5), "{context}");
+            let before = net.server.counters();
+            for _ in 0..10 {
+                assert_eq!(read(&mut net, &pair, &mut reader), None, "it waits");
+                net.send(&client, &pair.client, b"data");
+                assert_eq!(read(&mut net, &pair, &mut reader), Some(4), "{context}");
+            }
+            let change = net.server.counters().since(&before);
+            let queued = if context == "bh" { 0 } else { 10 };
+            assert_eq!(change.get("PrequeueQueued"), Some(queued), "{context}");
+            assert_eq!(change.get("DstGet"), Some(10 * per_packet), "{context}");
+            assert_eq!(change.get("DstPut"), Some(10 * per_packet), "{context}");
+            assert_eq!(change.get("DstForce"), Some(10 * per_packet), "{context}");
+            assert_eq!(change.get("DstDropNoref"), Some(queued * (1 - per_packet)), "{context}");
+        }
+    }
+
+    /// A2, A3, PQ6, BUG-PQ-2: the routes change while packets wait that have left their dst behind. The connection forgets its
+    /// route, finds nothing to put in its place, and has a new one with the first packet that arrives afterwards.
+    #[test]
+    fn a_route_that_changes_under_a_prequeue_is_found_again() {
+        for queued in [1, 2, 5, 9] {
+            let mut net = Net::new(&[("net.quietline.rx_context", "prequeue_drop")]);
+            let pair = net.connect();
+            let (client, mut reader) = (Arc::clone(&net.client), Reader::new());
+            net.send(&client, &pair.client, b"first");
+            assert_eq!(read(&mut net, &pair, &mut reader), Some(5));
+            assert_eq!(read(&mut net, &pair, &mut reader), None);
+            // Full segments: Nagle sends them at once, and an initial window holds them all.
+            let before = net.server.counters();
+            for _ in 0..queued {
+                net.send(&client, &pair.client, &[7; 1448]);
+            }
+            let waiting = net.server.counters().since(&before).get("PrequeueQueued");
+            net.server.invalidate_routes();
+            while read(&mut net, &pair, &mut reader).is_some() {}
+            let change = net.server.counters().since(&before);
+            assert_eq!(change.get("RxDstInvalidated"), Some(1), "{queued}");
+            assert_eq!(change.get("RxDstSetNullSkipped"), waiting, "{queued}");
+            net.send(&client, &pair.client, b"next");
+            assert_eq!(read(&mut net, &pair, &mut reader), Some(4));
+            let change = net.server.counters().since(&before);
+            assert_eq!(change.get("RxRouteLookups"), Some(1), "{queued}");
+            assert_eq!(change.get("RxDstSet"), Some(1), "{queued}");
+            assert_eq!(change.get("DstForce"), Some(1), "the one that found none");
+        }
+    }
+
+    /// What waits on a backlog follows `rx_dst_mode`: held by everybody, or left behind for a socket that has one.
+    #[test]
+    fn a_backlogged_packet_holds_its_dst_only_if_it_must() {
+        for (mode, forced) in [("force", 1), ("optimistic_drop", 0), ("rcu_clear_then_release", 0)]
+        {
+            let mut net = Net::new(&[("net.quietline.rx_dst_mode", mode)]);
+            let pair = net.connect();
+            let (client, server) = (Arc::clone(&net.client), Arc::clone(&net.server));
+            net.send(&client, &pair.client, b"first");
+            let before = server.counters();
+            let mut buf = [0; 64];
+            let bufs = &mut [IoSliceMut::new(&mut buf)];
+            let sender = &pair.client;
+            let read = pair.server.recv_interrupted(
+                &server,
+                &mut net.cx,
+                &mut Reader::new(),
+                bufs,
+                |cx| {
+                    let sent = sender.send(&client, cx, &[IoSlice::new(b"data")]);
+                    assert_eq!(sent, Ok(4));
+                },
+            );
+            assert!(read.is_ok());
+            let change = server.counters().since(&before);
+            assert_eq!(change.get("SocketBacklogQueued"), Some(1), "{mode}");
+            assert_eq!(change.get("DstForce"), Some(forced), "{mode}");
+            assert_eq!(change.get("DstPut"), Some(forced), "{mode}");
+            assert_eq!(change.get("DstDropNoref"), Some(1 - forced), "{mode}");
         }
     }
 

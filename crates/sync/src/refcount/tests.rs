@@ -2,12 +2,12 @@
 
 use super::*;
 
-const BOTH: [Counting; 2] = [Counting::CasIncNotZero, Counting::Rcuref];
-
 #[cfg(not(loom))]
 mod steps {
     use super::*;
     use crate::epoch::Domain;
+
+    const BOTH: [Counting; 2] = [Counting::CasIncNotZero, Counting::Rcuref];
 
     fn at(word: u32) -> RefCount {
         RefCount { word: AtomicU32::new(word) }
