@@ -4,7 +4,7 @@
 //! for, and a put; without the dependent reads out-of-order execution hides the false sharing. The arms run in turn, 20 times each;
 //! printed are medians and quartiles in nanoseconds per packet and thread, with one thread and with two.
 
-use std::{hint::black_box, thread, time::Instant};
+use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
 use sync::{
     Counting, Handle, Ref, Section,
@@ -16,7 +16,7 @@ use sync::{
 const RUNS: usize = 20;
 
 /// Packets of one run and thread.
-const PACKETS: u32 = 200_000;
+const PACKETS: u32 = 500_000;
 
 struct Dst;
 
@@ -70,12 +70,13 @@ fn run(arm: &Arm, threads: usize, packets: u32) -> f64 {
     let domain = Domain::new();
     let entry = Entry { head: [1; 16], tail: [1, 2, 3, 0], cold: [0; 2], stats: 0 };
     let dst = Ref::<Dst>::new(&domain, arm.layout, arm.counting.unwrap_or_default(), entry);
-    let (dst, domain) = (&dst, &domain);
+    let (dst, domain, barrier) = (&dst, &domain, &Barrier::new(threads));
     let each = thread::scope(|scope| {
         let work = move || {
             let reader = domain.reader();
             reader.stay_online();
             let section = reader.pin();
+            barrier.wait();
             let start = Instant::now();
             let mut seen = 0;
             for _ in 0..packets {
