@@ -88,6 +88,8 @@ pub struct Gso {
     pub kind: GsoKind,
     /// The superframe carries CWR: only its first segment may.
     pub ecn: bool,
+    /// All segments have one IPv4 identification; otherwise it counts up. Linux: `SKB_GSO_TCP_FIXEDID`.
+    pub fixed_id: bool,
     /// Payload bytes per segment: the MSS. Linux: `gso_size`.
     pub size: u16,
     /// How many segments the superframe makes. Linux: `gso_segs`.

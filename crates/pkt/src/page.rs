@@ -216,6 +216,24 @@ impl Slice {
         dropped
     }
 
+    /// True when `next` begins in the same page where this slice ends.
+    #[inline]
+    pub(crate) fn is_followed_by(&self, next: &Self) -> bool {
+        // SAFETY: one past the end of the slice is in bounds of its slab, or one past it.
+        let end = unsafe { self.data.add(self.len()) };
+        // The end of a full page has the address of the next page's start.
+        end == next.data && Page::of(self.data) == Page::of(next.data)
+    }
+
+    /// Makes this slice cover `next` too, which must follow it and whose reference the caller gives back: one
+    /// reference on the page is enough for both. Returns by how much it grew.
+    #[inline]
+    pub(crate) fn cover(&mut self, next: &Self) -> u32 {
+        assert!(self.is_followed_by(next));
+        self.len += next.len;
+        next.len
+    }
+
     /// Another slice over the same bytes: one atomic increment.
     #[inline]
     pub(crate) fn share(&self) -> Self {

@@ -179,6 +179,12 @@ impl Pool {
         self.local.cursor.as_mut()
     }
 
+    /// Gives a slice back, without an atomic when its page is being carved here.
+    #[inline]
+    pub(crate) fn put_slice(&mut self, slice: Slice) {
+        self.local.put_slice(slice);
+    }
+
     /// Another slice over the same bytes, without an atomic when its page is being carved here.
     #[inline]
     pub(crate) fn share(&mut self, slice: &Slice) -> Slice {

@@ -26,6 +26,7 @@ enum Step {
     SplitOff { at: usize, pool: usize, offset: usize },
     DeepCopy { at: usize, pool: usize },
     Merge { at: usize, other: usize, pool: usize },
+    MergeWhole { at: usize, other: usize, pool: usize },
     Free { at: usize, pool: usize },
     Adopt { pool: usize },
     Look { at: usize, offset: usize, len: usize },
@@ -58,6 +59,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (at.clone(), pool.clone()).prop_map(|(at, pool)| Step::DeepCopy { at, pool }),
         2 => (at.clone(), at.clone(), pool.clone())
             .prop_map(|(at, other, pool)| Step::Merge { at, other, pool }),
+        2 => (at.clone(), at.clone(), pool.clone())
+            .prop_map(|(at, other, pool)| Step::MergeWhole { at, other, pool }),
         3 => (at.clone(), 0..3_usize).prop_map(|(at, pool)| Step::Free { at, pool }),
         1 => pool.prop_map(|pool| Step::Adopt { pool }),
         3 => (at, part.clone(), part).prop_map(|(at, offset, len)| Step::Look { at, offset, len }),
@@ -153,7 +156,8 @@ impl World {
         | Step::RequireLinear { at, .. }
         | Step::Advance { at, .. }
         | Step::Truncate { at, .. }
-        | Step::Merge { at, .. }) = *step
+        | Step::Merge { at, .. }
+        | Step::MergeWhole { at, .. }) = *step
         else {
             unreachable!("{step:?}")
         };
@@ -207,6 +211,9 @@ impl World {
                 bytes.truncate(len);
             }
             Step::Merge { other, pool, .. } => self.merge(&mut packet, &mut bytes, other, pool),
+            Step::MergeWhole { other, pool, .. } => {
+                self.merge_whole(&mut packet, &mut bytes, other, pool);
+            }
             _ => unreachable!("{step:?}"),
         }
         self.packets.push((packet, bytes));
@@ -215,15 +222,36 @@ impl World {
     fn merge(&mut self, packet: &mut Packet, bytes: &mut Vec<u8>, other: usize, pool: usize) {
         let Some(other) = self.index(other) else { return };
         let (other, other_bytes) = self.packets.swap_remove(other);
-        let fits =
-            other.linear().is_empty() && packet.frag_count() + other.frag_count() <= FRAGS_MAX;
+        let movable = other.linear().is_empty();
+        let frags = packet.frag_count() + other.frag_count();
         match packet.append_frags_of(&mut self.pools[pool], other) {
             Ok(()) => {
-                assert!(fits);
+                // A frag that continues the last one becomes part of it.
+                assert!(movable && frags <= FRAGS_MAX + 1);
                 bytes.extend(other_bytes);
             }
             Err(other) => {
-                assert!(!fits);
+                assert!(!movable || frags > FRAGS_MAX);
+                self.packets.push((other, other_bytes));
+            }
+        }
+    }
+
+    fn merge_whole(
+        &mut self,
+        packet: &mut Packet,
+        bytes: &mut Vec<u8>,
+        other: usize,
+        pool: usize,
+    ) {
+        let Some(other) = self.index(other) else { return };
+        let (other, other_bytes) = self.packets.swap_remove(other);
+        let frags = packet.frag_count() + other.frag_count();
+        match packet.append_packet(&mut self.pools[pool], other) {
+            Ok(()) => bytes.extend(other_bytes),
+            Err(other) => {
+                // What is copied needs two frags at most, where one page ends and the next begins.
+                assert!(frags + 2 > FRAGS_MAX);
                 self.packets.push((other, other_bytes));
             }
         }

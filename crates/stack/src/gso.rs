@@ -2,7 +2,8 @@
 //!
 //! Above: `ip::output`, when the device takes no superframes. Linux: `tcp_gso_segment`, `inet_gso_segment`. Payload is
 //! not copied: every segment shares the fragments of the superframe and has headers of its own. FIN and PSH stay on
-//! the last segment only, CWR on the first, the IPv4 identification counts up.
+//! the last segment only, CWR on the first, the IPv4 identification counts up unless the superframe was made of segments
+//! that all had the same. What GRO has merged comes apart bit by bit as it was (`gro::tests`).
 
 use std::sync::Arc;
 
@@ -42,6 +43,7 @@ pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, list: &mut PacketList) {
     let payload = packet.len() - headers;
     let is_v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
     let mut shares = Shares::of(&mut packet, payload.div_ceil(mss));
+    let id_step = u16::from(!packet.meta().gso.fixed_id);
     let mut offset = 0;
     let mut index = 0;
     while offset < payload {
@@ -55,11 +57,12 @@ pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, list: &mut PacketList) {
         piece.push(headers).copy_from_slice(&packet.linear()[..headers]);
         *piece.meta_mut() = *packet.meta();
         piece.meta_mut().gso = Gso::default();
-        fix_headers(&mut piece, headers, is_v4, index, offset, last);
+        let place = Place { index, offset, last, id_step: index.wrapping_mul(id_step) };
+        fix_headers(&mut piece, headers, is_v4, &place);
         shares.give(&mut piece);
         list.push_back(piece);
         offset += len;
-        index += 1;
+        index = index.wrapping_add(1);
     }
     cx.count(Counter::GsoSegments, u64::from(index));
     cx.pool.free(packet);
@@ -105,15 +108,19 @@ impl Drop for Shares {
     }
 }
 
-/// Turns the superframe's headers into those of segment `index`, which starts `offset` bytes into the payload.
-fn fix_headers(
-    piece: &mut Packet,
-    headers: usize,
-    is_v4: bool,
+/// Where a segment stands in its superframe.
+struct Place {
     index: u16,
+    /// Bytes of payload in front of it.
     offset: usize,
     last: bool,
-) {
+    /// What its IPv4 identification has gone on by.
+    id_step: u16,
+}
+
+/// Turns the superframe's headers into those of the segment at `place`.
+fn fix_headers(piece: &mut Packet, headers: usize, is_v4: bool, place: &Place) {
+    let Place { index, offset, last, id_step } = *place;
     let ip_len = {
         let first = piece.linear()[0];
         if is_v4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN }
@@ -123,9 +130,9 @@ fn fix_headers(
     let old_len = ip_payload_len(piece.linear(), is_v4, ip_len);
     let bytes = piece.linear_mut();
     if is_v4 {
-        header::set_segment::<true>(&mut bytes[..ip_len], ip_payload, index);
+        header::set_segment::<true>(&mut bytes[..ip_len], ip_payload, id_step);
     } else {
-        header::set_segment::<false>(&mut bytes[..ip_len], ip_payload, index);
+        header::set_segment::<false>(&mut bytes[..ip_len], ip_payload, id_step);
     }
     let tcp = &mut bytes[ip_len..headers];
     let seq = u32::from_be_bytes([tcp[SEQ], tcp[SEQ + 1], tcp[SEQ + 2], tcp[SEQ + 3]]);

@@ -29,6 +29,7 @@ mod demux;
 pub mod device;
 pub mod errno;
 mod fast_open;
+pub mod gro;
 mod gso;
 pub mod host;
 pub mod icmp;

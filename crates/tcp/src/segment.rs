@@ -224,6 +224,7 @@ fn send_packet(
             kind: if tcb.tuple.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
             // Only the first segment of it says that the window was reduced.
             ecn: header.has(Flags::CWR),
+            fixed_id: false,
             size: u16::try_from(mss).unwrap_or(u16::MAX),
             segs: u16::try_from(len.div_ceil(mss)).unwrap_or(u16::MAX),
         };

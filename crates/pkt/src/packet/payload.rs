@@ -78,25 +78,61 @@ impl Packet {
     }
 
     /// Moves all bytes of `other`, which must all be in frags, behind ours without copying them. For merging
-    /// (GRO, the out-of-order queue); `other`'s metadata and owner end here.
+    /// (GRO, the out-of-order queue); `other`'s metadata and owner end here. A frag that continues our last one in the
+    /// same page becomes part of it (Linux: `skb_can_coalesce`), so that what was cut from one packet takes no more frags
+    /// than that packet did.
     ///
     /// # Errors
     ///
     /// Gives `other` back when it has linear bytes (pull its headers first) or too many frags.
     pub fn append_frags_of(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
-        let count = other.frag_count();
+        let joined = match (self.body().frags().last(), other.body().frags().first()) {
+            (Some(last), Some(first)) => usize::from(last.is_followed_by(first)),
+            _ => 0,
+        };
+        let count = other.frag_count() - joined;
         if !other.linear().is_empty() || self.frag_count() + count > FRAGS_MAX {
             return Err(other);
         }
-        let bytes = other.body().frag_bytes;
         let body = self.body_mut();
-        body.truesize += bytes;
-        other.body_mut().take_frags(0, |slice| _ = body.push_frag(slice));
+        body.truesize += other.body().frag_bytes;
+        let mut first = true;
+        other.body_mut().take_frags(0, |slice| {
+            if core::mem::take(&mut first) && joined == 1 {
+                body.extend_last_frag(|last| last.cover(&slice));
+                pool.put_slice(slice);
+            } else {
+                body.push_frag(slice);
+            }
+        });
         if other.body().shared.get() {
             body.shared.set(true);
         }
         pool.free(other);
         Ok(())
+    }
+
+    /// Moves all bytes of `other` behind ours: those in pages as [`Packet::append_frags_of`], those in its head by copying
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// Gives `other` back, and changes nothing, when the frags do not suffice or the pool is at its limit.
+    pub fn append_packet(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
+        let linear = other.linear().len();
+        let (old_len, old_truesize) = (self.len(), self.truesize());
+        if self.append(pool, other.linear()) == linear {
+            let pulled = other.pull(linear);
+            debug_assert!(pulled, "as many bytes are linear");
+            other = match self.append_frags_of(pool, other) {
+                Ok(()) => return Ok(()),
+                Err(other) => other,
+            };
+            other.push(linear);
+        }
+        self.truncate(old_len);
+        self.body_mut().truesize = old_truesize;
+        Err(other)
     }
 
     /// Drops `count` bytes at the front, across linear bytes and frags.

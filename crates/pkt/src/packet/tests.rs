@@ -223,6 +223,46 @@ fn merging_moves_frags() {
 }
 
 #[test]
+fn pieces_of_one_packet_take_its_frags_again() {
+    let (domain, mut pool) = pool();
+    let bytes = pattern(64_000);
+    let mut whole = pool.alloc().expect("memory");
+    assert_eq!(whole.append(&mut pool, &bytes), bytes.len());
+    let mut merged = whole.clone_range(&mut pool, 0, 1000).expect("a piece");
+    for at in (1000..64_000).step_by(1000) {
+        let piece = whole.clone_range(&mut pool, at, 1000).expect("a piece");
+        merged.append_frags_of(&mut pool, piece).expect("contiguous");
+    }
+    assert_eq!(merged.to_vec(), bytes);
+    assert_eq!(merged.frag_count(), whole.frag_count());
+    pool.free(whole);
+    assert_eq!(merged.to_vec(), bytes, "it holds the pages it covers");
+    pool.free(merged);
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn whole_packets_merge_or_stay_as_they_were() {
+    let (domain, mut pool) = pool();
+    let mut packet = in_frags(&mut pool, b"abc", 1);
+    let mut mixed = in_frags(&mut pool, b"-def", 2);
+    assert!(mixed.require_linear(1));
+    packet.append_packet(&mut pool, mixed).expect("merged");
+    assert_eq!(packet.to_vec(), b"abc-def");
+    let small = pool.alloc_from(b"ghi").expect("memory");
+    packet.append_packet(&mut pool, small).expect("merged");
+    assert_eq!(packet.to_vec(), b"abc-defghi");
+    let truesize = packet.truesize();
+    let mut full = in_frags(&mut pool, &pattern(FRAGS_MAX), 1);
+    assert!(full.require_linear(1));
+    let full = packet.append_packet(&mut pool, full).expect_err("too many frags");
+    assert_eq!(full.to_vec(), pattern(FRAGS_MAX));
+    assert_eq!((packet.to_vec().as_slice(), packet.truesize()), (&b"abc-defghi"[..], truesize));
+    drop((packet, full));
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
 fn fclone_pair_in_every_order_of_death() {
     let (domain, mut pool) = pool();
     for (through_pool, original_first) in

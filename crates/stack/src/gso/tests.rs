@@ -92,7 +92,7 @@ impl Case {
         meta.protocol = if self.v4 { ETHER_TYPE_IPV4 } else { header::ETHER_TYPE_IPV6 };
         meta.tx_checksum = TxChecksum::Partial { start, offset: 16 };
         let kind = if self.v4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        meta.gso = Gso { kind, ecn: false, size: self.mss, segs };
+        meta.gso = Gso { kind, ecn: false, fixed_id: false, size: self.mss, segs };
         packet
     }
 

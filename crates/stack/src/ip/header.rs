@@ -331,6 +331,27 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Gives the header of a first segment the length of the superframe it begins, `payload_len` bytes behind this header, and
+/// the checksum. A length that the field cannot say is 0 (BIG TCP): then the packet's own length counts.
+///
+/// # Panics
+/// When `bytes` does not start with a header that [`parse`] accepted.
+pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32) {
+    if !V4 {
+        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("a whole IPv6 header");
+        wire.payload_len = U16::new(u16::try_from(payload_len).unwrap_or(0));
+        return;
+    }
+    let header_len = claimed_len::<V4>(bytes).expect("an IPv4 header");
+    let total_len = payload_len + u32::from(len16(header_len));
+    let header = &mut bytes[..header_len];
+    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
+    wire.total_len = U16::new(u16::try_from(total_len).unwrap_or(0));
+    wire.checksum = U16::ZERO;
+    let checksum = header_checksum(header);
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
 fn ipv4_total_len(payload_len: u16, header_len: usize) -> U16 {
     U16::new(
         payload_len.checked_add(len16(header_len)).expect("an IPv4 packet of 65,535 bytes at most"),

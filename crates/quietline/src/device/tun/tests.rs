@@ -95,7 +95,7 @@ fn tcp_superframes(config: TunConfig) {
 
     let sent: Vec<u8> = (0..20_000u32).map(|i| i.to_le_bytes()[i as usize % 2]).collect();
     let frame = end.frame(segment(1001, next, TCP_ACK | TCP_PSH, None, &sent));
-    let gso = Gso { kind: GsoKind::TcpV4, ecn: false, size: 1000, segs: 20 };
+    let gso = Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1000, segs: 20 };
     end.send(0, &frame, Some(16), gso);
     let mut received = vec![0; sent.len()];
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");

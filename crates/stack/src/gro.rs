@@ -1,0 +1,145 @@
+//! Generic receive offload: merges TCP segments that arrive in a row before IP sees them, and passes packets up in lists.
+//!
+//! Below: the device's poll. Above: `link::input_list`. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
+//!
+//! ```text
+//!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
+//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├────────────────► ready ─► link::input_list
+//!             └─ normal ───────────────────────────────► └──────────┘
+//!                           completed: PSH, differs, full ──► ▲
+//! ```
+//!
+//! One [`Gro`] belongs to one NAPI instance, and only the owner of its poll touches it. A superframe comes apart into the very
+//! segments it was made of (the tests let `gso` do it), so that merging changes nothing but the number of packets that IP, TCP
+//! and the socket see.
+//!
+//! **Order.** What was held leaves before the list does, at every point where the poll may be given up ([`Gro::flush`]), and by
+//! the same list. Any segment of a flow completes what is held of it, even one that could never be merged, such as a packet
+//! with IP options. Differs from Linux, where such a packet overtakes.
+//!
+//! **Cost.** With nothing held, a frame that can neither be merged nor begin anything (a pure ACK, a single segment with PSH, a
+//! superframe that the device has made) is passed on after a look at a few bytes.
+//!
+//! Not here: UDP, tunnels (a packet has one IP and one TCP header, so there is no nesting to limit), the timer that bounds how
+//! long a held packet waits for the next poll (`core::napi`).
+
+use pkt::{Packet, PacketList};
+
+use crate::{counters::Counter, cx::Cx};
+
+pub use exit::GroExit;
+pub(crate) use exit::GroMode;
+
+use exit::Exit;
+use table::{Outcome, Table};
+
+mod exit;
+mod held;
+mod read;
+mod table;
+#[cfg(test)]
+mod tests;
+
+/// Largest superframe where the device says nothing else (`gro_max_size`): what the length field of an IPv4 header can say,
+/// and one more, because a superframe stays below.
+pub const GRO_BYTES_MAX: u32 = 65_536;
+
+/// Why a held packet was completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FlushReason {
+    /// The last segment merged carried PSH, FIN, URG, SYN or RST.
+    Psh,
+    /// The next differs in control bits, acknowledgment, window or urgent pointer.
+    Flags,
+    /// The next does not continue it.
+    Seq,
+    /// The next has other TCP options.
+    Options,
+    /// The next differs in its link or IP header.
+    Header,
+    /// The last segment merged was shorter, or the next is longer, or has no payload.
+    Len,
+    /// With the next it would be too large, or have too many fragments.
+    Size,
+    /// Its bucket was full.
+    FullBucket,
+    /// It was held long enough.
+    Age,
+    /// The poll is over.
+    Complete,
+}
+
+impl FlushReason {
+    const fn counter(self) -> Counter {
+        match self {
+            Self::Psh => Counter::GroFlushPsh,
+            Self::Flags => Counter::GroFlushFlags,
+            Self::Seq => Counter::GroFlushSeq,
+            Self::Options => Counter::GroFlushOptions,
+            Self::Header => Counter::GroFlushHeader,
+            Self::Len => Counter::GroFlushLen,
+            Self::Size => Counter::GroFlushSize,
+            Self::FullBucket => Counter::GroFlushFullBucket,
+            Self::Age => Counter::GroFlushAge,
+            Self::Complete => Counter::GroFlushComplete,
+        }
+    }
+}
+
+/// What a NAPI instance keeps for receive offload. See the module head.
+#[derive(Debug, Default)]
+pub(crate) struct Gro {
+    table: Table,
+    exit: Exit,
+}
+
+impl Gro {
+    /// Takes one frame of the device, whose IP header begins `network` bytes in. The caller then takes up what is
+    /// [`ready`](Self::ready).
+    #[inline]
+    pub(crate) fn receive(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
+        if mode.max_bytes == 0 && self.table.is_empty() {
+            return self.exit.normal(cx, mode, packet);
+        }
+        let received = self.table.receive(cx, network, mode.max_bytes, packet);
+        if let Some(completed) = received.completed {
+            self.exit.completed(cx, mode, completed);
+        }
+        match received.outcome {
+            Outcome::Merged => cx.count(Counter::GroMerged, 1),
+            Outcome::MergedFree => cx.count(Counter::GroMergedFree, 1),
+            Outcome::Held => cx.count(Counter::GroHeld, 1),
+            Outcome::Normal(packet) => self.exit.normal(cx, mode, packet),
+        }
+    }
+
+    /// Completes what is held and lets the list go up behind it, in this order at every flush point. With `old_only` what
+    /// was held in the present millisecond stays.
+    pub(crate) fn flush(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
+        if !self.table.is_empty() {
+            self.table.flush(cx, mode, &mut self.exit, old_only);
+        }
+        self.exit.flush(cx);
+    }
+
+    /// Lets the list go up, and nothing that is held: what a busy-poll cycle of Linux does.
+    pub(crate) fn flush_list(&mut self, cx: &Cx) {
+        self.exit.flush(cx);
+    }
+
+    /// What is to go up now, oldest first. The caller takes all of it before the next frame.
+    #[inline]
+    pub(crate) const fn ready(&mut self) -> &mut PacketList {
+        self.exit.ready()
+    }
+
+    /// True with nothing held.
+    pub(crate) const fn holds_nothing(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// True with nothing in the list.
+    pub(crate) const fn list_is_empty(&self) -> bool {
+        self.exit.is_empty()
+    }
+}
