@@ -237,13 +237,7 @@ impl World {
         }
     }
 
-    fn merge_whole(
-        &mut self,
-        packet: &mut Packet,
-        bytes: &mut Vec<u8>,
-        other: usize,
-        pool: usize,
-    ) {
+    fn merge_whole(&mut self, packet: &mut Packet, bytes: &mut Vec<u8>, other: usize, pool: usize) {
         let Some(other) = self.index(other) else { return };
         let (other, other_bytes) = self.packets.swap_remove(other);
         let frags = packet.frag_count() + other.frag_count();

@@ -372,6 +372,8 @@ impl Core {
                 break;
             }
         }
+        turn::stop_cycles(host, &mut guard, cx);
+        cx.do_softirq();
         // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
         // with `stop_polling` when it is not.
         self.note_poll(cx);

@@ -27,8 +27,8 @@ use pkt::{Packet, PacketList};
 
 use crate::{counters::Counter, cx::Cx};
 
-pub use exit::GroExit;
 pub(crate) use exit::GroMode;
+pub use exit::{BusyPollFlush, GroExit};
 
 use exit::Exit;
 use table::{Outcome, Table};
@@ -98,7 +98,9 @@ impl Gro {
     /// [`ready`](Self::ready).
     #[inline]
     pub(crate) fn receive(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
-        if mode.max_bytes == 0 && self.table.is_empty() {
+        if mode.max_bytes == 0 {
+            // It may have been switched off with something held.
+            self.complete(cx, mode, false);
             return self.exit.normal(cx, mode, packet);
         }
         let received = self.table.receive(cx, network, mode.max_bytes, packet);
@@ -116,15 +118,30 @@ impl Gro {
     /// Completes what is held and lets the list go up behind it, in this order at every flush point. With `old_only` what
     /// was held in the present millisecond stays.
     pub(crate) fn flush(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
-        if !self.table.is_empty() {
-            self.table.flush(cx, mode, &mut self.exit, old_only);
-        }
+        self.complete(cx, mode, old_only);
         self.exit.flush(cx);
     }
 
-    /// Lets the list go up, and nothing that is held: what a busy-poll cycle of Linux does.
-    pub(crate) fn flush_list(&mut self, cx: &Cx) {
-        self.exit.flush(cx);
+    fn complete(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
+        if !self.table.is_empty() {
+            self.table.flush(cx, mode, &mut self.exit, old_only);
+        }
+    }
+
+    /// The end of a busy-poll cycle that goes on and has taken `received` frames. Linux: `__busy_poll_stop` and
+    /// `napi_busy_loop`, whose cycles complete nothing that is held.
+    pub(crate) fn end_cycle(
+        &mut self,
+        cx: &Cx,
+        mode: &GroMode,
+        flush: BusyPollFlush,
+        received: usize,
+    ) {
+        match flush {
+            BusyPollFlush::None => {}
+            BusyPollFlush::RxListPerCycle => self.exit.flush(cx),
+            BusyPollFlush::RxListAndOldGroPerCycle => self.flush(cx, mode, received > 0),
+        }
     }
 
     /// What is to go up now, oldest first. The caller takes all of it before the next frame.
@@ -133,13 +150,8 @@ impl Gro {
         self.exit.ready()
     }
 
-    /// True with nothing held.
-    pub(crate) const fn holds_nothing(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    /// True with nothing in the list.
-    pub(crate) const fn list_is_empty(&self) -> bool {
-        self.exit.is_empty()
+    /// True with nothing held and nothing in the list.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.exit.is_empty()
     }
 }

@@ -9,5 +9,5 @@ pub mod ethernet;
 mod input;
 mod output;
 
-pub(crate) use input::{input, strip};
+pub(crate) use input::{input, input_list, strip};
 pub(crate) use output::{frame, output, send_arp, transmit};

@@ -21,15 +21,17 @@ use tcp::TcpConfig;
 use pkt::DomainConfig;
 
 use crate::core::WEIGHT;
+use crate::gro::{BusyPollFlush, GroExit};
 use crate::neighbour::NeighborConfig;
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
-    AvailableCongestionControl, Codec, CongestionControl, DstLayouts, DstRefModes, Keys, Limits,
-    Mask, Micros, Millis, Nanos, Number, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts,
-    RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocolWord,
+    AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DstLayouts, DstRefModes,
+    GroExits, Keys, Limits, Mask, Micros, Millis, Nanos, Number, Pages, Ports, PowerOfTwo,
+    RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqLimitWord,
+    TsqProtocolWord,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
@@ -191,6 +193,12 @@ sysctls! {
         tcp_low_latency: bool = false, Switch 0..=1, "net.ipv4.tcp_low_latency";
         /// What a socket's owner finds on its backlog is answered by one ACK, not by one for every second segment.
         tcp_backlog_ack_defer: bool = true, Switch 0..=1, "net.ipv4.tcp_backlog_ack_defer";
+        /// Packets, or segments of superframes, that wait to go up together; what waits goes up when the poll ends at the latest.
+        gro_normal_batch: u32 = 8, Number 1..=INT_MAX, "net.core.gro_normal_batch";
+        /// Which packets wait, and what counts.
+        gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, "net.quietline.gro_exit";
+        /// What goes up at the end of a busy-poll cycle that goes on.
+        busy_poll_flush: BusyPollFlush = BusyPollFlush::RxListAndOldGroPerCycle, BusyPollFlushes WORDS, "net.quietline.busy_poll_flush";
         /// Packets that one turn of a core takes from its devices, to within a poll.
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
         /// Packets that may wait for a core on their way from another, and in one queue of loopback.

@@ -137,7 +137,13 @@ impl VnetHdr {
         let payload = frame.len() - header_len;
         let segs = payload.div_ceil(usize::from(self.gso_size)).max(1);
         let segs = u16::try_from(segs).map_err(|_| DropReason::VnetHeader)?;
-        Ok(Gso { kind, ecn: self.gso_type & GSO_ECN != 0, fixed_id: false, size: self.gso_size, segs })
+        Ok(Gso {
+            kind,
+            ecn: self.gso_type & GSO_ECN != 0,
+            fixed_id: false,
+            size: self.gso_size,
+            segs,
+        })
     }
 
     /// The header that tells the kernel what `frame` leaves undone. `frame` begins with `link_header_len` bytes of link

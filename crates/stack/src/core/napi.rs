@@ -1,20 +1,22 @@
 //! NAPI: what a core keeps for each device queue, and how it polls it.
 //!
-//! Below: the device. Above: `link::input`, through the batch that a poll takes. Linux: `struct napi_struct`,
-//! `napi_poll`, `napi_complete_done`.
+//! Below: the device. Above: [`gro`](crate::gro), steering, and `link::input_list` for what stays. Linux: `struct
+//! napi_struct`, `napi_poll`, `napi_complete_done`, `napi_busy_loop`.
 //!
-//! Only the owner of the core touches it. No packet stays here between two polls: `flush` runs whenever the poll could be
-//! given up or its thread could idle.
+//! Only the owner of the core touches it, which the borrow of the core's state proves. What receive offload holds leaves before
+//! the core could be given up or its thread could idle: all of it at the end of a poll that found the queue empty and when busy
+//! polling stops, what is old at the end of a poll that did not.
 
 use std::sync::Arc;
 
-use pkt::Batch;
+use pkt::{Batch, PacketList};
 
 use super::deferral::Deferral;
 use crate::{
     counters::Counter,
     cx::Cx,
-    device::{Device, QueueId},
+    device::{Device, LinkType, QueueId},
+    gro::{Gro, GroMode},
     host::Host,
     link,
     rps::{Outbox, Steering},
@@ -34,33 +36,49 @@ pub(super) struct Napi {
     queue: QueueId,
     /// What the device delivers in a poll. Empty between two polls.
     batch: Batch,
-    /// Which packets leave for another core.
-    steering: Steering,
+    line: Line,
     /// When it is polled although nothing was heard of it.
     deferral: Deferral,
 }
 
+/// What a frame passes on its way up.
+#[derive(Debug)]
+struct Line {
+    device: u32,
+    link: LinkType,
+    /// What is held to be merged, and what waits to go up.
+    gro: Gro,
+    /// Which packets leave for another core.
+    steering: Steering,
+    /// Some may, in this poll.
+    steers: bool,
+}
+
+/// How a poll ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PollEnd {
+    /// The core may be let go after it.
+    Softirq,
+    /// The same thread polls again at once (Linux: `NAPI_STATE_IN_BUSY_POLL`).
+    BusyCycle,
+}
+
 impl Napi {
     pub(super) fn new(device: Arc<dyn Device>, index: u32, queue: QueueId) -> Self {
-        Self {
-            device,
-            index,
-            queue,
-            batch: Batch::default(),
+        let line = Line {
+            device: index,
+            link: device.caps().link,
+            gro: Gro::default(),
             steering: Steering::default(),
-            deferral: Deferral::default(),
-        }
+            steers: false,
+        };
+        Self { device, index, queue, batch: Batch::default(), line, deferral: Deferral::default() }
     }
 
     /// The poll that took `received` frames was the last for now. True if the queue's descriptor shall be watched.
     pub(super) fn complete(&mut self, cx: &Cx, received: usize) -> bool {
         let settings = cx.sysctls().devices.of(self.index);
         self.deferral.complete(settings, cx.now, received, self.holds())
-    }
-
-    /// Whether it has packets that have not gone up yet.
-    pub(super) const fn holds(&self) -> bool {
-        !self.batch.is_empty()
     }
 
     /// When it is polled by time, and whether that has come.
@@ -84,55 +102,108 @@ impl Napi {
         outbox: &mut Outbox,
         cx: &mut Cx,
         weight: usize,
+        end: PollEnd,
     ) -> usize {
         let received = self.device.receive(self.queue, cx, weight, &mut self.batch);
         cx.count(Counter::SoftnetProcessed, received as u64);
-        if received < weight {
-            self.complete_done(host, flow, outbox, cx);
-        } else {
-            self.flush(host, flow, outbox, cx);
+        if received == 0 && !self.holds() {
+            return 0;
         }
+        let mode = self.begin(host, outbox, cx);
+        self.receive_batch(host, flow, outbox, cx, &mode);
+        match end {
+            PollEnd::BusyCycle => {
+                let flush = cx.sysctls().busy_poll_flush;
+                self.line.gro.end_cycle(cx, &mode, flush, received);
+            }
+            PollEnd::Softirq => {
+                let old_only = received == weight || (received > 0 && self.lingers(cx));
+                self.line.gro.flush(cx, &mode, old_only);
+            }
+        }
+        self.line.finish(host, flow, outbox, cx);
         received
     }
 
-    /// The queue was found empty. Linux: `napi_complete_done`.
-    fn complete_done(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
-        self.flush(host, flow, outbox, cx);
+    /// Everything that is held or waits goes up: the core is about to be let go. Linux: `busy_poll_stop`.
+    pub(super) fn flush(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+        if self.holds() {
+            let mode = self.begin(host, outbox, cx);
+            self.line.gro.flush(cx, &mode, false);
+            self.line.finish(host, flow, outbox, cx);
+        }
     }
 
-    /// What the queue has taken from the device and not yet passed on goes up; then one output, one ACK decision and one
-    /// wake for the socket that received last. Runs at every point where the core could be given up or its thread could
-    /// idle.
-    fn flush(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
-        self.receive_batch(host, flow, outbox, cx);
-        flow.flush(host, cx);
+    /// Whether it has packets that have not gone up yet.
+    pub(super) const fn holds(&self) -> bool {
+        !self.line.gro.is_empty()
     }
 
-    /// The receive line for one batch: every frame up to its socket.
-    fn receive_batch(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
-        if self.batch.is_empty() {
-            return;
+    /// What is held may wait for more although the queue is empty: a timer will poll it (`gro_flush_timeout`).
+    fn lingers(&self, cx: &Cx) -> bool {
+        !cx.sysctls().devices.of(self.index).gro_flush_timeout.is_zero()
+    }
+
+    /// The settings of this poll.
+    fn begin(&mut self, host: &Host, outbox: &Outbox, cx: &Cx) -> GroMode {
+        let place = (self.index, self.queue.0);
+        self.line.steers = self.line.steering.begin(host, cx, outbox, place);
+        GroMode::of(cx.sysctls(), self.index, !host.is_loopback_device(self.index))
+    }
+
+    /// Every frame of the batch through receive offload, and up to its socket what has to go at once.
+    fn receive_batch(
+        &mut self,
+        host: &Host,
+        flow: &mut Flow,
+        outbox: &mut Outbox,
+        cx: &mut Cx,
+        mode: &GroMode,
+    ) {
+        let Self { batch, line, .. } = self;
+        let network = line.link.header_bytes();
+        cx.count(Counter::DeviceRxPackets, batch.len() as u64);
+        let mut bytes = 0;
+        for packet in batch.drain() {
+            bytes += packet.len() as u64;
+            cx.not_before(packet.meta().timestamp);
+            line.gro.receive(cx, mode, network, packet);
+            if !line.gro.ready().is_empty() {
+                line.go_up(host, flow, outbox, cx);
+            }
+        }
+        cx.count(Counter::DeviceRxBytes, bytes);
+    }
+}
+
+impl Line {
+    /// What has left receive offload goes up, here or on the core it belongs to.
+    fn go_up(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+        if self.steers {
+            self.steer(host, outbox, cx);
         }
         let reader = cx.reader();
         let rcu = reader.pin();
-        cx.count(Counter::DeviceRxPackets, self.batch.len() as u64);
-        let mut bytes = 0;
-        let Self { batch, steering, index: device, .. } = self;
-        let link = self.device.caps().link;
-        let steers = steering.begin(host, cx, outbox, (*device, self.queue.0));
-        for mut packet in batch.drain() {
-            bytes += packet.len() as u64;
-            cx.not_before(packet.meta().timestamp);
-            if steers {
-                packet.meta_mut().rx_device = *device;
-                match steering.keep(host, cx, outbox, link, packet) {
-                    Some(kept) => packet = kept,
-                    None => continue,
-                }
-            }
-            link::input(host, cx, &rcu, flow, *device, packet);
+        link::input_list(host, cx, &rcu, flow, self.device, self.gro.ready());
+    }
+
+    /// Hands on what belongs to other cores; the rest stays ready.
+    #[cold]
+    fn steer(&mut self, host: &Host, outbox: &mut Outbox, cx: &mut Cx) {
+        let mut kept = PacketList::new();
+        while let Some(mut packet) = self.gro.ready().pop_front() {
+            packet.meta_mut().rx_device = self.device;
+            kept.extend(self.steering.keep(host, cx, outbox, self.link, packet));
+        }
+        self.gro.ready().append(&mut kept);
+    }
+
+    /// The last of a poll: then one output, one ACK decision and one wake for the socket that received last.
+    fn finish(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+        if !self.gro.ready().is_empty() {
+            self.go_up(host, flow, outbox, cx);
         }
         outbox.push(host, cx);
-        cx.count(Counter::DeviceRxBytes, bytes);
+        flow.flush(host, cx);
     }
 }

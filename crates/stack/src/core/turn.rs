@@ -11,7 +11,7 @@ use std::sync::{PoisonError, atomic::Ordering};
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry};
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd};
 use crate::{counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
@@ -80,12 +80,16 @@ fn receive(
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
     let end = cx.now + cx.sysctls().netdev_budget_usecs;
+    let poll_end = match scope {
+        Scope::Busy(_) => PollEnd::BusyCycle,
+        _ => PollEnd::Softirq,
+    };
     while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
         let CoreState { napis, next_napi, backlog, outbox, flow, .. } = &mut **guard;
         *next_napi = index + 1;
         let received = match index {
             BACKLOG => backlog.poll(host, &core.backlog, flow, cx, weight),
-            _ => napis[index].poll(host, flow, outbox, cx, weight),
+            _ => napis[index].poll(host, flow, outbox, cx, weight, poll_end),
         };
         SoftnetCounts::add(
             &counts.processed,
@@ -171,6 +175,21 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
 fn resume_throttled(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     core.tasklet.run(host, cx, &mut state.resumed);
+}
+
+/// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
+/// and what it holds is not this thread's any more. The borrow ends with the ownership, so that it cannot be touched then
+/// (BUG-GRO-4).
+pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
+    if core::mem::take(&mut state.holding) == 0 {
+        return;
+    }
+    let entered = cx.enter(host);
+    let CoreState { napis, outbox, flow, .. } = state;
+    for napi in napis {
+        napi.flush(host, flow, outbox, cx);
+    }
+    cx.leave(entered);
 }
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.

@@ -9,7 +9,7 @@
 use pkt::{Instant, Packet, PacketList};
 
 use super::table::Completed;
-use crate::{counters::Counter, cx::Cx};
+use crate::{counters::Counter, cx::Cx, sysctl::Sysctls};
 
 /// `net.quietline.gro_exit`: what waits in the list, and what is counted until it goes up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -26,14 +26,17 @@ pub enum GroExit {
     UnifiedListSegments,
 }
 
-impl GroExit {
-    /// Every value by its name in `net.quietline.gro_exit`.
-    pub const ALL: [(&'static str, Self); 4] = [
-        ("immediate", Self::Immediate),
-        ("normal_only_list", Self::NormalOnlyList),
-        ("unified_list_packets", Self::UnifiedListPackets),
-        ("unified_list_segments", Self::UnifiedListSegments),
-    ];
+/// `net.quietline.busy_poll_flush`: what goes up at the end of a busy-poll cycle that goes on. Whatever is set, everything
+/// goes up before the core is let go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BusyPollFlush {
+    /// Nothing: packets wait for a full list or the end of the polling. A slow trickle waits long.
+    None,
+    /// The list, as Linux does. What is held waits for PSH, the next segment, or the end of the polling.
+    RxListPerCycle,
+    /// What has been held since an earlier millisecond and the list, and everything held when a cycle found no packet.
+    #[default]
+    RxListAndOldGroPerCycle,
 }
 
 /// How receive offload works for one device in one poll, from the settings.
@@ -45,6 +48,19 @@ pub(crate) struct GroMode {
     pub(crate) batch: u32,
     /// A superframe has fewer bytes of IP packet than this (`gro_max_size`). 0 merges nothing.
     pub(crate) max_bytes: u32,
+}
+
+impl GroMode {
+    /// What is set for device `index`. `may_merge` is false for devices whose packets came from this host.
+    #[inline]
+    pub(crate) fn of(sysctls: &Sysctls, index: u32, may_merge: bool) -> Self {
+        let device = sysctls.devices.of(index);
+        Self {
+            exit: sysctls.gro_exit,
+            batch: sysctls.gro_normal_batch,
+            max_bytes: if may_merge && device.gro { device.gro_max_size } else { 0 },
+        }
+    }
 }
 
 /// See the module head.

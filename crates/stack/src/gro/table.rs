@@ -118,9 +118,8 @@ impl Table {
     ) -> Received {
         let index = new.key.bucket(BUCKET_BITS);
         let found = self.buckets[index].iter().position(|held| held.is_of(&new.key));
-        let refused = found.and_then(|at| {
-            self.buckets[index][at].accepts(new, &packet, max_bytes).err()
-        });
+        let refused =
+            found.and_then(|at| self.buckets[index][at].accepts(new, &packet, max_bytes).err());
         let joins = found.is_some() && refused.is_none();
         if (joins || new.may_be_held()) && !read::checksum_holds(cx, new, &mut packet) {
             // Whatever its header says may be wrong: it is nobody's, and dies where it is counted.

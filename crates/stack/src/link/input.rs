@@ -1,6 +1,6 @@
 //! The first receive step: which protocol does the frame carry, and is it for us?
 
-use pkt::{DropReason, Packet, PacketType, Verdict};
+use pkt::{DropReason, Packet, PacketList, PacketType, Verdict};
 use sync::epoch::Section;
 
 use super::{arp_input, ethernet::EthernetHeader};
@@ -14,6 +14,20 @@ use crate::{
     },
     socket::Flow,
 };
+
+/// Takes a list of frames from `device`, oldest first, and leaves it empty. Linux: `netif_receive_skb_list_internal`.
+pub(crate) fn input_list(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &mut Flow,
+    device: u32,
+    list: &mut PacketList,
+) {
+    while let Some(packet) = list.pop_front() {
+        input(host, cx, rcu, flow, device, packet);
+    }
+}
 
 /// Takes one frame from `device` up to its protocol. Everything that is not passed on is counted here.
 pub(crate) fn input(

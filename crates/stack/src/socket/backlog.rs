@@ -236,7 +236,13 @@ fn joined_gso(tail: &Packet, next: &Packet) -> Gso {
         pkt::EtherType::IPV6 => GsoKind::TcpV6,
         _ => GsoKind::TcpV4,
     };
-    Gso { kind, ecn: a.ecn || b.ecn, size: a.size.max(b.size), segs: a.segs.saturating_add(b.segs) }
+    Gso {
+        kind,
+        ecn: a.ecn || b.ecn,
+        fixed_id: false,
+        size: a.size.max(b.size),
+        segs: a.segs.saturating_add(b.segs),
+    }
 }
 
 /// The superframe's own words, or those for one segment.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sync::TsqProtocol;
 use tcp::{Algorithm, BufferLimits, TsqLimit};
 
+use crate::gro::{BusyPollFlush, GroExit};
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
@@ -75,6 +76,25 @@ macro_rules! words {
             }
         }
     };
+}
+
+words! {
+    /// How packets leave receive offload.
+    GroExits: GroExit {
+        Immediate = "immediate",
+        NormalOnlyList = "normal_only_list",
+        UnifiedListPackets = "unified_list_packets",
+        UnifiedListSegments = "unified_list_segments",
+    }
+}
+
+words! {
+    /// What a busy-poll cycle lets go up.
+    BusyPollFlushes: BusyPollFlush {
+        None = "none",
+        RxListPerCycle = "rx_list_per_cycle",
+        RxListAndOldGroPerCycle = "rx_list_and_old_gro_per_cycle",
+    }
 }
 
 words! {

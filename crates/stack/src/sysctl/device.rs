@@ -21,7 +21,7 @@ use super::{
     codec::{Codec, Mask, Nanos, Number, RoundedUp, Switch},
     describe,
 };
-use crate::config::ConfigError;
+use crate::{config::ConfigError, gro::GRO_BYTES_MAX};
 
 /// What every name here begins with.
 pub(super) const PREFIX: &str = "net.quietline.dev.";
@@ -113,6 +113,10 @@ device_sysctls! {
         /// Superframes for this device, which it takes itself or software cuts up in front of it (`ethtool -K DEV gso`). 0:
         /// TCP makes single segments.
         gso: bool = true, Switch 0..=1;
+        /// Whether segments that the device delivers are merged (`ethtool -K DEVICE gro`). Loopback's never are, as in Linux.
+        gro: bool = true, Switch 0..=1;
+        /// Bytes of IP packet that a superframe stays below (`ip link set DEVICE gro_max_size`).
+        gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=GRO_BYTES_MAX as u64;
     }
     rx_queue {
         /// Cores that the packets of this queue are spread over by the hash of their flow (RPS), a bit for each; those the host

@@ -142,7 +142,8 @@ fn a_partial_checksum_is_completed_in_the_copy_only() {
         (Direction::Inbound, RxChecksum::Unnecessary, tx),
     ] {
         let mut packet = packet(&mut pool, &bytes);
-        packet.meta_mut().gso = Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1448, segs: 21 };
+        packet.meta_mut().gso =
+            Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1448, segs: 21 };
         packet.meta_mut().rx_checksum = rx_checksum;
         packet.meta_mut().tx_checksum = tx_checksum;
         tap.record(direction, Instant::ZERO, &packet);

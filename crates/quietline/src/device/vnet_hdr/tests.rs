@@ -126,7 +126,8 @@ fn metadata_becomes_a_header() {
         frame.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 16 };
         let partial = VnetHdr { gso_type: GSO_NONE, gso_size: 0, hdr_len: 0, ..SUPERFRAME };
         assert_eq!(VnetHdr::of(&frame, ETHERNET), Ok(partial));
-        frame.meta_mut().gso = Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1000, segs: 3 };
+        frame.meta_mut().gso =
+            Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1000, segs: 3 };
         assert_eq!(VnetHdr::of(&frame, ETHERNET), Ok(SUPERFRAME));
         frame.meta_mut().gso.ecn = true;
         let ecn = VnetHdr { gso_type: GSO_TCPV4 | GSO_ECN, ..SUPERFRAME };
@@ -142,7 +143,8 @@ fn metadata_becomes_a_header() {
 fn metadata_that_does_not_fit_the_packet_is_refused() {
     with_pool(|pool| {
         let mut frame = tcp_frame(pool, 4, 5, 100);
-        frame.meta_mut().gso = Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 10, segs: 10 };
+        frame.meta_mut().gso =
+            Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 10, segs: 10 };
         assert_eq!(VnetHdr::of(&frame, ETHERNET), Err(DropReason::VnetHeader));
         for (start, offset) in [(u16::MAX, 0), (138, 1), (20, u16::MAX), (130, 16)] {
             frame.meta_mut().tx_checksum = TxChecksum::Partial { start, offset };

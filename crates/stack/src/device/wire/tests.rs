@@ -157,7 +157,8 @@ fn a_superframe_takes_as_long_as_its_segments() {
     // Three segments of 320 bytes and 40 of headers: the TCP header counts in the second and third.
     assert!(packet.require_linear(54));
     packet.linear_mut()[14 + 20 + 12] = 0x50;
-    packet.meta_mut().gso = pkt::Gso { kind: pkt::GsoKind::TcpV4, ecn: false, fixed_id: false, size: 320, segs: 3 };
+    packet.meta_mut().gso =
+        pkt::Gso { kind: pkt::GsoKind::TcpV4, ecn: false, fixed_id: false, size: 320, segs: 3 };
     let time = transmission_time(Some(8_000_000), &packet);
     assert_eq!(time, Duration::from_micros(1000 + 2 * 40 + 3 * 38));
     cx.pool.free(packet);
