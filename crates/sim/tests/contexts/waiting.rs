@@ -34,7 +34,9 @@ impl Waiting {
         Self::with(Sysctls { rx_context, ..Sysctls::default() })
     }
 
-    pub(crate) fn with(sysctls: Sysctls) -> Self {
+    pub(crate) fn with(mut sysctls: Sysctls) -> Self {
+        // Every segment comes to the socket by itself.
+        sysctls.set("net.quietline.dev.default.gro", "0").expect("a switch");
         let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
         let listener = rig.listen(80, 8);
         let peer = Peer::open(&mut rig, 80, 2000, Options::default());
