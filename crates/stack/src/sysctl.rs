@@ -30,8 +30,7 @@ pub use codec::FastOpenKey;
 use codec::{
     AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DstLayouts, DstRefModes,
     GroExits, Keys, Limits, Mask, Micros, Millis, Nanos, Number, Pages, Ports, PowerOfTwo,
-    RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqLimitWord,
-    TsqProtocolWord,
+    RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocolWord,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
