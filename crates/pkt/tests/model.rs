@@ -25,8 +25,7 @@ enum Step {
     CloneRange { at: usize, pool: usize, offset: usize, len: usize },
     SplitOff { at: usize, pool: usize, offset: usize },
     DeepCopy { at: usize, pool: usize },
-    Merge { at: usize, other: usize, pool: usize },
-    MergeWhole { at: usize, other: usize, pool: usize },
+    Merge { at: usize, other: usize, pool: usize, whole: bool },
     Free { at: usize, pool: usize },
     Adopt { pool: usize },
     Look { at: usize, offset: usize, len: usize },
@@ -57,10 +56,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (at.clone(), pool.clone(), part.clone())
             .prop_map(|(at, pool, offset)| Step::SplitOff { at, pool, offset }),
         1 => (at.clone(), pool.clone()).prop_map(|(at, pool)| Step::DeepCopy { at, pool }),
-        2 => (at.clone(), at.clone(), pool.clone())
-            .prop_map(|(at, other, pool)| Step::Merge { at, other, pool }),
-        2 => (at.clone(), at.clone(), pool.clone())
-            .prop_map(|(at, other, pool)| Step::MergeWhole { at, other, pool }),
+        4 => (at.clone(), at.clone(), pool.clone(), any::<bool>())
+            .prop_map(|(at, other, pool, whole)| Step::Merge { at, other, pool, whole }),
         3 => (at.clone(), 0..3_usize).prop_map(|(at, pool)| Step::Free { at, pool }),
         1 => pool.prop_map(|pool| Step::Adopt { pool }),
         3 => (at, part.clone(), part).prop_map(|(at, offset, len)| Step::Look { at, offset, len }),
@@ -156,8 +153,7 @@ impl World {
         | Step::RequireLinear { at, .. }
         | Step::Advance { at, .. }
         | Step::Truncate { at, .. }
-        | Step::Merge { at, .. }
-        | Step::MergeWhole { at, .. }) = *step
+        | Step::Merge { at, .. }) = *step
         else {
             unreachable!("{step:?}")
         };
@@ -210,9 +206,9 @@ impl World {
                 packet.truncate(len);
                 bytes.truncate(len);
             }
-            Step::Merge { other, pool, .. } => self.merge(&mut packet, &mut bytes, other, pool),
-            Step::MergeWhole { other, pool, .. } => {
-                self.merge_whole(&mut packet, &mut bytes, other, pool);
+            Step::Merge { other, pool, whole, .. } => {
+                let merge = if whole { Self::merge_whole } else { Self::merge };
+                merge(self, &mut packet, &mut bytes, other, pool);
             }
             _ => unreachable!("{step:?}"),
         }
