@@ -41,6 +41,26 @@ pub(crate) struct Running {
     workers: Mutex<Vec<JoinHandle<()>>>,
     /// Keeps the descriptors that the workers sleep on open.
     _attachments: Vec<Attachment>,
+    /// Last, when the host is gone.
+    _grace: GracePeriod,
+}
+
+/// What the host had in tables is dropped before the stack is: whoever has dropped it may open the same device again.
+#[derive(Debug)]
+struct GracePeriod;
+
+impl Drop for GracePeriod {
+    fn drop(&mut self) {
+        /// Looks at the readers, a moment apart: a thread that stays in a call of another stack for longer than all of
+        /// them delays the end of this one's device, and nothing else.
+        const LOOKS_MAX: u32 = 1000;
+        let mut looks = 0;
+        clock::memory().rcu.synchronize(|| {
+            looks += 1;
+            std::thread::sleep(Duration::from_micros(10));
+            looks < LOOKS_MAX
+        });
+    }
 }
 
 impl Stack {
@@ -69,6 +89,7 @@ impl Stack {
                 stop,
                 workers: Mutex::new(workers),
                 _attachments: attachments,
+                _grace: GracePeriod,
             }),
         })
     }

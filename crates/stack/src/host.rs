@@ -429,6 +429,10 @@ impl Host {
         &self.rcu
     }
 
+    pub(crate) const fn output_routes(&self) -> &OutputRoutes {
+        &self.output_routes
+    }
+
     pub(crate) const fn neighbours(&self) -> &NeighborTable {
         &self.neighbours
     }

@@ -117,6 +117,11 @@ impl NeighborTable {
         Self { entries: Mutex::new(entries) }
     }
 
+    /// Neighbours that nothing but cached routes kept are free to go: the next newcomer looks for them.
+    pub(crate) fn collect_next(&self) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).newcomers = 0;
+    }
+
     /// Other settings for the entries to come; those that exist are given theirs with every event.
     pub(crate) fn configure(&self, config: NeighborConfig) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).config = config;

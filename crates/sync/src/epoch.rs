@@ -106,6 +106,19 @@ impl Domain {
         self.pending()
     }
 
+    /// Waits for a grace period: then everything that was retired before this call has been dropped. `wait` passes time
+    /// between two looks at the readers; when it answers false, what is left is dropped later. The caller must not be
+    /// in a section.
+    pub fn synchronize(&self, mut wait: impl FnMut() -> bool) {
+        let mark = self.mark();
+        loop {
+            self.reclaim();
+            if self.has_passed(mark) || !wait() {
+                return;
+            }
+        }
+    }
+
     /// Objects retired and not yet dropped.
     pub fn pending(&self) -> usize {
         self.shared.bags.iter().map(|bag| bag.lock().objects.len()).sum()

@@ -32,7 +32,7 @@ pub(super) fn turn(
     resume_throttled(host, core, state, cx);
     expire_timers(host, core, state, cx);
     state.outbox.kick(host, cx);
-    quiesce(cx);
+    quiesce(host, cx);
     cx.set_running(around);
     cx.leave(entered);
     report
@@ -237,8 +237,9 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
 }
 
 /// Nothing that was looked up in a table is held any more.
-fn quiesce(cx: &Cx) {
+fn quiesce(host: &Host, cx: &Cx) {
     cx.reader().quiescent();
+    host.output_routes().on_quiescent();
 }
 
 #[cfg(test)]

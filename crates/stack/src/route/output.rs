@@ -8,7 +8,11 @@
 //!
 //! Not here: what ICMP has taught about one destination, beyond the MTU that makes another entry.
 
-use std::{net::IpAddr, vec::Vec};
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    vec::Vec,
+};
 
 use sync::{
     PerCore, RcuMap,
@@ -40,12 +44,21 @@ struct Key {
 /// See the module head.
 #[derive(Debug)]
 pub(crate) struct OutputRoutes {
+    rcu: Domain,
+    /// Entries were given up for the neighbours they keep, and are to be dropped as soon as nobody reads them. Relaxed: a
+    /// turn later will do.
+    crowded: AtomicBool,
     cores: PerCore<RcuMap<Key, DstRef>>,
 }
 
 impl OutputRoutes {
     pub(crate) fn new(rcu: &Domain, cores: u16) -> Self {
-        Self { cores: PerCore::new(usize::from(cores), |_| RcuMap::new(rcu, ROUTES_MAX)) }
+        let crowded = AtomicBool::new(false);
+        Self {
+            rcu: rcu.clone(),
+            crowded,
+            cores: PerCore::new(usize::from(cores), |_| RcuMap::new(rcu, ROUTES_MAX)),
+        }
     }
 
     /// The entry of `hop` for `core`, made if there is none.
@@ -67,13 +80,29 @@ impl OutputRoutes {
             dst.stats().on_lookup(cx.now);
             return Ok(dst.handle());
         }
-        let dst = host.make_dst(cx, hop)?;
+        let dst = host.make_dst(cx, hop).inspect_err(|error| {
+            // The neighbour table is full, perhaps of neighbours that only entries here keep: there is room after their
+            // grace period.
+            if *error == Errno::ENOBUFS && !routes.is_empty() {
+                self.clear(rcu);
+                host.neighbours().collect_next();
+                self.crowded.store(true, Ordering::Relaxed);
+            }
+        })?;
         if routes.len() >= ROUTES_MAX {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
         // Another thread may have cleared the table since: the peer repeats what is not answered.
         routes.lookup(hash, &key, rcu).map(DstRef::handle).ok_or(Errno::ENOBUFS)
+    }
+
+    /// The end of a turn: nobody who runs it reads an entry any more.
+    pub(crate) fn on_quiescent(&self) {
+        if self.crowded.load(Ordering::Relaxed) {
+            self.crowded.store(false, Ordering::Relaxed);
+            self.rcu.reclaim();
+        }
     }
 
     /// Forgets every entry: the routes they were made from are gone.
