@@ -9,11 +9,11 @@
 //!                           completed: PSH, differs, full ──► ▲
 //! ```
 //!
-//! One [`Gro`] belongs to one NAPI instance, and only the owner of its poll touches it. A superframe comes apart into the very
+//! One `Gro` belongs to one NAPI instance, and only the owner of its poll touches it. A superframe comes apart into the very
 //! segments it was made of (the tests let `gso` do it), so that merging changes nothing but the number of packets that IP, TCP
 //! and the socket see.
 //!
-//! **Order.** What was held leaves before the list does, at every point where the poll may be given up ([`Gro::flush`]), and by
+//! **Order.** What was held leaves before the list does, at every point where the poll may be given up (`Gro::flush`), and by
 //! the same list. Any segment of a flow completes what is held of it, even one that could never be merged, such as a packet
 //! with IP options. Differs from Linux, where such a packet overtakes.
 //!
