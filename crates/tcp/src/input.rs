@@ -72,6 +72,11 @@ impl<'h> Segment<'h> {
         self.seq + self.seq_len()
     }
 
+    /// How many segments came: those of a superframe are counted one by one.
+    fn segments(&self) -> u32 {
+        self.len.div_ceil(self.segment_bytes().max(1)).max(1)
+    }
+
     /// Size of one segment of the packet: the MSS of a superframe.
     fn segment_bytes(&self) -> u32 {
         match &self.packet {
@@ -112,7 +117,7 @@ pub fn input_to_user(
 }
 
 fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> SegmentVerdict {
-    let segments = segment.len.div_ceil(segment.segment_bytes().max(1)).max(1);
+    let segments = segment.segments();
     tcb.totals.segs_in = tcb.totals.segs_in.wrapping_add(segments);
     if segment.len > 0 {
         tcb.totals.data_segs_in = tcb.totals.data_segs_in.wrapping_add(segments);

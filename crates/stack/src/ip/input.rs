@@ -38,7 +38,8 @@ pub(crate) fn input<const V4: bool>(
     };
     packet.truncate(header.total_len());
     let ecn = Ecn::from_traffic_class(header.traffic_class);
-    cx.count(ecn_counter(ecn), 1);
+    // Every segment of a superframe carried the mark.
+    cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
     packet.meta_mut().ecn = ecn;
     let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
     if demux && early_demux(host, cx, rcu, flow, &header, &mut packet) {

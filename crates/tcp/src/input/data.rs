@@ -170,7 +170,7 @@ fn queue_out_of_order(
     }
     if segment.len > 0 {
         on_data(tcb, segment, cx);
-        tcb.totals.rcv_ooopack = tcb.totals.rcv_ooopack.wrapping_add(1);
+        tcb.totals.rcv_ooopack = tcb.totals.rcv_ooopack.wrapping_add(segment.segments());
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
     let Some(packet) = segment.packet.take() else { return Ok(()) };
