@@ -113,9 +113,6 @@ macro_rules! sysctls {
 /// Bounds of a value that is no number.
 const WORDS: RangeInclusive<u64> = RangeInclusive::new(1, 0);
 
-/// Settings that a running host does not change.
-const AT_CONSTRUCTION: &[&str] = &["net.quietline.dst_layout"];
-
 /// Upper bound of what Linux keeps in an int.
 const INT_MAX: u64 = i32::MAX as u64;
 
@@ -285,6 +282,9 @@ sysctls! {
         "net.ipv4.neigh.default.gc_thresh3", neigh.gc_thresh3, Number 1..=INT_MAX;
     }
 }
+
+/// Settings that a running host does not change.
+const AT_CONSTRUCTION: &[&str] = &["net.quietline.dst_layout"];
 
 /// Sets `tcp_limit_output_bytes` along with it.
 const TSQ_LIMIT: &str = "net.quietline.tsq_limit";
