@@ -17,12 +17,14 @@ pub(crate) fn check_layers(counters: &Snapshot) {
     transport(counters);
 }
 
-/// Every frame is ARP, IP, or dropped by the link layer.
+/// Every frame is ARP, IP, merged with another (GRO), or dropped by the link layer.
 fn link(play: &Play<'_>, counters: &Snapshot) {
     let processed = counters.stack(Counter::SoftnetProcessed);
     assert_eq!(processed, play.rig.delivered(), "frames taken from the device");
     let mut accounted = counters.stack(Counter::ArpInPackets)
         + counters.stack(Counter::IpInReceives)
+        + counters.stack(Counter::GroMerged)
+        + counters.stack(Counter::GroMergedFree)
         + counters.drops(DropReason::EthernetType)
         + counters.drops(DropReason::OtherHost)
         + play.stumps;
