@@ -150,8 +150,9 @@ impl Worker {
                 watched = false;
                 continue;
             }
-            if cx.received() > before {
-                self.poll_on(&mut cx, &mut window, slept.take());
+            if cx.received() > before && self.poll_on(&mut cx, &mut window, slept.take()) {
+                watched = false;
+                continue;
             }
             cx.go_offline();
             let ran = run == CoreRun::Idle;
@@ -169,35 +170,39 @@ impl Worker {
     }
 
     /// Frames have come, after the worker had `slept`: polls on as long as more come within the window. It does not keep the
-    /// core meanwhile, and ends when an application thread polls it, which gets what it waits for at first hand.
-    fn poll_on(&self, cx: &mut Cx, window: &mut Window, slept: Option<Duration>) {
+    /// core meanwhile, and ends when an application thread polls it, which gets what it waits for at first hand. True if the
+    /// core has work left that nobody else will do.
+    fn poll_on(&self, cx: &mut Cx, window: &mut Window, slept: Option<Duration>) -> bool {
         let limit = Duration::from_micros(u64::from(cx.sysctls_of(&self.host).worker_poll));
         if let Some(slept) = slept {
             window.on_wake(slept, limit);
         }
         // Only descriptors bring frames that nobody else would look for.
         if window.width().is_zero() || self.queues.is_empty() {
-            return;
+            return false;
         }
         cx.now = clock::now();
         let mut offer = Offer::new(cx.now);
         let mut end = cx.now + window.width();
+        let mut pending = false;
         while cx.now < end && !self.stop.is_requested() {
             let before = cx.received();
             let run = self.core.try_run(&self.host, cx);
             cx.do_softirq();
             cx.now = clock::now();
+            pending = run == CoreRun::Pending;
             if run == CoreRun::Elsewhere || self.core.is_polled(cx.now) {
-                return;
+                return pending;
             }
             if cx.received() > before {
                 end = cx.now + window.width();
             }
             if offer.at(&mut cx.now) {
                 window.close();
-                return;
+                return pending;
             }
         }
+        pending
     }
 
     /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false) or polls it, until that
@@ -207,7 +212,9 @@ impl Worker {
         const BUSY_SLEEP_MIN: Duration = Duration::from_millis(1);
         let deadline = self.core.prepare_sleep(cx.now, !watch_queues);
         let timeout = deadline.map(|deadline| until(clock::now(), deadline));
-        let timeout = if ran { timeout } else { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) };
+        // Whoever ran it may have left meanwhile, and not have seen that this worker waits for that.
+        let busy = !ran && !self.core.is_free();
+        let timeout = if busy { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) } else { timeout };
         let waits = timeout != Some(Duration::ZERO);
         if waits {
             self.wait(watch_queues, timeout);

@@ -394,9 +394,14 @@ impl Core {
         let Some(mut guard) = self.lock.own_if_idle() else { return };
         // The call that brought us here read the clock a superframe ago.
         cx.now = cx.read_clock();
-        let _ = turn(host, self, &mut guard, cx, Scope::All);
+        let report = turn(host, self, &mut guard, cx, Scope::All);
         self.note_poll(cx);
-        if let Err(guard) = guard.release() {
+        // Queues that nobody announces keep no core from being let go.
+        let owed = match report {
+            PollReport::Pending => Some(guard),
+            PollReport::AllDone => guard.release().err(),
+        };
+        if let Some(guard) = owed {
             self.run_for_another(host, guard, cx);
         }
         cx.do_softirq();

@@ -132,7 +132,7 @@ impl Core {
         if yielding {
             // Whoever polled has stopped before it could see that we yield.
             let polled_until = self.polled_until_ns.load(Ordering::Relaxed);
-            if polled_until == 0 && !self.lock.is_scheduled() {
+            if self.is_free() {
                 deadline = Some(now);
             }
             let preferred = self.preferred.load(Ordering::Relaxed);
@@ -145,6 +145,12 @@ impl Core {
         }
         self.sleep_until_ns.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
         deadline
+    }
+
+    /// Nobody runs the core, nor has polled it a moment ago.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.polled_until_ns.load(Ordering::Relaxed) == 0 && !self.lock.is_scheduled()
     }
 
     /// The worker is awake again.

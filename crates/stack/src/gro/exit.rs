@@ -92,7 +92,11 @@ impl Exit {
     pub(super) fn normal(&mut self, cx: &Cx, mode: &GroMode, packet: Packet) {
         cx.count(Counter::GroNormal, 1);
         match mode.exit {
-            GroExit::Immediate => self.pass(cx, packet),
+            GroExit::Immediate => {
+                // What has waited since another mode was set.
+                self.flush(cx);
+                self.pass(cx, packet);
+            }
             // One each, a superframe that the device has made included, as in Linux.
             _ => self.wait(cx, mode, packet, 1),
         }

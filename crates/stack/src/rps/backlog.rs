@@ -115,13 +115,47 @@ impl BacklogPoll {
     }
 
     fn next_lane(&mut self, backlog: &Backlog) {
-        if self.ready == 0 {
-            self.ready = backlog.lanes.take_ready();
-        }
-        if self.ready != 0 {
+        // A lane may be announced and empty: what was announced has been taken along with what came before.
+        while self.rest.is_empty() {
+            if self.ready == 0 {
+                self.ready = backlog.lanes.take_ready();
+            }
+            if self.ready == 0 {
+                return;
+            }
             self.sender = self.ready.trailing_zeros() as usize;
             self.ready &= self.ready - 1;
             self.rest = backlog.lanes.take(self.sender).collect();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sync::Chain;
+
+    use super::*;
+    use crate::cx::Memory;
+
+    /// Regression: a lane whose bit was set again by what had been taken with the rest hid the lanes behind it.
+    #[test]
+    fn a_lane_that_was_announced_and_emptied_hides_no_other() {
+        let memory = Memory::new(1 << 20);
+        let mut cx = Cx::new(&memory, 1);
+        let backlog = Backlog::new(4);
+        let mut push = |sender| {
+            let mut chain = Chain::new();
+            chain.push_back(cx.pool.alloc().unwrap());
+            let _ = backlog.lanes.push(sender, chain, 1);
+        };
+        let mut poll = BacklogPoll::default();
+        push(0);
+        push(1);
+        assert_eq!(poll.take(&backlog, 64).len(), 1);
+        push(1);
+        assert_eq!(poll.take(&backlog, 64).len(), 2, "what came meanwhile, too");
+        push(2);
+        assert_eq!(poll.take(&backlog, 64).len(), 1, "sender 2");
+        assert!(!poll.is_pending(&backlog));
     }
 }
