@@ -68,8 +68,6 @@ pub(super) struct Prequeue {
     packets: PacketList,
     /// Sum of `truesize` (Linux: `ucopy.memory`).
     memory: u32,
-    /// The reader has not been woken for the first packet yet.
-    wake: bool,
     /// Softirq context has processed something itself, so there is something to send or to tell.
     touched: bool,
     /// Readers installed so far.
@@ -103,12 +101,6 @@ impl Prequeue {
     pub(super) fn remove_reader(&mut self) {
         debug_assert!(self.is_empty(), "packets wait for nobody");
         self.reader = None;
-        self.wake = false;
-    }
-
-    /// Whether the reader is to be woken now.
-    pub(super) fn take_wake(&mut self) -> bool {
-        core::mem::take(&mut self.wake)
     }
 
     fn push(&mut self, packet: Packet) {
@@ -119,7 +111,6 @@ impl Prequeue {
     /// Takes everything.
     fn take(&mut self) -> PacketList {
         self.memory = 0;
-        self.wake = false;
         core::mem::take(&mut self.packets)
     }
 
@@ -243,7 +234,6 @@ impl StreamState {
             let counters = &cx.counters().tcp;
             counters.add(tcp::Counter::TcpExtTCPPrequeueDropped, count as u64);
         } else if self.prequeue.packets.len() == 1 {
-            self.prequeue.wake = true;
             socket.publish_prequeued();
             self.tcb.watch_reader(&cx.tcp());
             socket.arm(host, self.tcb.next_deadline());
@@ -313,6 +303,7 @@ impl StreamState {
         user: &mut [u8],
     ) -> (usize, usize) {
         let mut packets = self.prequeue.take();
+        socket.retract_prequeued();
         let count = packets.len();
         cx.count(length_counter(count), 1);
         let mut copied = 0;

@@ -83,8 +83,8 @@ pub struct TcpSocket {
     pub(super) rx_dst: RxDst,
     /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
     ready: AtomicU8,
-    /// Bits of `ready` that have come true and that nobody was woken for yet. Set under the lock after `ready`, taken by `wake`,
-    /// whose fence orders both.
+    /// Bits of `ready` that have come true and that nobody was woken for yet. Set under the lock after `ready`, with Release;
+    /// taken by `wake` with Acquire, be it on another thread.
     news: AtomicU8,
     /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
@@ -379,8 +379,9 @@ impl TcpSocket {
     pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
-            let entry =
-                self.lock.defer(DEFERRED_TSQ, |state, work| state.work(self, host, cx, work));
+            // What waits on the backlog meanwhile may be the reader's.
+            let run = |state: &mut StreamState, work| state.softirq(self, host, cx, work, None);
+            let entry = self.lock.defer(DEFERRED_TSQ, run);
             if !matches!(entry, LockEntry::Ran) {
                 cx.count(Counter::TsqDeferred, 1);
             }
@@ -401,15 +402,8 @@ impl TcpSocket {
     }
 
     fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) {
-        let mut reader_is_due = false;
-        let _ = self.lock.defer(bit, |state, work| {
-            state.softirq(self, host, cx, work, None);
-            reader_is_due |= state.prequeue.take_wake();
-        });
+        let _ = self.lock.defer(bit, |state, work| state.softirq(self, host, cx, work, None));
         self.wake(cx);
-        if reader_is_due && self.readers.notify_all() {
-            cx.count(Counter::PrequeueWakes, 1);
-        }
     }
 
     /// Wakes those whose condition has come true. Outside the lock: a wake is a system call, and the woken thread wants the
@@ -419,11 +413,16 @@ impl TcpSocket {
         if self.news.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let news = Readiness::from_bits_truncate(self.news.swap(0, Ordering::AcqRel));
+        let news = self.news.swap(0, Ordering::AcqRel);
+        let prequeued = news & PREQUEUED != 0;
+        let news = Readiness::from_bits_truncate(news);
         let ended = Readiness::HUP | Readiness::ERROR;
         let read = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
         if news.intersects(read | ended) && self.readers.notify_all() {
             cx.count(Counter::SocketWakes, 1);
+        }
+        if prequeued && self.readers.notify_all() {
+            cx.count(Counter::PrequeueWakes, 1);
         }
         if news.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {
             cx.count(Counter::SocketWakes, 1);
@@ -443,9 +442,16 @@ impl TcpSocket {
         self.rcvlowat.load(Ordering::Relaxed)
     }
 
-    /// Packets wait for the reader, so that it is to be woken once it sleeps. Under the lock.
+    /// Packets wait for the reader, who is to be woken by the next [`wake`](Self::wake), whoever holds the socket then. Under
+    /// the lock.
     pub(super) fn publish_prequeued(&self) {
         self.ready.store(self.ready.load(Ordering::Relaxed) | PREQUEUED, Ordering::Release);
+        self.news.fetch_or(PREQUEUED, Ordering::Release);
+    }
+
+    /// Nothing waits for the reader any more, so that it need not be woken. Under the lock.
+    pub(super) fn retract_prequeued(&self) {
+        self.news.fetch_and(!PREQUEUED, Ordering::Relaxed);
     }
 
     /// Packets wait for whoever is installed as the reader.
@@ -466,7 +472,8 @@ impl TcpSocket {
         }
         self.finishing.store(finishing, Ordering::Release);
         if news != 0 {
-            self.news.fetch_or(news, Ordering::Relaxed);
+            // Release: whoever takes the news sees `ready` before it looks for sleepers.
+            self.news.fetch_or(news, Ordering::Release);
         }
         self.backlog_limit.store(
             tcb.rcvbuf()
@@ -658,6 +665,10 @@ impl StreamState {
         }
         self.count_orphan(socket, host, cx);
         self.follow_fast_open(socket, host, cx);
+        if !self.prequeue.is_empty() {
+            // An ACK that has just left took the timer with it that stands in for the reader.
+            self.tcb.watch_reader(&cx.tcp());
+        }
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb, !self.prequeue.is_empty());
         self.charge(cx);
@@ -787,9 +798,9 @@ impl StreamState {
         self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_gso_bytes_max(dst.gso_max_bytes());
-            if takes_reports(socket) {
-                self.tcb.set_path_mtu(dst.mtu);
-            }
+            // Who takes no reports goes by the device alone.
+            let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
+            self.tcb.set_path_mtu(mtu);
         }
         false
     }
