@@ -55,11 +55,15 @@ impl Drop for GracePeriod {
         /// them delays the end of this one's device, and nothing else.
         const LOOKS_MAX: u32 = 1000;
         let mut looks = 0;
-        clock::memory().rcu.synchronize(|| {
+        let mut wait = || {
             looks += 1;
             std::thread::sleep(Duration::from_micros(10));
             looks < LOOKS_MAX
-        });
+        };
+        // Once for the tables, and once for the route entries that they held.
+        for _ in 0..2 {
+            clock::memory().rcu.synchronize(&mut wait);
+        }
     }
 }
 

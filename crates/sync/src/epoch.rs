@@ -112,8 +112,10 @@ impl Domain {
     pub fn synchronize(&self, mut wait: impl FnMut() -> bool) {
         let mark = self.mark();
         loop {
+            // Asked first: what is reclaimed after the grace period is all of it.
+            let passed = self.has_passed(mark);
             self.reclaim();
-            if self.has_passed(mark) || !wait() {
+            if passed || !wait() {
                 return;
             }
         }
