@@ -100,7 +100,7 @@ impl FastOpenMemory {
         no_cookie: bool,
         now: Instant,
     ) -> FastOpen {
-        if sysctls.tcp_fastopen & mode::CLIENT == 0 || self.is_suspected(now) {
+        if sysctls.tcp_fastopen & mode::CLIENT == 0 || self.is_suspected(sysctls, now) {
             return FastOpen::Off;
         }
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,7 +178,10 @@ impl FastOpenMemory {
         *self.blackhole.lock().unwrap_or_else(PoisonError::into_inner) = Blackhole::default();
     }
 
-    fn is_suspected(&self, now: Instant) -> bool {
+    fn is_suspected(&self, sysctls: &Sysctls, now: Instant) -> bool {
+        if sysctls.tcp_fastopen_blackhole_timeout_sec.is_zero() {
+            return false;
+        }
         let blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
         blackhole.until.is_some_and(|until| now < until)
     }

@@ -158,6 +158,11 @@ impl Tcb {
         self.flags.set(TcbFlags::MID_WRITE, on);
     }
 
+    /// A write ends before its end, with what was taken so far: nothing waits for the rest.
+    pub fn cut_write(&mut self) {
+        self.flags -= TcbFlags::MORE;
+    }
+
     /// What was queued last ends a record (`MSG_EOR`): no later byte is put into the same packet, and so into the same
     /// segment, as its last. Without effect on what has left already.
     pub fn end_record(&mut self) {

@@ -163,7 +163,8 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
         if still_in_host_queue(tcb, cx, index) {
-            // An ACK or the timer comes back to it.
+            // Its completion comes back to it, or else an ACK or the timer.
+            small_queue::wait_for_completion(tcb, cx);
             break;
         }
         let entry = tcb.send_queue.entry(index);

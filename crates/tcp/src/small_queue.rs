@@ -161,6 +161,13 @@ fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     stops
 }
 
+/// Something must wait until what is below has completed, all of it: a copy of what is to be sent again is among it.
+pub(crate) fn wait_for_completion(tcb: &mut Tcb, cx: &Cx<'_>) {
+    if cx.host_queue.completes {
+        stop_above(tcb, cx, 0);
+    }
+}
+
 /// Largest payload of a packet: the first version made two fit below its limit.
 pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
     match (cx.config.tsq_limit, cx.config.tcp_limit_output_bytes) {

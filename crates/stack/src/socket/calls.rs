@@ -274,6 +274,7 @@ fn send_all(
                     sent += taken;
                     // An error that came meanwhile is the next call's: reporting takes it.
                     if taken < step.len() || has_error(state) {
+                        state.tcb.cut_write();
                         return Ok(sent);
                     }
                 }
