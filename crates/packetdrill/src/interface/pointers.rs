@@ -1,0 +1,177 @@
+//! From the pointers of a call to slices and addresses, and from results to what the call answers.
+//!
+//! "(a)", "(b)" and "(c)" are the promises in the head of `interface`.
+
+use std::{
+    ffi::{c_int, c_void},
+    io::{IoSlice, IoSliceMut},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use libc::{iovec, sockaddr, socklen_t, ssize_t};
+use stack::Errno;
+
+use super::Userdata;
+use crate::runtime::Runtime;
+
+/// Pieces one call may name (`IOV_MAX`).
+const IOVECS_MAX: usize = 1024;
+
+/// What a call answers: the result, or -1 with `errno`.
+pub(super) struct Answer;
+
+impl Answer {
+    pub(super) fn fail(errno: Errno) -> i8 {
+        // SAFETY: the C library gives the address of this thread's errno.
+        unsafe { *libc::__errno_location() = errno.raw() };
+        -1
+    }
+}
+
+/// Runs a call: `userdata` is the runtime, a panic is `EIO`.
+///
+/// # Safety
+/// `userdata` is as (a) says.
+pub(super) unsafe fn call<T: From<i8>>(
+    userdata: Userdata,
+    work: impl FnOnce(&Runtime) -> Result<T, Errno>,
+) -> T {
+    // SAFETY: by (a) it is the pointer that `Arc::into_raw` gave, and `free` has not been called.
+    let runtime = unsafe { &*userdata.cast::<Runtime>() };
+    let result = catch_unwind(AssertUnwindSafe(|| work(runtime)));
+    result.unwrap_or(Err(Errno::EIO)).unwrap_or_else(|errno| Answer::fail(errno).into())
+}
+
+pub(super) fn zero<T: From<i8>>((): ()) -> T {
+    T::from(0)
+}
+
+pub(super) fn count(bytes: usize) -> ssize_t {
+    ssize_t::try_from(bytes).unwrap_or(ssize_t::MAX)
+}
+
+/// The bytes behind a pointer of the caller.
+///
+/// # Safety
+/// As (b).
+pub(super) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if buf.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: not null, and readable for `len` bytes by (b).
+    Ok(unsafe { std::slice::from_raw_parts(buf.cast(), len) })
+}
+
+/// The bytes behind a pointer of the caller, to write.
+///
+/// # Safety
+/// As (b).
+pub(super) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    if buf.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: not null, and writable by nobody else for `len` bytes by (b).
+    Ok(unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) })
+}
+
+/// The pieces that an array of `iovec` names.
+///
+/// # Safety
+/// As (b), for the array and for what its elements point to.
+pub(super) unsafe fn pieces<'a>(iov: *const iovec, len: usize) -> Result<&'a [iovec], Errno> {
+    if len > IOVECS_MAX {
+        return Err(Errno::EINVAL);
+    }
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if iov.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: not null, and readable for `len` elements by (b).
+    Ok(unsafe { std::slice::from_raw_parts(iov, len) })
+}
+
+/// # Safety
+/// As [`pieces`].
+pub(super) unsafe fn io_slices<'a>(
+    iov: *const iovec,
+    len: usize,
+) -> Result<Vec<IoSlice<'a>>, Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { pieces(iov, len) }?
+        .iter()
+        // SAFETY: (b) holds for each element.
+        .map(|piece| unsafe { bytes(piece.iov_base, piece.iov_len) }.map(IoSlice::new))
+        .collect()
+}
+
+/// # Safety
+/// As [`pieces`], writable.
+pub(super) unsafe fn io_slices_mut<'a>(
+    iov: *const iovec,
+    len: usize,
+) -> Result<Vec<IoSliceMut<'a>>, Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { pieces(iov, len) }?
+        .iter()
+        // SAFETY: (b) holds for each element, and they do not overlap.
+        .map(|piece| unsafe { bytes_mut(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new))
+        .collect()
+}
+
+pub(super) fn piece_count(iovcnt: c_int) -> Result<usize, Errno> {
+    usize::try_from(iovcnt).map_err(|_| Errno::EINVAL)
+}
+
+/// An address as the caller gives it. Only IPv4 is spoken.
+///
+/// # Safety
+/// As (b).
+pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { bytes(addr.cast(), len as usize) }?;
+    let family = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
+    if c_int::from(u16::from_ne_bytes(*family)) != libc::AF_INET {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    let rest = bytes.get(2..8).ok_or(Errno::EINVAL)?;
+    let ip = Ipv4Addr::new(rest[2], rest[3], rest[4], rest[5]);
+    let port = u16::from_be_bytes([rest[0], rest[1]]);
+    Ok(SocketAddr::V4(SocketAddrV4::new(ip, port)))
+}
+
+/// Gives an address to the caller, cut to the room there is, as the kernel does.
+///
+/// # Safety
+/// `len` is as (c), `addr` as (b) with `*len`.
+pub(super) unsafe fn give_address(
+    to: SocketAddr,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    if addr.is_null() {
+        return Ok(());
+    }
+    // SAFETY: null or valid by (c).
+    let len = unsafe { len.as_mut() }.ok_or(Errno::EFAULT)?;
+    let SocketAddr::V4(to) = to else { return Err(Errno::EAFNOSUPPORT) };
+    let family = u16::try_from(libc::AF_INET).unwrap_or_default();
+    let mut bytes = [0; size_of::<libc::sockaddr_in>()];
+    bytes[..2].copy_from_slice(&family.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
+    bytes[4..8].copy_from_slice(&to.ip().octets());
+    // SAFETY: (b) with `*len` bytes.
+    let room = unsafe { bytes_mut(addr.cast(), *len as usize) }?;
+    let fits = room.len().min(bytes.len());
+    room[..fits].copy_from_slice(&bytes[..fits]);
+    *len = socklen_t::try_from(bytes.len()).unwrap_or_default();
+    Ok(())
+}
