@@ -4,7 +4,7 @@
 //! packet goes to the backlog and the rest becomes a DEFERRED bit, which the holder works off before it lets go.
 //! Process context is in `calls.rs`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
-//! After anybody has changed the `Tcb`, [`StreamState::settle`] brings everything outside it up to date: segments
+//! After anybody has changed the `Tcb`, [`StreamState::settle`] (`settle`) brings everything outside it up to date: segments
 //! leave, the timer is armed, a closed connection leaves the tables, readiness is published.
 
 use std::{
@@ -19,30 +19,29 @@ use std::{
 
 use pkt::{DropReason, Instant, Packet};
 use sync::{Entry as LockEntry, EventCount, SocketLock, Work, epoch::Section};
-use tcp::{
-    FourTuple, HostQueue, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb, TimeWait,
-};
+use tcp::{FourTuple, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb};
 
 use crate::{
     armed::Armed,
     core::{CoreId, TimerEntry},
     counters::Counter,
     cx::Cx,
-    demux::{BindFlags, Entry},
+    demux::BindFlags,
     errno::Errno,
     host::Host,
-    ip::{self, MtuDiscover},
     link::strip,
     route::{DstHandle, PacketDst, Path, leave_rcu, packet_dst::Left},
     socket::{
-        BusyPoll, Listener, TimeWaitSocket,
+        BusyPoll, Listener,
         options::SharedSettings,
         prequeue::{Arrival, Prequeue},
         rx_dst::RxDst,
         wmem::Wmem,
     },
-    tcp_memory::{PAGE_BYTES, TcpMemory},
+    tcp_memory::TcpMemory,
 };
+
+mod settle;
 
 /// A shared connection.
 pub type SocketRef = Arc<TcpSocket>;
@@ -604,7 +603,7 @@ impl StreamState {
         for (error, seq) in pending {
             let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
             if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
-                && takes_reports(socket)
+                && settle::takes_reports(socket)
                 && host.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
             {
                 self.check_path(socket, host, cx);
@@ -634,214 +633,4 @@ impl StreamState {
         }
         copied
     }
-
-    /// At the end of a call. One that has only read leaves most as it was: then a full `settle` would do no more.
-    pub(super) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        let only_read = core::mem::take(&mut self.only_read);
-        if only_read && tcp::is_settled_after_read(&self.tcb, cx.now) && self.hashed {
-            socket.publish(&self.tcb, !self.prequeue.is_empty());
-            self.charge(cx);
-        } else {
-            self.settle(socket, host, cx);
-        }
-    }
-
-    /// Brings everything outside the `Tcb` up to date with it.
-    pub(super) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        self.synchronise(cx);
-        if self.tcb.take_route_doubt() {
-            self.dst = None;
-        }
-        // Before segments are cut: the path may have become narrower, or wider.
-        if self.hashed {
-            self.check_path(socket, host, cx);
-        }
-        self.output(socket, host, cx);
-        self.confirm_neighbor(cx.now);
-        match self.tcb.state() {
-            State::Close => self.unhash(socket, host),
-            State::TimeWait => self.enter_time_wait(socket, host, cx),
-            _ => {}
-        }
-        self.count_orphan(socket, host, cx);
-        self.follow_fast_open(socket, host, cx);
-        if !self.prequeue.is_empty() {
-            // An ACK that has just left took the timer with it that stands in for the reader.
-            self.tcb.watch_reader(&cx.tcp());
-        }
-        socket.arm(host, self.tcb.next_deadline());
-        socket.publish(&self.tcb, !self.prequeue.is_empty());
-        self.charge(cx);
-    }
-
-    /// Sends what may leave. Where TCP stops because of what is below, a completion will resume it, unless enough has
-    /// completed by the time that is announced: then it goes on at once.
-    fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        loop {
-            let completes = self.dst.as_ref().is_some_and(|dst| dst.async_completion);
-            cx.host_queue = HostQueue { bytes: socket.wmem.bytes(), completes };
-            tcp::output(&mut self.tcb, &mut cx.tcp());
-            cx.host_queue = HostQueue::NONE;
-            self.transmit(socket, host, cx);
-            let Some(limit) = self.tcb.take_throttled() else { return };
-            if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
-                return cx.count(Counter::TsqThrottled, 1);
-            }
-            cx.count(Counter::TsqRecheck, 1);
-        }
-    }
-
-    /// The host's account follows what the queues hold (`sk_forward_alloc`): in whole pages, once per batch.
-    fn charge(&mut self, cx: &Cx) {
-        let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));
-        let more = pages - self.charged_pages;
-        if more != 0 {
-            self.charged_pages = pages;
-            cx.charge_tcp(more);
-        }
-    }
-
-    /// The listener counts it no more.
-    fn end_early(&mut self) {
-        if let Some(listener) = self.early.take().and_then(|listener| listener.upgrade()) {
-            listener.early_done();
-        }
-    }
-
-    /// What becomes of a handshake with Fast Open is the listener's business, or the next connect's.
-    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
-        let state = self.tcb.state();
-        if self.early.is_some() && state != State::SynRecv {
-            self.end_early();
-        }
-        if !self.learns {
-            return;
-        }
-        let memory = host.fast_open();
-        if let Some(news) = self.tcb.take_fast_open_news() {
-            memory.learn(socket.tuple.remote.ip(), &news, cx.now);
-        }
-        if self.tcb.take_fast_open_suspicion() && memory.suspect(cx.sysctls(), cx.now) {
-            cx.counters().tcp.add(tcp::Counter::TcpExtTCPFastOpenBlackhole, 1);
-        }
-        if matches!(state, State::Close | State::TimeWait) {
-            self.learns = false;
-            if self.on_trial && self.tcb.has_received_data() && !socket.is_over_loopback() {
-                memory.acquit();
-            }
-        }
-    }
-
-    /// A connection that nobody holds and that is not done counts against `tcp_max_orphans`; beyond it is reset (Linux:
-    /// `tcp_check_oom`).
-    fn count_orphan(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        let is_orphan =
-            self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
-        if is_orphan == self.orphan {
-            return;
-        }
-        if !is_orphan {
-            host.orphan_gone();
-        } else if self.tcb.is_out_of_memory(&cx.tcp().memory)
-            || !host.orphan_admit(cx.sysctls().tcp_max_orphans)
-        {
-            self.tcb.abort_on_memory(&mut cx.tcp());
-            self.transmit(socket, host, cx);
-            return self.unhash(socket, host);
-        }
-        self.orphan = is_orphan;
-    }
-
-    /// What the peer has acknowledged has passed the next hop: it need not be asked whether it is there (`dst_confirm`).
-    fn confirm_neighbor(&mut self, now: Instant) {
-        let snd_una = self.tcb.snd_una();
-        if core::mem::replace(&mut self.confirmed, snd_una) != snd_una
-            && let Some(neighbor) = self.dst.as_ref().and_then(|dst| dst.neighbor.as_ref())
-        {
-            neighbor.confirm(now);
-        }
-    }
-
-    /// Hands the segments in `cx.out` to IP along the socket's cached path.
-    pub(super) fn transmit(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        if cx.out.is_empty() {
-            return;
-        }
-        if self.check_path(socket, host, cx) {
-            cx.count(Counter::DstHit, 1);
-        }
-        match &self.dst {
-            Some(dst) => {
-                if dst.async_completion {
-                    Wmem::charge(&socket.wmem, &mut cx.out);
-                }
-                ip::output_as(
-                    host,
-                    cx,
-                    dst.dst.handle(),
-                    (&socket.tuple, socket.settings.ip_fields()),
-                    socket.core,
-                );
-            }
-            None => ip::discard_unroutable(cx),
-        }
-    }
-
-    /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not
-    /// needed. TCP learns the present MTU (Linux: `tcp_current_mss`).
-    pub(super) fn check_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) -> bool {
-        if self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now)) {
-            return true;
-        }
-        cx.count(Counter::DstMiss, 1);
-        let local = Some(socket.tuple.local.ip());
-        self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
-        if let Some(dst) = &self.dst {
-            self.tcb.set_gso_bytes_max(dst.gso_max_bytes());
-            // Who takes no reports goes by the device alone.
-            let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
-            self.tcb.set_path_mtu(mtu);
-        }
-        false
-    }
-
-    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
-        if !self.hashed {
-            return;
-        }
-        let remnant = TimeWait::from_tcb(&self.tcb, cx.now);
-        self.tcb.release_time_wait(&mut cx.tcp());
-        if host.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
-            let name = (socket.tuple, socket.hash, socket.core);
-            let time_wait = TimeWaitSocket::new(name, remnant, socket.bind);
-            host.demux().replace(
-                socket.hash,
-                socket.tuple,
-                Entry::TimeWait(Arc::clone(&time_wait)),
-            );
-            self.hashed = false;
-            self.dst = None;
-            socket.rx_dst.end();
-            time_wait.arm(host);
-        } else {
-            cx.counters().tcp.add(tcp::Counter::TcpExtTCPTimeWaitOverflow, 1);
-            self.unhash(socket, host);
-        }
-    }
-
-    fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
-        // A table may keep the socket for a while: not its device, too.
-        self.dst = None;
-        socket.rx_dst.end();
-        if core::mem::replace(&mut self.hashed, false) {
-            host.demux().remove(socket.hash, &socket.tuple, |entry| {
-                matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
-            });
-        }
-    }
-}
-
-/// Whether what is reported about the path changes the socket's segments (`IP_MTU_DISCOVER`).
-fn takes_reports(socket: &TcpSocket) -> bool {
-    socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }
