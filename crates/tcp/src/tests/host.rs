@@ -7,10 +7,28 @@ use std::vec::Vec;
 use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 
 use crate::{
-    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, HostQueue, MemoryState, OpenParams,
-    PathParams, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions,
-    State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
+    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathParams,
+    Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb,
+    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
 };
+
+/// What a host lends the engine for one call.
+macro_rules! lend {
+    ($host:expr, $now:expr) => {
+        $crate::Cx {
+            now: $now,
+            pool: &mut $host.pool,
+            counters: &$host.counters,
+            out: &mut $host.out,
+            config: &$host.config,
+            rng: &mut $host.rng,
+            challenges: &$host.challenges,
+            memory: $host.memory,
+            host_queue: $crate::HostQueue::NONE,
+        }
+    };
+}
+pub(super) use lend;
 
 /// One end of the network.
 pub(crate) struct Host {
@@ -78,18 +96,8 @@ impl Host {
         now: Instant,
         f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R,
     ) -> R {
-        let Self { tcb, pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx {
-            now,
-            pool,
-            counters,
-            out,
-            config,
-            rng,
-            challenges,
-            memory: *memory,
-            host_queue: HostQueue::NONE,
-        };
+        let Self { tcb, .. } = self;
+        let mut cx = lend!(self, now);
         f(tcb.as_mut().expect("the host has a connection"), &mut cx)
     }
 
@@ -107,18 +115,7 @@ impl Host {
             return self.receive_in_request(now, &header, packet);
         }
         let params = self.params();
-        let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx {
-            now,
-            pool,
-            counters,
-            out,
-            config,
-            rng,
-            challenges,
-            memory: *memory,
-            host_queue: HostQueue::NONE,
-        };
+        let mut cx = lend!(self, now);
         let len = u32::try_from(packet.len()).unwrap();
         let is_syn = header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         if self.listening && is_syn {
@@ -131,18 +128,8 @@ impl Host {
 
     fn receive_in_time_wait(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let len = u32::try_from(packet.len()).unwrap();
-        let Self { time_wait, pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx {
-            now,
-            pool,
-            counters,
-            out,
-            config,
-            rng,
-            challenges,
-            memory: *memory,
-            host_queue: HostQueue::NONE,
-        };
+        let Self { time_wait, .. } = self;
+        let mut cx = lend!(self, now);
         let small = time_wait.as_mut().expect("checked by the caller");
         match small.on_segment(&mut cx, header, len) {
             TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
@@ -152,36 +139,15 @@ impl Host {
                 self.tcb = None;
                 self.iss = iss;
                 let params = self.params();
-                let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
-                let mut cx = Cx {
-                    now,
-                    pool,
-                    counters,
-                    out,
-                    config,
-                    rng,
-                    challenges,
-                    memory: *memory,
-                    host_queue: HostQueue::NONE,
-                };
+                let mut cx = lend!(self, now);
                 self.request = Request::on_syn(&mut cx, &params, header, packet.meta().ecn).ok();
             }
         }
     }
 
     fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
-        let Self { request, pool, counters, out, config, rng, challenges, memory, .. } = self;
-        let mut cx = Cx {
-            now,
-            pool,
-            counters,
-            out,
-            config,
-            rng,
-            challenges,
-            memory: *memory,
-            host_queue: HostQueue::NONE,
-        };
+        let Self { request, .. } = self;
+        let mut cx = lend!(self, now);
         let pending = request.as_mut().expect("checked by the caller");
         match pending.on_segment(&mut cx, header, packet, self.accept_room) {
             RequestVerdict::Drop(reason, _) => self.drops.push(reason),
@@ -217,18 +183,7 @@ impl Host {
             self.enter(now, on_timer);
         }
         if let Some(mut request) = self.request.take() {
-            let Self { pool, counters, out, config, rng, challenges, memory, .. } = self;
-            let mut cx = Cx {
-                now,
-                pool,
-                counters,
-                out,
-                config,
-                rng,
-                challenges,
-                memory: *memory,
-                host_queue: HostQueue::NONE,
-            };
+            let mut cx = lend!(self, now);
             if request.on_timer(&mut cx) == RequestTimer::Keep {
                 self.request = Some(request);
             }

@@ -9,8 +9,8 @@ use core::time::Duration;
 
 use pkt::{Domain, DomainConfig, Ecn, Gso, GsoKind, Instant, Packet};
 
-use super::host::Host;
-use crate::{Counter, Cx, Flags, FourTuple, HostQueue, Rng, SegmentHeader, State, Tcb};
+use super::host::{Host, lend};
+use crate::{Counter, Cx, Flags, FourTuple, Rng, SegmentHeader, State, Tcb};
 
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,18 +156,7 @@ impl Net {
         let now = self.now;
         let host = self.host(side);
         let params = host.params();
-        let Host { pool, counters, out, config, rng, challenges, memory, .. } = host;
-        let mut cx = Cx {
-            now,
-            pool,
-            counters,
-            out,
-            config,
-            rng,
-            challenges,
-            memory: *memory,
-            host_queue: HostQueue::NONE,
-        };
+        let mut cx = lend!(host, now);
         host.tcb = Some(Tcb::connect(&mut cx, &params));
         self.finish(side);
     }
