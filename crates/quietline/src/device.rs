@@ -6,11 +6,17 @@
 
 pub mod capture;
 mod checksum;
+pub mod interface;
+#[allow(dead_code, reason = "its users are the devices with rings")]
+mod mapping;
 pub mod netlink;
 pub mod setup_error;
+#[allow(dead_code, reason = "its users are the devices with rings")]
+mod sockopt;
 pub mod tun;
 pub mod vnet_hdr;
 
 pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureReport};
+pub use interface::Interface;
 pub use setup_error::SetupError;
 pub use tun::{Tun, TunConfig, TunKind};

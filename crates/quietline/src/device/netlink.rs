@@ -19,7 +19,7 @@ use netlink_packet_core::{
 use netlink_packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
 };
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -51,6 +51,14 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// Packets its queue holds.
     pub tx_queue_len: u32,
+    /// Its frames begin with an Ethernet header, and it is not loopback.
+    pub ethernet: bool,
+    /// Receive queues it was made with.
+    pub rx_queues: u32,
+    /// Transmit queues it was made with.
+    pub tx_queues: u32,
+    /// Largest superframe it takes (`gso_max_size`).
+    pub gso_max_bytes: u32,
 }
 
 /// What of a link to change. `None` and `false` leave things alone.
@@ -296,11 +304,18 @@ fn describe_link(message: &LinkMessage) -> Link {
         up: message.header.flags.contains(LinkFlags::Up),
         mac: None,
         tx_queue_len: 0,
+        ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+        rx_queues: 1,
+        tx_queues: 1,
+        gso_max_bytes: 0,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::TxQueueLen(len) => link.tx_queue_len = *len,
+            LinkAttribute::NumRxQueues(count) => link.rx_queues = *count,
+            LinkAttribute::NumTxQueues(count) => link.tx_queues = *count,
+            LinkAttribute::GsoMaxSize(bytes) => link.gso_max_bytes = *bytes,
             LinkAttribute::Address(bytes) => link.mac = bytes.as_slice().try_into().ok(),
             _ => {}
         }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::super::interface::check_mac;
 use super::super::setup_error::SetupError;
 
 /// Smallest MTU: RFC 791's 68 bytes, as Linux's `ETH_MIN_MTU`.
@@ -129,11 +130,7 @@ impl TunConfig {
             };
             return Err(SetupError::field("mtu", self.mtu, allowed));
         }
-        if let Some(mac) = self.mac
-            && (mac[0] & 1 != 0 || mac == [0; 6])
-        {
-            return Err(SetupError::field("mac", format_mac(mac), "a unicast Ethernet address"));
-        }
+        self.mac.map_or(Ok(()), check_mac)?;
         for address in self.host_address.map(|net| net.addr()).into_iter().chain(self.host_peer) {
             if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
                 return Err(SetupError::field("address", address, "a unicast address"));
@@ -155,13 +152,13 @@ impl TunConfig {
 }
 
 /// "02:00:00:00:00:01".
-pub(super) fn format_mac(mac: [u8; 6]) -> String {
+pub(in crate::device) fn format_mac(mac: [u8; 6]) -> String {
     let [a, b, c, d, e, f] = mac;
     format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
 /// The kernel's rules for an interface name, so that the user hears them before the ioctl's bare EINVAL.
-fn validate_name(name: &str) -> Result<(), SetupError> {
+pub(in crate::device) fn validate_name(name: &str) -> Result<(), SetupError> {
     let forbidden =
         |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte < 0x20;
     let pattern_ok = match name.matches('%').count() {

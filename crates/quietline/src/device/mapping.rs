@@ -1,0 +1,119 @@
+//! Memory shared with the kernel: rings of `af_packet` and `af_xdp`.
+//!
+//! Above: those devices. Linux: mmap(2).
+//!
+//! The kernel and we write different parts of it at different times; which part is whose says a word that both access
+//! atomically. This type gives the words; what to do with the bytes is for its users, who know the protocol.
+//!
+//! Not here: that protocol.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// A readable and writable mapping, unmapped on drop.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the process, not to a thread, and every access through the type is atomic or somebody
+// else's `unsafe`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of what `fd` offers at `offset`, populated.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address, so no other memory of ours is replaced.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
+        Self::of(base, len)
+    }
+
+    /// Maps `len` bytes of zeros that belong to nobody else yet, populated.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn anonymous(len: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address, so no other memory of ours is replaced.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }?;
+        Self::of(base, len)
+    }
+
+    fn of(base: *mut std::ffi::c_void, len: usize) -> Result<Self, Errno> {
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, len })
+    }
+
+    /// Bytes of it.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the `len` bytes at `offset` are.
+    ///
+    /// # Panics
+    /// They are not all inside.
+    pub(super) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {offset} of a mapping of {}", self.len);
+        // SAFETY: inside the mapping, checked above.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// The word at `offset`.
+    ///
+    /// # Panics
+    /// It is not inside, or not aligned.
+    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
+        let at = self.at(offset, size_of::<u32>()).cast::<AtomicU32>();
+        assert!(at.is_aligned());
+        // SAFETY: inside the mapping, which lives as long as `self`, and aligned; both checked above. The kernel accesses it
+        // atomically too, and whoever uses the type accesses the words of the protocol through here only.
+        unsafe { at.as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length, and nobody can have a reference into it any more.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn words_and_bytes_are_the_same_memory() {
+        let mapping = Mapping::anonymous(8192).expect("memory");
+        assert_eq!(mapping.len(), 8192);
+        mapping.word(4096).store(0x0102_0304, Ordering::Release);
+        // SAFETY: nobody else knows this memory.
+        let first = unsafe { mapping.at(4096, 4).as_ref() };
+        assert_eq!(*first, 0x0102_0304u32.to_ne_bytes()[0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes at")]
+    fn nothing_outside_is_given() {
+        let mapping = Mapping::anonymous(4096).expect("memory");
+        mapping.at(4095, 2);
+    }
+}
