@@ -33,6 +33,7 @@ use crate::{
     rps::{Backlog, BacklogPoll, Outbox},
     socket::{Flow, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
+    tx_queue::DeviceTx,
 };
 
 use napi::Napi;
@@ -235,7 +236,7 @@ impl Core {
     /// Adds a device queue to those this core polls; `None` when it has [`DEVICE_QUEUES_MAX`]. Only while the host is being built.
     pub(crate) fn add_queue(
         &self,
-        device: Arc<dyn Device>,
+        (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
         index: u32,
         queue: QueueId,
     ) -> Option<NapiId> {
@@ -252,7 +253,7 @@ impl Core {
             }
             RxSignal::None => guard.unannounced |= 1 << id,
         }
-        guard.napis.push(Napi::new(device, index, queue));
+        guard.napis.push(Napi::new((device, tx), index, queue));
         self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
         Some(NapiId(u8::try_from(id).expect("at most 61")))

@@ -127,6 +127,7 @@ counters! {
     DeviceRxBytes: "Bytes of frames received from devices, link headers included.",
     DeviceTxPackets: "Frames handed to devices; a superframe counts once.",
     DeviceTxBytes: "Bytes of frames handed to devices, link headers included.",
+    TxRequeues: "Packets that a device had no room for and that were kept to be tried again.",
     DeviceTxSuperframes: "Superframes handed to devices whole (TSO).",
     GroMerged: "Segments merged into a held packet by copying their payload, which lay beside their headers.",
     GroMergedFree: "Segments merged into a held packet without copying: the descriptor was free at once.",

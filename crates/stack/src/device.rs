@@ -89,7 +89,29 @@ pub struct Capabilities {
     pub async_completion: bool,
 }
 
-/// A network device. Any thread may transmit on any queue; only the holder of the queue's core receives.
+/// What a device has sent since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// Packets, counted as they were handed over: a superframe is one.
+    pub packets: usize,
+    /// Their lengths, link headers included.
+    pub bytes: usize,
+}
+
+impl Completed {
+    /// Nothing.
+    pub const NONE: Self = Self { packets: 0, bytes: 0 };
+
+    /// One more packet of `bytes`.
+    pub const fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// A network device. Any thread may transmit on any queue; only the holder of the queue's core receives and completes.
+///
+/// Behind a queueing discipline one thread at a time transmits on a queue. Without one several may, and the device orders them.
 pub trait Device: Send + Sync + Debug {
     /// What the device can do.
     fn caps(&self) -> &Capabilities;
@@ -98,12 +120,17 @@ pub trait Device: Send + Sync + Debug {
     /// means that the queue was empty.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize;
 
-    /// Sends the whole list. What the device cannot take is dropped by the device with a counted reason.
+    /// Takes packets from the front of `list` for as long as it has room and leaves the others in it, in their order: the
+    /// caller keeps them and comes again after a completion, or, where there are none, a little later. A device tells its
+    /// hardware, or the kernel, once per list. It never drops for want of room; what it cannot send whatever happens it drops
+    /// with a counted reason. Linux: `ndo_start_xmit` with `xmit_more`, `NETDEV_TX_BUSY`.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList);
 
-    /// Runs the destructors of packets whose transmission has completed; returns how many.
-    fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> usize {
-        0
+    /// Runs the destructors of packets that it has sent since `transmit` returned, and says how much that was: every packet of
+    /// the queue, owned or not. Called at the beginning of every turn of the queue's core. Devices that are through with a packet
+    /// when `transmit` returns (`async_completion` is false) complete nothing here.
+    fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> Completed {
+        Completed::NONE
     }
 
     /// The next moment at which `receive` or `complete` will have something to do without anybody ringing.

@@ -44,6 +44,7 @@ use crate::{
     rps::{SockFlows, SoftnetStat},
     sysctl::{LiveSysctls, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
+    tx_queue::DeviceTx,
 };
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -80,6 +81,8 @@ pub struct Host {
     name: String,
     sysctls: LiveSysctls,
     devices: Vec<Arc<dyn Device>>,
+    /// The transmit queues of each.
+    tx: Vec<Arc<DeviceTx>>,
     fib: Fib,
     /// `net.quietline.dst_layout`, as it was when the host was built.
     dst_layout: DstLayout,
@@ -166,6 +169,7 @@ impl Host {
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
+            tx: devices.iter().map(|device| Arc::new(DeviceTx::new(Arc::clone(device)))).collect(),
             devices,
             sysctls: LiveSysctls::new(config.sysctls),
         });
@@ -177,9 +181,10 @@ impl Host {
     fn attach_devices(&self) -> Result<(), ConfigError> {
         for (index, device) in (0u32..).zip(&self.devices) {
             for queue in 0..device.caps().queues {
-                let core = &self.cores[usize::from(queue) % self.cores.len()];
                 let queue = QueueId(queue);
-                let napi = core.add_queue(Arc::clone(device), index, queue).ok_or_else(|| {
+                let core = self.core_of_queue(queue);
+                let pair = (Arc::clone(device), Arc::clone(self.tx(index)));
+                let napi = core.add_queue(pair, index, queue).ok_or_else(|| {
                     let limit =
                         format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
                     ConfigError::new("queues", device.caps().queues, limit)
@@ -445,6 +450,16 @@ impl Host {
         &self.devices[index as usize]
     }
 
+    /// The transmit queues of a device.
+    pub(crate) fn tx(&self, index: u32) -> &Arc<DeviceTx> {
+        &self.tx[index as usize]
+    }
+
+    /// The core that polls a queue, of whatever device, and looks after what waits to be sent by it.
+    pub(crate) fn core_of_queue(&self, queue: QueueId) -> &Arc<Core> {
+        &self.cores[usize::from(queue.0) % self.cores.len()]
+    }
+
     pub(crate) const fn is_loopback_device(&self, index: u32) -> bool {
         index == LOOPBACK
     }
@@ -471,11 +486,14 @@ impl Host {
         let cores = self.cores.len();
         self.devices
             .iter()
-            .flat_map(|device| {
+            .zip(&self.tx)
+            .flat_map(|(device, tx)| {
                 (0..device.caps().queues)
                     .filter(move |queue| usize::from(*queue) % cores == usize::from(core.0))
-                    .filter_map(|queue| device.next_deadline(QueueId(queue)))
+                    .map(QueueId)
+                    .flat_map(move |queue| [device.next_deadline(queue), tx.deadline(queue)])
             })
+            .flatten()
             .min()
     }
 
@@ -636,6 +654,7 @@ impl Host {
         };
         let keeps_dst = self.is_loopback_device(hop.index);
         let head = Dst {
+            tx: Arc::clone(self.tx(hop.index)),
             link,
             neighbor,
             mtu: hop.mtu,

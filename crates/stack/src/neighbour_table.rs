@@ -268,10 +268,9 @@ impl NeighborEntry {
     }
 
     fn flush(&self, host: &Host, cx: &mut Cx, next_hop: MacAddr, mut packets: PacketList) {
-        let device = host.device(self.device);
-        let LinkType::Ethernet { mac } = device.caps().link else { return };
+        let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
         link::frame(&mut packets, next_hop, mac);
-        link::transmit(&**device, QueueId(0), cx, &mut packets);
+        host.tx(self.device).xmit(host, cx, QueueId(0), &mut packets);
     }
 }
 

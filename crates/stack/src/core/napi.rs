@@ -21,6 +21,7 @@ use crate::{
     link,
     rps::{Outbox, Steering},
     socket::Flow,
+    tx_queue::DeviceTx,
 };
 
 /// Frames one poll of one queue may take, where `net.core.dev_weight` does not say less: NAPI's weight, and what a
@@ -31,6 +32,7 @@ pub const WEIGHT: usize = 64;
 #[derive(Debug)]
 pub(super) struct Napi {
     device: Arc<dyn Device>,
+    tx: Arc<DeviceTx>,
     /// Index of the device in its host.
     index: u32,
     queue: QueueId,
@@ -64,7 +66,11 @@ pub(super) enum PollEnd {
 }
 
 impl Napi {
-    pub(super) fn new(device: Arc<dyn Device>, index: u32, queue: QueueId) -> Self {
+    pub(super) fn new(
+        (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
+        index: u32,
+        queue: QueueId,
+    ) -> Self {
         let line = Line {
             device: index,
             link: device.caps().link,
@@ -72,7 +78,8 @@ impl Napi {
             steering: Steering::default(),
             steers: false,
         };
-        Self { device, index, queue, batch: Batch::default(), line, deferral: Deferral::default() }
+        let (batch, deferral) = (Batch::default(), Deferral::default());
+        Self { device, tx, index, queue, batch, line, deferral }
     }
 
     /// The poll that took `received` frames was the last for now. True if the queue's descriptor shall be watched.
@@ -86,11 +93,14 @@ impl Napi {
         &mut self.deferral
     }
 
-    /// Runs the destructors of packets that the device has sent.
-    pub(super) fn complete_transmissions(&self, cx: &mut Cx) {
-        if self.device.caps().async_completion {
-            self.device.complete(self.queue, cx);
-        }
+    /// Packets that the device has sent pay their senders back, and those that waited for room follow.
+    pub(super) fn complete_transmissions(&self, host: &Host, cx: &mut Cx) {
+        self.tx.complete(host, cx, self.queue);
+    }
+
+    /// The queue sends what may go by now.
+    pub(super) fn restart_transmissions(&self, host: &Host, cx: &mut Cx) {
+        self.tx.run_due(host, cx, self.queue);
     }
 
     /// Takes at most `weight` frames and carries them up; returns how many. Fewer than `weight` means that the queue was

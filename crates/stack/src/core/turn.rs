@@ -26,11 +26,12 @@ pub(super) fn turn(
     let entered = cx.enter(host);
     cx.count(Counter::CoreTurns, 1);
     collect_deferred_frees(cx);
-    complete_transmissions(state, cx);
+    complete_transmissions(host, state, cx);
     let around = cx.set_running(Some(core.id));
     let report = receive(host, core, state, cx, scope);
     resume_throttled(host, core, state, cx);
     expire_timers(host, core, state, cx);
+    restart_transmissions(host, state, cx);
     state.outbox.kick(host, cx);
     quiesce(host, cx);
     cx.set_running(around);
@@ -44,9 +45,16 @@ fn collect_deferred_frees(cx: &mut Cx) {
 }
 
 /// Packets that devices have sent pay their senders back.
-fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
+fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
     for napi in &state.napis {
-        napi.complete_transmissions(cx);
+        napi.complete_transmissions(host, cx);
+    }
+}
+
+/// Transmit queues that wait for a moment are run when it has come.
+fn restart_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
+    for napi in &state.napis {
+        napi.restart_transmissions(host, cx);
     }
 }
 

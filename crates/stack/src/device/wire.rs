@@ -27,7 +27,7 @@ use path_mtu::PathMtuCell;
 pub use path_mtu::{PathMtu, TooBigReport};
 
 use super::{
-    Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
+    Capabilities, Completed, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
     loopback::take_up_to,
 };
 use crate::{
@@ -182,6 +182,7 @@ struct Timed {
 /// A packet that is on its way out until `due`: its sender pays, and an original knows of it.
 struct Completion {
     due: Instant,
+    bytes: usize,
     owner: Option<(Arc<dyn PacketOwner>, u32)>,
     /// Held for its end.
     _mark: Option<CloneMark>,
@@ -441,7 +442,7 @@ impl Device for Wire {
         }
     }
 
-    fn complete(&self, queue: QueueId, cx: &mut Cx) -> usize {
+    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let direction = &self.outgoing[usize::from(queue.0)];
         let mut done = Vec::new();
         {
@@ -450,11 +451,14 @@ impl Device for Wire {
                 done.extend(in_flight.completions.pop_front());
             }
         }
-        let count = done.len();
-        for (owner, truesize) in done.into_iter().filter_map(|completion| completion.owner) {
-            owner.on_complete(truesize);
+        let mut completed = Completed::NONE;
+        for completion in done {
+            completed.add(completion.bytes);
+            if let Some((owner, truesize)) = completion.owner {
+                owner.on_complete(truesize);
+            }
         }
-        count
+        completed
     }
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
@@ -530,10 +534,9 @@ fn impair(
         packet.orphan();
     } else {
         let (owner, mark) = (packet.take_owner(), packet.take_clone_mark());
-        if owner.is_some() || mark.is_some() {
-            let due = sent + impairment.completion_delay;
-            in_flight.completions.push_back(Completion { due, owner, _mark: mark });
-        }
+        let due = sent + impairment.completion_delay;
+        let bytes = packet.len();
+        in_flight.completions.push_back(Completion { due, bytes, owner, _mark: mark });
     }
     if too_big {
         refused.push((DropReason::PacketTooBig, packet));

@@ -105,7 +105,7 @@ pub(crate) fn output_as(
         hold(cx, dst, &mut list);
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
-    link::output(host, cx, &dst, queue_of(&dst, core), &mut list);
+    link::output(host, cx, &dst, dst.tx.queue_of(core), &mut list);
 }
 
 /// Lets every packet hold its dst, which it keeps while it waits for its receiver (Linux: `skb_dst_force` of a device
@@ -130,10 +130,6 @@ pub(super) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
     let mut list = PacketList::new();
     list.push_back(packet);
     link::output(host, cx, dst, QueueId(0), &mut list);
-}
-
-fn queue_of(dst: &Dst, core: CoreId) -> QueueId {
-    QueueId(core.0 % dst.device.caps().queues)
 }
 
 fn push_header<const V4: bool>(

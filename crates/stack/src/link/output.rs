@@ -12,7 +12,7 @@ use super::{
 use crate::{
     counters::Counter,
     cx::Cx,
-    device::{Device, LinkType, QueueId},
+    device::{LinkType, QueueId},
     host::Host,
     route::Dst,
 };
@@ -20,22 +20,15 @@ use crate::{
 /// Sends a list of IP packets to the next hop of `dst`.
 pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketList) {
     let (LinkType::Ethernet { mac }, Some(neighbor)) = (dst.link, &dst.neighbor) else {
-        return transmit(&*dst.device, queue, cx, list);
+        return dst.tx.xmit(host, cx, queue, list);
     };
     match neighbor.resolved() {
         Some(next_hop) => {
             frame(list, next_hop, mac);
-            transmit(&*dst.device, queue, cx, list);
+            dst.tx.xmit(host, cx, queue, list);
         }
         None => neighbor.send(host, cx, list),
     }
-}
-
-/// Hands finished frames to their device.
-pub(crate) fn transmit(device: &dyn Device, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
-    cx.count(Counter::DeviceTxPackets, list.len() as u64);
-    cx.count(Counter::DeviceTxBytes, list.bytes() as u64);
-    device.transmit(queue, cx, list);
 }
 
 /// Puts the Ethernet header in front of every IP packet of `list`.
@@ -54,8 +47,7 @@ fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
 
 /// Sends one ARP packet on `device`.
 pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: &ArpPacket) {
-    let device = host.device(device);
-    let LinkType::Ethernet { mac } = device.caps().link else { return };
+    let LinkType::Ethernet { mac } = host.device(device).caps().link else { return };
     let Some(mut packet) = cx.pool.alloc() else {
         cx.counters().drops.add(DropReason::NoMemory, 1);
         return;
@@ -68,5 +60,5 @@ pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: 
     cx.count(Counter::ArpOutPackets, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    transmit(&**device, QueueId(0), cx, &mut list);
+    host.tx(device).xmit(host, cx, QueueId(0), &mut list);
 }

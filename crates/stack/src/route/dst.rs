@@ -41,6 +41,7 @@ use super::{exception::Stamp, fib::RouteKind};
 use crate::{
     device::{Capabilities, Device, GSO_BYTES_MAX, LinkType},
     neighbour_table::NeighborEntry,
+    tx_queue::DeviceTx,
 };
 
 /// `net.quietline.dst_layout`: see the module head.
@@ -140,6 +141,8 @@ pub(crate) type DstHandle<'s> = sync::Handle<'s, DstParts>;
 pub struct Dst {
     /// Device the packets leave by, or came by.
     pub(crate) device: Arc<dyn Device>,
+    /// The queues in front of it.
+    pub(crate) tx: Arc<DeviceTx>,
     /// Its link layer, copied from the device's capabilities to spare the dispatch.
     pub(crate) link: LinkType,
     /// The next hop's link address. `None` where the link has none, and on the way in.

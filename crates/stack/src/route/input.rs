@@ -82,6 +82,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
     let device = Arc::clone(host.device(index));
     let caps = device.caps();
     let head = Dst {
+        tx: Arc::clone(host.tx(index)),
         link: caps.link,
         neighbor: None,
         mtu: caps.mtu,

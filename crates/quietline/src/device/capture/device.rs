@@ -1,10 +1,11 @@
 //! A device that records what passes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pkt::{Batch, Instant, PacketList};
 use stack::cx::Cx;
-use stack::device::{Capabilities, Device, Doorbell, LinkType, QueueId, RxSignal};
+use stack::device::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal};
 
 use super::{Capture, CaptureInterface, CaptureLink, Direction};
 
@@ -13,6 +14,9 @@ use super::{Capture, CaptureInterface, CaptureLink, Direction};
 pub struct CaptureDevice {
     device: Arc<dyn Device>,
     interface: CaptureInterface,
+    /// For each queue the packets that the device had no room for: they come again, first of all, and are recorded already.
+    /// Relaxed: the queue has one sender at a time from the moment on when it has refused anything.
+    left_over: Vec<AtomicUsize>,
 }
 
 impl CaptureDevice {
@@ -25,7 +29,8 @@ impl CaptureDevice {
             LinkType::Ip => CaptureLink::Ip,
         };
         let interface = capture.interface(&caps.name, link);
-        Self { device, interface }
+        let left_over = (0..caps.queues).map(|_| AtomicUsize::new(0)).collect();
+        Self { device, interface, left_over }
     }
 }
 
@@ -44,16 +49,23 @@ impl Device for CaptureDevice {
     }
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let left_over = &self.left_over[usize::from(queue.0)];
         let mut recorded = PacketList::new();
+        let mut again = left_over.load(Ordering::Relaxed);
         while let Some(packet) = list.pop_front() {
-            self.interface.record(Direction::Outbound, cx.now, &packet);
+            if again > 0 {
+                again -= 1;
+            } else {
+                self.interface.record(Direction::Outbound, cx.now, &packet);
+            }
             recorded.push_back(packet);
         }
         list.append(&mut recorded);
         self.device.transmit(queue, cx, list);
+        left_over.store(list.len(), Ordering::Relaxed);
     }
 
-    fn complete(&self, queue: QueueId, cx: &mut Cx) -> usize {
+    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         self.device.complete(queue, cx)
     }
 

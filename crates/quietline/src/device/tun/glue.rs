@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pkt::{Batch, PacketList};
+use pkt::{Batch, DropReason, PacketList};
 use stack::cx::Cx;
 use stack::device::{Capabilities, Device, QueueId, RxSignal};
 
@@ -25,7 +25,7 @@ impl Device for Tun {
             match self.read_frame(fd, &mut cx.pool, cx.now) {
                 Frame::Good(packet) => {
                     if let Err(packet) = out.push(packet) {
-                        cx.drop_packet(pkt::DropReason::QueueLimit, packet);
+                        cx.drop_packet(DropReason::QueueLimit, packet);
                     }
                 }
                 Frame::Bad(reason, packet) => cx.drop_packet(reason, packet),
@@ -45,6 +45,7 @@ impl Device for Tun {
         while let Some(mut packet) = list.pop_front() {
             match self.write_frame(fd, &mut packet) {
                 Ok(()) => cx.pool.free(packet),
+                Err(DropReason::DeviceTxFull) => return list.push_front(packet),
                 Err(reason) => {
                     cx.drop_packet(reason, packet);
                     if ends_the_list(reason) {

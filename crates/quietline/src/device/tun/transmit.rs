@@ -3,7 +3,7 @@
 //! Above: `glue`. Linux: `tun_chr_write_iter`, which runs the kernel's receive path before it returns.
 //!
 //! The payload goes to the kernel straight from the packet's pieces. A packet that the kernel does not take is given
-//! back with a reason; none is held or lost.
+//! back with a reason; none is held here or lost.
 //!
 //! Not here: the choice of a queue, segmentation in software (our capabilities tell the stack what to cut beforehand).
 
@@ -22,7 +22,7 @@ use super::Tun;
 const PIECES_MAX: usize = 1 + 1 + 17;
 
 impl Tun {
-    /// Writes one frame. `Err` says why the kernel or we refused it.
+    /// Writes one frame. `Err` says why the kernel or we refused it; `DeviceTxFull` is no refusal for good.
     pub(super) fn write_frame(
         &self,
         fd: BorrowedFd<'_>,
@@ -67,5 +67,5 @@ fn write_pieces(fd: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> Result<(), DropRe
 
 /// Whether every later frame of the list would meet the same fate, so that trying is a waste of calls.
 pub(super) const fn ends_the_list(reason: DropReason) -> bool {
-    matches!(reason, DropReason::DeviceDown | DropReason::DeviceTxFull)
+    matches!(reason, DropReason::DeviceDown)
 }

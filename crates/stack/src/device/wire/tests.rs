@@ -347,11 +347,11 @@ fn completion_comes_when_the_frame_has_left() {
     assert_eq!(bench.left.next_deadline(QUEUE), Some(due));
     assert_eq!(bench.numbers(), [0], "it arrives before");
     assert_eq!(
-        (bench.left.complete(QUEUE, &mut bench.cx), payer.0.load(Ordering::Relaxed)),
+        (bench.left.complete(QUEUE, &mut bench.cx).packets, payer.0.load(Ordering::Relaxed)),
         (0, 0)
     );
     bench.cx.now = due;
-    assert_eq!(bench.left.complete(QUEUE, &mut bench.cx), 1);
+    assert_eq!(bench.left.complete(QUEUE, &mut bench.cx).packets, 1);
     assert_eq!(payer.0.load(Ordering::Relaxed), truesize);
     assert_eq!(bench.left.next_deadline(QUEUE), None);
     bench.finish();

@@ -1,0 +1,257 @@
+//! The transmit queues of a device: the way of a packet from the link layer into the device, and where it waits when there is
+//! no room.
+//!
+//! Above: `link::output`, whoever it is that sends. Below: the device. Linux: `__dev_queue_xmit`, `__qdisc_run`,
+//! `sch_direct_xmit`, `dev_requeue_skb`, `net_tx_action`.
+//!
+//! While nothing waits packets go straight to the device, by as many threads as send. Once something does a queue is run by one
+//! thread at a time, its owner (`sync::CoreLock`, the bits `__QDISC_STATE_RUNNING` and `MISSED` in Linux): whoever finds it
+//! owned leaves its packets in `incoming` and goes on, and the owner takes them before it lets go. No lock is held while the
+//! device is called.
+//!
+//! A queue waits for its device's completions, or for a moment (`wake_ns`). Both come with a turn of the core that the queue
+//! belongs to.
+
+use std::{
+    boxed::Box,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use pkt::{Instant, Packet, PacketList};
+use sync::{CoreGuard, CoreLock, Llist};
+
+use crate::{
+    core::CoreId,
+    counters::Counter,
+    cx::Cx,
+    device::{Completed, Device, QueueId},
+    host::Host,
+};
+
+/// Packets that one caller carries into a device before it leaves the rest to the queue's core: it came for something else.
+/// Linux: `dev_tx_weight`.
+const QUOTA: usize = 64;
+
+/// When a device that tells no completions is tried again after it had no room.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// When one that does is tried again although it has told none: it has failed, or forgotten. Linux: `watchdog_timeo`.
+const WATCHDOG: Duration = Duration::from_secs(5);
+
+/// The transmit side of one device.
+#[derive(Debug)]
+pub(crate) struct DeviceTx {
+    device: Arc<dyn Device>,
+    queues: Box<[TxQueue]>,
+    /// The device keeps packets after `transmit` returns.
+    async_completion: bool,
+}
+
+/// One transmit queue. Linux: `struct netdev_queue`.
+#[derive(Debug)]
+struct TxQueue {
+    id: QueueId,
+    /// Packets go by the owner, in the order of their coming: the device had no room once. Relaxed: a flow's next packet is
+    /// sent by who holds its socket, which orders it after the one before.
+    queued: AtomicBool,
+    state: CoreLock<TxState>,
+    /// Packets of those who found it owned.
+    incoming: Llist<Packet>,
+    /// Bytes that the device has completed and the owner has not seen. Written by the core, taken by the owner; the state orders
+    /// it.
+    completed: AtomicUsize,
+    /// When its core runs it although nothing was completed, in nanoseconds; `u64::MAX` when there is nothing to wait for.
+    wake_ns: AtomicU64,
+}
+
+/// What only the owner touches.
+#[derive(Debug, Default)]
+struct TxState {
+    /// What goes next: what the device had no room for stays in front. Linux: `gso_skb`, `skb_bad_txq`.
+    ready: PacketList,
+    /// The device had no room: nothing is tried before a completion, or before this moment. Linux: `__QUEUE_STATE_DRV_XOFF`.
+    stopped_until: Option<Instant>,
+}
+
+impl DeviceTx {
+    /// The queues of `device`.
+    pub(crate) fn new(device: Arc<dyn Device>) -> Self {
+        let caps = device.caps();
+        let async_completion = caps.async_completion;
+        let queues = (0..caps.queues).map(|index| TxQueue::new(QueueId(index))).collect();
+        Self { device, queues, async_completion }
+    }
+
+    /// The queue that a core sends by where nothing else decides.
+    pub(crate) fn queue_of(&self, core: CoreId) -> QueueId {
+        let queues = u16::try_from(self.queues.len()).unwrap_or(u16::MAX);
+        QueueId(core.0 % queues)
+    }
+
+    /// Sends finished frames. What the device has no room for waits here. Linux: `dev_queue_xmit`.
+    pub(crate) fn xmit(&self, host: &Host, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
+        let queue = &self.queues[usize::from(queue.0)];
+        if !queue.queued.load(Ordering::Relaxed) {
+            self.hand_over(queue, cx, list);
+            if list.is_empty() {
+                return;
+            }
+            queue.queued.store(true, Ordering::Relaxed);
+        }
+        if let Some(mut guard) = queue.state.own_if_idle() {
+            guard.take_incoming(queue);
+            guard.ready.append(list);
+            return self.run(host, cx, queue, guard);
+        }
+        while let Some(packet) = list.pop_front() {
+            queue.incoming.push(packet);
+        }
+        if queue.state.schedule(0)
+            && let Some(guard) = queue.state.claim()
+        {
+            self.run(host, cx, queue, guard);
+        }
+    }
+
+    /// The turn of the queue's core: what the device has completed, and what waits for that. Linux: `net_tx_action`.
+    pub(crate) fn complete(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+        if !self.async_completion {
+            return;
+        }
+        let completed = self.device.complete(queue, cx);
+        if completed == Completed::NONE {
+            return;
+        }
+        let queue = &self.queues[usize::from(queue.0)];
+        if queue.queued.load(Ordering::Relaxed) {
+            queue.completed.fetch_add(completed.bytes, Ordering::Relaxed);
+            self.run_if_idle(host, cx, queue);
+        }
+    }
+
+    /// The turn of the queue's core: runs the queue if its moment has come. Linux: `qdisc_watchdog`.
+    pub(crate) fn run_due(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+        let queue = &self.queues[usize::from(queue.0)];
+        if queue.wake_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
+            self.run_if_idle(host, cx, queue);
+        }
+    }
+
+    /// The earliest moment at which `queue` is to be run.
+    pub(crate) fn deadline(&self, queue: QueueId) -> Option<Instant> {
+        match self.queues[usize::from(queue.0)].wake_ns.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            ns => Some(Instant::from_nanos(ns)),
+        }
+    }
+
+    /// Runs the queue, or makes its owner run it once more.
+    fn run_if_idle(&self, host: &Host, cx: &mut Cx, queue: &TxQueue) {
+        if let Some(guard) = queue.state.try_own() {
+            self.run(host, cx, queue, guard);
+        }
+    }
+
+    /// Sends what may go, until nothing has been missed. Linux: `qdisc_run`.
+    fn run(&self, host: &Host, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
+        let mut quota = QUOTA;
+        loop {
+            // From here on the owner looks after it: its core need not.
+            queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
+            let wake = self.serve(cx, queue, &mut guard, &mut quota);
+            if quota == 0 {
+                drop(guard);
+                // Last: who finds it due finds it idle. What was missed since is seen then, too.
+                return queue.wake_at(host, Instant::ZERO);
+            }
+            if let Some(at) = wake {
+                queue.wake_ns.store(at.as_nanos(), Ordering::Relaxed);
+            }
+            match guard.release() {
+                Ok(()) => {
+                    if let Some(at) = wake {
+                        queue.wake_at(host, at);
+                    }
+                    return;
+                }
+                Err(still_owned) => guard = still_owned,
+            }
+        }
+    }
+
+    /// One pass of the owner. Answers when to come again although nothing is completed.
+    fn serve(
+        &self,
+        cx: &mut Cx,
+        queue: &TxQueue,
+        state: &mut TxState,
+        quota: &mut usize,
+    ) -> Option<Instant> {
+        if queue.completed.swap(0, Ordering::Relaxed) > 0 {
+            state.stopped_until = None;
+        }
+        state.take_incoming(queue);
+        if let Some(at) = state.stopped_until.filter(|at| *at > cx.now) {
+            return Some(at);
+        }
+        state.stopped_until = None;
+        if state.ready.is_empty() {
+            return None;
+        }
+        let handed = self.hand_over(queue, cx, &mut state.ready);
+        *quota = quota.saturating_sub(handed);
+        if state.ready.is_empty() {
+            return None;
+        }
+        cx.count(Counter::TxRequeues, state.ready.len() as u64);
+        let at = cx.now + if self.async_completion { WATCHDOG } else { RETRY };
+        state.stopped_until = Some(at);
+        Some(at)
+    }
+
+    /// Gives the device what it has room for; answers how many packets that was. Linux: `dev_hard_start_xmit`.
+    fn hand_over(&self, queue: &TxQueue, cx: &mut Cx, list: &mut PacketList) -> usize {
+        let (packets, bytes) = (list.len(), list.bytes());
+        self.device.transmit(queue.id, cx, list);
+        let taken = packets - list.len();
+        cx.count(Counter::DeviceTxPackets, taken as u64);
+        cx.count(Counter::DeviceTxBytes, (bytes - list.bytes()) as u64);
+        taken
+    }
+}
+
+impl TxQueue {
+    fn new(id: QueueId) -> Self {
+        Self {
+            id,
+            queued: AtomicBool::new(false),
+            state: CoreLock::default(),
+            incoming: Llist::new(),
+            completed: AtomicUsize::new(0),
+            wake_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Has the queue run by its core at `at`.
+    fn wake_at(&self, host: &Host, at: Instant) {
+        self.wake_ns.fetch_min(at.as_nanos(), Ordering::Relaxed);
+        host.core_of_queue(self.id).wake_before(at);
+    }
+}
+
+impl TxState {
+    /// What others have left comes before what the owner has brought.
+    fn take_incoming(&mut self, queue: &TxQueue) {
+        let mut packets = queue.incoming.take_all();
+        while let Some(packet) = packets.pop_front() {
+            self.ready.push_back(packet);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
