@@ -89,13 +89,14 @@ mod tests {
         seed: u64,
         wire: &WireConfig,
         algorithms: &[Algorithm],
-        ecn: bool,
+        settings: &[(&str, &str)],
         time: Duration,
     ) -> Vec<Outcome> {
         let mut world = World::pair(seed, &WireConfig { seed, ..wire.clone() }).expect("a wire");
         for host in world.hosts.clone() {
-            let mode = if ecn { "1" } else { "0" };
-            host.set_sysctl("net.ipv4.tcp_ecn", mode).expect("a setting");
+            for (name, value) in settings {
+                host.set_sysctl(name, value).expect("a setting");
+            }
             host.set_sysctl("net.ipv4.tcp_congestion_control", algorithms[0].name())
                 .expect("a setting");
         }
@@ -153,8 +154,13 @@ mod tests {
         outcomes
     }
 
-    fn one(name: &str, wire: &WireConfig, algorithm: Algorithm, ecn: bool) -> Outcome {
-        let mut outcomes = run(1, wire, &[algorithm], ecn, Duration::from_secs(8));
+    fn one(
+        name: &str,
+        wire: &WireConfig,
+        algorithm: Algorithm,
+        settings: &[(&str, &str)],
+    ) -> Outcome {
+        let mut outcomes = run(1, wire, &[algorithm], settings, Duration::from_secs(8));
         let outcome = outcomes.remove(0);
         println!(
             "{name}, {algorithm}: {:.1} Mbit/s, round trip {:.1} ms (smallest {:.1}), {:.2} % sent again",
@@ -167,13 +173,15 @@ mod tests {
     }
 
     const MS: Duration = Duration::from_millis(1);
+    const ECN: &[(&str, &str)] = &[("net.ipv4.tcp_ecn", "1")];
+    const NO_ECN: &[(&str, &str)] = &[("net.ipv4.tcp_ecn", "0")];
 
     #[test]
     fn a_clean_path_is_filled_whatever_the_buffer() {
         for bdps in [1, 10] {
             let wire = path(bdps, Impairment::default());
             for algorithm in [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr] {
-                let outcome = one(&format!("{bdps} BDP"), &wire, algorithm, false);
+                let outcome = one(&format!("{bdps} BDP"), &wire, algorithm, NO_ECN);
                 assert!(outcome.mbps > 80.0, "{algorithm}: {outcome:?}");
             }
         }
@@ -182,28 +190,64 @@ mod tests {
     #[test]
     fn bbr_leaves_no_more_than_a_round_trip_in_a_deep_buffer() {
         let wire = path(10, Impairment::default());
-        let bbr = one("10 BDP", &wire, Algorithm::Bbr, false);
+        let bbr = one("10 BDP", &wire, Algorithm::Bbr, NO_ECN);
         assert!(bbr.srtt < 45 * MS, "{bbr:?}");
         assert!(bbr.min_rtt < 23 * MS, "{bbr:?}: the round trip was probed");
-        let cubic = one("10 BDP", &wire, Algorithm::Cubic, false);
+        let cubic = one("10 BDP", &wire, Algorithm::Cubic, NO_ECN);
         assert!(cubic.srtt > 2 * bbr.srtt, "{cubic:?}");
     }
 
     #[test]
-    fn random_loss_below_two_percent_takes_little_from_bbr() {
+    fn loss_by_chance_takes_little_from_bbr() {
         for loss in [0.01, 0.05] {
             let wire = path(1, Impairment { loss, ..Impairment::default() });
             for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Dctcp] {
-                let outcome = one(&format!("{} % loss", loss * 100.0), &wire, algorithm, false);
+                let outcome = one(&format!("{} % loss", loss * 100.0), &wire, algorithm, NO_ECN);
                 let floor = match algorithm {
-                    Algorithm::Bbr if loss < 0.02 => 50.0,
-                    // Beyond the 2 % that it takes for congestion.
-                    Algorithm::Bbr => 2.5,
+                    Algorithm::Bbr => 75.0,
                     _ => 1.0,
                 };
                 assert!(outcome.mbps > floor, "{algorithm}: {outcome:?}");
             }
         }
+    }
+
+    /// The path of the grid in docs/benchmarks.md, whose kernel reaches 17.6, 15.5 and 13.4 Mbit/s at 5 %: three seconds and
+    /// forty round trips, of which the second half is measured.
+    fn lossy(rtt_ms: u32, loss: f64, thresh: &str) -> f64 {
+        let delay = MS * rtt_ms / 2;
+        let rate_bps = Some(20_000_000);
+        // Packets on their way do not count there.
+        let queue_packets = 200 + rtt_ms as usize;
+        let direction =
+            Impairment { rate_bps, delay, loss, queue_packets, ..Impairment::default() };
+        let wire = WireConfig {
+            tso: false,
+            forward: direction.clone(),
+            backward: direction,
+            ..WireConfig::default()
+        };
+        let settings = [("net.ipv4.tcp_ecn", "0"), ("net.quietline.bbr_loss_thresh", thresh)];
+        let time = Duration::from_secs(3) + 40 * MS * rtt_ms;
+        let mut figures: Vec<f64> = (1..=5)
+            .map(|seed| run(seed, &wire, &[Algorithm::Bbr], &settings, time)[0].mbps)
+            .collect();
+        figures.sort_by(f64::total_cmp);
+        println!("{} %, {rtt_ms} ms, {thresh}: {:.1} Mbit/s", loss * 100.0, figures[2]);
+        figures[2]
+    }
+
+    #[test]
+    fn bbr_holds_what_the_kernel_s_holds_at_five_percent_of_loss() {
+        for (rtt_ms, kernel) in [(10, 17.6), (100, 15.5), (200, 13.4)] {
+            let ours = lossy(rtt_ms, 0.05, "100");
+            assert!(ours > 0.9 * kernel, "{rtt_ms} ms: {ours}");
+        }
+    }
+
+    #[test]
+    fn the_loss_threshold_of_the_draft_is_a_setting_and_costs_half_of_that() {
+        assert!(lossy(200, 0.05, "20") < 0.5 * lossy(200, 0.05, "100"));
     }
 
     #[test]
@@ -214,11 +258,11 @@ mod tests {
         for (algorithm, floor) in
             [(Algorithm::Dctcp, 85.0), (Algorithm::Cubic, 60.0), (Algorithm::Reno, 50.0)]
         {
-            let outcome = one("marks above 2 ms", &wire, algorithm, true);
+            let outcome = one("marks above 2 ms", &wire, algorithm, ECN);
             assert!(outcome.mbps > floor, "{algorithm}: {outcome:?}");
             assert!(outcome.srtt < 30 * MS, "{algorithm}: {outcome:?}");
         }
-        let dctcp = one("marks above 2 ms", &wire, Algorithm::Dctcp, true);
+        let dctcp = one("marks above 2 ms", &wire, Algorithm::Dctcp, ECN);
         assert!(dctcp.srtt < 26 * MS, "{dctcp:?}");
     }
 
@@ -232,7 +276,7 @@ mod tests {
         ];
         let wire = path(1, Impairment::default());
         for pair in pairs {
-            let outcomes = run(3, &wire, &pair, false, Duration::from_secs(12));
+            let outcomes = run(3, &wire, &pair, NO_ECN, Duration::from_secs(12));
             let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
             println!("{} and {}: {a:.1} and {b:.1} Mbit/s", pair[0], pair[1]);
             assert!(a + b > 80.0, "{pair:?}: {outcomes:?}");
@@ -240,7 +284,7 @@ mod tests {
             assert!(a.min(b) > 8.0, "{pair:?}: {outcomes:?}");
         }
         let wire = path(1, Impairment { mark_above: Some(2 * MS), ..Impairment::default() });
-        let outcomes = run(3, &wire, &[Algorithm::Dctcp; 2], true, Duration::from_secs(12));
+        let outcomes = run(3, &wire, &[Algorithm::Dctcp; 2], ECN, Duration::from_secs(12));
         let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
         println!("dctcp and dctcp, marks above 2 ms: {a:.1} and {b:.1} Mbit/s");
         assert!(a.min(b) > 25.0, "{outcomes:?}");

@@ -270,6 +270,7 @@ sysctls! {
         "net.ipv4.tcp_comp_sack_nr", tcp.tcp_comp_sack_nr, Number 0..=255;
         "net.ipv4.tcp_pingpong_thresh", tcp.tcp_pingpong_thresh, Number 1..=255;
         "net.ipv4.tcp_rto_max_ms", tcp.tcp_rto_max, Millis 1_000..=120_000;
+        "net.quietline.bbr_loss_thresh", tcp.bbr_loss_thresh, Number 1..=999;
         "net.quietline.tcp_delack_max_ms", tcp.tcp_delack_max, Millis 1..=500;
         "net.quietline.tcp_delack_min_ms", tcp.tcp_delack_min, Millis 1..=500;
         "net.ipv4.neigh.default.base_reachable_time_ms", neigh.base_reachable_time, Millis 1..=INT_MAX;

@@ -138,6 +138,9 @@ pub struct TcpConfig {
     pub tcp_comp_sack_nr: u8,
     /// `tcp_pingpong_thresh`: answers sent soon after what they answer, from which on they are trusted to carry ACKs.
     pub tcp_pingpong_thresh: u8,
+    /// Part of what BBR has in flight, in thousandths, that a path may lose without being taken for full (LossThresh of
+    /// draft-ietf-ccwg-bbr, which says 20); a socket keeps what it was when it was opened.
+    pub bbr_loss_thresh: u16,
     /// Longest time an ACK may wait (Linux `TCP_DELACK_MAX`); RFC 9293 §3.8.6.3 allows 500 ms.
     pub tcp_delack_max: Duration,
     /// Shortest delayed-ACK time (Linux `TCP_DELACK_MIN`).
@@ -202,6 +205,7 @@ impl Default for TcpConfig {
             tcp_comp_sack_delay: Duration::from_millis(1),
             tcp_comp_sack_nr: 44,
             tcp_pingpong_thresh: 1,
+            bbr_loss_thresh: 100,
             tcp_delack_max: Duration::from_millis(200),
             tcp_delack_min: Duration::from_millis(40),
         }

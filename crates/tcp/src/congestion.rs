@@ -44,7 +44,9 @@ use self::hystart::{HyStart, Verdict};
 use self::policy::Policy;
 use self::prr::Prr;
 use self::reduction::Prior;
-pub use self::sample::{AckSample, CongestionConfig, LossSample, ModelSample, SendSample};
+pub use self::sample::{
+    AckSample, CongestionConfig, LossSample, LossThresh, ModelSample, SendSample,
+};
 use self::window::{Usage, Window};
 use crate::rng::Rng;
 

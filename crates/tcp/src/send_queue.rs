@@ -25,7 +25,12 @@ use bitflags::bitflags;
 use pkt::{Instant, Packet, Pool};
 
 use self::{marks::Again, sacked::Sacked};
-use crate::{acked::Acked, congestion::LossSample, delivery_rate::Snapshot, seq::SeqNum};
+use crate::{
+    acked::Acked,
+    congestion::{LossSample, LossThresh},
+    delivery_rate::Snapshot,
+    seq::SeqNum,
+};
 
 bitflags! {
     /// What is known about one queued entry.
@@ -110,6 +115,8 @@ pub(crate) struct SendQueue {
     lost_total: u32,
     /// The first loss that was one too many since it was last asked for.
     excessive_loss: Option<LossSample>,
+    /// How many are too many.
+    loss_thresh: LossThresh,
     /// The ranges of those entries.
     sacked: Sacked,
     /// Retransmissions in flight, in the order they left; some are out of date.
@@ -119,7 +126,7 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn new(write_seq: SeqNum) -> Self {
+    pub(crate) fn new(write_seq: SeqNum, loss_thresh: LossThresh) -> Self {
         Self {
             entries: VecDeque::new(),
             sent: 0,
@@ -132,6 +139,7 @@ impl SendQueue {
             sacked_count: 0,
             lost_total: 0,
             excessive_loss: None,
+            loss_thresh,
             sacked: Sacked::default(),
             again: VecDeque::new(),
             scan_from: None,
@@ -375,7 +383,7 @@ impl SendQueue {
         while let Some(entry) = self.entries.pop_front() {
             free(pool, entry.packet);
         }
-        *self = Self::new(self.write_seq);
+        *self = Self::new(self.write_seq, self.loss_thresh);
     }
 
     /// The entry at `index`.

@@ -54,6 +54,19 @@ pub struct AckSample {
     pub snd_nxt: SeqNum,
 }
 
+/// BBR.LossThresh (draft-ietf-ccwg-bbr): the part of what was in flight, in thousandths, that a path may lose without being
+/// taken for full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LossThresh(pub u16);
+
+impl LossThresh {
+    /// `lost` of `in_flight` bytes are too many.
+    #[must_use]
+    pub fn is_exceeded(self, lost: u32, in_flight: u32) -> bool {
+        u64::from(lost) * 1000 > u64::from(in_flight) * u64::from(self.0)
+    }
+}
+
 /// What every acknowledgment tells an algorithm that steers by more than losses, whatever recovery is doing.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSample<'a> {
@@ -77,6 +90,8 @@ pub struct ModelSample<'a> {
     pub is_cwnd_limited: bool,
     /// The first loss since the acknowledgment before that was one too many.
     pub excessive_loss: Option<LossSample>,
+    /// How many are too many.
+    pub loss_thresh: LossThresh,
     /// The window of a fresh connection, bytes.
     pub initial_window: u32,
     /// SND.UNA after it.

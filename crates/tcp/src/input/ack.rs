@@ -158,6 +158,7 @@ fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>)
         in_recovery: tcb.recovery.state().is_repairing(),
         is_cwnd_limited: tcb.congestion.was_window_full(),
         excessive_loss: tcb.send_queue.take_excessive_loss(),
+        loss_thresh: tcb.send_queue.loss_thresh(),
         initial_window: tcb.congestion.initial_window(),
         snd_una: tcb.snd_una,
         snd_nxt: tcb.snd_nxt,

@@ -17,7 +17,7 @@ use pkt::{Instant, Pool};
 use super::{EntryFlags, SendQueue};
 use crate::{
     acked::{Acked, Transmission},
-    congestion::LossSample,
+    congestion::{LossSample, LossThresh},
     seq::SeqNum,
 };
 
@@ -135,7 +135,9 @@ impl SendQueue {
             self.lost_total = self.lost_total.wrapping_add(bytes);
             let lost = self.lost_total.wrapping_sub(entry.snapshot.lost);
             let sample = LossSample { tx_in_flight: entry.snapshot.in_flight, lost, len: bytes };
-            if self.excessive_loss.is_none() && sample.is_excessive() {
+            if self.excessive_loss.is_none()
+                && self.loss_thresh.is_exceeded(sample.lost, sample.tx_in_flight)
+            {
                 self.excessive_loss = Some(sample);
             }
         }
@@ -311,6 +313,11 @@ impl SendQueue {
     /// Takes the first loss since the last call that was one too many for what was in flight.
     pub(crate) fn take_excessive_loss(&mut self) -> Option<LossSample> {
         self.excessive_loss.take()
+    }
+
+    /// How many losses are too many.
+    pub(crate) fn loss_thresh(&self) -> LossThresh {
+        self.loss_thresh
     }
 
     /// Bytes ever found lost, modulo 2^32.

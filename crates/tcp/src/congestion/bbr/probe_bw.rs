@@ -4,12 +4,9 @@
 
 use core::time::Duration;
 
-use super::{
-    AckPhase, Bbr, INFINITE, LOSS_THRESH_DIVISOR, Phase, beta_bytes, min_pipe,
-    signals::is_inflight_too_high,
-};
+use super::{AckPhase, Bbr, INFINITE, Phase, beta_bytes, min_pipe, signals::is_inflight_too_high};
 use crate::{
-    congestion::{LossSample, ModelSample, window::Window},
+    congestion::{LossSample, LossThresh, ModelSample, window::Window},
     rng::Rng,
 };
 
@@ -160,7 +157,7 @@ impl Bbr {
             self.handle_inflight_too_high(window, sample, sample.rate.tx_in_flight, rng);
             return;
         }
-        if is_inflight_too_high(sample.rate) && sample.rate.interval.is_some() {
+        if is_inflight_too_high(sample) && sample.rate.interval.is_some() {
             if self.probing {
                 self.handle_inflight_too_high(window, sample, sample.rate.tx_in_flight, rng);
             }
@@ -219,25 +216,24 @@ impl Bbr {
     /// BBRHandleLostPacket, for the first loss of this ACK that was one too many.
     pub(super) fn on_losses(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         let Some(loss) = sample.excessive_loss.filter(|_| self.probing) else { return };
-        self.handle_inflight_too_high(window, sample, inflight_at_loss(&loss), rng);
-    }
-}
-
-impl LossSample {
-    /// More than 2 % of what was in flight with it was lost since it left.
-    pub(crate) fn is_excessive(&self) -> bool {
-        self.lost > self.tx_in_flight / LOSS_THRESH_DIVISOR
+        self.handle_inflight_too_high(
+            window,
+            sample,
+            inflight_at_loss(&loss, sample.loss_thresh),
+            rng,
+        );
     }
 }
 
 /// BBRInflightAtLoss: what was in flight when the losses crossed the limit, between two packets.
-pub(super) fn inflight_at_loss(loss: &LossSample) -> u32 {
+pub(super) fn inflight_at_loss(loss: &LossSample, thresh: LossThresh) -> u32 {
     let (flight, lost, len) =
         (u64::from(loss.tx_in_flight), u64::from(loss.lost), u64::from(loss.len));
     let before = flight.saturating_sub(len);
     let lost_before = lost.saturating_sub(len);
-    let divisor = u64::from(LOSS_THRESH_DIVISOR);
-    // (before / 50 − lost before) / (1 − 1/50).
-    let prefix = before.saturating_sub(lost_before * divisor) / (divisor - 1);
+    let thresh = u64::from(thresh.0);
+    // (thresh × before − lost before) / (1 − thresh).
+    let room = (before * thresh).saturating_sub(lost_before * 1000);
+    let prefix = room / (1000 - thresh).max(1);
     u32::try_from(before + prefix).unwrap_or(u32::MAX)
 }

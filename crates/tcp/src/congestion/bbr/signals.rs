@@ -4,11 +4,8 @@
 
 use pkt::Instant;
 
-use super::{Bbr, INFINITE, INFINITE_BW, LOSS_THRESH_DIVISOR, Phase, beta, beta_bytes};
-use crate::{
-    congestion::{ModelSample, window::Window},
-    delivery_rate::RateSample,
-};
+use super::{Bbr, INFINITE, INFINITE_BW, Phase, beta, beta_bytes};
+use crate::congestion::{ModelSample, window::Window};
 
 /// BBR.MaxBwFilter: the largest bandwidth of this probing cycle and the one before.
 #[derive(Clone, Debug, Default)]
@@ -91,8 +88,8 @@ impl AckAggregation {
 }
 
 /// More was lost than the path may lose: IsInflightTooHigh.
-pub(super) fn is_inflight_too_high(rate: &RateSample) -> bool {
-    rate.lost > rate.tx_in_flight / LOSS_THRESH_DIVISOR
+pub(super) fn is_inflight_too_high(sample: &ModelSample<'_>) -> bool {
+    sample.loss_thresh.is_exceeded(sample.rate.lost, sample.rate.tx_in_flight)
 }
 
 impl Bbr {
@@ -133,7 +130,9 @@ impl Bbr {
         if !self.loss_round_start {
             return;
         }
-        if !self.is_probing_bw() && (self.loss_in_round || self.mark_in_round) {
+        // Unlike the draft, for which `loss_in_round` is enough: see the head of `bbr`.
+        let lossy = self.loss_in_round && is_inflight_too_high(sample);
+        if !self.is_probing_bw() && (lossy || self.mark_in_round) {
             self.lower_bounds(window);
         }
         if self.phase == Phase::Startup && !self.mark_in_round {

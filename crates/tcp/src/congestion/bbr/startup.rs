@@ -74,7 +74,7 @@ impl Bbr {
         }
         let losses = sample.in_recovery
             && self.loss_events >= FULL_LOSS_EVENTS
-            && is_inflight_too_high(sample.rate);
+            && is_inflight_too_high(sample);
         if losses || self.marked_rounds >= FULL_MARKED_ROUNDS {
             self.full_bw_reached = true;
             let bdp = self.bdp(window, self.max_bw.value(), 100);

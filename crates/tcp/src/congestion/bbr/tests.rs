@@ -6,13 +6,16 @@ use pkt::Instant;
 
 use super::{Bbr, INFINITE, INFINITE_BW, Phase, probe_bw::inflight_at_loss, signals::MaxBw};
 use crate::{
-    congestion::{LossSample, ModelSample, SSTHRESH_INFINITE, window::Window},
+    congestion::{LossSample, LossThresh, ModelSample, SSTHRESH_INFINITE, window::Window},
     delivery_rate::RateSample,
     rng::Rng,
     seq::SeqNum,
 };
 
 const MSS: u32 = 1000;
+
+/// The draft's 2 %.
+const THRESH: LossThresh = LossThresh(20);
 const RTT: Duration = Duration::from_millis(20);
 
 /// A path of a fixed bandwidth and round trip, seen once per round.
@@ -95,6 +98,7 @@ impl Path {
             in_recovery: rate.newly_lost > 0,
             is_cwnd_limited: true,
             excessive_loss: None,
+            loss_thresh: THRESH,
             initial_window: 10 * MSS,
             snd_una: SeqNum(0),
             snd_nxt: SeqNum(0),
@@ -198,6 +202,19 @@ fn losses_between_probes_lower_the_bounds_and_a_probe_forgets_them() {
 }
 
 #[test]
+fn rounds_that_lose_less_than_the_threshold_lower_no_bound() {
+    let mut path = Path::new(12_500_000);
+    path.run_until(30, Phase::Cruise);
+    for _ in 0..5 {
+        path.round_with(|sample, flight| {
+            sample.newly_lost = flight / 60;
+            sample.lost = flight / 60;
+        });
+    }
+    assert_eq!((path.bbr.bw_lo, path.bbr.inflight_lo), (INFINITE_BW, INFINITE));
+}
+
+#[test]
 fn a_probe_that_loses_too_much_bounds_the_flight() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
@@ -293,10 +310,10 @@ fn two_cycles_of_bandwidth_are_remembered() {
 fn the_flight_at_a_loss_is_where_two_percent_were_reached() {
     // 100 segments in flight, the 100th is the fourth to be lost: two too many.
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 4 * MSS, len: MSS };
-    assert!(loss.is_excessive());
-    assert_eq!(inflight_at_loss(&loss), 99 * MSS, "too many before it already");
+    assert!(THRESH.is_exceeded(loss.lost, loss.tx_in_flight));
+    assert_eq!(inflight_at_loss(&loss, THRESH), 99 * MSS, "too many before it already");
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 20 * MSS, len: 20 * MSS };
     // Of the last twenty, as many as make it 2 % in all: 80 and 1.6 of 0.98.
-    assert_eq!(inflight_at_loss(&loss), 80 * MSS + 1632);
-    assert!(!LossSample { tx_in_flight: 100 * MSS, lost: 2 * MSS, len: MSS }.is_excessive());
+    assert_eq!(inflight_at_loss(&loss, THRESH), 80 * MSS + 1632);
+    assert!(!THRESH.is_exceeded(2 * MSS, 100 * MSS));
 }
