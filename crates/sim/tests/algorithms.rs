@@ -223,7 +223,7 @@ mod tests {
             Impairment { rate_bps, delay, loss, queue_packets, ..Impairment::default() };
         let wire = WireConfig {
             tso: false,
-            forward: direction.clone(),
+            forward: direction,
             backward: direction,
             ..WireConfig::default()
         };
