@@ -65,6 +65,7 @@ pub mod time;
 
 mod drop_reason;
 mod page;
+mod pages;
 mod shim;
 
 pub use checksum::Sum;
@@ -74,6 +75,7 @@ pub use meta::{Ecn, EtherType, Gso, GsoKind, PacketMeta, PacketType, RxChecksum,
 pub use packet::{
     COPYBREAK, CloneMark, FRAGS_MAX, HEAD_BYTES, HEADROOM, Packet, PacketOwner, Slices,
 };
+pub use pages::{Pages, PagesRange, Payload};
 pub use pool::{
     Domain, DomainConfig, DomainStats, Pool, PoolStats, RX_HEADROOM, RX_LEN_MAX, RxSlot,
 };

@@ -21,18 +21,20 @@
 //! in the cursor, without an atomic. Retiring the cursor replaces the bias by what was carved: the one
 //! atomic that makes `refs` the number of live slices. Whoever takes `refs` to zero owns the page.
 //!
-//! Bytes are written once, before the slice over them exists, and only read afterwards.
+//! Bytes are written once, before the slice over them exists, and only read afterwards; the only slice over lent pages
+//! (pages.rs) may write them again.
 //!
 //! Not here: where free pages are kept and when slabs are taken (pool.rs).
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use sync::{Link, Linked};
 
+use crate::pages::Shelf;
 use crate::pool::HomeRef;
-use crate::shim::{AtomicI64, Track, fence};
+use crate::shim::{Arc, AtomicI64, Track, fence};
 
 /// Bytes of one page. 32 KiB as Linux's page frag: a 64 KiB superframe needs three slices, far below
 /// `FRAGS_MAX`, and one retirement atomic is spread over twenty full segments.
@@ -60,6 +62,11 @@ pub(crate) struct PageHeader {
     /// Release; whoever reaches zero fences with Acquire, so all reads of the data come before its reuse.
     refs: AtomicI64,
     home: HomeRef,
+    /// Where the page goes when nobody holds it, instead of home: null, or an `Arc<Shelf>` in raw form. Written by whoever
+    /// has the page to himself; atomic because others look at the header meanwhile. Relaxed: `refs` orders it.
+    shelf: AtomicPtr<Shelf>,
+    /// Which of the shelf's pages it is.
+    place: AtomicU32,
     track: Track,
 }
 
@@ -130,6 +137,8 @@ impl FreePage {
                     link: Link::new(),
                     refs: AtomicI64::new(0),
                     home,
+                    shelf: AtomicPtr::new(core::ptr::null_mut()),
+                    place: AtomicU32::new(0),
                     track: Track::new(),
                 });
             }
@@ -148,7 +157,33 @@ impl FreePage {
     pub(crate) fn home(&self) -> HomeRef {
         self.0.header().home
     }
+
+    /// Sends the page home.
+    pub(crate) fn go_home(self) {
+        self.home().return_page(self);
+    }
+
+    /// Which of its shelf's pages it is.
+    pub(crate) fn place(&self) -> u32 {
+        self.0.header().place.load(Ordering::Relaxed)
+    }
+
+    /// Puts a lent page on its shelf; gives any other back.
+    fn unless_lent(self) -> Option<Self> {
+        let shelf = self.0.header().shelf.load(Ordering::Relaxed);
+        if shelf.is_null() {
+            return Some(self);
+        }
+        self.0.header().shelf.store(core::ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: `Slice::lend` made the pointer of an `Arc`, and nobody has taken it since: it was still there.
+        let shelf = unsafe { Arc::from_raw(shelf.cast_const()) };
+        shelf.put(self);
+        None
+    }
 }
+
+// SAFETY: a shared reference reads only the header's constant and atomic fields.
+unsafe impl Sync for FreePage {}
 
 // SAFETY: a free page is owned by exactly one `FreePage`, and its header, `Link` included, lies at a fixed
 // address in the slab. The pointer is the one to the whole header (and slab), `link` being its first field.
@@ -174,6 +209,8 @@ pub(crate) struct Slice {
 
 // SAFETY: the bytes are read-only while any slice over them lives, and the count is atomic.
 unsafe impl Send for Slice {}
+// SAFETY: as above; writing wants the slice exclusively.
+unsafe impl Sync for Slice {}
 
 impl Slice {
     /// Never zero.
@@ -242,7 +279,34 @@ impl Slice {
         Self { data: self.data, len: self.len }
     }
 
-    /// Gives the reference back. Returns the page when it was the last one.
+    /// True when this is the only slice of its page, which is not being carved either.
+    pub(crate) fn is_unique(&self) -> bool {
+        // Acquire: reads through slices that were dropped come before what the caller writes.
+        Page::of(self.data).header().refs.load(Ordering::Acquire) == 1
+    }
+
+    /// The bytes, to be written. `None` unless this is the only slice of its page.
+    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if !self.is_unique() {
+            return None;
+        }
+        Page::of(self.data).header().track.write();
+        // SAFETY: `data..data + len` lies inside the page's initialised data. No other slice and no cursor is left that
+        // could reach it, and the exclusive borrow of this one keeps it from being shared.
+        Some(unsafe { core::slice::from_raw_parts_mut(self.data.as_ptr(), self.len()) })
+    }
+
+    /// Lets the page go to `shelf` when nobody holds it any more. Only while this is the page's only slice.
+    pub(crate) fn lend(&self, shelf: Arc<Shelf>, place: usize) {
+        assert!(self.is_unique());
+        let page = Page::of(self.data);
+        let header = page.header();
+        let before = header.shelf.swap(Arc::into_raw(shelf).cast_mut(), Ordering::Relaxed);
+        assert!(before.is_null(), "lent twice");
+        header.place.store(u32::try_from(place).expect("2^32 pages"), Ordering::Relaxed);
+    }
+
+    /// Gives the reference back. Returns the page when it was the last one and the page was not lent.
     #[inline]
     pub(crate) fn release(self) -> Option<FreePage> {
         let page = Page::of(self.data);
@@ -252,7 +316,7 @@ impl Slice {
             return None;
         }
         fence(Ordering::Acquire);
-        Some(FreePage(page))
+        FreePage(page).unless_lent()
     }
 }
 

@@ -211,8 +211,15 @@ impl Pool {
         Some(())
     }
 
+    /// Ends a cursor of [`open_page`](Self::open_page) through which nothing was carved.
+    pub(crate) fn close_page(&mut self, cursor: Cursor) {
+        if let Some(page) = cursor.retire() {
+            self.local.put_page(page);
+        }
+    }
+
     /// A cursor over a whole free page.
-    fn open_page(&mut self) -> Option<Cursor> {
+    pub(crate) fn open_page(&mut self) -> Option<Cursor> {
         if self.local.pages.is_empty() {
             self.local.drain_pages();
             if self.local.pages.is_empty() && !self.local.grow_pages(&self.core) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use loom::thread;
-use pkt::{Domain, DomainConfig, Packet, PacketOwner, Pool};
+use pkt::{Domain, DomainConfig, Packet, PacketOwner, Pages, Payload, Pool};
 use sync::Llist;
 
 /// At most three pre-emptions per execution, so that each model ends in seconds.
@@ -351,5 +351,58 @@ fn domain_dies_while_a_packet_does() {
         drop((pool, domain));
         other.join().expect("no panic");
         assert_eq!(owner.0.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// Two packets that hold a lent page die on two threads while its owner waits to write it again.
+#[test]
+fn lent_pages_come_back_when_the_last_packet_dies() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let mut pages = Pages::new(&mut pool, 8).expect("memory");
+        let mut packet = || {
+            let mut packet = pool.alloc().expect("memory");
+            assert_eq!(pages.range(0..8).append_to(&mut packet, &mut pool), 8);
+            packet
+        };
+        let (first, second) = (packet(), packet());
+        let other = thread::spawn(move || {
+            assert_eq!(read(&first), 0);
+        });
+        pages.recall();
+        assert_eq!(read(&second), 0);
+        drop(second);
+        while !pages.is_back() {
+            let token = pages.events().prepare();
+            if pages.is_back() {
+                pages.events().cancel(token);
+            } else {
+                let _ = pages.events().wait(token, None);
+            }
+        }
+        assert!(pages.collect());
+        pages.chunks_mut().expect("nobody holds the page").flatten().for_each(|byte| *byte = 1);
+        other.join().expect("no panic");
+        drop(pages);
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
+    });
+}
+
+/// The owner drops lent pages while a packet still holds one: it goes home, and the shelf ends with it.
+#[test]
+fn lent_pages_outlive_their_owner() {
+    model(|| {
+        let domain = domain();
+        let mut pool = domain.pool();
+        let pages = Pages::new(&mut pool, 8).expect("memory");
+        let mut packet = pool.alloc().expect("memory");
+        assert_eq!(pages.range(0..8).append_to(&mut packet, &mut pool), 8);
+        let other = thread::spawn(move || drop(packet));
+        drop(pages);
+        other.join().expect("no panic");
+        pool.drain_returns();
+        assert_complete(&domain, &mut pool);
     });
 }

@@ -31,6 +31,7 @@ mod options;
 mod patience;
 mod running;
 pub mod sans_io;
+mod send_buffer;
 mod socket;
 mod stream;
 mod wait;
@@ -41,6 +42,7 @@ pub use listener::{Incoming, TcpListener};
 pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 pub use pkt::DomainStats as MemoryStats;
 pub use running::Stack;
+pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
@@ -48,7 +50,10 @@ pub use stack::{
     counters::Snapshot,
     device::{Capabilities, Device, Impairment, Wire, WireConfig},
     rps::SoftnetStat,
-    socket::options::{OptionValue, SocketOption},
+    socket::{
+        SendFlags,
+        options::{OptionValue, SocketOption},
+    },
 };
 pub use stream::TcpStream;
 pub use tcp::{SenderTime, TcpInfo};

@@ -14,7 +14,7 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{BusyPollParams, Reader, ShutdownHow, TcpSocket, options::SocketOption},
+    socket::{BusyPollParams, Reader, SendFlags, ShutdownHow, TcpSocket, options::SocketOption},
     sysctl::Sysctls,
 };
 
@@ -26,6 +26,7 @@ use crate::{
 };
 
 mod options;
+mod zero_copy;
 
 /// A TCP connection. Clones from [`try_clone`](Self::try_clone) share it; it is closed when the last one is dropped.
 /// Any thread may use any clone; reading and writing may happen at the same time.
@@ -251,6 +252,18 @@ impl TcpStream {
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let Shared { stack, socket, .. } = &*self.shared;
         self.blocking(Readiness::WRITE, || with_cx(|cx| socket.send(stack.host(), cx, bufs)))
+    }
+
+    /// Writes with flags: [`SendFlags::MORE`] (`MSG_MORE`) where another write follows at once, [`SendFlags::EOR`] (`MSG_EOR`)
+    /// where a record ends. Returns the bytes taken, as `write` does.
+    ///
+    /// # Errors
+    /// As send(2).
+    pub fn send_with_flags(&self, buf: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let Shared { stack, socket, .. } = &*self.shared;
+        self.blocking(Readiness::WRITE, || {
+            with_cx(|cx| socket.send_with_flags(stack.host(), cx, &[IoSlice::new(buf)], flags))
+        })
     }
 
     /// Copies received bytes without taking them.

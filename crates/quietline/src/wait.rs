@@ -47,7 +47,16 @@ pub(crate) fn poll_first(
 
 /// The second half, for a thread that has polled in vain.
 pub(crate) fn sleep_until<P>(wait: &Wait<'_, P>, ready: impl Fn() -> bool) -> bool {
-    let Wait { stack, events, deadline, .. } = *wait;
+    sleep_for(wait.stack, wait.events, wait.deadline, ready)
+}
+
+/// Sleeps until `events` tell of what makes it `ready`. False when time ran out.
+pub(crate) fn sleep_for(
+    stack: &Stack,
+    events: &EventCount,
+    deadline: Option<Instant>,
+    ready: impl Fn() -> bool,
+) -> bool {
     loop {
         let token = events.prepare();
         if ready() {

@@ -29,7 +29,7 @@ use sync::epoch::Section;
 use tcp::FourTuple;
 
 pub use busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
-pub use calls::ShutdownHow;
+pub use calls::{SendFlags, ShutdownHow};
 pub use connect::ConnectOptions;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
 pub use prequeue::RxContext;

@@ -7,9 +7,8 @@
 //!
 //! Not here: closing (`close`), options (`sockopt`).
 
-use core::ops::Deref;
-
 use bitflags::bitflags;
+use pkt::Payload;
 
 use crate::{
     cx::Cx,
@@ -98,16 +97,16 @@ bitflags! {
 const SEGMENT_OVERHEAD_BYTES: u32 = 1024;
 
 impl Tcb {
-    /// Copies bytes from `bufs` to the send queue and answers how many: at least one, or an error. `more` promises
+    /// Puts the bytes of `bufs` into the send queue and answers how many: at least one, or an error. `more` promises
     /// another write soon (`MSG_MORE`): the last small segment waits for it, as under a cork.
     ///
     /// # Errors
     ///
     /// See [`SendError`].
-    pub fn send<B: Deref<Target = [u8]>>(
+    pub fn send<P: Payload>(
         &mut self,
         cx: &mut Cx<'_>,
-        bufs: &[B],
+        bufs: &[P],
         more: bool,
     ) -> Result<usize, SendError> {
         if self.error.is_some() || self.flags.contains(TcbFlags::SHUT_WRITE) {
@@ -121,16 +120,16 @@ impl Tcb {
             _ => return Err(SendError::BrokenPipe),
         }
         delivery_rate::check_app_limited(self);
-        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let wanted: usize = bufs.iter().map(Payload::byte_len).sum();
         let mut sent = 0;
         let mut failed = SendError::WouldBlock;
         'bufs: for buf in bufs {
-            let mut rest: &[u8] = buf;
-            while !rest.is_empty() {
+            let mut rest = *buf;
+            while rest.byte_len() > 0 {
                 match self.append(cx, rest) {
                     Ok(taken) => {
                         sent += taken;
-                        rest = &rest[taken..];
+                        rest = rest.split(taken).1;
                     }
                     Err(error) => {
                         failed = error;
@@ -170,17 +169,13 @@ impl Tcb {
     }
 
     /// Data for the held SYN: as much as it carries.
-    fn send_early<B: Deref<Target = [u8]>>(
-        &mut self,
-        cx: &mut Cx<'_>,
-        bufs: &[B],
-    ) -> Result<usize, SendError> {
-        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+    fn send_early<P: Payload>(&mut self, cx: &mut Cx<'_>, bufs: &[P]) -> Result<usize, SendError> {
+        let wanted: usize = bufs.iter().map(Payload::byte_len).sum();
         let mut sent = 0;
         for buf in bufs {
             let room = self.syn_data_room().saturating_sub(sent);
-            let piece = &buf[..buf.len().min(room)];
-            if piece.is_empty() {
+            let piece = buf.split(buf.byte_len().min(room)).0;
+            if piece.byte_len() == 0 {
                 continue;
             }
             match self.append(cx, piece) {
@@ -198,7 +193,7 @@ impl Tcb {
     }
 
     /// Appends at most one packet's worth.
-    fn append(&mut self, cx: &mut Cx<'_>, bytes: &[u8]) -> Result<usize, SendError> {
+    fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
         if self.send_queue.wmem_queued() >= self.sndbuf {
             self.flags |= TcbFlags::NO_SPACE;
             return Err(SendError::WouldBlock);
@@ -215,7 +210,7 @@ impl Tcb {
         if room == 0 {
             return Err(SendError::WouldBlock);
         }
-        let piece = &bytes[..bytes.len().min(room as usize)];
+        let piece = bytes.split(bytes.byte_len().min(room as usize)).0;
         let taken = self.send_queue.append(cx.pool, piece, goal);
         if taken == 0 {
             return Err(SendError::NoMemory);

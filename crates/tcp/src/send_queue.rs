@@ -22,7 +22,7 @@ mod sacked;
 use alloc::collections::VecDeque;
 
 use bitflags::bitflags;
-use pkt::{Instant, Packet, Pool};
+use pkt::{Instant, Packet, Payload, Pool};
 
 use self::{marks::Again, sacked::Sacked};
 use crate::{
@@ -146,23 +146,29 @@ impl SendQueue {
         }
     }
 
-    /// Copies `bytes` behind the tail and answers how many fitted: fewer only when packet memory ran out.
+    /// Puts `bytes` behind the tail and answers how many fitted: fewer only when packet memory ran out.
     ///
-    /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages is the only one on the way out.
-    pub(crate) fn append(&mut self, pool: &mut Pool, mut bytes: &[u8], size_goal: u32) -> usize {
-        let total = bytes.len();
-        while !bytes.is_empty() {
+    /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages, where there is one, is the only one on
+    /// the way out.
+    pub(crate) fn append(
+        &mut self,
+        pool: &mut Pool,
+        mut bytes: impl Payload,
+        size_goal: u32,
+    ) -> usize {
+        let total = bytes.byte_len();
+        while bytes.byte_len() > 0 {
             let taken = match self.growable_tail(size_goal) {
                 Some(index) => self.grow(pool, index, bytes, size_goal),
                 None => 0,
             };
-            bytes = &bytes[taken..];
+            bytes = bytes.split(taken).1;
             if taken == 0 && !self.push_empty(pool) {
                 break;
             }
         }
         self.drop_empty_tail(pool);
-        total - bytes.len()
+        total - bytes.byte_len()
     }
 
     /// The tail, if bytes may still be added to it.
@@ -179,11 +185,17 @@ impl SendQueue {
         self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
     }
 
-    fn grow(&mut self, pool: &mut Pool, index: usize, bytes: &[u8], size_goal: u32) -> usize {
+    fn grow(
+        &mut self,
+        pool: &mut Pool,
+        index: usize,
+        bytes: impl Payload,
+        size_goal: u32,
+    ) -> usize {
         let entry = &mut self.entries[index];
         let Some(packet) = entry.packet.as_mut() else { return 0 };
-        let room = bytes.len().min((size_goal - entry.len) as usize);
-        let taken = packet.append(pool, &bytes[..room]);
+        let room = bytes.byte_len().min((size_goal - entry.len) as usize);
+        let taken = bytes.split(room).0.append_to(packet, pool);
         let grown = u32::try_from(taken).expect("a packet is shorter than 2^32");
         entry.len += grown;
         let charge = packet.truesize();

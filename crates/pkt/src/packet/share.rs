@@ -8,8 +8,9 @@
 //!
 //! Not here: how the fclone pair is counted (descriptor.rs).
 
-use crate::packet::{FRAGS_MAX, Kind, Packet, in_head};
-use crate::pool::Pool;
+use crate::packet::{Elsewhere, FRAGS_MAX, Kind, Packet, in_head};
+use crate::page::Slice;
+use crate::pool::{Pool, Recycle};
 
 impl Packet {
     /// A packet with the same bytes and metadata, headroom included, and its own head. It has no owner. When
@@ -69,6 +70,29 @@ impl Packet {
             self.body().shared.set(true);
         }
         Some(clone)
+    }
+
+    /// Appends `len` bytes of `slice` from `skip` on without copying them. False, and nothing done, when the packet has all
+    /// its frags.
+    pub(crate) fn append_share(&mut self, slice: &Slice, skip: usize, len: usize) -> bool {
+        let mut part = slice.share();
+        if skip > 0 {
+            part.advance(skip);
+        }
+        part.truncate(len);
+        let body = self.body_mut();
+        if body.frags().last().is_some_and(|last| last.is_followed_by(&part)) {
+            body.extend_last_frag(|last| last.cover(&part));
+            body.truesize += part.len_u32();
+            Elsewhere.put_slice(part);
+        } else if usize::from(body.frag_count) == FRAGS_MAX {
+            Elsewhere.put_slice(part);
+            return false;
+        } else {
+            self.charge_frag(part);
+        }
+        self.body().shared.set(true);
+        true
     }
 
     /// Cuts the packet: the bytes from `at` on move into a new packet with the same metadata and full

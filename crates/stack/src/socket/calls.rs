@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use bitflags::bitflags;
 use sync::Owned;
 use tcp::{RecvError, SendError, State};
 
@@ -18,7 +19,18 @@ use super::{
     stream::{StreamState, TcpSocket},
 };
 use crate::{cx::Cx, errno::Errno, host::Host, timer::TICK};
-use pkt::Packet;
+use pkt::{Packet, PagesRange, Payload};
+
+bitflags! {
+    /// How a write is sent.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SendFlags: u8 {
+        /// Another write follows soon: the last small segment waits for it, as under `TCP_CORK` (`MSG_MORE`).
+        const MORE = 1;
+        /// A record ends here: no later byte is put into the packet of the last one (`MSG_EOR`).
+        const EOR = 1 << 1;
+    }
+}
 
 /// Application bytes that one step of `send` takes before it transmits: one superframe, so that payload is still in
 /// the cache when the device takes it, and acknowledgements are seen in between.
@@ -38,9 +50,46 @@ pub enum ShutdownHow {
 impl TcpSocket {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send buffer is full.
     pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.send_with_flags(host, cx, bufs, SendFlags::empty())
+    }
+
+    /// As [`send`](Self::send), with flags.
+    pub fn send_with_flags(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> Result<usize, Errno> {
+        self.send_payload(host, cx, bufs.iter().map(|buf| &**buf), flags)
+    }
+
+    /// As [`send`](Self::send), of a range of pages, which are not copied: the packets share them.
+    pub fn send_pages(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        range: PagesRange<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Errno> {
+        self.send_payload(host, cx, core::iter::once(range), flags)
+    }
+
+    fn send_payload<P: Payload>(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        parts: impl Iterator<Item = P> + Clone,
+        flags: SendFlags,
+    ) -> Result<usize, Errno> {
         self.call(host, cx, |socket, state, host, cx| {
-            let sent = send_all(socket, state, host, cx, bufs);
+            let total = parts.clone().map(|part| part.byte_len()).sum();
+            let sent = send_all(socket, state, host, cx, parts, total, flags);
             state.tcb.set_mid_write(false);
+            // The record ends with the write, so only where all of it was taken.
+            if flags.contains(SendFlags::EOR) && sent == Ok(total) {
+                state.tcb.end_record();
+            }
             sent
         })
     }
@@ -256,24 +305,29 @@ fn send_errno(error: SendError) -> Errno {
 }
 
 /// What `send` does between owning the socket and settling it: one step after the other, as long as there is room.
-fn send_all(
+fn send_all<P: Payload>(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
     host: &Host,
     cx: &mut Cx,
-    bufs: &[IoSlice<'_>],
+    parts: impl Iterator<Item = P>,
+    total: usize,
+    flags: SendFlags,
 ) -> Result<usize, Errno> {
-    let total: usize = bufs.iter().map(|buf| buf.len()).sum();
     let mut sent = 0;
-    for buf in bufs {
-        for step in buf.chunks(SEND_STEP_BYTES) {
-            let more = sent + step.len() < total;
-            state.tcb.set_mid_write(more);
+    for mut rest in parts {
+        while rest.byte_len() > 0 {
+            let (step, later) = rest.split(rest.byte_len().min(SEND_STEP_BYTES));
+            rest = later;
+            let len = step.byte_len();
+            let goes_on = sent + len < total;
+            state.tcb.set_mid_write(goes_on);
+            let more = goes_on || flags.contains(SendFlags::MORE);
             match send_step(socket, state, host, cx, step, more) {
                 Ok(taken) => {
                     sent += taken;
                     // An error that came meanwhile is the next call's: reporting takes it.
-                    if taken < step.len() || has_error(state) {
+                    if taken < len || has_error(state) {
                         state.tcb.cut_write();
                         return Ok(sent);
                     }
@@ -292,12 +346,13 @@ fn send_step(
     state: &mut Holder<'_>,
     host: &Host,
     cx: &mut Cx,
-    step: &[u8],
+    step: impl Payload,
     more: bool,
 ) -> Result<usize, Errno> {
+    let len = step.byte_len();
     let mut taken = 0;
     loop {
-        match state.tcb.send(&mut cx.tcp(), &[&step[taken..]], more) {
+        match state.tcb.send(&mut cx.tcp(), &[step.split(taken).1], more) {
             Ok(bytes) => {
                 taken += bytes;
                 state.note_sent(bytes);
@@ -305,7 +360,7 @@ fn send_step(
             Err(_) if taken > 0 => return Ok(taken),
             Err(error) => return Err(send_errno(error)),
         }
-        if taken == step.len() && !more {
+        if taken == len && !more {
             // The frame of the call settles.
             return Ok(taken);
         }
@@ -314,7 +369,7 @@ fn send_step(
         cx.do_softirq();
         poll_in_passing(socket, state, host, cx);
         let worked = backlog::work_off(socket, state, host, cx);
-        if taken == step.len() || !worked || has_error(state) {
+        if taken == len || !worked || has_error(state) {
             return Ok(taken);
         }
     }

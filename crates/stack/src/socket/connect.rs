@@ -5,11 +5,11 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    ops::Deref,
     sync::Arc,
     time::Duration,
 };
 
+use pkt::Payload;
 use tcp::{FastOpen, FourTuple, SocketOptions, Tcb};
 
 use super::{BusyPoll, stream::TcpSocket};
@@ -87,12 +87,12 @@ impl TcpSocket {
     ///
     /// # Errors
     /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as [`connect_with`](Self::connect_with).
-    pub fn connect_sending<B: Deref<Target = [u8]>>(
+    pub fn connect_sending<P: Payload>(
         host: &Arc<Host>,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
-        bufs: &[B],
+        bufs: &[P],
     ) -> Result<(Arc<Self>, usize), Errno> {
         if cx.sysctls_of(host).tcp_fastopen & mode::CLIENT == 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -105,12 +105,7 @@ impl TcpSocket {
 
     /// The first write of a connection whose SYN waits for it ([`ConnectOptions::fast_open`]): the SYN leaves, with as much of
     /// `bufs` as it carries; answers how much. `None` if no SYN waits.
-    pub fn send_with_syn<B: Deref<Target = [u8]>>(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        bufs: &[B],
-    ) -> Option<usize> {
+    pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;

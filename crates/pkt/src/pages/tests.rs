@@ -1,0 +1,205 @@
+use crate::{Domain, DomainConfig, FRAGS_MAX, Packet, Pages, Payload, Pool};
+
+const LEN: usize = 100_000;
+
+fn filled(pool: &mut Pool) -> Pages {
+    let mut pages = Pages::new(pool, LEN).expect("memory");
+    fill(&mut pages, 0);
+    pages
+}
+
+fn byte_at(at: usize, salt: u8) -> u8 {
+    u8::try_from(at % 251).expect("below 251") ^ salt
+}
+
+fn fill(pages: &mut Pages, salt: u8) {
+    let mut at = 0;
+    for chunk in pages.chunks_mut().expect("nobody holds a page") {
+        for byte in chunk {
+            *byte = byte_at(at, salt);
+            at += 1;
+        }
+    }
+    assert_eq!(at, LEN);
+}
+
+fn expected(start: usize, end: usize) -> Vec<u8> {
+    (start..end).map(|at| byte_at(at, 0)).collect()
+}
+
+fn packet_of(pool: &mut Pool, pages: &Pages, start: usize, end: usize) -> Packet {
+    let mut packet = pool.alloc_fclone().expect("memory");
+    assert_eq!(pages.range(start..end).append_to(&mut packet, pool), end - start);
+    packet
+}
+
+#[test]
+fn new_pages_hold_nothing_of_their_former_life() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    drop(filled(&mut pool));
+    pool.drain_returns();
+    let pages = Pages::new(&mut pool, LEN).expect("memory");
+    assert!(pages.chunks().flatten().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_packet_shares_any_range_without_copying() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let pages = filled(&mut pool);
+    let addresses: Vec<_> = pages.chunks().map(|chunk| chunk.as_ptr_range()).collect();
+    for (start, end) in [(0, 1), (31_000, 33_000), (1, LEN), (LEN - 1, LEN), (40_000, 40_000)] {
+        let packet = packet_of(&mut pool, &pages, start, end);
+        assert_eq!(packet.to_vec(), expected(start, end), "{start}..{end}");
+        for part in packet.slices() {
+            assert!(addresses.iter().any(|range| range.contains(&part.as_ptr())), "copied");
+        }
+        pool.free(packet);
+    }
+    drop(pages);
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn neighbouring_ranges_take_one_frag() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let pages = filled(&mut pool);
+    let mut packet = pool.alloc().expect("memory");
+    for at in (0..30_000).step_by(1000) {
+        assert_eq!(pages.range(at..at + 1000).append_to(&mut packet, &mut pool), 1000);
+    }
+    assert_eq!((packet.frag_count(), packet.len()), (1, 30_000));
+    assert_eq!(packet.to_vec(), expected(0, 30_000));
+}
+
+#[test]
+fn a_packet_with_all_its_frags_takes_no_more() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let pages = filled(&mut pool);
+    let mut packet = pool.alloc().expect("memory");
+    for at in 0..FRAGS_MAX {
+        assert_eq!(pages.range(at * 2..at * 2 + 1).append_to(&mut packet, &mut pool), 1);
+    }
+    assert_eq!(pages.range(90..91).append_to(&mut packet, &mut pool), 0);
+    pool.free(packet);
+    assert!(pages.is_idle(), "what was refused is not held");
+}
+
+#[test]
+fn what_a_packet_holds_cannot_be_written() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let mut pages = filled(&mut pool);
+    let packet = packet_of(&mut pool, &pages, 10, 20);
+    let clone = packet.clone_in(&mut pool).expect("memory");
+    pool.free(packet);
+    assert!(!pages.is_idle() && pages.chunks_mut().is_none(), "the clone holds the page");
+    pool.free(clone);
+    fill(&mut pages, 0xff);
+}
+
+#[test]
+fn recalled_pages_come_back_in_order_with_their_bytes() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let mut pages = filled(&mut pool);
+    // Dies from the back, so that the pages come back in another order than they lie.
+    let packets: Vec<_> =
+        (0..10).map(|i| packet_of(&mut pool, &pages, i * 10_000, (i + 1) * 10_000)).collect();
+    pages.recall();
+    assert!(!pages.is_idle() && !pages.collect());
+    for packet in packets.into_iter().rev() {
+        assert!(!pages.collect(), "{packet:?} is still out");
+        pool.free(packet);
+    }
+    assert!(pages.collect() && pages.is_idle());
+    assert_eq!(pages.chunks().flatten().copied().collect::<Vec<_>>(), expected(0, LEN));
+    fill(&mut pages, 1);
+    drop(pages);
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn a_waiter_hears_of_the_last_packet() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let mut pages = filled(&mut pool);
+    let packet = packet_of(&mut pool, &pages, 0, LEN);
+    let other = std::thread::spawn(move || drop(packet));
+    pages.recall();
+    while !pages.is_back() {
+        let token = pages.events().prepare();
+        if pages.is_back() {
+            pages.events().cancel(token);
+        } else {
+            let _ = pages.events().wait(token, None);
+        }
+    }
+    assert!(pages.collect());
+    other.join().expect("no panic");
+}
+
+#[test]
+fn pages_dropped_while_packets_hold_them_go_home_with_the_last() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let mut pages = filled(&mut pool);
+    let packets =
+        [packet_of(&mut pool, &pages, 0, LEN), packet_of(&mut pool, &pages, 50_000, 60_000)];
+    pages.recall();
+    assert!(!pages.collect());
+    drop(pages);
+    assert_ne!(domain.stats().pages_live, 0);
+    packets.into_iter().for_each(|packet| pool.free(packet));
+    assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+}
+
+#[test]
+#[should_panic(expected = "leaves the pages")]
+fn a_range_beyond_the_end_is_refused() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let pages = filled(&mut pool);
+    let _ = pages.range(LEN..LEN + 1);
+}
+
+#[test]
+fn reading_ends_where_the_source_does() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let source = expected(0, LEN);
+    let mut at = 0;
+    let mut read = |room: &mut [u8]| {
+        let got = room.len().min(source.len() - at);
+        room[..got].copy_from_slice(&source[at..at + got]);
+        at += got;
+        Ok::<_, ()>(got)
+    };
+    let first = Pages::read_from(&mut pool, 70_000, &mut read).expect("no error").expect("bytes");
+    let second = Pages::read_from(&mut pool, 70_000, &mut read).expect("no error").expect("bytes");
+    assert_eq!((first.len(), second.len()), (70_000, 30_000));
+    let both: Vec<_> = first.chunks().chain(second.chunks()).flatten().copied().collect();
+    assert_eq!(both, source);
+    assert!(Pages::read_from(&mut pool, 70_000, &mut read).expect("no error").is_none());
+    drop((first, second));
+    assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+}
+
+#[test]
+fn an_error_of_the_source_waits_for_the_bytes_before_it() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let mut calls = 0;
+    let mut read = |room: &mut [u8]| {
+        calls += 1;
+        if calls == 1 { Ok(room.len()) } else { Err("broken") }
+    };
+    let pages = Pages::read_from(&mut pool, LEN, &mut read).expect("bytes first").expect("bytes");
+    assert!(pages.len() < LEN);
+    assert_eq!(Pages::read_from(&mut pool, LEN, &mut read).map(|_| ()), Err("broken"));
+    drop(pages);
+    assert_eq!(domain.stats().pages_live, 0);
+}

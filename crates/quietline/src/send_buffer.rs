@@ -1,0 +1,113 @@
+//! Memory to send from without a copy.
+
+use std::{io, ops::Range, time::Duration};
+
+use pkt::Pages;
+use stack::Errno;
+
+use crate::{
+    clock::{self, with_cx},
+    running::Stack,
+    wait::sleep_for,
+};
+
+/// Bytes that are written once, into the stack's own packet memory, and sent any number of times without being copied
+/// ([`TcpStream::send_buffer`](crate::TcpStream::send_buffer)): what `MSG_ZEROCOPY` is in Linux.
+///
+/// It cannot be written while something that was sent from it is on its way. Dropping it is always right: its memory
+/// goes back to the stack when the last packet is gone.
+#[derive(Debug)]
+pub struct SendBuffer {
+    stack: Stack,
+    pages: Pages,
+}
+
+impl SendBuffer {
+    /// `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` for none, `ENOBUFS` when packet memory is at its limit.
+    pub fn new(stack: &Stack, len: usize) -> io::Result<Self> {
+        if len == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let pages = with_cx(|cx| Pages::new(&mut cx.pool, len)).ok_or(Errno::ENOBUFS)?;
+        Ok(Self { stack: stack.clone(), pages })
+    }
+
+    /// Number of bytes, at least one.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Always false: a buffer has at least a byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// True while nothing that was sent from it is on its way: all of it is acknowledged, has left the device, and was read
+    /// where the peer is a stack of this process.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.pages.is_idle()
+    }
+
+    /// The bytes, to be written, in parts of up to 32 KB.
+    ///
+    /// # Errors
+    /// `WouldBlock` unless [idle](Self::is_idle).
+    pub fn chunks_mut(&mut self) -> io::Result<impl Iterator<Item = &mut [u8]>> {
+        self.pages.chunks_mut().ok_or_else(|| Errno::EAGAIN.into())
+    }
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// `EINVAL`, and nothing is written, when they leave the buffer; `WouldBlock` unless [idle](Self::is_idle).
+    pub fn write_at(&mut self, offset: usize, mut bytes: &[u8]) -> io::Result<()> {
+        if offset.checked_add(bytes.len()).is_none_or(|end| end > self.len()) {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut skip = offset;
+        for chunk in self.chunks_mut()? {
+            let start = skip.min(chunk.len());
+            skip -= start;
+            let room = &mut chunk[start..];
+            let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Waits until the buffer is [idle](Self::is_idle); it keeps what it held.
+    ///
+    /// # Errors
+    /// `TimedOut` after `timeout`. The buffer is then called back: it cannot be sent before a later call has succeeded.
+    pub fn wait_idle(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if self.is_idle() {
+            return Ok(());
+        }
+        let deadline = timeout.map(|timeout| clock::now() + timeout);
+        self.pages.recall();
+        if !sleep_for(&self.stack, self.pages.events(), deadline, || self.pages.is_back()) {
+            return Err(Errno::ETIMEDOUT.into());
+        }
+        let whole = self.pages.collect();
+        debug_assert!(whole, "the pages are back");
+        Ok(())
+    }
+
+    /// The pages, if `range` of them can be sent.
+    pub(crate) fn pages_to_send(&self, range: &Range<usize>) -> io::Result<&Pages> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(Errno::EINVAL.into());
+        }
+        if self.pages.is_recalled() {
+            return Err(Errno::EBUSY.into());
+        }
+        Ok(&self.pages)
+    }
+}
