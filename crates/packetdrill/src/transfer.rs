@@ -10,7 +10,11 @@ use std::{
     sync::Arc,
 };
 
-use stack::{Cx, Errno, Readiness, host::Host, socket::TcpSocket};
+use stack::{
+    Cx, Errno, Readiness,
+    host::Host,
+    socket::{SendFlags, TcpSocket},
+};
 use tcp::State;
 
 use crate::{
@@ -60,8 +64,9 @@ impl Runtime {
         if flags & !SEND_FLAGS != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let more = flags & libc::MSG_MORE != 0;
-        let record = flags & libc::MSG_EOR != 0;
+        let mut how = SendFlags::empty();
+        how.set(SendFlags::MORE, flags & libc::MSG_MORE != 0);
+        how.set(SendFlags::EOR, flags & libc::MSG_EOR != 0);
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
         let fast_open = flags & libc::MSG_FASTOPEN != 0;
         let opened = self.open_sending(fd, bufs, fast_open, to)?;
@@ -82,16 +87,13 @@ impl Runtime {
             blocked = true;
             opening |= is_opening(&stream, host, cx);
             while sent < total {
-                sent += send_some(&stream, host, cx, &rest_of(bufs, sent), more)?;
+                sent += stream.send_with_flags(host, cx, &rest_of(bufs, sent), how)?;
             }
             if opening && is_opening(&stream, host, cx) {
                 return Err(Errno::EAGAIN);
             }
             if opening && let Some(errno) = stream.take_error(host, cx) {
                 return Err(errno);
-            }
-            if record {
-                stream.with_tcb(host, cx, |tcb, _| tcb.end_record());
             }
             Ok(())
         });
@@ -113,6 +115,7 @@ impl Runtime {
         fast_open: bool,
         to: Option<SocketAddr>,
     ) -> Result<Option<usize>, Errno> {
+        let bufs: &[&[u8]] = &bufs.iter().map(|buf| &**buf).collect::<Vec<_>>();
         self.run(|state, host, cx| {
             let socket = state.descriptors.socket_mut(fd)?;
             let stream = match &socket.kind {
@@ -255,25 +258,6 @@ impl Runtime {
 /// The answer to our SYN has not come.
 fn is_opening(stream: &Arc<TcpSocket>, host: &Host, cx: &mut Cx) -> bool {
     stream.with_tcb(host, cx, |tcb, _| tcb.state() == State::SynSent)
-}
-
-/// One attempt to queue `bufs`.
-fn send_some(
-    stream: &Arc<TcpSocket>,
-    host: &Host,
-    cx: &mut Cx,
-    bufs: &[IoSlice<'_>],
-    more: bool,
-) -> Result<usize, Errno> {
-    if !more {
-        return stream.send(host, cx, bufs);
-    }
-    stream.with_tcb(host, cx, |tcb, cx| tcb.send(cx, bufs, true)).map_err(|error| match error {
-        tcp::SendError::WouldBlock => Errno::EAGAIN,
-        tcp::SendError::BrokenPipe => Errno::EPIPE,
-        tcp::SendError::NoMemory => Errno::ENOBUFS,
-        tcp::SendError::Connection(error) => error.into(),
-    })
 }
 
 /// `bufs` without their first `skip` bytes.

@@ -11,9 +11,9 @@ use std::{io::IoSlice, sync::Arc, time::Duration};
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{ShutdownHow, TcpSocket},
+    socket::{SendFlags, ShutdownHow, TcpSocket},
 };
-use tcp::{Algorithm, Keepalive, Rng, SendError, State};
+use tcp::{Algorithm, Keepalive, Rng, State};
 
 use crate::{World, apps::Pattern};
 
@@ -211,14 +211,10 @@ impl End {
                 break;
             }
             let bytes = self.next_write();
-            let sent = if self.draws(self.manners.more) {
-                socket.with_tcb(&host, &mut world.cx, |tcb, cx| {
-                    tcb.send(cx, &[bytes.as_slice()], true).map_err(errno)
-                })
-            } else {
-                socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)])
-            };
-            match sent {
+            let more = self.draws(self.manners.more);
+            let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
+            let bytes = [IoSlice::new(&bytes)];
+            match socket.send_with_flags(&host, &mut world.cx, &bytes, flags) {
                 Ok(taken) => {
                     self.sent += taken as u64;
                     wrote = true;
@@ -332,14 +328,5 @@ impl End {
 
     fn draws(&mut self, of_a_thousand: u32) -> bool {
         of_a_thousand > 0 && self.rng.below(1000) < of_a_thousand
-    }
-}
-
-fn errno(error: SendError) -> Errno {
-    match error {
-        SendError::WouldBlock => Errno::EAGAIN,
-        SendError::BrokenPipe => Errno::EPIPE,
-        SendError::NoMemory => Errno::ENOBUFS,
-        SendError::Connection(error) => error.into(),
     }
 }

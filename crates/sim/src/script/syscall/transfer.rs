@@ -4,7 +4,11 @@
 
 use std::sync::Arc;
 
-use stack::{Errno, host::Host, socket::TcpSocket};
+use stack::{
+    Errno,
+    host::Host,
+    socket::{SendFlags, TcpSocket},
+};
 use tcp::State;
 
 use super::{Answer, Kind, Outcome, Process, Running, address, done_bytes, fail};
@@ -40,10 +44,10 @@ impl Process {
         let bytes = stream_bytes(file.written, len - running.moved);
         let sent = if flags & MSG_OOB != 0 {
             socket.send_oob(host, &mut world.cx, &bytes)
-        } else if flags & MSG_MORE == 0 {
-            socket.send(host, &mut world.cx, &[std::io::IoSlice::new(&bytes)])
         } else {
-            send_more(world, host, socket, &bytes)
+            let more = SendFlags::MORE;
+            let flags = if flags & MSG_MORE == 0 { SendFlags::empty() } else { more };
+            socket.send_with_flags(host, &mut world.cx, &[std::io::IoSlice::new(&bytes)], flags)
         };
         match sent {
             Ok(sent) => {
@@ -193,23 +197,6 @@ impl Process {
             Err(errno) => fail(errno),
         }
     }
-}
-
-fn send_more(
-    world: &mut World,
-    host: &Arc<Host>,
-    socket: &TcpSocket,
-    bytes: &[u8],
-) -> Result<usize, Errno> {
-    use tcp::SendError;
-    socket.with_tcb(host, &mut world.cx, |tcb, cx| tcb.send(cx, &[bytes], true)).map_err(|error| {
-        match error {
-            SendError::WouldBlock => Errno::EAGAIN,
-            SendError::BrokenPipe => Errno::EPIPE,
-            SendError::NoMemory => Errno::ENOBUFS,
-            SendError::Connection(error) => error.into(),
-        }
-    })
 }
 
 fn size(arg: Option<&Arg>) -> Result<usize, String> {
