@@ -12,6 +12,7 @@ use stack::{
 use crate::{
     clock,
     device::{Capture, CaptureDevice, Tun},
+    route::Route,
     running::{RunMode, Stack},
 };
 
@@ -69,6 +70,7 @@ pub struct StackBuilder {
     config: HostConfig,
     attachments: Vec<Attachment>,
     addresses: Vec<Vec<IpNet>>,
+    routes: Vec<Route>,
     capture: Option<Arc<Capture>>,
     manual: bool,
     error: Option<ConfigError>,
@@ -80,6 +82,7 @@ impl StackBuilder {
             config: HostConfig { cores: 1, seed: clock::seed(), ..HostConfig::default() },
             attachments: Vec::new(),
             addresses: Vec::new(),
+            routes: Vec::new(),
             capture: None,
             manual: false,
             error: None,
@@ -114,6 +117,12 @@ impl StackBuilder {
     /// Adds a route to `prefix` through the next hop `via`.
     pub fn route(mut self, prefix: IpNet, via: IpAddr) -> Self {
         self.config.routes.push(RouteSpec::via(prefix, via));
+        self
+    }
+
+    /// Adds a route, with whatever else `ip route add` knows of it.
+    pub fn add_route(mut self, route: Route) -> Self {
+        self.routes.push(route);
         self
     }
 
@@ -167,6 +176,14 @@ impl StackBuilder {
     pub fn build(mut self) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
             return Err(error.into());
+        }
+        let index = |name: &str| {
+            let names = self.attachments.iter().map(|attachment| &attachment.device.caps().name);
+            // The host's device 0 is loopback.
+            (1..).zip(names).find(|(_, own)| *own == name).map(|(index, _)| index)
+        };
+        for route in &self.routes {
+            self.config.routes.push(route.spec(index)?);
         }
         self.config.devices = self
             .attachments

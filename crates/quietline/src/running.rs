@@ -9,11 +9,18 @@ use std::{
 };
 
 use pkt::{DomainStats as MemoryStats, Instant};
-use stack::{config::HostConfig, counters::Snapshot, host::Host, rps::SoftnetStat};
+use stack::{
+    config::{ConfigError, HostConfig},
+    counters::Snapshot,
+    host::Host,
+    route::fib::RouteSpec,
+    rps::SoftnetStat,
+};
 
 use crate::{
     builder::{Attachment, StackBuilder},
     clock,
+    route::Route,
     worker::{self, Stop},
 };
 
@@ -141,6 +148,48 @@ impl Stack {
     #[must_use]
     pub fn sysctls(&self) -> Vec<(Cow<'static, str>, String)> {
         self.host().sysctls().iter().collect()
+    }
+
+    /// Adds a route while the stack runs, as `ip route add` does. Connections that it leads elsewhere move with their next
+    /// segment.
+    ///
+    /// # Errors
+    /// `InvalidInput` with one line that says what is allowed; nothing is changed then.
+    pub fn add_route(&self, route: &Route) -> io::Result<()> {
+        self.with_spec(route, Host::add_route)
+    }
+
+    /// Adds a route in place of the one with the same prefix and metric, if there is one: `ip route replace`.
+    ///
+    /// # Errors
+    /// As [`add_route`](Self::add_route).
+    pub fn replace_route(&self, route: &Route) -> io::Result<()> {
+        self.with_spec(route, Host::replace_route)
+    }
+
+    /// Takes the best route away that has the prefix of `route` and whatever else it names: `ip route del`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there is none.
+    pub fn delete_route(&self, route: &Route) -> io::Result<()> {
+        self.with_spec(route, Host::delete_route)
+    }
+
+    /// Every route: the local table first, as `ip route show table all`.
+    #[must_use]
+    pub fn routes(&self) -> Vec<Route> {
+        let host = self.host();
+        let listed = |entry| Route::listed(entry, |index| host.device_name(index).to_owned());
+        host.routes().into_iter().map(listed).collect()
+    }
+
+    fn with_spec(
+        &self,
+        route: &Route,
+        change: impl FnOnce(&Host, &RouteSpec) -> Result<(), ConfigError>,
+    ) -> io::Result<()> {
+        let spec = route.spec(|name| self.host().device_index(name))?;
+        Ok(change(self.host(), &spec)?)
     }
 
     /// Name given to the builder.

@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
     vec::Vec,
 };
@@ -40,12 +40,15 @@ use crate::{
         fib::{Fib, RouteKind},
         input::InputRoutes,
         output::OutputRoutes,
+        table::RouteTable,
     },
     rps::{SockFlows, SoftnetStat},
     sysctl::{LiveSysctls, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
     tx_queue::DeviceTx,
 };
+
+mod routes;
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
 static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
@@ -83,11 +86,9 @@ pub struct Host {
     devices: Vec<Arc<dyn Device>>,
     /// The transmit queues of each.
     tx: Vec<Arc<DeviceTx>>,
-    fib: Fib,
+    routes: RouteTable,
     /// `net.quietline.dst_layout`, as it was when the host was built.
     dst_layout: DstLayout,
-    /// Bumped by every change of routes; a cached path with another number is resolved anew.
-    route_generation: AtomicU32,
     /// What ICMP has reported about paths.
     exceptions: Exceptions,
     neighbours: NeighborTable,
@@ -137,16 +138,15 @@ impl Host {
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
         let mut devices = vec![loopback];
         devices.extend(config.devices.iter().map(|entry| Arc::clone(&entry.device)));
-        let fib = build_fib(&config, devices.len())?;
+        let fib = routes::builder_of(&config, devices.len())?;
         let names =
             devices.iter().map(|device| (device.caps().name.as_str(), device.caps().queues));
         config.sysctls.devices.bind(names)?;
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
-            fib,
+            routes: RouteTable::new(&memory.rcu, fib),
             dst_layout: config.sysctls.dst_layout,
-            route_generation: AtomicU32::new(0),
             exceptions: Exceptions::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
             neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
@@ -384,8 +384,10 @@ impl Host {
         &self.demux
     }
 
-    pub(crate) const fn fib(&self) -> &Fib {
-        &self.fib
+    /// The forwarding table, as long as the section.
+    #[inline]
+    pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
+        self.routes.fib(rcu)
     }
 
     pub(crate) const fn ports(&self) -> &PortSelector {
@@ -497,15 +499,6 @@ impl Host {
             .min()
     }
 
-    /// Makes every cached route stale (Linux: `rt_cache_flush`). What sockets and packets hold lives on until they look.
-    pub fn invalidate_routes(&self) {
-        self.route_generation.fetch_add(1, Ordering::Release);
-        let reader = self.rcu.reader();
-        let rcu = reader.pin();
-        self.input_routes.clear(&rcu);
-        self.output_routes.clear(&rcu);
-    }
-
     /// The dst entries in the tables: input routes first.
     #[must_use]
     pub fn dst_entries(&self) -> Vec<DstInfo> {
@@ -520,7 +513,7 @@ impl Host {
 
     #[inline]
     pub(crate) fn route_generation(&self) -> u32 {
-        self.route_generation.load(Ordering::Acquire)
+        self.routes.generation()
     }
 
     /// Whether a cached path is still what [`Host::route`] would answer (Linux: `dst_check`).
@@ -529,6 +522,22 @@ impl Host {
         path.dst.tail().generation == self.route_generation()
             && self.exceptions.is_current(path.exception)
             && now < path.expires
+    }
+
+    /// Whether `path` is what [`Host::route`] answers now: what [`is_current`](Self::is_current) promises without a look-up.
+    pub(crate) fn would_answer(
+        &self,
+        cx: &Cx,
+        path: &Path,
+        remote: IpAddr,
+        source: IpAddr,
+    ) -> bool {
+        self.hop(cx, remote, Some(source)).is_ok_and(|hop| {
+            let next_hop = path.neighbor.as_ref().map(|neighbor| neighbor.ip());
+            hop.index == path.dst.tail().device
+                && hop.mtu == path.mtu
+                && next_hop.is_none_or(|ip| ip == hop.next_hop)
+        })
     }
 
     /// Whether an entry is still what [`InputRoutes`] would answer for a packet that came by `device`.
@@ -546,13 +555,13 @@ impl Host {
     }
 
     /// An address of this host?
-    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
-        self.fib.lookup(ip).is_some_and(|route| route.kind == RouteKind::Local)
+    pub(crate) fn is_local(&self, cx: &Cx, ip: IpAddr) -> bool {
+        self.fib(&cx.reader().pin()).is_local(ip)
     }
 
     /// An address of this host on `device`?
-    pub(crate) fn is_local_on(&self, device: u32, ip: IpAddr) -> bool {
-        self.fib
+    pub(crate) fn is_local_on(&self, cx: &Cx, device: u32, ip: IpAddr) -> bool {
+        self.fib(&cx.reader().pin())
             .lookup(ip)
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
@@ -594,7 +603,7 @@ impl Host {
     /// The first half of `route`: everything that is only looked up.
     fn hop(&self, cx: &Cx, remote: IpAddr, source: Option<IpAddr>) -> Result<Hop, Errno> {
         if let Some(source) = source
-            && !self.is_local(source)
+            && !self.is_local(cx, source)
         {
             return Err(Errno::EADDRNOTAVAIL);
         }
@@ -604,7 +613,9 @@ impl Host {
         }
         // Before the table: a change in between makes the path too old, never too young.
         let generation = self.route_generation();
-        let route = self.fib.lookup(remote).ok_or(Errno::ENETUNREACH)?;
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let route = self.fib(&rcu).lookup(remote).ok_or(Errno::ENETUNREACH)?;
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => route.device,
@@ -624,7 +635,7 @@ impl Host {
         }
         let caps_mtu = self.device(index).caps().mtu;
         let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
-        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &cx.reader().pin());
+        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &rcu);
         Ok(Hop {
             index,
             kind: route.kind,
@@ -743,29 +754,6 @@ impl Drop for Host {
             core.remove_queues();
         }
     }
-}
-
-/// The forwarding table of the configured addresses and routes.
-fn build_fib(config: &HostConfig, devices: usize) -> Result<Fib, ConfigError> {
-    let devices = u32::try_from(devices).expect("a handful of devices");
-    let mut fib = Fib::builder(devices);
-    fib.loopback(LOOPBACK);
-    for (index, device) in (LOOPBACK + 1..).zip(&config.devices) {
-        for address in &device.addresses {
-            if address.addr().is_ipv6() {
-                return Err(ConfigError::new(
-                    "address",
-                    address,
-                    "an IPv4 address: IPv6 is not spoken yet",
-                ));
-            }
-            fib.address(index, *address)?;
-        }
-    }
-    for route in &config.routes {
-        fib.route(route)?;
-    }
-    Ok(fib.build())
 }
 
 /// A secret from the seed of the host.

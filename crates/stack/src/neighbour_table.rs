@@ -197,6 +197,11 @@ impl NeighborTable {
 }
 
 impl NeighborEntry {
+    /// Whose link address it is.
+    pub(crate) const fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
     /// The link address, when a packet may be sent to it without telling the state machine.
     #[inline]
     pub(crate) fn resolved(&self) -> Option<MacAddr> {

@@ -6,6 +6,7 @@ pub mod fib;
 pub(crate) mod input;
 pub(crate) mod output;
 pub(crate) mod packet_dst;
+pub(crate) mod table;
 
 pub use dst::Dst;
 pub(crate) use dst::{DstHandle, DstRef, Path};

@@ -106,7 +106,7 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
 
 /// Sends the request back: only the type and the addresses change, so the checksum is updated (RFC 1624).
 fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
-    let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(header.dst);
+    let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(cx, header.dst);
     let ignored = cx.sysctls().icmp_echo_ignore_all
         || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
     if ignored {

@@ -124,11 +124,11 @@ fn route<'s>(
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
     if !host.is_loopback_device(packet.meta().rx_device) {
-        check_martian(host, header).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
+        check_martian(host, header, rcu).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
     }
     // Before the table: a change in between makes the entry too old, never too young.
     let generation = host.route_generation();
-    let Some(found) = host.fib().lookup(header.dst) else {
+    let Some(found) = host.fib(rcu).lookup(header.dst) else {
         cx.count(Counter::IpExtInNoRoutes, 1);
         return Err(DropReason::IpNoRoute);
     };
@@ -175,8 +175,8 @@ fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReaso
 
 /// Addresses that no honest packet brings in from a wire: 127/8 (RFC 1122 §3.2.1.3 (g)), and as its source an address of
 /// ours, a broadcast or a multicast address.
-fn check_martian(host: &Host, header: &IpHeader) -> Result<(), DropReason> {
-    if host.fib().local_kind(header.src).is_some() {
+fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
+    if host.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {
         Err(DropReason::IpDestinationInvalid)

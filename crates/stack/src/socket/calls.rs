@@ -216,6 +216,7 @@ impl TcpSocket {
             assert!(self.is_armed(deadline), "the wheel knows nothing of {deadline:?}");
         }
         state.prequeue.check();
+        state.check_dst(self, host, cx);
         backlog::release(self, state, host, cx);
         edges
     }

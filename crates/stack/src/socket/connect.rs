@@ -203,7 +203,7 @@ fn start(
     }
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
-    let socket = TcpSocket::new(host, name, Box::new(tcb), Some(path), bind);
+    let socket = TcpSocket::new(host, cx, name, Box::new(tcb), Some(path), bind);
     socket.settings().set_receive_timeout(options.receive_timeout);
     socket.settings().set_send_timeout(options.send_timeout);
     socket.settings().set_busy_poll(options.busy_poll);

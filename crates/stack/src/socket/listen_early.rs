@@ -148,7 +148,7 @@ impl Listener {
         };
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);
         let name = (tuple, hash, host.core_for(cx, hash));
-        let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.flags());
+        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
         socket.set_early(self);
         self.early().fetch_add(1, Ordering::Relaxed);

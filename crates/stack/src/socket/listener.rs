@@ -147,7 +147,7 @@ impl Listener {
         options: &ListenOptions,
     ) -> Result<Arc<Self>, Errno> {
         host.check_up()?;
-        if !local.ip().is_unspecified() && !host.is_local(local.ip()) {
+        if !local.ip().is_unspecified() && !host.is_local(cx, local.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let any_port = local.port() == 0;

@@ -201,7 +201,7 @@ impl RequestSocket {
         self.leave_queue();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
         let name = (self.tuple, self.hash, self.core);
-        let socket = TcpSocket::new(host, name, Box::new(tcb), None, self.listener.flags());
+        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.listener.flags());
         self.listener.settle_options(cx, &socket);
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, |_| {

@@ -148,6 +148,7 @@ impl Drop for StreamState {
 impl TcpSocket {
     pub(super) fn new(
         host: &Host,
+        cx: &Cx,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
         dst: Option<Path>,
@@ -160,7 +161,7 @@ impl TcpSocket {
             tuple,
             hash,
             core,
-            over_loopback: host.is_local(tuple.remote.ip()),
+            over_loopback: host.is_local(cx, tuple.remote.ip()),
             bind,
             this: this.clone(),
             rx_dst: RxDst::new(host.rcu()),

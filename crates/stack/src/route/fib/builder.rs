@@ -2,7 +2,7 @@
 //!
 //! Linux: what `ip address add` and `ip route add` do in net/ipv4/fib_frontend.c and fib_semantics.c, refusals included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -56,18 +56,25 @@ impl RouteSpec {
 }
 
 /// Collects addresses and routes. Addresses come first: routes are checked against them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FibBuilder {
     devices: u32,
-    addresses: Vec<(u32, IpNet)>,
-    local: BTreeMap<IpNet, RouteEntry>,
-    main: BTreeMap<(IpNet, u32), RouteEntry>,
+    pub(super) addresses: Vec<(u32, IpNet)>,
+    pub(super) local: BTreeMap<IpNet, RouteEntry>,
+    pub(super) main: BTreeMap<(IpNet, u32), RouteEntry>,
+    /// Devices that are not up: no route leads through them.
+    pub(super) down: BTreeSet<u32>,
 }
 
 impl FibBuilder {
     pub(super) fn new(devices: u32) -> Self {
-        let mut builder =
-            Self { devices, addresses: Vec::new(), local: BTreeMap::new(), main: BTreeMap::new() };
+        let mut builder = Self {
+            devices,
+            addresses: Vec::new(),
+            local: BTreeMap::new(),
+            main: BTreeMap::new(),
+            down: BTreeSet::new(),
+        };
         let everywhere = [
             (v4_net(Ipv4Addr::BROADCAST, 32), RouteKind::Broadcast),
             (v4_net(Ipv4Addr::new(224, 0, 0, 0), 4), RouteKind::Multicast),
@@ -139,6 +146,16 @@ impl FibBuilder {
     /// # Errors
     /// When a field is impossible, contradicts another, or the same prefix has a route with the same metric.
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
+        let added = self.resolve(spec)?;
+        if self.main.contains_key(&(spec.prefix, spec.metric)) {
+            return Err(ConfigError::new("route", added, "one route per prefix and metric"));
+        }
+        self.main.insert((spec.prefix, spec.metric), added);
+        Ok(())
+    }
+
+    /// The entry that a route becomes.
+    pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<RouteEntry, ConfigError> {
         self.check_prefix(spec)?;
         check_mtu(spec)?;
         if let Some(source) = spec.prefsrc
@@ -147,7 +164,10 @@ impl FibBuilder {
             return Err(ConfigError::new("route src", source, "an address of this host"));
         }
         let (device, source) = self.way_out(spec)?;
-        let added = RouteEntry {
+        if self.down.contains(&device) {
+            return Err(ConfigError::new("route dev", device, "a device that is up"));
+        }
+        Ok(RouteEntry {
             prefix: spec.prefix,
             kind: spec.kind,
             via: spec.via,
@@ -155,29 +175,24 @@ impl FibBuilder {
             prefsrc: spec.prefsrc.or(source),
             mtu: spec.mtu,
             metric: spec.metric,
-        };
-        if self.main.contains_key(&(spec.prefix, spec.metric)) {
-            return Err(ConfigError::new("route", added, "one route per prefix and metric"));
-        }
-        self.main.insert((spec.prefix, spec.metric), added);
-        Ok(())
+        })
     }
 
     /// The table.
     #[must_use]
-    pub fn build(self) -> Fib {
+    pub fn build(&self) -> Fib {
         let mut fib = Fib { v4: Tables::new(), v6: Tables::new() };
-        for (prefix, entry) in self.local {
+        for (prefix, entry) in &self.local {
             match prefix {
-                IpNet::V4(prefix) => drop(fib.v4.local.insert(prefix, entry)),
-                IpNet::V6(prefix) => drop(fib.v6.local.insert(prefix, entry)),
+                IpNet::V4(prefix) => drop(fib.v4.local.insert(*prefix, entry.clone())),
+                IpNet::V6(prefix) => drop(fib.v6.local.insert(*prefix, entry.clone())),
             }
         }
         // In descending order of metric: the best comes last and stays.
-        for ((prefix, _), entry) in self.main.into_iter().rev() {
+        for ((prefix, _), entry) in self.main.iter().rev() {
             match prefix {
-                IpNet::V4(prefix) => drop(fib.v4.main.insert(prefix, entry)),
-                IpNet::V6(prefix) => drop(fib.v6.main.insert(prefix, entry)),
+                IpNet::V4(prefix) => drop(fib.v4.main.insert(*prefix, entry.clone())),
+                IpNet::V6(prefix) => drop(fib.v6.main.insert(*prefix, entry.clone())),
             }
         }
         fib
@@ -256,7 +271,12 @@ fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
     }
 }
 
-const fn entry(prefix: IpNet, kind: RouteKind, device: u32, prefsrc: Option<IpAddr>) -> RouteEntry {
+pub(super) const fn entry(
+    prefix: IpNet,
+    kind: RouteKind,
+    device: u32,
+    prefsrc: Option<IpAddr>,
+) -> RouteEntry {
     RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }
 }
 
@@ -268,7 +288,7 @@ fn is_unicast(ip: IpAddr) -> bool {
 }
 
 /// RFC 3021: networks of two hosts or one have no broadcast address; IPv6 has none at all.
-const fn has_broadcast(address: &IpNet) -> bool {
+pub(super) const fn has_broadcast(address: &IpNet) -> bool {
     matches!(address, IpNet::V4(address) if address.prefix_len() <= 30)
 }
 

@@ -198,6 +198,19 @@ impl StreamState {
         false
     }
 
+    /// DST4: a path that counts as current is the one that the routes would answer now. DST3: what is held is counted.
+    ///
+    /// # Panics
+    /// When that does not hold.
+    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+        let Some(path) = &self.dst else { return };
+        assert!(path.dst.refs() > 0, "a path that nobody holds: {path:?}");
+        if host.is_current(path, cx.now) {
+            let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
+            assert!(host.would_answer(cx, path, remote, local), "a stale path: {path:?}");
+        }
+    }
+
     fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if !self.hashed {
             return;

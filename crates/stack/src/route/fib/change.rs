@@ -1,0 +1,110 @@
+//! What changes in the tables while a host runs: routes that come and go, devices that go down, up and away.
+//!
+//! Linux: `ip route replace`, `ip route del`, `ip link set down`; net/ipv4/fib_frontend.c (`fib_table_delete`,
+//! `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the builder; a new table is built from it.
+
+use std::vec::Vec;
+
+use ipnet::IpNet;
+
+use super::{FibBuilder, RouteEntry, RouteKind, RouteSpec, builder};
+use crate::config::ConfigError;
+
+impl FibBuilder {
+    /// Adds a route, in place of the one with the same prefix and metric if there is one: `ip route replace`.
+    ///
+    /// # Errors
+    /// When a field is impossible or contradicts another.
+    pub fn replace(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
+        let entry = self.resolve(spec)?;
+        self.main.insert((spec.prefix, spec.metric), entry);
+        Ok(())
+    }
+
+    /// Takes the best route away that has this prefix and whatever else `spec` names: a metric of 0, no next hop, no device,
+    /// no source and no MTU name nothing, nor does the kind `Unicast`. A device's own network is such a route; our addresses
+    /// are not. `ip route del`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn delete(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
+        let named = |entry: &RouteEntry| {
+            (spec.kind == RouteKind::Unicast || spec.kind == entry.kind)
+                && (spec.metric == 0 || spec.metric == entry.metric)
+                && (spec.via.is_none() || spec.via == entry.via)
+                && spec.device.is_none_or(|device| device == entry.device)
+                && (spec.prefsrc.is_none() || spec.prefsrc == entry.prefsrc)
+                && (spec.mtu.is_none() || spec.mtu == entry.mtu)
+        };
+        // In ascending order of metric.
+        let mut same = self.main.range((spec.prefix, 0)..=(spec.prefix, u32::MAX));
+        let Some(key) = same.find(|(_, entry)| named(entry)).map(|(key, _)| *key) else {
+            return Err(ConfigError::new("route", spec.prefix, "a route of the table"));
+        };
+        self.main.remove(&key);
+        Ok(())
+    }
+
+    /// Every entry: the local table, then the main table by prefix and metric.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &RouteEntry> {
+        self.local.values().chain(self.main.values())
+    }
+
+    /// `device` carries nothing from here on: the routes through it go. Our addresses stay ours, and come by other devices
+    /// (RFC 1122 §3.3.4.2, the weak model).
+    pub fn device_down(&mut self, device: u32) {
+        self.down.insert(device);
+        let mut networks = Vec::new();
+        self.main.retain(|(prefix, _), entry| {
+            let stays = entry.device != device;
+            if !stays {
+                networks.push(*prefix);
+            }
+            stays
+        });
+        // Two devices in one network: the other takes over.
+        self.connect(|network| networks.contains(&network));
+    }
+
+    /// `device` carries packets again: the networks of its addresses are back. Routes that were added to them are not, as in
+    /// Linux.
+    pub fn device_up(&mut self, device: u32) {
+        if self.down.remove(&device) {
+            let on_it = |(on, address): &(u32, IpNet)| (*on == device).then(|| address.trunc());
+            let networks: Vec<_> = self.addresses.iter().filter_map(on_it).collect();
+            self.connect(|network| networks.contains(&network));
+        }
+    }
+
+    /// `device` is gone, and with it its addresses and every route that has one of them as its source.
+    pub fn device_gone(&mut self, device: u32) {
+        let gone: Vec<_> = self.addresses.iter().filter(|(on, _)| *on == device).copied().collect();
+        self.addresses.retain(|(on, _)| *on != device);
+        self.local.retain(|_, entry| entry.device != device);
+        for (on, address) in &self.addresses {
+            if builder::has_broadcast(address) {
+                let broadcast = IpNet::from(address.broadcast());
+                self.local.entry(broadcast).or_insert_with(|| {
+                    builder::entry(broadcast, RouteKind::Broadcast, *on, Some(address.addr()))
+                });
+            }
+        }
+        self.main.retain(|_, entry| {
+            !gone.iter().any(|(_, address)| entry.prefsrc == Some(address.addr()))
+        });
+        self.device_down(device);
+    }
+
+    /// Makes the networks that `wanted` answers yes for reachable by the first device that is up and has an address there.
+    fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
+        for (device, address) in &self.addresses {
+            let (network, source) = (address.trunc(), Some(address.addr()));
+            let is_network = address.prefix_len() < address.max_prefix_len();
+            if is_network && !self.down.contains(device) && wanted(network) {
+                self.main.entry((network, 0)).or_insert_with(|| {
+                    builder::entry(network, RouteKind::Unicast, *device, source)
+                });
+            }
+        }
+    }
+}
