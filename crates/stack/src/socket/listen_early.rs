@@ -128,22 +128,11 @@ impl Listener {
         let params = {
             let reader = cx.reader();
             let rcu = reader.pin();
-            let Ok(dst) = host.reply_path(
-                cx,
-                tuple.remote.ip(),
-                Some(tuple.local.ip()),
-                host.core_of_flow(hash),
-                &rcu,
-            ) else {
+            let name = (tuple, hash);
+            let Some((_, mut params)) = self.open_params(host, cx, name, iss_min, &rcu) else {
                 return cx.drop_packet(DropReason::IpNoRoute, packet);
             };
-            let mut params = self.open_params(host, (tuple, hash), &dst, cx);
             params.fast_open = cookie.map_or(FastOpen::Off, FastOpen::Grant);
-            if let Some(iss_min) = iss_min
-                && params.iss.lt(iss_min)
-            {
-                params.iss = iss_min;
-            }
             params
         };
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);

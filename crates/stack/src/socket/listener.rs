@@ -40,7 +40,7 @@ use crate::{
     errno::Errno,
     host::Host,
     ip::{self, IpFields},
-    route::Dst,
+    route::DstHandle,
     sysctl::{FastOpenKey, Sysctls},
 };
 
@@ -388,16 +388,9 @@ impl Listener {
     ) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let Ok(dst) = host.reply_path(
-            cx,
-            tuple.remote.ip(),
-            Some(tuple.local.ip()),
-            host.core_of_flow(hash),
-            &rcu,
-        ) else {
+        let Some((dst, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let params = self.open_params(host, (tuple, hash), &dst, cx);
         let mut tcx = cx.tcp();
         let (cookies, ecn) = (host.syn_cookies(), packet.meta().ecn);
         if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
@@ -438,16 +431,10 @@ impl Listener {
         let params = {
             let reader = cx.reader();
             let rcu = reader.pin();
-            let Ok(dst) = host.reply_path(
-                cx,
-                tuple.remote.ip(),
-                Some(tuple.local.ip()),
-                host.core_of_flow(hash),
-                &rcu,
-            ) else {
+            let Some((_, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
                 return cx.drop_packet(DropReason::IpNoRoute, packet);
             };
-            self.open_params(host, (tuple, hash), &dst, cx)
+            params
         };
         let tcx = cx.tcp();
         let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {
@@ -456,16 +443,25 @@ impl Listener {
         RequestSocket::open_from_cookie(host, cx, self, (tuple, hash), request, (header, packet));
     }
 
-    /// What a connection to this listener starts with.
-    pub(super) fn open_params(
+    /// What a connection to this listener starts with, and the way to its peer. `None` without one.
+    pub(super) fn open_params<'s>(
         &self,
-        host: &Host,
-        (tuple, hash): (FourTuple, u32),
-        dst: &Dst,
+        host: &'s Host,
         cx: &Cx,
-    ) -> OpenParams {
-        let options = self.settings(&cx.reader().pin()).tcp.clone();
-        OpenParams { options, ..host.open_params(tuple, hash, dst, cx.now) }
+        (tuple, hash): (FourTuple, u32),
+        iss_min: Option<SeqNum>,
+        rcu: &'s Section<'_>,
+    ) -> Option<(DstHandle<'s>, OpenParams)> {
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        let dst = host.reply_path(cx, remote, Some(local), host.core_of_flow(hash), rcu).ok()?;
+        let options = self.settings(rcu).tcp.clone();
+        let mut params = OpenParams { options, ..host.open_params(tuple, hash, &dst, cx.now) };
+        if let Some(iss_min) = iss_min
+            && params.iss.lt(iss_min)
+        {
+            params.iss = iss_min;
+        }
+        Some((dst, params))
     }
 
     /// What a connection inherits besides the engine's options.

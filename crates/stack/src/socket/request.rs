@@ -59,22 +59,11 @@ impl RequestSocket {
     ) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let Ok(dst) = host.reply_path(
-            cx,
-            tuple.remote.ip(),
-            Some(tuple.local.ip()),
-            host.core_of_flow(hash),
-            &rcu,
-        ) else {
+        let name = (tuple, hash);
+        let Some((dst, mut params)) = listener.open_params(host, cx, name, iss_min, &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let mut params = listener.open_params(host, (tuple, hash), &dst, cx);
         params.fast_open = fast_open;
-        if let Some(iss_min) = iss_min
-            && params.iss.lt(iss_min)
-        {
-            params.iss = iss_min;
-        }
         let mut tcx = cx.tcp();
         let request = match Request::on_syn(&mut tcx, &params, header, packet.meta().ecn) {
             Ok(request) => request,
