@@ -3,9 +3,6 @@
 //! Every workload and service is written once over these three traits, so that a comparison measures two
 //! stacks and not two programs.
 
-mod kernel;
-mod stack;
-
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr},
@@ -61,3 +58,47 @@ pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
     /// stack ends with it.
     fn wait_on_close(&self, limit: Duration) -> io::Result<()>;
 }
+
+/// What both kinds of socket have under the same names: everything but what they do on close.
+macro_rules! sockets {
+    ($wait_on_close:item) => {
+        impl Listener for TcpListener {
+            type Stream = TcpStream;
+
+            fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+                Self::accept(self)
+            }
+
+            fn local_addr(&self) -> io::Result<SocketAddr> {
+                Self::local_addr(self)
+            }
+        }
+
+        impl Stream for TcpStream {
+            fn try_clone(&self) -> io::Result<Self> {
+                Self::try_clone(self)
+            }
+
+            fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+                Self::shutdown(self, how)
+            }
+
+            fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+                Self::set_nodelay(self, nodelay)
+            }
+
+            fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+                Self::set_read_timeout(self, limit)
+            }
+
+            fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+                Self::set_write_timeout(self, limit)
+            }
+
+            $wait_on_close
+        }
+    };
+}
+
+mod kernel;
+mod stack;

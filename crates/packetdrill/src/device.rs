@@ -8,7 +8,6 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use arrayvec::ArrayVec;
 use pkt::{Batch, Instant, Packet, PacketList, RX_LEN_MAX};
 use stack::{
     Capabilities, Cx, Device,
@@ -62,15 +61,7 @@ impl PacketDevice {
             return false;
         }
         let Some(mut slot) = cx.pool.rx_slot(bytes.len()) else { return false };
-        let mut pieces = ArrayVec::<_, 4>::new();
-        slot.io_slices(&mut pieces);
-        let mut rest = bytes;
-        for piece in &mut pieces {
-            let (now, later) = rest.split_at(piece.len().min(rest.len()));
-            piece[..now.len()].copy_from_slice(now);
-            rest = later;
-        }
-        drop(pieces);
+        slot.write(bytes);
         let mut packet = slot.finish(&mut cx.pool, bytes.len());
         packet.meta_mut().timestamp = cx.now;
         lock(&self.arrived).push_back(packet);
@@ -92,17 +83,7 @@ impl Device for PacketDevice {
     }
 
     fn receive(&self, _queue: QueueId, _cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
-        let mut arrived = lock(&self.arrived);
-        let mut taken = 0;
-        while taken < budget {
-            let Some(packet) = arrived.pop_front() else { break };
-            if let Err(packet) = out.push(packet) {
-                arrived.push_front(packet);
-                break;
-            }
-            taken += 1;
-        }
-        taken
+        out.take_from(&mut lock(&self.arrived), budget)
     }
 
     fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {

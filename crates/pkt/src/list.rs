@@ -5,6 +5,7 @@
 //! Not here: the lock-free list between cores (`sync::Llist`).
 
 use core::fmt;
+use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use sync::Chain;
@@ -143,6 +144,13 @@ impl Batch {
     #[inline]
     pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
         self.0.try_push(packet).map_err(arrayvec::CapacityError::element)
+    }
+
+    /// Moves packets from the front of `queue` here, as many as there is room for and at most `most`; returns how many.
+    pub fn take_from(&mut self, queue: &mut VecDeque<Packet>, most: usize) -> usize {
+        let count = queue.len().min(most).min(self.0.remaining_capacity());
+        self.0.extend(queue.drain(..count));
+        count
     }
 
     /// Takes all packets, oldest first.

@@ -14,7 +14,6 @@ use std::{
     },
 };
 
-use arrayvec::ArrayVec;
 use pkt::{Batch, Packet, PacketList, PacketMeta};
 use stack::{
     Capabilities, Cx, Device,
@@ -84,15 +83,7 @@ impl ByteLink {
 fn receive(cx: &mut Cx, frame: &[u8], paged: bool) -> Option<Packet> {
     let written = if paged { frame.len().max(PAGED_BYTES_MIN) } else { frame.len() };
     let mut slot = cx.pool.rx_slot(written)?;
-    let mut pieces = ArrayVec::<_, 4>::new();
-    slot.io_slices(&mut pieces);
-    let mut rest = frame;
-    for piece in &mut pieces {
-        let (now, later) = rest.split_at(piece.len().min(rest.len()));
-        piece[..now.len()].copy_from_slice(now);
-        rest = later;
-    }
-    drop(pieces);
+    slot.write(frame);
     let mut packet = slot.finish(&mut cx.pool, written);
     packet.truncate(frame.len());
     Some(packet)
@@ -104,17 +95,7 @@ impl Device for ByteLink {
     }
 
     fn receive(&self, _queue: QueueId, _cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
-        let mut arrived = lock(&self.arrived);
-        let mut taken = 0;
-        while taken < budget {
-            let Some(packet) = arrived.pop_front() else { break };
-            if let Err(packet) = out.push(packet) {
-                arrived.push_front(packet);
-                break;
-            }
-            taken += 1;
-        }
-        taken
+        out.take_from(&mut lock(&self.arrived), budget)
     }
 
     fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {

@@ -22,7 +22,6 @@ use std::{
     time::Duration,
 };
 
-use arrayvec::ArrayVec;
 use pkt::{BATCH_MAX, Batch, Gso, GsoKind, Instant, Packet, PacketList, RxChecksum};
 use stack::{
     Capabilities, Cx, Device,
@@ -395,15 +394,7 @@ impl Device for Port {
 /// The frame in packet memory, as a device with a ring of receive slots leaves it.
 fn receive(cx: &mut Cx, frame: &Frame) -> Option<Packet> {
     let mut slot = cx.pool.rx_slot(frame.bytes.len())?;
-    let mut pieces = ArrayVec::<_, 4>::new();
-    slot.io_slices(&mut pieces);
-    let mut rest = frame.bytes.as_slice();
-    for piece in &mut pieces {
-        let (now, later) = rest.split_at(piece.len().min(rest.len()));
-        piece[..now.len()].copy_from_slice(now);
-        rest = later;
-    }
-    drop(pieces);
+    slot.write(&frame.bytes);
     let mut packet = slot.finish(&mut cx.pool, frame.bytes.len());
     let meta = packet.meta_mut();
     meta.timestamp = cx.now;

@@ -18,36 +18,8 @@ pub use snapshot::Snapshot;
 
 mod snapshot;
 
-/// Builds [`Counter`] and its tables from one line of text per counter.
-macro_rules! counters {
-    ($($name:ident: $doc:literal,)*) => {
-        /// Something counted by the stack; the variant's name is what `nstat` prints.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        pub enum Counter {
-            $(#[doc = $doc] $name,)*
-        }
-
-        impl Counter {
-            /// Every counter: Linux's in Linux's order, then ours.
-            pub const ALL: &[Self] = &[$(Self::$name),*];
-
-            /// Name as `nstat` prints it.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
-            }
-
-            /// What one count means.
-            #[must_use]
-            pub const fn doc(self) -> &'static str {
-                match self { $(Self::$name => $doc,)* }
-            }
-        }
-    };
-}
-
-counters! {
+tcp::counters! {
+    /// Something counted by the stack; the variant's name is what `nstat` prints.
     IpInReceives: "IPv4 packets received, bad ones included.",
     IpInHdrErrors: "IPv4 packets dropped because of their header: version, checksum, length, options, TTL.",
     IpInAddrErrors: "IPv4 packets dropped because their destination is not ours to take.",

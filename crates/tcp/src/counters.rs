@@ -12,10 +12,11 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Builds [`Counter`] and its tables from one line of text per counter.
+/// Builds an enum `Counter` and its tables from one line of text per counter; the stack's counters are made by it, too.
+#[macro_export]
 macro_rules! counters {
-    ($($name:ident: $doc:literal,)*) => {
-        /// Something counted; the variant's name is what `nstat` prints.
+    ($(#[$what:meta])* $($name:ident: $doc:literal,)*) => {
+        $(#[$what])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Counter {
@@ -23,7 +24,7 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// Every counter, in the order Linux lists them.
+            /// Every counter: Linux's in Linux's order, then ours.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Name as `nstat` prints it.
@@ -42,6 +43,7 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Something counted by the engine; the variant's name is what `nstat` prints.
     TcpActiveOpens: "Connections opened from here: CLOSE to SYN_SENT.",
     TcpPassiveOpens: "Connections opened by a peer: LISTEN to SYN_RECV.",
     TcpAttemptFails: "Handshakes that failed: SYN_SENT or SYN_RECV to CLOSE.",

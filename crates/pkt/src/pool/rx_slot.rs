@@ -39,7 +39,7 @@ const _: () = assert!(RX_COPYBREAK <= RX_REST_MIN);
 #[derive(Debug)]
 pub struct RxSlot {
     packet: Packet,
-    pages: Pages,
+    pages: RxPages,
     len_max: usize,
 }
 
@@ -47,7 +47,7 @@ impl RxSlot {
     pub(crate) fn new(pool: &mut Pool, len_max: usize) -> Option<Self> {
         assert!(len_max <= RX_LEN_MAX, "a receive slot of {len_max} bytes");
         let packet = pool.alloc_at(RX_HEADROOM, Kind::Alone)?;
-        let mut pages = Pages(ArrayVec::new());
+        let mut pages = RxPages(ArrayVec::new());
         let mut room = 0;
         if let Some(rest) = pool.local.rx_cursors.pop() {
             if rest.room() >= len_max.min(RX_REST_MIN) {
@@ -84,6 +84,27 @@ impl RxSlot {
                 out.push(IoSliceMut::new(&mut unused[..len]));
             }
             left -= len;
+        }
+    }
+
+    /// Writes `bytes` into the memory, for a device that has them elsewhere.
+    ///
+    /// # Panics
+    ///
+    /// If they exceed the length the slot was made for.
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert!(
+            bytes.len() <= self.len_max,
+            "{} bytes for a slot of {}",
+            bytes.len(),
+            self.len_max
+        );
+        let mut rest = bytes;
+        for cursor in &mut self.pages.0 {
+            let room = cursor.unused();
+            let (now, later) = rest.split_at(rest.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            rest = later;
         }
     }
 
@@ -125,9 +146,9 @@ impl RxSlot {
 }
 
 /// The pages of a slot, which find home when the slot is dropped.
-struct Pages(ArrayVec<Cursor, RX_PAGES>);
+struct RxPages(ArrayVec<Cursor, RX_PAGES>);
 
-impl Drop for Pages {
+impl Drop for RxPages {
     fn drop(&mut self) {
         for page in self.0.drain(..).filter_map(Cursor::retire) {
             page.home().return_page(page);
@@ -135,7 +156,7 @@ impl Drop for Pages {
     }
 }
 
-impl fmt::Debug for Pages {
+impl fmt::Debug for RxPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

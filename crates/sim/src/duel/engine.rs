@@ -4,7 +4,6 @@
 
 use std::{collections::VecDeque, fmt};
 
-use arrayvec::ArrayVec;
 use pkt::{Domain, Gso, Instant, Packet, PacketList, Pool, Verdict};
 use tcp::{
     ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, HostQueue, MemoryState, OpenParams,
@@ -392,15 +391,7 @@ fn free_dropped(cx: &mut Cx<'_>, verdict: tcp::SegmentVerdict) {
 fn packet(pool: &mut Pool, segment: &Segment) -> Option<Packet> {
     let bytes = &segment.payload;
     let mut slot = pool.rx_slot(bytes.len())?;
-    let mut pieces = ArrayVec::<_, 4>::new();
-    slot.io_slices(&mut pieces);
-    let mut rest = bytes.as_slice();
-    for piece in &mut pieces {
-        let (now, later) = rest.split_at(piece.len().min(rest.len()));
-        piece[..now.len()].copy_from_slice(now);
-        rest = later;
-    }
-    drop(pieces);
+    slot.write(bytes);
     let mut packet = slot.finish(pool, bytes.len());
     packet.meta_mut().gso = segment.gso;
     Some(packet)

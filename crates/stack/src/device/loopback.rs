@@ -68,7 +68,7 @@ impl Device for Loopback {
             return 0;
         }
         let mut packets = queue.packets.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = take_up_to(&mut packets, budget, out);
+        let taken = out.take_from(&mut packets, budget);
         queue.len.store(packets.len(), Ordering::Release);
         taken
     }
@@ -106,20 +106,6 @@ impl Device for Loopback {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         let _ = self.queues[usize::from(queue.0)].doorbell.set(doorbell);
     }
-}
-
-/// Moves up to `budget` packets to `out`.
-pub(super) fn take_up_to(packets: &mut VecDeque<Packet>, budget: usize, out: &mut Batch) -> usize {
-    let mut taken = 0;
-    while taken < budget {
-        let Some(packet) = packets.pop_front() else { break };
-        if let Err(packet) = out.push(packet) {
-            packets.push_front(packet);
-            break;
-        }
-        taken += 1;
-    }
-    taken
 }
 
 /// A packet handed over in memory arrives with the checksum knowledge it was sent with: data that never left memory

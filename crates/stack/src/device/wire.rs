@@ -28,7 +28,6 @@ pub use path_mtu::{PathMtu, TooBigReport};
 
 use super::{
     Capabilities, Completed, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
-    loopback::take_up_to,
 };
 use crate::{
     config::ConfigError,
@@ -391,7 +390,7 @@ impl Device for Wire {
         }
         let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         in_flight.arrive(cx.now);
-        let taken = take_up_to(&mut in_flight.ready, budget, out);
+        let taken = out.take_from(&mut in_flight.ready, budget);
         direction.len.store(in_flight.len(), Ordering::Release);
         taken
     }
