@@ -9,6 +9,7 @@
 mod failures;
 mod findings;
 mod layers;
+mod matrix;
 mod rfcs;
 mod source;
 mod steps;
@@ -28,6 +29,7 @@ usage: cargo xtask <chore>
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
   loom     the loom models of pkt and sync alone
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
+  matrix   scripts, simulator and kernel tests, whole, in every pair of modes: for the night
   fuzz     one minute of every fuzz target alone; QUIETLINE_FUZZ_SECONDS overrides
   deny     licences, bans and sources of the dependencies alone
 ";
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         "test" => suite::run(&suite::ALL),
         "loom" => suite::run(&[suite::LOOM]),
         "netns" => suite::run(&[suite::NETNS]),
+        "matrix" => suite::run(&[suite::MATRIX]),
         "fuzz" => suite::run(&[suite::FUZZ]),
         "deny" => suite::run(&[suite::DENY]),
         _ => {

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::matrix;
 use crate::source::root;
 use crate::steps::{self, Outcome, Tally, cargo, missing};
 
@@ -22,12 +23,16 @@ pub(crate) const WORKSPACE: Step = ("workspace tests", workspace);
 pub(crate) const LOOM: Step = ("loom models", loom);
 /// The stack against the Linux kernel.
 pub(crate) const NETNS: Step = ("network namespaces", netns);
+/// The stack against the kernel in other modes than the default.
+pub(crate) const MODES: Step = ("network namespaces in other modes", matrix::netns_in_modes);
+/// Every suite whole, in every pair of modes.
+pub(crate) const MATRIX: Step = ("matrix", matrix::everything);
 /// A minute of each fuzz target.
 pub(crate) const FUZZ: Step = ("fuzz", fuzz);
 /// Licences, bans and sources.
 pub(crate) const DENY: Step = ("deny", deny);
-/// All of them, cheapest first.
-pub(crate) const ALL: [Step; 5] = [WORKSPACE, DENY, LOOM, NETNS, FUZZ];
+/// All that `cargo xtask test` runs, cheapest first.
+pub(crate) const ALL: [Step; 6] = [WORKSPACE, DENY, LOOM, NETNS, MODES, FUZZ];
 
 /// Seconds a fuzz target runs unless QUIETLINE_FUZZ_SECONDS says otherwise.
 const FUZZ_SECONDS: u32 = 60;
@@ -72,15 +77,8 @@ fn loom() -> Result<Outcome> {
 }
 
 fn netns() -> Result<Outcome> {
-    if !is_root()? {
-        return Ok(missing("making a network namespace needs root"));
-    }
-    if !Path::new("/dev/net/tun").exists() {
-        return Ok(missing("/dev/net/tun is missing"));
-    }
-    let build = ["build", "--release", "-p", "quietline-cli", "--bin", "quietline"];
-    if let failed @ Outcome::Failed(..) = steps::run(cargo().args(build))? {
-        return Ok(failed);
+    if let Some(outcome) = prepare_netns()? {
+        return Ok(outcome);
     }
     // One test at a time: each wants both cores. Uncaptured: a test that skips itself says why.
     let tests = ["test", "-p", "netns-tests", "--no-fail-fast"];
@@ -88,7 +86,21 @@ fn netns() -> Result<Outcome> {
     steps::run_tests(cargo().args(tests).args(one_by_one).env("QUIETLINE_BIN", binary()))
 }
 
-fn binary() -> std::path::PathBuf {
+/// Builds what the tests against the kernel need. An outcome when they cannot run.
+pub(crate) fn prepare_netns() -> Result<Option<Outcome>> {
+    if !is_root()? {
+        return Ok(Some(missing("making a network namespace needs root")));
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Ok(Some(missing("/dev/net/tun is missing")));
+    }
+    let build = ["build", "--release", "-p", "quietline-cli", "--bin", "quietline"];
+    let built = steps::run(cargo().args(build))?;
+    Ok(matches!(built, Outcome::Failed(..)).then_some(built))
+}
+
+/// The `quietline` that the tests against the kernel run.
+pub(crate) fn binary() -> std::path::PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), Into::into);
     root().join::<std::path::PathBuf>(target).join("release/quietline")
 }

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
             Err(error) => Err(format!("{path}: {error}")),
         };
         match played {
-            Ok(trace) => println!("{path}: ok\n    {}", trace.join("\n    ")),
+            Ok(played) => println!("{path}: ok\n    {}", played.trace.join("\n    ")),
             Err(text) => {
                 failed = true;
                 println!("{text}");

@@ -1,10 +1,15 @@
 //! Simulated applications: what threads would do, as state that is stepped.
 
-use std::{io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use stack::{
     Errno, Readiness,
-    socket::{Listener, ShutdownHow, TcpSocket},
+    socket::{Listener, Reader, ShutdownHow, TcpSocket},
 };
 use tcp::State;
 
@@ -23,11 +28,12 @@ pub struct Sender {
     shut: bool,
 }
 
-/// Reads a stream and checks every byte.
+/// Reads a stream and checks every byte, as a thread that waits in `recv`.
 #[derive(Debug)]
 pub struct Receiver {
     host: usize,
     socket: Arc<TcpSocket>,
+    reader: Reader,
     pattern: Pattern,
     received: u64,
     ended: bool,
@@ -102,7 +108,8 @@ impl Receiver {
     /// Reads `pattern` from `socket` of host number `host`, at most `read_max` bytes at a time.
     #[must_use]
     pub fn new(host: usize, socket: Arc<TcpSocket>, pattern: Pattern, read_max: usize) -> Self {
-        Self { host, socket, pattern, received: 0, ended: false, read_max }
+        let reader = Reader::new();
+        Self { host, socket, reader, pattern, received: 0, ended: false, read_max }
     }
 
     /// Reads what has arrived. True at the end of the stream.
@@ -113,7 +120,8 @@ impl Receiver {
         let host = Arc::clone(&world.hosts[self.host]);
         let mut buf = vec![0; self.read_max];
         while !self.ended {
-            match self.socket.recv(&host, &mut world.cx, &mut buf, false) {
+            let bufs = &mut [IoSliceMut::new(&mut buf)];
+            match self.socket.recv_or_wait(&host, &mut world.cx, &mut self.reader, bufs) {
                 Ok(0) => self.ended = true,
                 Ok(read) => {
                     for (at, &byte) in (self.received..).zip(&buf[..read]) {

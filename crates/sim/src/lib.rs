@@ -16,6 +16,7 @@ pub mod byte_link;
 pub mod duel;
 pub mod frame;
 pub mod hostile;
+pub mod modes;
 pub mod network;
 pub mod peer;
 pub mod rig;

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use stack::sysctl::Sysctls;
+use stack::{socket::RxContext, sysctl::Sysctls};
 
 use crate::{
     network::{Capture, Counts, Offload, PathConfig, Sabotage},
@@ -37,6 +37,8 @@ pub struct Scenario {
     pub seed: u64,
     /// Settings of each host.
     pub hosts: Vec<Sysctls>,
+    /// The row of modes each host is in, by the table of `modes`.
+    pub modes: Vec<Vec<usize>>,
     /// Cores of each host. Frames come in on the first; connections and their timers are on all.
     pub cores: u16,
     /// What the network does to what each host sends.
@@ -60,10 +62,10 @@ pub struct Setting {
     pub at: Duration,
     /// Of which host.
     pub host: usize,
-    /// Its name below `net.ipv4`.
-    pub name: &'static str,
+    /// Its name.
+    pub name: String,
     /// What it becomes.
-    pub value: &'static str,
+    pub value: String,
 }
 
 /// One connection: who, when, and how both applications behave.
@@ -96,7 +98,14 @@ pub struct Outcome {
     pub steps: u64,
     /// Frames.
     pub frames: Counts,
+    /// Batches that readers have taken from a prequeue, by the context their host began in.
+    pub prequeued: [u64; CONTEXTS],
+    /// Packets that waited for the owner of a socket.
+    pub backlogged: u64,
 }
+
+/// How many contexts there are ([`RxContext`]).
+pub const CONTEXTS: usize = RxContext::Bh as usize + 1;
 
 /// Plays `scenario`, with a fault in the network if a test wants one.
 ///

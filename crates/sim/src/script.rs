@@ -35,10 +35,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+use stack::counters::Snapshot;
+
 use ast::{Event, What};
 use config::Config;
 use run::Player;
 use stage::Stage;
+
+use crate::modes::{self, Settings};
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,18 +81,35 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs a script and returns its trace. `name` is for messages.
+/// What a script that was fulfilled leaves to look at.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// What has happened, one line each.
+    pub trace: Vec<String>,
+    /// What the host has counted.
+    pub counters: Snapshot,
+}
+
+/// Runs a script in the modes that the environment asks for. `name` is for messages.
 ///
 /// # Errors
 /// The first line that cannot be read or was not fulfilled.
-pub fn run(name: &str, text: &str) -> Result<Vec<String>, Failure> {
+pub fn run(name: &str, text: &str) -> Result<Played, Failure> {
+    run_in(name, text, &modes::from_environment())
+}
+
+/// Runs a script in these modes; its own settings win.
+///
+/// # Errors
+/// The first line that cannot be read or was not fulfilled.
+pub fn run_in(name: &str, text: &str, modes: &Settings) -> Result<Played, Failure> {
     let failure = |error: ScriptError, trace| Failure {
         name: name.to_owned(),
         line: error.line,
         text: error.text,
         trace,
     };
-    let (mut player, events) = start(text).map_err(|error| failure(error, Vec::new()))?;
+    let (mut player, events) = start(text, modes).map_err(|error| failure(error, Vec::new()))?;
     // A broken invariant is a panic: what led to it is worth as much as where it was.
     let played = catch_unwind(AssertUnwindSafe(|| play(&mut player, &events)));
     let Player { mut stage, .. } = player;
@@ -109,17 +130,18 @@ pub fn run(name: &str, text: &str) -> Result<Vec<String>, Failure> {
             return Err(failure(ScriptError::new(0, text), trace));
         }
     }
+    let counters = stage.counters();
     match stage.finish() {
-        Ok(()) => Ok(trace),
+        Ok(()) => Ok(Played { trace, counters }),
         Err(text) => Err(failure(ScriptError::new(0, text), trace)),
     }
 }
 
 /// Reads a script and builds its host; settings at its head are the host's from the beginning.
-fn start(text: &str) -> Result<(Player, Vec<Event>), ScriptError> {
+fn start(text: &str, modes: &Settings) -> Result<(Player, Vec<Event>), ScriptError> {
     let parsed = parse::parse(text)?;
     let config = Config::read(&parsed.options)?;
-    let mut settings = Vec::new();
+    let mut settings = modes.0.clone();
     let mut line = 0;
     let mut events = parsed.events.into_iter().peekable();
     while let Some(Event { what: What::Sysctls(_), .. }) = events.peek() {
@@ -132,7 +154,8 @@ fn start(text: &str) -> Result<(Player, Vec<Event>), ScriptError> {
     if events.is_empty() {
         return Err(ScriptError::new(line, "a script without events"));
     }
-    let stage = Stage::new(config, &settings).map_err(|text| ScriptError::new(line, text))?;
+    let stage = Stage::new(config, modes.cores(), &settings)
+        .map_err(|text| ScriptError::new(line, text))?;
     Ok((Player::new(stage), events))
 }
 

@@ -6,12 +6,17 @@
 //!
 //! Not here: who talks to whom (`scenario`), the network.
 
-use std::{io::IoSlice, sync::Arc, time::Duration};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    sync::Arc,
+    time::Duration,
+};
 
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{SendFlags, ShutdownHow, TcpSocket},
+    host::Host,
+    socket::{Reader, SendFlags, ShutdownHow, TcpSocket},
 };
 use tcp::{Algorithm, Keepalive, Rng, State};
 
@@ -30,6 +35,8 @@ pub struct Manners {
     pub read_max: u32,
     /// Pause after a read, if drawn.
     pub read_pause: Duration,
+    /// It sleeps in `recv`, as a thread does; otherwise it asks when it can read.
+    pub waits: bool,
     /// How many of a thousand writes and reads are followed by their pause.
     pub pauses: u32,
     /// How many of a thousand writes promise another (`MSG_MORE`).
@@ -58,6 +65,7 @@ pub enum Ending {
 pub struct End {
     host: usize,
     socket: Option<Arc<TcpSocket>>,
+    reader: Reader,
     manners: Manners,
     out: Pattern,
     sent: u64,
@@ -86,6 +94,7 @@ impl End {
         Self {
             host,
             socket: Some(socket),
+            reader: Reader::new(),
             manners,
             out,
             sent: 0,
@@ -148,6 +157,11 @@ impl End {
     pub fn let_go(&mut self, world: &mut World) {
         if let Some(socket) = self.socket.take() {
             let host = Arc::clone(&world.hosts[self.host]);
+            if self.reader.is_installed() {
+                // Its time is up. What it still reads is of no interest to who lets go.
+                let bufs = &mut [IoSliceMut::new(&mut [])];
+                let _ = socket.recv_and_leave(&host, &mut world.cx, &mut self.reader, bufs);
+            }
             socket.close(&host, &mut world.cx);
         }
     }
@@ -267,8 +281,9 @@ impl End {
             && self.manners.ending != Ending::LetGo
         {
             let mut buf = vec![0; 1 + self.rng.below(self.manners.read_max) as usize];
-            let peek = self.draws(20);
-            match socket.recv(&host, &mut world.cx, &mut buf, peek) {
+            // A thread that sleeps in a call makes no other.
+            let peek = !self.reader.is_installed() && self.draws(20);
+            match self.receive(world, (&host, socket), &mut buf, peek) {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     for (at, byte) in (self.received..).zip(&buf[..count]) {
@@ -283,12 +298,42 @@ impl End {
                         self.read_at = world.cx.now + self.manners.read_pause;
                     }
                 }
-                Err(Errno::EAGAIN) => break,
+                Err(Errno::EAGAIN) => {
+                    if self.reader.is_installed() && self.draws(self.manners.pauses) {
+                        // It will be woken, and not run at once.
+                        self.read_at = world.cx.now + self.manners.read_pause;
+                    }
+                    break;
+                }
                 Err(error) => self.failed = Some(error),
             }
             read = true;
         }
         read
+    }
+
+    /// One call that reads, or the next step of one that sleeps.
+    fn receive(
+        &mut self,
+        world: &mut World,
+        (host, socket): (&Arc<Host>, &TcpSocket),
+        buf: &mut [u8],
+        peek: bool,
+    ) -> Result<usize, Errno> {
+        if peek || !self.manners.waits {
+            return socket.recv(host, &mut world.cx, buf, peek);
+        }
+        let bufs = &mut [IoSliceMut::new(buf)];
+        if self.draws(100) {
+            // Packets come while it holds the socket.
+            let hosts = world.hosts.clone();
+            return socket.recv_interrupted(host, &mut world.cx, &mut self.reader, bufs, |cx| {
+                for host in &hosts {
+                    let _ = host.poll(cx);
+                }
+            });
+        }
+        socket.recv_or_wait(host, &mut world.cx, &mut self.reader, bufs)
     }
 
     /// Another value for some option.

@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod tests {
     use std::{
+        collections::BTreeSet,
         path::PathBuf,
         sync::{
             Mutex,
@@ -18,8 +19,9 @@ mod tests {
     };
 
     use sim::{
+        modes,
         network::{Burst, Capture, Counts, Fate, Offload, PathConfig, Sabotage},
-        scenario::{Outcome, Scenario, explain, run, try_run},
+        scenario::{CONTEXTS, Outcome, Scenario, explain, run, try_run},
     };
 
     /// Threads that run seeds: the machines of CI have two cores.
@@ -42,10 +44,19 @@ mod tests {
         steps: u64,
         frames: Counts,
         longest: Duration,
+        prequeued: [u64; CONTEXTS],
+        backlogged: u64,
+        /// Pairs of modes that a host was in.
+        pairs: BTreeSet<modes::Pair>,
     }
 
     impl Totals {
-        fn add(&mut self, outcome: &Outcome) {
+        fn add(&mut self, scenario: &Scenario, outcome: &Outcome) {
+            self.pairs.extend(scenario.modes.iter().flat_map(|row| modes::pairs(row)));
+            self.backlogged += outcome.backlogged;
+            for (sum, batches) in self.prequeued.iter_mut().zip(outcome.prequeued) {
+                *sum += batches;
+            }
             self.seeds += 1;
             self.bytes += outcome.bytes;
             self.aborted += outcome.aborted;
@@ -94,7 +105,7 @@ mod tests {
                 }
                 let scenario = Scenario::of(seed);
                 match try_run(&scenario, None, None) {
-                    Ok(outcome) => totals.lock().expect("no panic inside").add(&outcome),
+                    Ok(outcome) => totals.lock().expect("no panic inside").add(&scenario, &outcome),
                     Err(error) => {
                         failed.store(true, Ordering::Relaxed);
                         println!("{}", explain(&scenario, &error, &file(seed)));
@@ -109,7 +120,11 @@ mod tests {
         });
         assert!(!failed.into_inner(), "a seed has failed: its replay is printed above");
         let totals = totals.into_inner().expect("no panic inside");
-        println!("{totals:?}");
+        let Totals { seeds, bytes, aborted, steps, frames, longest, .. } = &totals;
+        println!(
+            "{seeds} seeds, {bytes} bytes, {aborted} aborted, {steps} steps, {longest:?}, {frames:?}"
+        );
+        println!("prequeued {:?}, backlogged {}", totals.prequeued, totals.backlogged);
         assert_eq!(totals.seeds, end - first);
         if totals.seeds >= 1000 {
             // Everything that can happen did.
@@ -120,7 +135,24 @@ mod tests {
             for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
                 assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");
             }
+            assert!(totals.backlogged > 100, "{} packets in backlogs", totals.backlogged);
+            if modes::from_environment() == modes::Settings::default() {
+                check_modes(&totals);
+            }
         }
+    }
+
+    /// Some host was in every two modes, and readers found packets in every prequeue.
+    fn check_modes(totals: &Totals) {
+        let sizes = modes::sizes();
+        let rows = modes::pairwise(&sizes);
+        let all: BTreeSet<modes::Pair> = rows.iter().flat_map(|row| modes::pairs(row)).collect();
+        let missing: Vec<_> = all.difference(&totals.pairs).collect();
+        assert!(missing.is_empty(), "pairs of modes that no host was in: {missing:?}");
+        let (bh, prequeues) = totals.prequeued.split_last().expect("contexts");
+        assert!(prequeues.iter().all(|batches| *batches > 1000), "{:?}", totals.prequeued);
+        // Of hosts that changed their context meanwhile.
+        assert!(*bh > 0, "{:?}", totals.prequeued);
     }
 
     /// A scenario that is found good, for faults to be put into.

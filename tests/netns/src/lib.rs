@@ -21,4 +21,4 @@ pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};
-pub use quietline::{LINKS, Link, Quietline, binary};
+pub use quietline::{LINKS, Link, Quietline, binary, modes};

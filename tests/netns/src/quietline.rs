@@ -52,13 +52,19 @@ impl Link {
     /// Its name in the namespace.
     pub const NAME: &str = "ql0";
 
+    /// Cores of the stack. Modes that take packets from core to core need two.
+    fn cores(&self) -> u16 {
+        let steers = modes().iter().any(|mode| mode.contains(".rps_"));
+        self.cores.max(1 + u16::from(steers))
+    }
+
     fn arguments(&self) -> Vec<String> {
         let mut words = vec![
             format!("--link={}:{}", self.kind, Self::NAME),
             format!("--address={STACK}/24"),
             format!("--peer={KERNEL}/24"),
             format!("--mtu={}", self.mtu),
-            format!("--cores={}", self.cores),
+            format!("--cores={}", self.cores()),
         ];
         if !self.vnet_hdr {
             words.push("--no-vnet-hdr".to_owned());
@@ -77,7 +83,7 @@ impl Quietline {
     /// Starts `quietline serve` with these words on a link in the namespace, and waits until it listens.
     pub fn serve(namespace: &Namespace, link: &Link, words: &[&str]) -> Result<Self> {
         let mut command = namespace.command(binary()?);
-        command.arg("serve").args(words).args(link.arguments());
+        command.arg("serve").args(modes()).args(words).args(link.arguments());
         let mut running = Running::start(&mut command)?;
         let deadline = Instant::now() + START_LIMIT;
         while !running.stderr_so_far().contains("listening") {
@@ -94,7 +100,8 @@ impl Quietline {
     /// Starts `quietline connect` to a port of the kernel, with this for its standard input.
     pub fn connect(namespace: &Namespace, link: &Link, port: u16, input: Stdio) -> Result<Running> {
         let mut command = namespace.command(binary()?);
-        command.args(["connect", KERNEL, &port.to_string()]).args(link.arguments());
+        command.args(["connect", KERNEL, &port.to_string()]).args(modes());
+        command.args(link.arguments());
         Running::start_with_input(command.stdin(input))
     }
 
@@ -121,6 +128,15 @@ impl Quietline {
     pub fn kill(mut self) {
         self.running.kill();
     }
+}
+
+/// The mode in which the suite runs, as arguments: `QUIETLINE_SYSCTL=NAME=VALUE,...`. What a test sets itself comes later, and
+/// wins.
+#[must_use]
+pub fn modes() -> Vec<String> {
+    let settings = std::env::var("QUIETLINE_SYSCTL").unwrap_or_default();
+    let settings = settings.split(',').filter(|setting| !setting.is_empty());
+    settings.map(|setting| format!("--sysctl={setting}")).collect()
 }
 
 /// The `quietline` to test: `QUIETLINE_BIN`, or a release build made here.

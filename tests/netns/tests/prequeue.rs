@@ -42,6 +42,8 @@ fn counted(context: &str) -> Result<Option<(u64, u64)>> {
         "--json",
         "--sysctl=net.core.busy_read=0",
         "--sysctl=net.core.busy_poll=0",
+        "--sysctl=net.ipv4.tcp_low_latency=0",
+        "--sysctl=net.quietline.rx_dst_mode=rcu_clear_then_release",
         &setting,
     ];
     let server = lab.serve(&Link::default(), &words)?;

@@ -44,7 +44,13 @@ fn talk(address: SocketAddr) -> Result<()> {
 fn counted(test: &str, words: &[&str]) -> Result<Option<Value>> {
     let Some(lab) = Lab::open(test, &[])? else { return Ok(None) };
     let link = Link { cores: 2, ..Link::default() };
-    let words = [&["echo", "--port", "7", "--stats", "--json"], words].concat();
+    // Nobody steers unless the test says so.
+    let off = [
+        "--sysctl=net.quietline.dev.default.rps_cpus=0",
+        "--sysctl=net.quietline.dev.default.rps_flow_cnt=0",
+        "--sysctl=net.core.rps_sock_flow_entries=0",
+    ];
+    let words = [&["echo", "--port", "7", "--stats", "--json"], &off[..], words].concat();
     let server = lab.serve(&link, &words)?;
     let address: SocketAddr = format!("{STACK}:7").parse()?;
     lab.namespace.enter(|| talk(address))?;

@@ -10,6 +10,7 @@ use tcp::{Algorithm, Rng};
 
 use super::{Scenario, Session, Setting};
 use crate::{
+    modes::{self, Settings},
     network::{Burst, Change, Offload, PathConfig},
     traffic::{Ending, Manners},
 };
@@ -42,6 +43,9 @@ const CHANGES: [(&str, [&str; 2]); 21] = [
 /// Most that a session sends each way when segments are tiny.
 const TINY_LENGTH_MAX: u64 = 30_000;
 
+/// Chosen when a host is built.
+const LAYOUT: &str = "net.quietline.dst_layout";
+
 /// Longest blackout.
 const DARK_MS_MAX: u32 = 20_000;
 
@@ -54,7 +58,9 @@ impl Scenario {
         let offload = offload[draw.below(4)];
         let mtu = [256, 576, 1280, 1500, 1500, 1500, 9000][draw.below(7)];
         let count = [2, 2, 2, 2, 3, 4][draw.below(6)];
-        let mut hosts: Vec<Sysctls> = (0..count).map(|_| draw.sysctls()).collect();
+        let asked = modes::from_environment();
+        let mut modes: Vec<Vec<usize>> = (0..count).map(|_| draw.modes(&asked)).collect();
+        let mut hosts: Vec<Sysctls> = modes.iter().map(|row| draw.sysctls(row)).collect();
         let paths: Vec<PathConfig> = (0..count).map(|_| draw.path(mtu)).collect();
         let tiny = mtu < 500
             || hosts.iter().any(|host| host.tcp.tcp_rmem.max < 20_000)
@@ -66,14 +72,17 @@ impl Scenario {
         };
         let budget = if tiny { 100_000 } else { 1_500_000 } / sessions;
         let sessions = (0..sessions).map(|_| draw.session(count, budget)).collect();
-        let cores = [1, 1, 1, 2][draw.below(4)];
+        let cores = [1, 1, 1, 2][draw.below(4)].max(asked.cores());
         if cores > 1 {
             hosts.iter_mut().for_each(|host| draw.steering(host));
+        } else {
+            modes.iter_mut().for_each(|row| modes::forget_steering(row));
         }
+        hosts.iter_mut().for_each(|host| asked.apply(host));
         let maxseg = vec![None; hosts.len()];
         let changes = Vec::new();
         let mut scenario =
-            Self { seed, hosts, cores, paths, mtu, offload, sessions, maxseg, changes };
+            Self { seed, hosts, modes, cores, paths, mtu, offload, sessions, maxseg, changes };
         draw.openings(&mut scenario);
         draw.settings(&mut scenario);
         scenario
@@ -108,8 +117,18 @@ impl Draw {
         (top + self.rng.below(top)).min(max)
     }
 
-    fn sysctls(&mut self) -> Sysctls {
+    /// A host's row of modes: often the one that everybody has, unless the environment asks for something.
+    fn modes(&mut self, asked: &Settings) -> Vec<usize> {
+        if *asked != Settings::default() || self.one_in(3) {
+            vec![0; modes::table().len()]
+        } else {
+            modes::draw(&mut self.rng)
+        }
+    }
+
+    fn sysctls(&mut self, modes: &[usize]) -> Sysctls {
         let mut sysctls = Sysctls::default();
+        modes::settings(modes).apply(&mut sysctls);
         let tcp = &mut sysctls.tcp;
         // An application that has closed is promised less: here its stream must arrive, too.
         tcp.tcp_orphan_retries = tcp.tcp_retries2;
@@ -163,8 +182,11 @@ impl Draw {
         sysctls
     }
 
-    /// Which packets change core: none of this may be noticed.
+    /// Which packets change core, beyond what the modes say: none of this may be noticed.
     fn steering(&mut self, sysctls: &mut Sysctls) {
+        if self.one_in(2) {
+            return;
+        }
         let settings = [
             ("net.quietline.dev.default.rps_cpus", ["0", "1", "2", "3"][self.below(4)]),
             ("net.quietline.dev.default.rps_flow_cnt", ["0", "0", "4096"][self.below(3)]),
@@ -284,7 +306,16 @@ impl Draw {
         for _ in 0..=self.below(8) {
             let (name, values) = CHANGES[self.below(21)];
             let (at, host) = (self.millis(3000), self.below(hosts));
-            scenario.changes.push(Setting { at, host, name, value: values[self.below(2)] });
+            let (name, value) = (format!("net.ipv4.{name}"), values[self.below(2)].to_owned());
+            scenario.changes.push(Setting { at, host, name, value });
+        }
+        if modes::from_environment() == Settings::default() && self.one_in(2) {
+            let row = modes::draw(&mut self.rng);
+            let (at, host) = (self.millis(3000), self.below(hosts));
+            let settings = modes::settings(&row).0.into_iter();
+            let live = settings.filter(|(name, _)| name != LAYOUT);
+            let live = live.map(|(name, value)| Setting { at, host, name, value });
+            scenario.changes.extend(live.collect::<Vec<_>>());
         }
         scenario.changes.sort_by_key(|change| change.at);
     }
@@ -323,6 +354,7 @@ impl Draw {
             write_pause: self.millis(300),
             read_max: self.size(100_000).max(64),
             read_pause: self.millis(300),
+            waits: self.one_in(2),
             pauses: [0, 0, 5, 50][self.below(4)],
             more: [0, 0, 100, 500][self.below(4)],
             fiddles: [0, 0, 5, 30][self.below(4)],

@@ -172,8 +172,7 @@ impl<'a> Play<'a> {
             if at > self.world.cx.now {
                 return Some(at);
             }
-            let name = format!("net.ipv4.{}", change.name);
-            let changed = self.world.hosts[change.host].set_sysctl(&name, change.value);
+            let changed = self.world.hosts[change.host].set_sysctl(&change.name, &change.value);
             changed.expect("a setting and a value");
             self.changed += 1;
         }
@@ -284,6 +283,9 @@ impl<'a> Play<'a> {
             let received = counters.stack(Counter::SoftnetProcessed);
             assert_eq!(received, self.network.delivered(index), "frames received");
             crate::hostile::books::check_layers(&counters);
+            let context = self.scenario.hosts[index].rx_context as usize;
+            outcome.prequeued[context] += counters.tcp(tcp::Counter::TcpExtTCPPrequeued);
+            outcome.backlogged += counters.stack(Counter::SocketBacklogQueued);
         }
         outcome.frames = self.network.counts();
         drop(hosts);

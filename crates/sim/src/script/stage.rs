@@ -15,6 +15,7 @@ use pkt::Instant;
 use stack::{
     Capabilities, Errno,
     config::{DeviceConfig, HostConfig},
+    counters::Snapshot,
     device::LinkType,
     host::Host,
     route::fib::RouteSpec,
@@ -69,11 +70,15 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// A host that has not done anything, with these settings.
+    /// A host that has not done anything, with so many cores and these settings.
     ///
     /// # Errors
     /// The setting that is refused.
-    pub(super) fn new(config: Config, settings: &[(String, String)]) -> Result<Self, String> {
+    pub(super) fn new(
+        config: Config,
+        cores: u16,
+        settings: &[(String, String)],
+    ) -> Result<Self, String> {
         let mut sysctls = Sysctls::default();
         for (name, value) in settings {
             sysctls.set(name, value).map_err(|error| error.to_string())?;
@@ -98,7 +103,7 @@ impl Stage {
                 addresses: vec![format!("{HOST_IP}/16").parse().expect("a prefix")],
             }],
             routes: vec![RouteSpec::via(everywhere, IpAddr::V4(GATEWAY))],
-            cores: 1,
+            cores,
             sysctls,
             ..HostConfig::default()
         });
@@ -335,6 +340,10 @@ impl Stage {
     }
 
     // ---- What assertions look at.
+
+    pub(super) fn counters(&self) -> Snapshot {
+        self.world.hosts[0].counters()
+    }
 
     pub(super) fn counter(&self, name: &str) -> Option<i64> {
         let value = self.world.hosts[0].counters().get(name)?;

@@ -20,7 +20,7 @@ use pkt::Instant;
 use stack::{
     Errno, Readiness,
     host::Host,
-    socket::{Listener, ShutdownHow, TcpSocket, options::SocketSettings},
+    socket::{Listener, Reader, ShutdownHow, TcpSocket, options::SocketSettings},
 };
 
 use super::{
@@ -70,6 +70,8 @@ struct File {
     local: Option<SocketAddr>,
     /// Options, until there is a connection or a listener to keep them.
     settings: SocketSettings,
+    /// The thread that sleeps in a read.
+    reader: Reader,
     /// It connects, and nobody has been told how that ended.
     connecting: bool,
     /// Bytes written and read: places in the two streams.
@@ -164,6 +166,7 @@ impl Process {
             nonblocking,
             local: None,
             settings,
+            reader: Reader::new(),
             connecting: false,
             written: 0,
             read: 0,

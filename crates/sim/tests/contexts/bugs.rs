@@ -10,7 +10,7 @@ use stack::{
 };
 use tcp::{Counter as TcpCounter, Flags, SegmentHeader};
 
-use super::waiting::{PREQUEUES, Waiting};
+use super::waiting::{PREQUEUES, PSH_ACK, Waiting};
 
 /// BUG-PQ-1: a segment that is answered by a reset, processed by the reader.
 #[test]
@@ -114,6 +114,23 @@ fn urgent_data_takes_the_receive_queue() {
     assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPDirectCopyFromPrequeue), 0);
     assert_eq!(waiting.read(10).expect("data"), b"cd");
     waiting.finish();
+}
+
+/// A segment that fills a hole reaches the reader directly; what lay behind the hole comes with the same read, as it does from
+/// the receive queue.
+#[test]
+fn a_hole_that_is_filled_is_read_to_its_end() {
+    for context in PREQUEUES.into_iter().chain([RxContext::Bh]) {
+        let mut waiting = Waiting::new(context);
+        waiting.wait();
+        let header = waiting.peer.header(PSH_ACK);
+        let behind = SegmentHeader { seq: header.seq + 4, ..waiting.peer.header(PSH_ACK) };
+        waiting.peer.send(&mut waiting.rig, &behind, b"efgh");
+        assert_eq!(waiting.read(10), Err(Errno::EAGAIN), "{context:?}");
+        waiting.peer.send(&mut waiting.rig, &header, b"abcd");
+        assert_eq!(waiting.read(10).expect("data"), b"abcdefgh", "{context:?}");
+        waiting.finish();
+    }
 }
 
 /// BUG-PQ-9: the end of the stream waits behind its data.

@@ -104,6 +104,11 @@ impl TcpSocket {
     }
 }
 
+/// Behind `copied` bytes that came directly: a segment that filled a hole has left what lay behind it in the receive queue.
+fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8]) -> usize {
+    recv_more(state, cx, copied, &mut [IoSliceMut::new(&mut buf[copied..])])
+}
+
 /// One step of a reader that owns the socket.
 struct Step<'a> {
     socket: &'a TcpSocket,
@@ -146,7 +151,11 @@ impl Step<'_> {
             result => result,
         };
         match result {
-            Ok(copied @ 1..) => Ok(copied + self.leave(state, cx, &mut buf[copied..])),
+            Ok(mut copied @ 1..) => {
+                copied += read_rest(state, cx, copied, buf);
+                copied += self.leave(state, cx, &mut buf[copied..]);
+                Ok(copied + read_rest(state, cx, copied, buf))
+            }
             result => {
                 self.leave(state, cx, &mut []);
                 result

@@ -2,10 +2,10 @@
 //!
 //! Not here: everything else about sockets (`syscall`, `query`).
 
-use std::sync::Arc;
+use std::{io::IoSliceMut, sync::Arc};
 
 use stack::{
-    Errno,
+    Errno, Readiness,
     host::Host,
     socket::{SendFlags, TcpSocket},
 };
@@ -172,7 +172,13 @@ impl Process {
             tcb.at_mark() && !tcb.oob_inline() && tcb.readable_bytes() == 0
         });
         let mut buf = vec![0; len - running.moved];
-        match socket.recv(host, &mut world.cx, &mut buf, peek) {
+        let got = if waits && !peek {
+            let bufs = &mut [IoSliceMut::new(&mut buf)];
+            socket.recv_or_wait(host, &mut world.cx, &mut file.reader, bufs)
+        } else {
+            socket.recv(host, &mut world.cx, &mut buf, peek)
+        };
+        match got {
             Ok(read) => {
                 let before = file.read;
                 file.read = file.read.wrapping_add(u32::from(skips && read > 0));
@@ -185,11 +191,20 @@ impl Process {
                     file.read = file.read.wrapping_add(u32::try_from(read).expect("a read"));
                     running.moved += read;
                 }
-                let all = running.moved == len || read == 0 || flags & MSG_WAITALL == 0;
+                let target = if flags & MSG_WAITALL != 0 {
+                    len
+                } else if waits {
+                    len.min(socket.rcvlowat() as usize)
+                } else {
+                    0
+                };
+                let failed = socket.readiness().contains(Readiness::ERROR);
+                let ends = peek || read == 0 || failed || socket.at_mark(host, &mut world.cx);
+                let all = ends || running.moved >= target;
                 if all {
                     done_bytes(if peek { read } else { running.moved })
                 } else {
-                    Ok(Outcome::Blocks)
+                    self.recv(world, host, running, fd, args)
                 }
             }
             Err(Errno::EAGAIN) if waits => Ok(Outcome::Blocks),

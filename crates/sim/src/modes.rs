@@ -1,0 +1,275 @@
+//! The settings that choose between mechanisms, and combinations of them for whole suites to run in.
+//!
+//! The modes are read from the table of settings: everything below `net.quietline` whose value is a word or a switch is
+//! one, so that a new one takes part without a line here. [`MORE`] adds those that are numbers, have names of Linux, or
+//! belong together. docs/mechanisms.md says what each does.
+//!
+//! Suites run in combinations of them: every packet script in [`pairwise`] rows (`tests/modes.rs`), every seed of the
+//! simulator in modes it draws, the tests against the kernel and everything else by the environment,
+//! `QUIETLINE_SYSCTL=NAME=VALUE,...` ([`from_environment`]). Only suites look there, the product never. What a test sets
+//! itself wins.
+//!
+//! Not here: running suites (`cargo xtask matrix`).
+
+mod pairwise;
+
+use std::{fmt, str::FromStr, sync::OnceLock};
+
+use stack::sysctl::Sysctls;
+use tcp::Rng;
+
+pub use pairwise::{Pair, each, pairs, pairwise};
+
+/// The variable that says in which mode a suite runs.
+pub const VARIABLE: &str = "QUIETLINE_SYSCTL";
+
+/// Where the modes of our own are.
+const OURS: &str = "net.quietline.";
+
+/// Values that no suite runs in, because they are wrong on purpose: tests of their own show how.
+const DEMONSTRATIONS: [(&str, &str); 1] = [("net.quietline.tsq_protocol", "seed")];
+
+/// Settings of one value of a mode.
+type Alternative = &'static [(&'static str, &'static str)];
+
+/// Further modes, and further values of those that are settings: a name, and the values beside the default.
+const MORE: [(&str, &[Alternative]); 9] = [
+    ("early_demux", &[&[("net.ipv4.ip_early_demux", "0")], &[("net.ipv4.tcp_early_demux", "0")]]),
+    (
+        "steering",
+        &[
+            &[("net.quietline.dev.default.rps_cpus", "2")],
+            &[
+                ("net.quietline.dev.default.rps_flow_cnt", "64"),
+                ("net.core.rps_sock_flow_entries", "64"),
+            ],
+        ],
+    ),
+    (
+        "gro_normal_batch",
+        &[&[("net.core.gro_normal_batch", "1")], &[("net.core.gro_normal_batch", "64")]],
+    ),
+    ("gro_max_size", &[&[("net.quietline.dev.default.gro_max_size", "4000")]]),
+    (
+        "gro_flush_timeout",
+        &[&[
+            ("net.quietline.dev.default.gro_flush_timeout", "20000"),
+            ("net.quietline.dev.default.napi_defer_hard_irqs", "2"),
+        ]],
+    ),
+    // By itself it is nothing: it takes the prequeue away.
+    (
+        "rx_context",
+        &[&[("net.quietline.rx_context", "prequeue_drop"), ("net.ipv4.tcp_low_latency", "1")]],
+    ),
+    ("tcp_backlog_ack_defer", &[&[("net.ipv4.tcp_backlog_ack_defer", "0")]]),
+    ("tcp_autocorking", &[&[("net.ipv4.tcp_autocorking", "0")]]),
+    ("busy_polling", &[&[("net.core.busy_read", "0"), ("net.core.busy_poll", "0")]]),
+];
+
+/// A choice between mechanisms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// The setting, without `net.quietline.`, or a name for several.
+    pub name: String,
+    /// What each value sets. The first is the default and sets nothing.
+    pub values: Vec<Settings>,
+}
+
+/// Settings by name, in the order in which they are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(pub Vec<(String, String)>);
+
+/// A text that is no list of settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSettings(String);
+
+/// Every mode, with all its values.
+#[must_use]
+pub fn table() -> &'static [Mode] {
+    static TABLE: OnceLock<Vec<Mode>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let listed = Sysctls::names().filter_map(|(name, allowed)| listed(name, &allowed));
+        let mut table: Vec<Mode> = listed.collect();
+        for (name, values) in MORE {
+            let values = values.iter().map(|value| Settings::of(value));
+            match table.iter_mut().find(|mode| mode.name == name) {
+                Some(mode) => mode.values.extend(values),
+                None => table.push(Mode {
+                    name: name.to_owned(),
+                    values: std::iter::once(Settings::default()).chain(values).collect(),
+                }),
+            }
+        }
+        table.retain(|mode| mode.values.len() > 1);
+        table
+    })
+}
+
+/// The mode that is a setting of our own with words for values, or a switch.
+fn listed(name: &str, allowed: &str) -> Option<Mode> {
+    let short = name.strip_prefix(OURS)?;
+    let words: Vec<&str> = match allowed.strip_prefix("one of ") {
+        Some(words) => words.split(' ').collect(),
+        None if allowed == "a number from 0 to 1" => vec!["0", "1"],
+        None => return None,
+    };
+    let default = Sysctls::default().get(name).expect("it is listed");
+    let others = words
+        .iter()
+        .filter(|word| **word != default && !DEMONSTRATIONS.contains(&(name, **word)))
+        .map(|word| Settings::of(&[(name, word)]));
+    let values = std::iter::once(Settings::default()).chain(others).collect();
+    Some(Mode { name: short.to_owned(), values })
+}
+
+/// How many values each mode has.
+#[must_use]
+pub fn sizes() -> Vec<usize> {
+    table().iter().map(|mode| mode.values.len()).collect()
+}
+
+/// The settings of a row: one value, by number, for each mode.
+#[must_use]
+pub fn settings(row: &[usize]) -> Settings {
+    let chosen = table().iter().zip(row).flat_map(|(mode, value)| mode.values[*value].0.clone());
+    Settings(chosen.collect())
+}
+
+/// A row by chance.
+pub fn draw(rng: &mut Rng) -> Vec<usize> {
+    let below = |bound: usize| rng.below(u32::try_from(bound).expect("few values")) as usize;
+    sizes().into_iter().map(below).collect()
+}
+
+/// Takes the value of a row that means nothing to a host of one core for the default.
+pub fn forget_steering(row: &mut [usize]) {
+    for (mode, value) in table().iter().zip(row) {
+        if mode.values[*value].cores() > 1 {
+            *value = 0;
+        }
+    }
+}
+
+/// What the environment asks suites to run in; nothing when it asks for nothing.
+///
+/// # Panics
+/// When it asks for what there is not.
+#[must_use]
+pub fn from_environment() -> Settings {
+    match std::env::var(VARIABLE) {
+        Ok(text) => match text.parse() {
+            Ok(settings) => settings,
+            Err(NoSettings(why)) => panic!("{VARIABLE}: {why}"),
+        },
+        Err(_) => Settings::default(),
+    }
+}
+
+impl Settings {
+    fn of(settings: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self(settings.iter().map(owned).collect())
+    }
+
+    /// Makes them.
+    ///
+    /// # Panics
+    /// When one is refused.
+    pub fn apply(&self, sysctls: &mut Sysctls) {
+        for (name, value) in &self.0 {
+            if let Err(error) = sysctls.set(name, value) {
+                panic!("{error}");
+            }
+        }
+    }
+
+    /// Cores a host must have for them to mean something.
+    #[must_use]
+    pub fn cores(&self) -> u16 {
+        let steers = |(name, value): &(String, String)| {
+            let name = name.rsplit('.').next();
+            matches!(name, Some("rps_cpus" | "rps_flow_cnt")) && value != "0"
+        };
+        1 + u16::from(self.0.iter().any(steers))
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{name}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Settings {
+    type Err = NoSettings;
+
+    /// `NAME=VALUE,...`; every name and value is one that the stack takes.
+    fn from_str(text: &str) -> Result<Self, NoSettings> {
+        let mut settings = Vec::new();
+        for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| NoSettings(format!("{part:?} is not NAME=VALUE")))?;
+            let tried = Sysctls::default().set(name, value);
+            tried.map_err(|error| NoSettings(error.to_string()))?;
+            settings.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+        Ok(Self(settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who adds a word or a switch need not think of this module.
+    #[test]
+    fn every_word_and_switch_of_ours_is_a_mode() {
+        let names: Vec<&str> = table().iter().map(|mode| mode.name.as_str()).collect();
+        for (name, allowed) in Sysctls::names() {
+            let Some(short) = name.strip_prefix(OURS) else { continue };
+            let chooses = allowed.starts_with("one of ") || allowed == "a number from 0 to 1";
+            // Its only other value is wrong on purpose.
+            let demonstrates = DEMONSTRATIONS.iter().any(|(known, _)| *known == name);
+            assert_eq!(names.contains(&short), chooses && !demonstrates, "{name}: {allowed}");
+        }
+        assert!(names.contains(&"rx_context") && names.contains(&"dev.default.gro"), "{names:?}");
+        for (name, _) in MORE {
+            assert!(names.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_value_is_a_setting_that_differs_from_the_default() {
+        for mode in table() {
+            for value in &mode.values[1..] {
+                let mut sysctls = Sysctls::default();
+                value.apply(&mut sysctls);
+                assert_ne!(sysctls, Sysctls::default(), "{}: {value}", mode.name);
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_settings_and_back() {
+        for row in pairwise(&sizes()) {
+            let settings = settings(&row);
+            assert_eq!(settings.to_string().parse(), Ok(settings));
+        }
+        let wrong = "net.quietline.gro_exit=sideways".parse::<Settings>();
+        assert!(wrong.is_err_and(|NoSettings(why)| why.contains("one of immediate")));
+        assert!("net.quietline.gro_exit".parse::<Settings>().is_err());
+    }
+
+    /// What CI runs must stay affordable.
+    #[test]
+    fn pairwise_rows_are_few() {
+        let rows = pairwise(&sizes());
+        assert!(rows.len() <= 40, "{} rows", rows.len());
+    }
+}
