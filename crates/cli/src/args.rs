@@ -143,7 +143,11 @@ pub(crate) enum Service {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Link options")]
 pub(crate) struct LinkArgs {
-    /// tap:NAME or tun:NAME, created for the run; kernel uses the machine's own sockets instead.
+    /// tap:NAME or tun:NAME, created for the run; af_packet:IF[,OPTION...], an interface that exists; kernel uses the machine's
+    /// own sockets instead.
+    ///
+    /// Options of af_packet: rx=v2|v3, fanout=hash|cpu, qdisc=through|bypass, mac=ADDRESS, rx-ring=MEGABYTES, tx-ring=FRAMES,
+    /// retire-ms=N.
     #[arg(long, value_name = "KIND:NAME")]
     pub(crate) link: LinkSpec,
     /// Our address and its prefix length, such as 10.7.0.2/24.
@@ -161,9 +165,9 @@ pub(crate) struct LinkArgs {
     /// Queues of the link, spread over the cores [default: one for each core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) queues: Option<u16>,
-    /// MTU of the link.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535))]
-    pub(crate) mtu: u32,
+    /// MTU of the link [default: 1500; of an interface that exists, its own].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    pub(crate) mtu: Option<u32>,
     /// No checksum or segmentation offload on the link.
     #[arg(long)]
     pub(crate) no_vnet_hdr: bool,
@@ -301,7 +305,7 @@ mod tests {
         let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
             panic!("refused");
         };
-        assert_eq!((args.port(), args.link.cores, args.link.mtu), (8080, 2, 9000));
+        assert_eq!((args.port(), args.link.cores, args.link.mtu), (8080, 2, Some(9000)));
         assert_eq!(args.link.queues, Some(1));
         assert!(args.link.no_vnet_hdr && args.observe.stats && args.observe.json);
     }

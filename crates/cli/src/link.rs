@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use quietline::{
     ConfigError, Snapshot, SoftnetStat, Stack,
-    device::{Capture, CaptureConfig, SetupError, Tun, TunConfig},
+    device::{AfPacket, AfPacketConfig, Capture, CaptureConfig, SetupError, Tun, TunConfig},
 };
 
 use crate::{
@@ -27,6 +27,8 @@ pub(crate) enum LinkSpec {
     Tap(String),
     /// An IP link to the kernel.
     Tun(String),
+    /// An interface of the machine's, by packet sockets.
+    AfPacket(AfPacketConfig),
     /// No link: the machine's own sockets, to compare with.
     Kernel,
 }
@@ -43,22 +45,23 @@ pub(crate) struct Sysctl {
 /// A link that can be opened: `LinkArgs` whose options fit together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LinkConfig {
-    /// Tap or tun.
-    pub(crate) layer: Layer,
-    /// Interface name.
-    pub(crate) name: String,
+    /// Its device.
+    pub(crate) device: LinkDevice,
     /// Our address.
     pub(crate) address: IpNet,
 }
 
-/// What the link carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layer {
-    /// Ethernet frames.
-    Tap,
-    /// IP packets.
-    Tun,
+/// The device of a link, with what belongs to it alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkDevice {
+    /// Made for the run: a tap or a tun.
+    Tun(TunConfig),
+    /// An interface that exists.
+    AfPacket(AfPacketConfig),
 }
+
+/// MTU of a link made for the run, where nothing else is asked for.
+const MTU_DEFAULT: u32 = 1500;
 
 /// A stack on its link, and what records it.
 #[derive(Debug)]
@@ -116,13 +119,22 @@ pub(crate) struct Recording {
 impl LinkArgs {
     /// Checks the options against each other. `None` for the kernel's own sockets.
     pub(crate) fn check(&self, observe: &ObserveArgs) -> Result<Option<LinkConfig>, Failure> {
-        let (layer, name) = match &self.link {
+        let device = match &self.link {
             LinkSpec::Kernel => return self.check_kernel(observe).map(|()| None),
-            LinkSpec::Tap(name) => (Layer::Tap, name.clone()),
-            LinkSpec::Tun(name) => (Layer::Tun, name.clone()),
+            LinkSpec::Tap(name) => self.made_for_the_run(TunConfig::tap(name)),
+            LinkSpec::Tun(name) => self.made_for_the_run(TunConfig::tun(name)),
+            LinkSpec::AfPacket(base) => {
+                self.check_existing("af_packet")?;
+                LinkDevice::AfPacket(AfPacketConfig {
+                    queues: self.queues.unwrap_or(self.cores),
+                    vnet_hdr: !self.no_vnet_hdr,
+                    mtu: self.mtu,
+                    ..base.clone()
+                })
+            }
         };
         let Some(address) = self.address else {
-            return Err(Failure::Usage("--link tap and tun need --address A/N".to_owned()));
+            return Err(Failure::Usage("a link other than kernel needs --address A/N".to_owned()));
         };
         check_host_address("--address", address)?;
         if let Some(peer) = self.peer {
@@ -142,7 +154,7 @@ impl LinkArgs {
                 return Err(Failure::option("--gateway", gateway, reason));
             }
         }
-        Ok(Some(LinkConfig { layer, name, address }))
+        Ok(Some(LinkConfig { device, address }))
     }
 
     /// Creates the link and starts the stack on it.
@@ -154,26 +166,18 @@ impl LinkArgs {
         let capture =
             observe.pcap.as_deref().map(|path| Recording::start(path, &CaptureConfig::default()));
         let capture = capture.transpose()?;
-        let base = match config.layer {
-            Layer::Tap => TunConfig::tap(&config.name),
-            Layer::Tun => TunConfig::tun(&config.name),
-        };
-        let device = Tun::create(&TunConfig {
-            queues: self.queues.unwrap_or(self.cores),
-            vnet_hdr: !self.no_vnet_hdr,
-            mtu: self.mtu,
-            host_address: self.peer,
-            ..base
-        });
-        let device = device.map_err(|error| match error {
-            SetupError::Field { .. } => Failure::Usage(error.to_string()),
-            SetupError::System { .. } => Failure::Run(error.into()),
-        })?;
-        let mut builder = Stack::builder()
-            .name(&config.name)
-            .device(device)
-            .address(config.address)
-            .cores(self.cores);
+        let mut builder = match &config.device {
+            LinkDevice::Tun(tun) => {
+                let device = Tun::create(tun).map_err(refused_device)?;
+                Stack::builder().name(&tun.name).device(device)
+            }
+            LinkDevice::AfPacket(packet) => {
+                let device = AfPacket::open(packet).map_err(refused_device)?;
+                Stack::builder().name(&packet.interface).device(device)
+            }
+        }
+        .address(config.address)
+        .cores(self.cores);
         if let Some(gateway) = self.gateway {
             builder = builder.gateway(gateway);
         }
@@ -185,6 +189,24 @@ impl LinkArgs {
         }
         let stack = builder.build().map_err(refused)?;
         Ok(OpenLink { stack, address: config.address.addr(), capture })
+    }
+
+    fn made_for_the_run(&self, base: TunConfig) -> LinkDevice {
+        LinkDevice::Tun(TunConfig {
+            queues: self.queues.unwrap_or(self.cores),
+            vnet_hdr: !self.no_vnet_hdr,
+            mtu: self.mtu.unwrap_or(MTU_DEFAULT),
+            host_address: self.peer,
+            ..base
+        })
+    }
+
+    /// An interface that exists has its addresses already, and its other end is not ours to configure.
+    fn check_existing(&self, kind: &str) -> Result<(), Failure> {
+        match self.peer {
+            Some(_) => Err(Failure::Usage(format!("--peer has no use with --link {kind}"))),
+            None => Ok(()),
+        }
     }
 
     /// `--link kernel` has nothing to configure, and an option that would do nothing is a mistake.
@@ -244,6 +266,14 @@ impl Recording {
     }
 }
 
+/// What a device says about its configuration is about the command line.
+fn refused_device(error: SetupError) -> Failure {
+    match error {
+        SetupError::Field { .. } => Failure::Usage(error.to_string()),
+        SetupError::System { .. } => Failure::Run(error.into()),
+    }
+}
+
 fn check_same_family(option: &str, other: IpAddr, address: IpNet) -> Result<(), Failure> {
     if other.is_ipv4() == address.addr().is_ipv4() {
         return Ok(());
@@ -297,7 +327,10 @@ impl FromStr for LinkSpec {
         match text.split_once(':') {
             Some(("tap", name)) => check_name(name).map(Self::Tap),
             Some(("tun", name)) => check_name(name).map(Self::Tun),
-            _ => Err("expected tap:NAME, tun:NAME or kernel".to_owned()),
+            Some(("af_packet", text)) => {
+                text.parse().map(Self::AfPacket).map_err(|error: SetupError| error.to_string())
+            }
+            _ => Err("expected tap:NAME, tun:NAME, af_packet:IF[,OPTION...] or kernel".to_owned()),
         }
     }
 }
@@ -342,7 +375,7 @@ mod tests {
             gateway: None,
             cores: 1,
             queues: None,
-            mtu: 1500,
+            mtu: None,
             no_vnet_hdr: false,
             sysctl: Vec::new(),
         }
@@ -418,6 +451,27 @@ mod tests {
         assert!(refused(&link));
         link.peer = Some("10.0.0.1/24".parse().expect("address"));
         assert!(link.check(&QUIET).is_ok());
+    }
+
+    #[test]
+    fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
+        let mut link = args("af_packet:eth0,rx=v3", "10.0.0.2/24");
+        let device = |link: &LinkArgs| match link.check(&QUIET) {
+            Ok(Some(LinkConfig { device: LinkDevice::AfPacket(config), .. })) => Some(config),
+            _ => None,
+        };
+        let config = device(&link).expect("good");
+        assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, 1));
+        link.cores = 2;
+        link.mtu = Some(1400);
+        link.no_vnet_hdr = true;
+        let config = device(&link).expect("good");
+        assert_eq!((config.mtu, config.queues, config.vnet_hdr), (Some(1400), 2, false));
+        link.peer = Some("10.0.0.1/24".parse().expect("address"));
+        assert!(refused(&link));
+        for text in ["af_packet", "af_packet:", "af_packet:a b", "af_packet:e,rx=v9"] {
+            assert!(text.parse::<LinkSpec>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use stack::{
 
 use crate::{
     clock,
-    device::{Capture, CaptureDevice, Tun},
+    device::{AfPacket, Capture, CaptureDevice, Tun},
     route::Route,
     running::{RunMode, Stack},
 };
@@ -20,6 +20,10 @@ use crate::{
 pub trait PollFd: Send + Sync {
     /// The descriptor that becomes readable when `queue` has a frame.
     fn poll_fd(&self, queue: u16) -> BorrowedFd<'_>;
+
+    /// The descriptor of `queue` has become readable, and the queue will be polled. A device whose descriptor tells more than
+    /// frames takes note here.
+    fn acknowledge(&self, _queue: u16) {}
 
     /// Whether the interface is gone for good, so that its descriptors are no longer worth watching.
     fn is_gone(&self) -> bool {
@@ -30,6 +34,20 @@ pub trait PollFd: Send + Sync {
 impl PollFd for Tun {
     fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
         Self::poll_fd(self, queue)
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
+    }
+}
+
+impl PollFd for AfPacket {
+    fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
+        Self::poll_fd(self, queue)
+    }
+
+    fn acknowledge(&self, queue: u16) {
+        Self::acknowledge(self, queue);
     }
 
     fn is_gone(&self) -> bool {
@@ -59,6 +77,12 @@ impl From<Arc<Wire>> for Attachment {
 impl From<Arc<Tun>> for Attachment {
     fn from(tun: Arc<Tun>) -> Self {
         Self { device: Arc::clone(&tun) as Arc<dyn Device>, fds: Some(tun) }
+    }
+}
+
+impl From<Arc<AfPacket>> for Attachment {
+    fn from(device: Arc<AfPacket>) -> Self {
+        Self { device: Arc::clone(&device) as Arc<dyn Device>, fds: Some(device) }
     }
 }
 

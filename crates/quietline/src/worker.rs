@@ -229,14 +229,14 @@ impl Worker {
         let mut fds = Vec::with_capacity(1 + self.queues.len());
         fds.push(Poll::from_borrowed_fd(self.kick.0.as_fd(), PollFlags::IN));
         let watched = if watch_queues { &self.queues[..] } else { &[] };
-        let mut napis = Vec::with_capacity(watched.len());
+        let mut polls = Vec::with_capacity(watched.len());
         for Watched { attachment, queue, napi } in watched {
             if self.core.is_masked(*napi) {
                 continue;
             }
             if let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) {
                 fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
-                napis.push(*napi);
+                polls.push((device, *queue, *napi));
             }
         }
         let timeout = timeout.map(|timeout| Timespec {
@@ -245,8 +245,9 @@ impl Worker {
         });
         // A poll that was interrupted or refused has seen nothing: all of them are looked at.
         let polled = poll(&mut fds, timeout.as_ref());
-        for (fd, napi) in fds[1..].iter().zip(napis) {
+        for (fd, (device, queue, napi)) in fds[1..].iter().zip(polls) {
             if polled.is_err() || !fd.revents().is_empty() {
+                device.acknowledge(queue);
                 self.core.interrupt(napi);
             }
         }

@@ -1,0 +1,241 @@
+//! What an `af_packet` device should be, and the checks that need no kernel.
+//!
+//! Above: `AfPacket::open`, and `--link af_packet:IF[,option...]`, whose text [`AfPacketConfig::from_str`] reads.
+//!
+//! Not here: addresses and routes (they belong to the stack), what the interface allows (`AfPacket::open` asks it).
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::super::interface::{check_mac, parse_mac};
+use super::super::setup_error::SetupError;
+use super::super::tun::config::{MTU_MIN, QUEUES_MAX, validate_name};
+
+/// Bytes of a queue's receive ring: some milliseconds of a core that does not look, at 10 Gbit/s.
+pub const RX_RING_BYTES_DEFAULT: u32 = 16 << 20;
+
+/// Smallest and largest receive ring of a queue.
+const RX_RING_BYTES: (u32, u32) = (1 << 20, 1 << 30);
+
+/// Places of a queue's transmit ring, 64 KB each. Byte queue limits and TCP Small Queues fill far fewer with superframes; a
+/// small packet takes one as well.
+pub const TX_RING_FRAMES_DEFAULT: u16 = 128;
+
+/// Fewest and most places of a transmit ring.
+const TX_RING_FRAMES: (u16, u16) = (16, 4096);
+
+/// When the kernel hands over a receive block that is not full, in milliseconds: the finest it knows.
+pub const RETIRE_MS_DEFAULT: u16 = 1;
+
+/// How the receive ring is cut.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RxFormat {
+    /// A place for each frame (`TPACKET_V2`): every frame is seen as soon as it has arrived.
+    #[default]
+    Frames,
+    /// Blocks that frames share (`TPACKET_V3`): small frames take little room, and one wake brings many; but a frame is seen only
+    /// when its block is full or `retire_ms` have passed.
+    Blocks,
+}
+
+/// Which core receives a flow when there are several queues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fanout {
+    /// The one its hash chooses (`PACKET_FANOUT_HASH`), the same for both directions.
+    #[default]
+    Hash,
+    /// The one that goes with the CPU which the kernel received it on (`PACKET_FANOUT_CPU`): the NIC's own steering.
+    Cpu,
+}
+
+/// Which way frames take into the interface.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KernelQdisc {
+    /// Through its queueing discipline, as every packet of the kernel's.
+    #[default]
+    Through,
+    /// Around it, straight into the driver (`PACKET_QDISC_BYPASS`).
+    Bypass,
+}
+
+/// How to put a stack on an interface that exists. Start from [`AfPacketConfig::new`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AfPacketConfig {
+    /// Interface name.
+    pub interface: String,
+    /// Queue pairs, one per core of the stack.
+    pub queues: u16,
+    /// Checksum and TSO offload in both directions (`PACKET_VNET_HDR`). Off means plain frames with every checksum in them.
+    pub vnet_hdr: bool,
+    /// IP packet bytes to send at most; `None` is the interface's MTU, which cannot be exceeded.
+    pub mtu: Option<u32>,
+    /// Our Ethernet address; `None` is the interface's own. Another one makes the interface promiscuous.
+    pub mac: Option<[u8; 6]>,
+    /// How the receive ring is cut.
+    pub rx_format: RxFormat,
+    /// Bytes of each queue's receive ring, 1 MB to 1 GB.
+    pub rx_ring_bytes: u32,
+    /// Milliseconds after which a receive block that is not full is handed over, 1 to 1000. Unused with [`RxFormat::Frames`].
+    pub retire_ms: u16,
+    /// Places of each queue's transmit ring, 64 KB each, 16 to 4096.
+    pub tx_ring_frames: u16,
+    /// Which queue receives a flow.
+    pub fanout: Fanout,
+    /// Through the kernel's queueing discipline or around it.
+    pub qdisc: KernelQdisc,
+}
+
+impl AfPacketConfig {
+    /// One queue on `interface`, offloads on, with the interface's own address and MTU.
+    #[must_use]
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            queues: 1,
+            vnet_hdr: true,
+            mtu: None,
+            mac: None,
+            rx_format: RxFormat::default(),
+            rx_ring_bytes: RX_RING_BYTES_DEFAULT,
+            retire_ms: RETIRE_MS_DEFAULT,
+            tx_ring_frames: TX_RING_FRAMES_DEFAULT,
+            fanout: Fanout::default(),
+            qdisc: KernelQdisc::default(),
+        }
+    }
+
+    /// Checks everything that needs no kernel.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn validate(&self) -> Result<(), SetupError> {
+        validate_name(&self.interface)?;
+        if self.queues == 0 || self.queues > QUEUES_MAX {
+            return Err(SetupError::field("queues", self.queues, "1 to 256"));
+        }
+        if let Some(mtu) = self.mtu.filter(|&mtu| mtu < MTU_MIN) {
+            return Err(SetupError::field("mtu", mtu, "68 to the interface's own"));
+        }
+        self.mac.map_or(Ok(()), check_mac)?;
+        if self.rx_ring_bytes < RX_RING_BYTES.0 || self.rx_ring_bytes > RX_RING_BYTES.1 {
+            return Err(SetupError::field("rx-ring", self.rx_ring_bytes, "1 MB to 1 GB"));
+        }
+        if self.retire_ms == 0 || self.retire_ms > 1000 {
+            return Err(SetupError::field("retire-ms", self.retire_ms, "1 to 1000"));
+        }
+        if self.tx_ring_frames < TX_RING_FRAMES.0 || self.tx_ring_frames > TX_RING_FRAMES.1 {
+            return Err(SetupError::field("tx-ring", self.tx_ring_frames, "16 to 4096"));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), SetupError> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match (name, value) {
+            ("rx", "v2") => self.rx_format = RxFormat::Frames,
+            ("rx", "v3") => self.rx_format = RxFormat::Blocks,
+            ("rx", _) => return Err(SetupError::field("rx", value, "v2 or v3")),
+            ("fanout", "hash") => self.fanout = Fanout::Hash,
+            ("fanout", "cpu") => self.fanout = Fanout::Cpu,
+            ("fanout", _) => return Err(SetupError::field("fanout", value, "hash or cpu")),
+            ("qdisc", "through") => self.qdisc = KernelQdisc::Through,
+            ("qdisc", "bypass") => self.qdisc = KernelQdisc::Bypass,
+            ("qdisc", _) => return Err(SetupError::field("qdisc", value, "through or bypass")),
+            ("mac", text) => self.mac = Some(parse_mac(text)?),
+            ("rx-ring", text) => {
+                let megabytes: u32 = number("rx-ring", text, "megabytes, 1 to 1024")?;
+                self.rx_ring_bytes = megabytes.saturating_mul(1 << 20);
+            }
+            ("tx-ring", text) => self.tx_ring_frames = number("tx-ring", text, "16 to 4096")?,
+            ("retire-ms", text) => self.retire_ms = number("retire-ms", text, "1 to 1000")?,
+            _ => {
+                let allowed = "rx, fanout, qdisc, mac, rx-ring, tx-ring or retire-ms, with =VALUE";
+                return Err(SetupError::field("af_packet option", option.escape_debug(), allowed));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number<T: FromStr>(
+    field: &'static str,
+    text: &str,
+    allowed: &'static str,
+) -> Result<T, SetupError> {
+    text.parse().map_err(|_| SetupError::field(field, text.escape_debug(), allowed))
+}
+
+impl FromStr for AfPacketConfig {
+    type Err = SetupError;
+
+    /// Reads `IF[,option...]`: `rx=v2|v3`, `fanout=hash|cpu`, `qdisc=through|bypass`, `mac=ADDRESS`, `rx-ring=MEGABYTES`,
+    /// `tx-ring=FRAMES`, `retire-ms=N`.
+    fn from_str(text: &str) -> Result<Self, SetupError> {
+        let mut words = text.split(',');
+        let mut config = Self::new(words.next().unwrap_or_default());
+        for option in words {
+            config.set(option)?;
+        }
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+impl fmt::Display for RxFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Frames => "TPACKET_V2",
+            Self::Blocks => "TPACKET_V3",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_follow_the_name() {
+        let config: AfPacketConfig = "veth0".parse().expect("a name is enough");
+        assert_eq!(config, AfPacketConfig::new("veth0"));
+        let text = "eth0,rx=v3,retire-ms=5,fanout=cpu,qdisc=bypass,mac=02:00:00:00:00:07,rx-ring=4,tx-ring=32";
+        let config: AfPacketConfig = text.parse().expect("all of them");
+        let expected = AfPacketConfig {
+            rx_format: RxFormat::Blocks,
+            retire_ms: 5,
+            fanout: Fanout::Cpu,
+            qdisc: KernelQdisc::Bypass,
+            mac: Some([2, 0, 0, 0, 0, 7]),
+            rx_ring_bytes: 4 << 20,
+            tx_ring_frames: 32,
+            ..AfPacketConfig::new("eth0")
+        };
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, named) in [
+            ("", "interface name"),
+            ("a/b", "interface name"),
+            ("e,rx=v1", "v2 or v3"),
+            ("e,rx", "v2 or v3"),
+            ("e,fanout=qm", "hash or cpu"),
+            ("e,qdisc=", "through or bypass"),
+            ("e,mac=01:00:00:00:00:00", "unicast"),
+            ("e,rx-ring=0", "1 MB"),
+            ("e,rx-ring=5000", "1 GB"),
+            ("e,rx-ring=lots", "megabytes"),
+            ("e,tx-ring=15", "16 to 4096"),
+            ("e,retire-ms=0", "1 to 1000"),
+            ("e,", "af_packet option"),
+            ("e,speed=9", "af_packet option"),
+        ] {
+            let error = text.parse::<AfPacketConfig>().expect_err(text).to_string();
+            assert!(error.contains(named), "{text}: {error}");
+            assert!(!error.contains('\n'));
+        }
+        assert!(AfPacketConfig { queues: 0, ..AfPacketConfig::new("e") }.validate().is_err());
+        assert!(AfPacketConfig { mtu: Some(67), ..AfPacketConfig::new("e") }.validate().is_err());
+    }
+}

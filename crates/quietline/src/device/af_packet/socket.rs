@@ -1,0 +1,261 @@
+//! The system calls of a packet socket and its rings.
+//!
+//! Above: `AfPacket::open`, `receive`, `transmit`. Linux: net/packet/af_packet.c, packet(7).
+//!
+//! Each queue has two sockets. The one that receives is bound to the interface for every protocol, and from its first moment
+//! on does not see what leaves the interface. The one that sends is bound for protocol 0, which receives nothing.
+//!
+//! Not here: what stands in the rings.
+
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libc::{c_int, socklen_t};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Protocol, SendFlags, SocketFlags, SocketType, send, socket_with, sockopt,
+};
+
+use super::super::interface::{Interface, raw_socket_error};
+use super::super::mapping::Mapping;
+use super::super::setup_error::SetupError;
+use super::super::sockopt::{Plain, option, set_option};
+use super::config::{AfPacketConfig, Fanout, KernelQdisc, RxFormat};
+use super::receive::{FRAME_BYTES, Geometry};
+use super::transmit::{BLOCK_FRAMES, PLACE_BYTES};
+
+/// Bytes of a block of a receive ring: the kernel looks for that much contiguous memory, and takes scattered memory else.
+pub(super) const BLOCK_BYTES: usize = 1 << 20;
+
+/// `TPACKET_V2` and `TPACKET_V3` as values of PACKET_VERSION.
+const TPACKET_V2: c_int = 1;
+const TPACKET_V3: c_int = 2;
+
+// SAFETY: structures of integers without padding.
+unsafe impl Plain for libc::tpacket_req {}
+// SAFETY: as above.
+unsafe impl Plain for libc::tpacket_req3 {}
+// SAFETY: as above.
+unsafe impl Plain for libc::tpacket_stats {}
+
+/// The queues of one device that share what arrives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FanoutGroup {
+    id: u32,
+}
+
+/// The receiving half of a queue: bound, its ring mapped, and already filling.
+pub(super) fn open_receiver(
+    interface: &Interface,
+    config: &AfPacketConfig,
+) -> Result<(OwnedFd, Mapping, Geometry), SetupError> {
+    let name = &interface.name;
+    let fd = packet_socket(name)?;
+    let blocks =
+        usize::try_from(config.rx_ring_bytes).map_or(1, |bytes| bytes / BLOCK_BYTES).max(1);
+    let version = match config.rx_format {
+        RxFormat::Frames => TPACKET_V2,
+        RxFormat::Blocks => TPACKET_V3,
+    };
+    set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &version)?;
+    set(
+        &fd,
+        name,
+        "ask for offload headers",
+        libc::PACKET_VNET_HDR,
+        &c_int::from(config.vnet_hdr),
+    )?;
+    set(&fd, name, "leave out what is sent", libc::PACKET_IGNORE_OUTGOING, &1)?;
+    let geometry = match config.rx_format {
+        RxFormat::Frames => Geometry::frames(blocks),
+        RxFormat::Blocks => Geometry::blocks(blocks),
+    };
+    let what = format!("map a receive ring of {} MB", (blocks * BLOCK_BYTES) >> 20);
+    let made = match config.rx_format {
+        RxFormat::Frames => {
+            let request = request(BLOCK_BYTES, blocks, FRAME_BYTES);
+            set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+        }
+        RxFormat::Blocks => {
+            let request = request(BLOCK_BYTES, blocks, FRAME_BYTES);
+            let request = libc::tpacket_req3 {
+                tp_block_size: request.tp_block_size,
+                tp_block_nr: request.tp_block_nr,
+                tp_frame_size: request.tp_frame_size,
+                tp_frame_nr: request.tp_frame_nr,
+                tp_retire_blk_tov: u32::from(config.retire_ms),
+                tp_sizeof_priv: 0,
+                tp_feature_req_word: 0,
+            };
+            set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+        }
+    };
+    let mapping = made
+        .and_then(|()| Mapping::shared(fd.as_fd(), 0, blocks * BLOCK_BYTES))
+        .map_err(|errno| ring_error(name, &what, "rx-ring", errno))?;
+    bind(&fd, interface, ETH_P_ALL)?;
+    Ok((fd, mapping, geometry))
+}
+
+/// The sending half of a queue.
+pub(super) fn open_sender(
+    interface: &Interface,
+    config: &AfPacketConfig,
+) -> Result<(OwnedFd, Mapping), SetupError> {
+    let name = &interface.name;
+    let fd = packet_socket(name)?;
+    let places = usize::from(config.tx_ring_frames).next_multiple_of(BLOCK_FRAMES);
+    let len = places * PLACE_BYTES;
+    set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &TPACKET_V2)?;
+    set(
+        &fd,
+        name,
+        "ask for offload headers",
+        libc::PACKET_VNET_HDR,
+        &c_int::from(config.vnet_hdr),
+    )?;
+    let bypass = c_int::from(config.qdisc == KernelQdisc::Bypass);
+    set(&fd, name, "choose the way around the qdisc", libc::PACKET_QDISC_BYPASS, &bypass)?;
+    // What is under way counts against the send buffer: room for the whole ring, so that the ring is the limit. And twice that,
+    // because the kernel tells completions only while less than half of it is used. Without CAP_NET_ADMIN it may be less; the
+    // frames that find no room stay in the ring.
+    if sockopt::set_socket_send_buffer_size_force(&fd, 2 * len).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(&fd, 2 * len);
+    }
+    let request = request(BLOCK_FRAMES * PLACE_BYTES, places / BLOCK_FRAMES, PLACE_BYTES);
+    let what = format!("map a transmit ring of {places} frames");
+    let mapping = set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_TX_RING, &request)
+        .and_then(|()| Mapping::shared(fd.as_fd(), 0, len))
+        .map_err(|errno| ring_error(name, &what, "tx-ring", errno))?;
+    bind(&fd, interface, 0)?;
+    Ok((fd, mapping))
+}
+
+/// Makes the receiver `fd` one of those that share what arrives: the first founds the group, the others join it.
+pub(super) fn join_fanout(
+    fd: &OwnedFd,
+    interface: &str,
+    fanout: Fanout,
+    group: &mut Option<FanoutGroup>,
+) -> Result<(), SetupError> {
+    let kind = match fanout {
+        Fanout::Hash => libc::PACKET_FANOUT_HASH,
+        Fanout::Cpu => libc::PACKET_FANOUT_CPU,
+    };
+    let kind = kind | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+    let step = "share what arrives among the queues";
+    if let Some(FanoutGroup { id }) = *group {
+        return set(fd, interface, step, libc::PACKET_FANOUT, &(id | kind << 16));
+    }
+    let found = (kind | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16;
+    set(fd, interface, step, libc::PACKET_FANOUT, &found)?;
+    let answer: u32 = option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT)
+        .map_err(|errno| step_error(interface, step, errno))?;
+    *group = Some(FanoutGroup { id: answer & 0xffff });
+    Ok(())
+}
+
+/// Has the kernel send every frame of the ring that waits, up to the first that it cannot.
+pub(super) fn send_waiting(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    loop {
+        match send(fd, &[], SendFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Frames that the kernel dropped since it was last asked because the ring was full.
+pub(super) fn missed(fd: BorrowedFd<'_>) -> u64 {
+    option::<libc::tpacket_stats>(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS)
+        .map_or(0, |stats| u64::from(stats.tp_drops))
+}
+
+/// Whether the interface that the socket was bound to exists no more. Takes back the error that the kernel has left for it.
+pub(super) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
+    let _ = sockopt::socket_error(fd);
+    let mut address = link_address(0, 0);
+    let mut len = SOCKADDR_LEN;
+    // SAFETY: the kernel writes at most `len` bytes, the size of `address`, which is made of integers, and the length.
+    let result =
+        unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+    result == 0 && address.sll_ifindex <= 0
+}
+
+/// `ETH_P_ALL` as wide as the field it stands in.
+const ETH_P_ALL: u16 = 3;
+
+#[expect(clippy::cast_possible_truncation, reason = "20 bytes")]
+const SOCKADDR_LEN: socklen_t = size_of::<libc::sockaddr_ll>() as socklen_t;
+
+fn packet_socket(interface: &str) -> Result<OwnedFd, SetupError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Protocol 0: nothing arrives before the ring is there and the socket is bound.
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None::<Protocol>)
+        .map_err(|errno| step_error(interface, "open a packet socket", errno))
+}
+
+fn bind(fd: &OwnedFd, interface: &Interface, protocol: u16) -> Result<(), SetupError> {
+    let address = link_address(interface.index.cast_signed(), protocol);
+    // SAFETY: the kernel reads the `SOCKADDR_LEN` bytes of `address` and keeps no pointer.
+    let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), SOCKADDR_LEN) };
+    if result == 0 {
+        return Ok(());
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    Err(step_error(&interface.name, "bind a packet socket", Errno::from_raw_os_error(errno)))
+}
+
+const fn link_address(index: c_int, protocol: u16) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: 17,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+const _: () = assert!(libc::AF_PACKET == 17);
+
+fn set<T: Plain>(
+    fd: &OwnedFd,
+    interface: &str,
+    step: &str,
+    name: c_int,
+    value: &T,
+) -> Result<(), SetupError> {
+    set_option(fd.as_fd(), libc::SOL_PACKET, name, value)
+        .map_err(|errno| step_error(interface, step, errno))
+}
+
+fn step_error(interface: &str, step: &str, errno: Errno) -> SetupError {
+    let error = raw_socket_error(&format!("{step} on \"{interface}\""), errno.raw_os_error());
+    match errno {
+        Errno::NOPROTOOPT => error.with_hint("the kernel is older than Linux 4.20"),
+        Errno::AFNOSUPPORT => error.with_hint("the kernel has no packet sockets (CONFIG_PACKET)"),
+        _ => error,
+    }
+}
+
+fn ring_error(interface: &str, step: &str, option: &str, errno: Errno) -> SetupError {
+    let error = step_error(interface, step, errno);
+    match errno {
+        Errno::NOMEM | Errno::AGAIN => {
+            error.with_hint(format!("the kernel has no memory for it; ask for less with {option}="))
+        }
+        _ => error,
+    }
+}
+
+fn request(block_bytes: usize, blocks: usize, frame_bytes: usize) -> libc::tpacket_req {
+    let narrow = |number: usize| u32::try_from(number).expect("validated: at most 1 GB");
+    libc::tpacket_req {
+        tp_block_size: narrow(block_bytes),
+        tp_block_nr: narrow(blocks),
+        tp_frame_size: narrow(frame_bytes),
+        tp_frame_nr: narrow(block_bytes / frame_bytes * blocks),
+    }
+}

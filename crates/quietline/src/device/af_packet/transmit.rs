@@ -1,0 +1,333 @@
+//! The transmit ring: frames copied into shared memory, sent by one system call per list, and completed when the kernel says
+//! that they are gone.
+//!
+//! Above: `glue`. Linux: `tpacket_snd`, `tpacket_destruct_skb`.
+//!
+//! ```text
+//!      tail             taken                  head
+//!       v                 v                      v
+//!   ────[ SENDING  SENDING ][ SEND_REQUEST  ... ][ AVAILABLE  AVAILABLE ─────
+//!        the kernel's: in a    ours until the      free
+//!        qdisc or a driver     next system call
+//! ```
+//!
+//! The kernel takes places in their order and sends straight out of them. It gives a place back (AVAILABLE) when the last that
+//! holds the packet, a queueing discipline or a driver, lets go of it: that is a true completion. Until then we keep the packet
+//! itself, so that its owner (TCP Small Queues) hears of it then.
+//!
+//! When a queueing discipline refuses a frame the kernel puts it back (SEND_REQUEST) and stops; so it does when the socket's send
+//! buffer is full. Such frames stay in the ring, and are offered again with the next list, with the next completion, or after
+//! [`RETRY`]. A frame that the kernel cannot make sense of (WRONG_FORMAT) is dropped and counted, and those behind it move up,
+//! because the kernel would wait at its place for ever.
+//!
+//! Two locks: `kick` orders the system calls, so that whoever holds it knows that the kernel does not look at the ring; `state` is
+//! held while places are filled and reaped. `kick` is taken first.
+//!
+//! Not here: segmentation in software (the capabilities tell the stack what to cut beforehand).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pkt::{DropReason, Instant, Packet, PacketList};
+use rustix::io::Errno;
+
+use super::super::checksum::complete_tx_checksum;
+use super::super::mapping::Mapping;
+use super::super::vnet_hdr::VnetHdr;
+use super::ETHERNET_HEADER_LEN;
+use super::receive::PACKET_VNET_HDR_LEN;
+use super::socket::send_waiting;
+
+/// Bytes of a place: 16 pages, as many as one packet of the kernel's may refer to.
+pub(super) const PLACE_BYTES: usize = 64 << 10;
+
+/// Places of a block of memory.
+pub(super) const BLOCK_FRAMES: usize = 16;
+
+/// Where the frame begins in its place: behind `struct tpacket2_hdr`, aligned to 16.
+const FRAME_AT: usize = 32;
+const _: () = assert!(size_of::<libc::tpacket2_hdr>() == FRAME_AT);
+
+/// Where the kernel looks for the frame's length, offload header included.
+const LEN_AT: usize = std::mem::offset_of!(libc::tpacket2_hdr, tp_len);
+
+/// Largest IP packet of a place.
+pub(super) const IP_BYTES_MAX: u32 = 65_536 - 32 - 10 - 14;
+const _: () = assert!(
+    FRAME_AT + PACKET_VNET_HDR_LEN + 14 + IP_BYTES_MAX as usize == PLACE_BYTES
+        && ETHERNET_HEADER_LEN == 14
+);
+
+/// Frames up to this length the kernel copies instead of referring to the ring's pages: that costs less than the references,
+/// and on a veth than the pages it would copy them to.
+const COPY_BYTES: usize = 2048;
+
+/// When frames that the kernel had no room for are offered again although nothing was completed.
+pub(super) const RETRY: Duration = Duration::from_millis(1);
+
+/// Bits of a status that say whose the place is; the others tell about time stamps.
+const STATUS_MASK: u32 =
+    libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING | libc::TP_STATUS_WRONG_FORMAT;
+
+/// The ring of one queue.
+#[derive(Debug)]
+pub(super) struct TxRing {
+    socket: OwnedFd,
+    mapping: Mapping,
+    vnet_hdr: bool,
+    kick: Mutex<()>,
+    state: Mutex<TxState>,
+    /// Packets in the ring. Written under `state`; read without it by who only wants to know whether to look.
+    held: AtomicUsize,
+    /// When to offer what the kernel had no room for, in nanoseconds; `u64::MAX` when there is none. Relaxed: a hint.
+    retry_ns: AtomicU64,
+}
+
+/// Counts of places, never wrapped: a place's index is the count modulo the ring.
+#[derive(Debug)]
+struct TxState {
+    head: usize,
+    tail: usize,
+    packets: Box<[Option<Packet>]>,
+}
+
+/// What became of a system call that was to send what waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// Everything was taken.
+    All,
+    /// Some frames wait for room.
+    Some,
+}
+
+impl TxRing {
+    pub(super) fn new(socket: OwnedFd, mapping: Mapping, vnet_hdr: bool) -> Self {
+        let places = mapping.len() / PLACE_BYTES;
+        let packets = (0..places).map(|_| None).collect();
+        Self {
+            socket,
+            mapping,
+            vnet_hdr,
+            kick: Mutex::new(()),
+            state: Mutex::new(TxState { head: 0, tail: 0, packets }),
+            held: AtomicUsize::new(0),
+            retry_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Copies packets from the front of `list` into the ring while there is room. What cannot be sent at all is appended to
+    /// `bad`. True if there is something to send.
+    pub(super) fn fill(
+        &self,
+        list: &mut PacketList,
+        bad: &mut impl FnMut(DropReason, Packet),
+    ) -> bool {
+        let mut refused = None;
+        let mut filled = false;
+        while !list.is_empty() {
+            {
+                let mut state = self.lock();
+                while state.head - state.tail < state.packets.len() {
+                    let Some(mut packet) = list.pop_front() else { break };
+                    let index = state.head % state.packets.len();
+                    match self.write(index, &mut packet) {
+                        Ok(()) => {
+                            state.packets[index] = Some(packet);
+                            state.head += 1;
+                            filled = true;
+                        }
+                        Err(reason) => {
+                            refused = Some((reason, packet));
+                            break;
+                        }
+                    }
+                }
+                self.held.store(state.head - state.tail, Ordering::Relaxed);
+            }
+            // Its owner is told outside of the lock.
+            match refused.take() {
+                Some((reason, packet)) => bad(reason, packet),
+                None => break,
+            }
+        }
+        filled
+    }
+
+    /// Sends what waits, in one system call unless something is wrong with a frame. Answers when to come again although
+    /// nothing is completed.
+    ///
+    /// # Errors
+    /// The interface is down or gone. What waits is given to `bad`.
+    pub(super) fn send(
+        &self,
+        now: Instant,
+        bad: &mut impl FnMut(DropReason, Packet),
+    ) -> Result<Option<Instant>, Errno> {
+        let mut refused = PacketList::new();
+        let sent = self.send_past_errors(&mut refused);
+        while let Some(packet) = refused.pop_front() {
+            bad(DropReason::DeviceTxError, packet);
+        }
+        let retry = match sent {
+            Ok(Sent::All) => None,
+            Ok(Sent::Some) => Some(now + RETRY),
+            Err(errno) => {
+                let mut withdrawn = self.withdraw();
+                while let Some(packet) = withdrawn.pop_front() {
+                    bad(DropReason::DeviceDown, packet);
+                }
+                self.retry_ns.store(u64::MAX, Ordering::Relaxed);
+                return Err(errno);
+            }
+        };
+        self.retry_ns.store(retry.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
+        Ok(retry)
+    }
+
+    fn send_past_errors(&self, refused: &mut PacketList) -> Result<Sent, Errno> {
+        let _kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match send_waiting(self.socket.as_fd()) {
+                Ok(()) => return Ok(Sent::All),
+                Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV)) => return Err(errno),
+                // AGAIN: the send buffer is full. NOBUFS: so is the queueing discipline, or the driver behind its back.
+                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(Sent::Some),
+                // Anything else is about the frame that comes next, if about a frame at all.
+                Err(_) => match self.skip_wrong() {
+                    Some(packet) => refused.push_back(packet),
+                    None => return Ok(Sent::Some),
+                },
+            }
+        }
+    }
+
+    /// Packets that the kernel is done with, oldest first.
+    pub(super) fn reap(&self) -> PacketList {
+        let mut done = PacketList::new();
+        if self.held.load(Ordering::Relaxed) == 0 {
+            return done;
+        }
+        let mut state = self.lock();
+        while state.tail < state.head {
+            let index = state.tail % state.packets.len();
+            if self.status(index) != libc::TP_STATUS_AVAILABLE {
+                break;
+            }
+            done.extend(state.packets[index].take());
+            state.tail += 1;
+        }
+        self.held.store(state.head - state.tail, Ordering::Relaxed);
+        done
+    }
+
+    /// When what the kernel had no room for is to be offered again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        match self.retry_ns.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            ns => Some(Instant::from_nanos(ns)),
+        }
+    }
+
+    /// Writes a frame into its place and offers it to the kernel.
+    fn write(&self, index: usize, packet: &mut Packet) -> Result<(), DropReason> {
+        let begin = index * PLACE_BYTES;
+        let mut header = [0; PACKET_VNET_HDR_LEN];
+        let mut at = FRAME_AT;
+        if self.vnet_hdr {
+            let mut fields = VnetHdr::of(packet, ETHERNET_HEADER_LEN)?;
+            if packet.len() <= COPY_BYTES {
+                // What the kernel shall copy: at least the headers, and here the whole frame.
+                fields.hdr_len = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+            }
+            header.copy_from_slice(&fields.to_bytes()[..PACKET_VNET_HDR_LEN]);
+            at += PACKET_VNET_HDR_LEN;
+        } else {
+            if packet.meta().gso.segs > 1 {
+                // Only a stack that ignores our capabilities gets here.
+                return Err(DropReason::PacketTooBig);
+            }
+            complete_tx_checksum(packet, ETHERNET_HEADER_LEN)?;
+        }
+        if at + packet.len() > PLACE_BYTES {
+            return Err(DropReason::PacketTooBig);
+        }
+        let len = u32::try_from(at - FRAME_AT + packet.len()).unwrap_or(u32::MAX);
+        self.copy_in(begin + LEN_AT, &len.to_ne_bytes());
+        if self.vnet_hdr {
+            self.copy_in(begin + FRAME_AT, &header);
+        }
+        for slice in packet.slices() {
+            self.copy_in(begin + at, slice);
+            at += slice.len();
+        }
+        self.mapping.word(begin).store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
+        Ok(())
+    }
+
+    fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let to = self.mapping.at(offset, bytes.len());
+        // SAFETY: inside the mapping (checked by `at`), which overlaps no packet; and the place is ours: it lies between head and
+        // tail + places, which the kernel has given back, and the caller holds `state`.
+        unsafe { to.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
+    }
+
+    fn status(&self, index: usize) -> u32 {
+        self.mapping.word(index * PLACE_BYTES).load(Ordering::Acquire) & STATUS_MASK
+    }
+
+    fn set_status(&self, index: usize, status: u32) {
+        self.mapping.word(index * PLACE_BYTES).store(status, Ordering::Release);
+    }
+
+    /// Takes the frame that the kernel could not read out of the ring. The caller holds `kick`.
+    ///
+    /// The kernel waits at that place, so the frames behind it move up by one; its own place is offered last, when all others
+    /// are in order.
+    fn skip_wrong(&self) -> Option<Packet> {
+        let mut state = self.lock();
+        let places = state.packets.len();
+        let wrong = (state.tail..state.head)
+            .find(|count| self.status(count % places) == libc::TP_STATUS_WRONG_FORMAT)?;
+        let packet = state.packets[wrong % places].take();
+        for count in wrong + 1..state.head {
+            let (from, to) = (count % places, (count - 1) % places);
+            let source = self.mapping.at(from * PLACE_BYTES + LEN_AT, PLACE_BYTES - LEN_AT);
+            let target = self.mapping.at(to * PLACE_BYTES + LEN_AT, PLACE_BYTES - LEN_AT);
+            // SAFETY: two places inside the mapping. Both are ours: the kernel stands before the first of them, and does not look
+            // while `kick` is held.
+            unsafe { target.copy_from_nonoverlapping(source, PLACE_BYTES - LEN_AT) };
+            state.packets[to] = state.packets[from].take();
+        }
+        state.head -= 1;
+        self.set_status(state.head % places, libc::TP_STATUS_AVAILABLE);
+        if state.head > wrong {
+            self.set_status(wrong % places, libc::TP_STATUS_SEND_REQUEST);
+        }
+        self.held.store(state.head - state.tail, Ordering::Relaxed);
+        packet
+    }
+
+    /// Takes back what the kernel has not taken.
+    fn withdraw(&self) -> PacketList {
+        let _kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        let places = state.packets.len();
+        let taken = (state.tail..state.head)
+            .find(|count| self.status(count % places) == libc::TP_STATUS_SEND_REQUEST)
+            .unwrap_or(state.head);
+        let mut list = PacketList::new();
+        for count in taken..state.head {
+            self.set_status(count % places, libc::TP_STATUS_AVAILABLE);
+            list.extend(state.packets[count % places].take());
+        }
+        state.head = taken;
+        self.held.store(state.head - state.tail, Ordering::Relaxed);
+        list
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
