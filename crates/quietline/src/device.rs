@@ -11,6 +11,8 @@ mod checksum;
 pub mod interface;
 #[allow(dead_code, reason = "its users are the devices with rings")]
 mod mapping;
+#[cfg(test)]
+mod namespace;
 pub mod netlink;
 pub mod setup_error;
 #[allow(dead_code, reason = "its users are the devices with rings")]

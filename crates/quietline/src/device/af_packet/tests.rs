@@ -1,1 +1,421 @@
+//! Two devices on the two ends of a veth pair, each test in a network namespace of its own that dies with its thread.
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant as Clock};
+
+use pkt::{Batch, Gso, GsoKind, Packet, PacketList, RxChecksum, TxChecksum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stack::Memory;
+use stack::counters::Counter;
+use stack::cx::Cx;
+use stack::device::{Completed, Device, QueueId};
+
+use super::*;
+use crate::device::namespace::{in_namespace, run};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const HEADER_LEN: usize = 14;
+
+/// One end of the pair.
+struct End {
+    device: Arc<AfPacket>,
+    cx: Cx,
+}
+
+impl End {
+    fn new(memory: &Memory, config: &AfPacketConfig) -> Self {
+        let device = AfPacket::open(config).expect("a device");
+        Self { device, cx: Cx::new(memory, 1).with_clock(crate::clock::now) }
+    }
+
+    /// A frame of an experimental type (RFC 5342), so that the kernel leaves it alone.
+    fn frame(&mut self, number: usize, len: usize) -> Packet {
+        let mut bytes = vec![0xff; 12];
+        bytes.extend([0x88, 0xb5]);
+        bytes.extend(number.to_be_bytes());
+        bytes.resize(len.max(bytes.len()), u8::try_from(number % 256).expect("a byte"));
+        self.packet(&bytes)
+    }
+
+    fn packet(&mut self, bytes: &[u8]) -> Packet {
+        let mut packet = self.cx.pool.alloc().expect("memory");
+        assert_eq!(packet.append(&mut self.cx.pool, bytes), bytes.len());
+        packet
+    }
+
+    fn transmit(&mut self, list: &mut PacketList) {
+        self.cx.now = crate::clock::now();
+        self.device.transmit(QueueId(0), &mut self.cx, list);
+    }
+
+    fn complete(&mut self) -> Completed {
+        self.cx.now = crate::clock::now();
+        self.device.complete(QueueId(0), &mut self.cx)
+    }
+
+    /// Waits until the descriptor of `queue` is readable. False when it is not for `time`.
+    fn wait(&self, queue: u16, time: Duration) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.device.poll_fd(queue), PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: i64::try_from(time.as_secs()).expect("short"),
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        let readable = poll(&mut fds, Some(&timeout)).expect("poll") > 0;
+        self.device.acknowledge(queue);
+        readable
+    }
+
+    /// What has arrived on `queue`, except for what the kernel says by itself (IPv6).
+    fn received(&mut self, queue: u16) -> Vec<Packet> {
+        let mut batch = Batch::new();
+        let mut packets = Vec::new();
+        loop {
+            let taken = self.device.receive(QueueId(queue), &mut self.cx, 64, &mut batch);
+            for packet in batch.drain() {
+                if packet.to_vec()[12..14] == [0x86, 0xdd] {
+                    self.cx.pool.free(packet);
+                } else {
+                    packets.push(packet);
+                }
+            }
+            if taken < 64 {
+                return packets;
+            }
+        }
+    }
+
+    /// Receives `count` packets on queue 0.
+    fn receive(&mut self, count: usize) -> Vec<Packet> {
+        let deadline = Clock::now() + PATIENCE;
+        let mut packets = self.received(0);
+        while packets.len() < count {
+            assert!(Clock::now() < deadline, "{} of {count} have arrived", packets.len());
+            self.wait(0, Duration::from_millis(50));
+            packets.extend(self.received(0));
+        }
+        assert_eq!(packets.len(), count);
+        packets
+    }
+
+    /// Waits until `packets` have completed, by the descriptor alone.
+    fn completed(&mut self, packets: usize) -> Completed {
+        let deadline = Clock::now() + PATIENCE;
+        let mut all = Completed::NONE;
+        while all.packets < packets {
+            assert!(Clock::now() < deadline, "{} of {packets} have completed", all.packets);
+            let done = self.complete();
+            all.packets += done.packets;
+            all.bytes += done.bytes;
+            self.wait(0, Duration::from_millis(50));
+        }
+        assert_eq!(all.packets, packets);
+        all
+    }
+}
+
+fn pair(left: &AfPacketConfig, right: &AfPacketConfig, test: impl FnOnce(&mut End, &mut End)) {
+    run("ip link add left0 type veth peer name right0");
+    run("ip link set left0 up");
+    run("ip link set right0 up");
+    let memory = Memory::new(256 << 20);
+    test(&mut End::new(&memory, left), &mut End::new(&memory, right));
+}
+
+fn number_of(packet: &Packet) -> usize {
+    let mut number = [0; 8];
+    assert_eq!(packet.copy_to(HEADER_LEN, &mut number), 8);
+    usize::from_be_bytes(number)
+}
+
+fn free(end: &mut End, packets: Vec<Packet>) {
+    packets.into_iter().for_each(|packet| end.cx.pool.free(packet));
+}
+
+/// Frames of all lengths arrive as they were sent and in order, and each completes.
+fn frames_cross(rx_format: RxFormat, vnet_hdr: bool, qdisc: KernelQdisc) {
+    in_namespace(move || {
+        let left = AfPacketConfig { vnet_hdr, qdisc, ..AfPacketConfig::new("left0") };
+        let right = AfPacketConfig { rx_format, vnet_hdr, ..AfPacketConfig::new("right0") };
+        pair(&left, &right, |left, right| {
+            let (mut sent, mut bytes, mut completed) = (0, 0, Completed::NONE);
+            while sent < 600 {
+                let mut list = PacketList::new();
+                for number in sent..sent + 60 {
+                    let len = 60 + number * 97 % 1440;
+                    bytes += len;
+                    list.push_back(left.frame(number, len));
+                }
+                left.transmit(&mut list);
+                assert!(list.is_empty(), "the ring has room for 128");
+                let packets = right.receive(60);
+                for (number, packet) in (sent..).zip(&packets) {
+                    assert_eq!(number_of(packet), number);
+                    assert_eq!(packet.len(), 60 + number * 97 % 1440);
+                    let tail = packet.to_vec().split_off(HEADER_LEN + 8);
+                    assert!(tail.iter().all(|&byte| usize::from(byte) == number % 256));
+                }
+                free(right, packets);
+                sent += 60;
+                let done = left.completed(60);
+                completed.packets += done.packets;
+                completed.bytes += done.bytes;
+            }
+            assert_eq!(completed, Completed { packets: sent, bytes });
+            assert!(left.received(0).is_empty(), "what we send is not received");
+        });
+    });
+}
+
+#[test]
+fn frames_cross_place_by_place() {
+    frames_cross(RxFormat::Frames, true, KernelQdisc::Through);
+}
+
+#[test]
+fn frames_cross_in_blocks() {
+    frames_cross(RxFormat::Blocks, true, KernelQdisc::Through);
+}
+
+#[test]
+fn frames_cross_without_offload_headers_and_around_the_qdisc() {
+    frames_cross(RxFormat::Frames, false, KernelQdisc::Bypass);
+    frames_cross(RxFormat::Blocks, false, KernelQdisc::Bypass);
+}
+
+/// An Ethernet frame around TCP over IPv4 with `payload` bytes and an open checksum.
+fn tcp_frame(payload: usize, port: u16) -> Vec<u8> {
+    let len = u16::try_from(40 + payload).expect("an IPv4 packet");
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 1, 0x08, 0]);
+    bytes.extend([0x45, 0]);
+    bytes.extend(len.to_be_bytes());
+    bytes.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes.extend((0..payload).map(|at| u8::try_from(at % 251).expect("a byte")));
+    bytes
+}
+
+fn superframe_crosses(rx_format: RxFormat) {
+    in_namespace(move || {
+        let left = AfPacketConfig::new("left0");
+        let right = AfPacketConfig { rx_format, ..AfPacketConfig::new("right0") };
+        pair(&left, &right, |left, right| {
+            let largest = usize::try_from(left.device.caps().gso_max_bytes).expect("bytes") - 40;
+            for payload in [2_000, 20_000, 64_000, largest] {
+                let bytes = tcp_frame(payload, 1000);
+                let mut packet = left.packet(&bytes);
+                let segs = u16::try_from(payload.div_ceil(1000)).expect("segments");
+                let gso =
+                    Gso { kind: GsoKind::TcpV4, ecn: true, fixed_id: false, size: 1000, segs };
+                packet.meta_mut().gso = gso;
+                packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 16 };
+                left.transmit(&mut PacketList::from_iter([packet]));
+                let mut packets = right.receive(1);
+                assert_eq!(packets[0].meta().gso, gso);
+                let partial = RxChecksum::Partial { start: 20, offset: 16 };
+                assert_eq!(packets[0].meta().rx_checksum, partial);
+                assert!(packets[0].to_vec() == bytes, "{payload} bytes arrived changed");
+                right.cx.pool.free(packets.remove(0));
+                assert_eq!(left.completed(1).bytes, bytes.len());
+            }
+        });
+    });
+}
+
+#[test]
+fn superframes_cross_whole() {
+    superframe_crosses(RxFormat::Frames);
+    superframe_crosses(RxFormat::Blocks);
+}
+
+/// What a slow discipline of the kernel's still holds is not completed; what finds no room in the ring stays with the caller.
+#[test]
+fn completions_are_those_of_the_kernels_queue() {
+    in_namespace(|| {
+        let left = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
+            run("tc qdisc add dev left0 root tbf rate 2mbit burst 2kb limit 1mb");
+            let mut list: PacketList = (0..40).map(|number| left.frame(number, 1000)).collect();
+            left.transmit(&mut list);
+            assert_eq!(list.len(), 24, "16 places");
+            let mut done = left.complete().packets;
+            assert!(done <= 3, "{done} frames have left a queue of 4 ms a frame");
+            let deadline = Clock::now() + PATIENCE;
+            while done < 40 && Clock::now() < deadline {
+                left.wait(0, Duration::from_millis(100));
+                done += left.complete().packets;
+                left.transmit(&mut list);
+            }
+            assert_eq!((done, list.len()), (40, 0));
+            let packets = right.receive(40);
+            assert!(packets.iter().map(number_of).eq(0..40));
+            free(right, packets);
+        });
+    });
+}
+
+/// A discipline without room refuses frames; they wait in the ring until it has some, and none is lost.
+#[test]
+fn what_the_kernels_queue_refuses_is_offered_again() {
+    in_namespace(|| {
+        let left = AfPacketConfig { tx_ring_frames: 64, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
+            run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 3000");
+            let mut list: PacketList = (0..60).map(|number| left.frame(number, 1000)).collect();
+            left.transmit(&mut list);
+            assert!(list.is_empty());
+            assert!(left.device.next_deadline(QueueId(0)).is_some(), "offered again in a moment");
+            left.completed(60);
+            assert_eq!(left.device.next_deadline(QueueId(0)), None);
+            let packets = right.receive(60);
+            assert!(packets.iter().map(number_of).eq(0..60));
+            free(right, packets);
+        });
+    });
+}
+
+#[test]
+fn a_full_receive_ring_is_counted() {
+    in_namespace(|| {
+        let right = AfPacketConfig { rx_ring_bytes: 1 << 20, ..AfPacketConfig::new("right0") };
+        pair(&AfPacketConfig::new("left0"), &right, |left, right| {
+            // 15 places and nobody who looks.
+            let mut list: PacketList = (0..40).map(|number| left.frame(number, 100)).collect();
+            left.transmit(&mut list);
+            left.completed(40);
+            let mut packets = right.received(0);
+            let mut list: PacketList = (40..50).map(|number| left.frame(number, 100)).collect();
+            left.transmit(&mut list);
+            left.completed(10);
+            packets.extend(right.received(0));
+            let missed = right.cx.counters().stack.value(Counter::DeviceRxMissed);
+            assert_eq!(packets.len() as u64 + missed, 50, "{missed} missed");
+            assert!(missed >= 25, "{missed} missed");
+            free(right, packets);
+        });
+    });
+}
+
+#[test]
+fn flows_are_spread_over_queues_and_stay_there() {
+    in_namespace(|| {
+        let right = AfPacketConfig { queues: 2, ..AfPacketConfig::new("right0") };
+        pair(&AfPacketConfig::new("left0"), &right, |left, right| {
+            let mut queue_of = HashMap::new();
+            let mut seen = [0; 2];
+            for round in 0..3 {
+                let mut list = PacketList::new();
+                for port in 1000..1032 {
+                    let mut packet = left.packet(&tcp_frame(10, port));
+                    packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 16 };
+                    list.push_back(packet);
+                }
+                left.transmit(&mut list);
+                left.completed(32);
+                for queue in 0..2 {
+                    let packets = right.received(queue);
+                    for packet in &packets {
+                        let bytes = packet.to_vec();
+                        let port = u16::from_be_bytes([bytes[34], bytes[35]]);
+                        assert_eq!(*queue_of.entry(port).or_insert(queue), queue, "port {port}");
+                        seen[usize::from(queue)] += 1;
+                    }
+                    free(right, packets);
+                }
+                assert_eq!(seen[0] + seen[1], (round + 1) * 32, "each arrives once");
+            }
+            assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
+        });
+    });
+}
+
+#[test]
+fn an_address_of_our_own_makes_the_interface_promiscuous_while_it_lasts() {
+    in_namespace(|| {
+        let flags = || {
+            let text =
+                std::fs::read_to_string("/proc/thread-self/net/packet").expect("packet sockets");
+            text.lines().count()
+        };
+        let before = flags();
+        let mac = Some([2, 0, 0, 0, 0, 9]);
+        let left = AfPacketConfig { mac, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
+            assert_eq!(
+                left.device.caps().link,
+                LinkType::Ethernet { mac: MacAddr([2, 0, 0, 0, 0, 9]) }
+            );
+            let frame = right.frame(7, 100);
+            right.transmit(&mut PacketList::from_iter([frame]));
+            let packets = left.receive(1);
+            free(left, packets);
+        });
+        assert_eq!(flags(), before, "every socket is closed");
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_drops_and_comes_back() {
+    in_namespace(|| {
+        pair(&AfPacketConfig::new("left0"), &AfPacketConfig::new("right0"), |left, right| {
+            run("ip link set left0 down");
+            let mut list: PacketList = (0..3).map(|number| left.frame(number, 100)).collect();
+            left.transmit(&mut list);
+            assert!(list.is_empty(), "given up, not kept");
+            let dropped = left.cx.counters().drops.value(pkt::DropReason::DeviceDown);
+            assert_eq!(dropped, 3);
+            left.wait(0, Duration::ZERO);
+            assert!(!left.wait(0, Duration::from_millis(20)), "nothing to spin on");
+            assert!(!left.device.is_gone());
+            run("ip link set left0 up");
+            let frame = left.frame(4, 100);
+            left.transmit(&mut PacketList::from_iter([frame]));
+            left.completed(1);
+            let frame = right.frame(5, 100);
+            right.transmit(&mut PacketList::from_iter([frame]));
+            let packets = left.receive(1);
+            assert_eq!(number_of(&packets[0]), 5);
+            free(left, packets);
+        });
+    });
+}
+
+#[test]
+fn a_deleted_interface_is_found_out_and_goes_silent() {
+    in_namespace(|| {
+        pair(&AfPacketConfig::new("left0"), &AfPacketConfig::new("right0"), |left, right| {
+            run("ip link del left0");
+            assert!(right.wait(0, PATIENCE), "the kernel reports an error");
+            assert!(right.device.is_gone());
+            assert!(!right.wait(0, Duration::from_millis(20)), "nothing to spin on");
+            let frame = left.frame(1, 100);
+            left.transmit(&mut PacketList::from_iter([frame]));
+            assert!(left.device.is_gone(), "found out by sending");
+            assert!(left.received(0).is_empty());
+        });
+    });
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    in_namespace(|| {
+        let refusal = |config: &AfPacketConfig| {
+            let error = AfPacket::open(config).expect_err("refused");
+            assert!(!error.to_string().contains('\n'));
+            error.to_string()
+        };
+        let error = refusal(&AfPacketConfig::new("left0"));
+        assert!(error.contains("\"left0\"") && error.contains("errno 19"), "{error}");
+        run("ip link add left0 type veth peer name right0");
+        let error = refusal(&AfPacketConfig::new("left0"));
+        assert!(error.contains("ip link set left0 up"), "{error}");
+        run("ip link set left0 up");
+        let error = refusal(&AfPacketConfig { mtu: Some(9000), ..AfPacketConfig::new("left0") });
+        assert!(error.contains("at most the interface's own"), "{error}");
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("becoming nobody");
+        let error = refusal(&AfPacketConfig::new("left0"));
+        assert!(error.contains("CAP_NET_RAW"), "{error}");
+    });
+}

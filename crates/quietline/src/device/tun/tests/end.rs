@@ -1,17 +1,13 @@
 //! Our end of a device, and the namespace it lives in.
 
-use std::io::Write;
 use std::net::Ipv4Addr;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant as Clock};
 
 use pkt::{Domain, DomainConfig, Gso, Instant, Packet, Pool, TxChecksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use stack::device::LinkType;
 use tempfile::NamedTempFile;
 
@@ -19,6 +15,7 @@ use super::super::receive::Frame;
 use super::super::{Tun, TunConfig, TunKind, ioctl};
 use super::frames::{arp_reply, ethernet};
 use crate::device::capture::{Capture, CaptureConfig, CaptureInterface, CaptureLink, Direction};
+use crate::device::namespace::{self, skip};
 
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(super) const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -28,26 +25,11 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs `test` in a new network namespace, or says why it cannot.
 pub(super) fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
-    if !rustix::process::geteuid().is_root() || !Path::new(ioctl::DEVICE_NODE).exists() {
-        skip(&format!("{name}: skipped, it needs root and {}", ioctl::DEVICE_NODE));
-        return;
+    if Path::new(ioctl::DEVICE_NODE).exists() {
+        namespace::in_namespace(test);
+    } else {
+        skip(&format!("{name}: skipped, it needs {}", ioctl::DEVICE_NODE));
     }
-    let thread = thread::spawn(move || {
-        // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
-        if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-            skip(&format!("skipped, no network namespace can be made: {error}"));
-            return;
-        }
-        test();
-    });
-    if let Err(panic) = thread.join() {
-        resume_unwind(panic);
-    }
-}
-
-/// Says so where the test harness does not swallow it.
-fn skip(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Our end of a device: a network stack reduced to what a test does by hand.

@@ -1,0 +1,38 @@
+//! A network namespace for one test, which dies with the test's thread.
+
+use std::io::Write as _;
+use std::panic::resume_unwind;
+use std::process::Command;
+use std::thread;
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Runs `test` in a new network namespace, or says why it cannot.
+pub(super) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        return skip("skipped, it needs root");
+    }
+    let thread = thread::spawn(move || {
+        // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
+        if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+            return skip(&format!("skipped, no network namespace can be made: {error}"));
+        }
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        resume_unwind(panic);
+    }
+}
+
+/// Runs a program of iproute2 in the namespace of the calling thread.
+pub(super) fn run(line: &str) {
+    let mut words = line.split_whitespace();
+    let program = words.next().expect("a program");
+    let output = Command::new(program).args(words).output().expect("iproute2 is installed");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Says so where the test harness does not swallow it.
+pub(super) fn skip(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
