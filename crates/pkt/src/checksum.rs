@@ -30,8 +30,17 @@ const VECTOR_BYTES_MIN: usize = 160;
 
 /// A ones-complement sum in the making: congruent, modulo 65535, to the sum of the big-endian 16-bit words
 /// so far. Zero only if all bytes were zero.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Sum(u32);
+
+/// Sums of the same words that were added up in another order may differ before they are folded.
+impl PartialEq for Sum {
+    fn eq(&self, other: &Self) -> bool {
+        self.fold() == other.fold()
+    }
+}
+
+impl Eq for Sum {}
 
 impl Sum {
     /// The sum of nothing.
@@ -116,11 +125,11 @@ impl Sum {
     #[inline]
     const fn from_raw(raw: u64) -> Self {
         let half = (raw & 0xffff_ffff) + (raw >> 32);
-        let quarter = (half & 0xffff) + ((half >> 16) & 0xffff) + (half >> 32);
-        let folded = (quarter & 0xffff) + (quarter >> 16);
-        let folded = (folded & 0xffff) + (folded >> 16);
-        #[expect(clippy::cast_possible_truncation, reason = "folded into 16 bits")]
-        Self((folded as u16).to_be() as u32)
+        #[expect(clippy::cast_possible_truncation, reason = "the carry is added back")]
+        let (low, carry) = (half as u32, (half >> 32) as u32);
+        // At most 2^32 - 1: with a carry `low` is smaller than that. The words need not be folded before they are swapped:
+        // bytes that trade places four by four change modulo 65535 as they do two by two.
+        Self((low + carry).to_be())
     }
 }
 

@@ -151,6 +151,7 @@ fn ether_type(packet: &mut Packet, network: usize) -> Option<EtherType> {
     }
 }
 
+#[inline]
 fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candidate> {
     // One copy out of the pages for a header without options, which nearly all are.
     if !packet.require_linear(network + header::fixed_len::<V4>() + HEADER_BYTES_MIN) {
@@ -167,6 +168,8 @@ fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candid
     read_tcp(packet, network, &ip)
 }
 
+/// Inlined for the reason of `header::parse`: what it returns is wide.
+#[inline(always)]
 fn read_tcp(packet: &mut Packet, network: usize, ip: &IpHeader) -> Option<Candidate> {
     let transport = network + usize::from(ip.header_len);
     let tcp_len = usize::from(packet.linear()[transport + 12] >> 4) * 4;

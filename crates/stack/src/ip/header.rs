@@ -155,7 +155,10 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// # Errors
 /// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total length beyond the
 /// packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
-#[inline]
+///
+/// Inlined, with its parts: passed on through memory, the values are read in other widths than they were written in, which
+/// stalls.
+#[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     let header_len = claimed_len::<V4>(linear)?;
     let header =
@@ -165,6 +168,7 @@ pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeade
 }
 
 /// RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the latter.
+#[inline(always)]
 fn parse_v4(linear: &[u8], header_len: usize, packet_len: usize) -> Result<IpHeader, DropReason> {
     let bytes = linear.get(..header_len).ok_or(DropReason::PacketTooShort)?;
     let (wire, options) =
