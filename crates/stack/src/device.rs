@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pkt::{Batch, Instant, PacketList};
 
 use crate::{
-    core::{Core, NapiId},
+    core::{Core, NapiId, WEIGHT},
     cx::Cx,
     link::ethernet::MacAddr,
 };
@@ -119,6 +119,12 @@ pub trait Device: Send + Sync + Debug {
     /// Takes up to `budget` frames that have arrived on `queue` into `out`; returns how many. Fewer than `budget`
     /// means that the queue was empty.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize;
+
+    /// Frames that one poll takes at most. Fewer than [`WEIGHT`] where a frame may be a superframe: what is polled has to go up
+    /// while its payload is in the cache. Linux: `netif_napi_add_weight`.
+    fn weight(&self) -> usize {
+        WEIGHT
+    }
 
     /// Takes packets from the front of `list` for as long as it has room and leaves the others in it, in their order: the
     /// caller keeps them and comes again after a completion, or, where there are none, a little later. A device tells its

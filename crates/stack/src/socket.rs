@@ -22,7 +22,7 @@ mod syn_queue;
 mod time_wait;
 mod wmem;
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use pkt::{DropReason, Packet};
 use sync::epoch::Section;
@@ -52,6 +52,10 @@ pub(crate) struct Flow {
     socket: Option<Arc<TcpSocket>>,
     /// It lives on another core than the one being run.
     foreign: bool,
+    /// The packet on its way up is the last of its poll.
+    last: bool,
+    /// The socket has had its flush, together with that packet.
+    flushed: Cell<bool>,
 }
 
 impl Flow {
@@ -89,7 +93,8 @@ impl Flow {
                 if self.foreign {
                     cx.count(Counter::ForeignCorePackets, 1);
                 }
-                socket.segment(host, cx, rcu, dst, packet);
+                let flushed = socket.segment(host, cx, rcu, dst, packet, self.last);
+                self.flushed.set(flushed);
             }
             None => cx.drop_packet(DropReason::TcpNoSocket, packet),
         }
@@ -107,8 +112,15 @@ impl Flow {
 
     /// Output and wake of the socket that received last.
     pub(crate) fn flush(&mut self, host: &Host, cx: &mut Cx) {
-        if let Some(socket) = self.socket.take() {
+        if let Some(socket) = self.socket.take()
+            && !self.flushed.replace(false)
+        {
             socket.flush(host, cx);
         }
+    }
+
+    /// Whether the packet that goes up next is the last of its poll: then its socket is flushed in the same breath.
+    pub(crate) const fn set_last(&mut self, last: bool) {
+        self.last = last;
     }
 }

@@ -129,15 +129,12 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.send_queue.first_unsent().is_none() {
         return;
     }
-    // Only what leaves ends an idle time: a closed window is no reason to halve once more with every probe.
-    if has_sendable(tcb, cx) {
-        restart_after_idle(tcb, cx);
-    }
+    restart_after_idle(tcb, cx);
     let before = tcb.snd_nxt;
     let written = tcb.flags.contains(TcbFlags::WRITTEN);
     tcb.flags -= TcbFlags::WRITTEN;
     let probed = mtu_probe::probe(tcb, cx);
-    let burst = pacing::burst_bytes(tcb, cx).min(half_window(tcb)).min(small_queue_burst(tcb, cx));
+    let burst = burst_max(tcb, cx);
     let blocked = loop {
         if probed == Probed::Wait {
             break Blocked::Hold;
@@ -177,6 +174,16 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
+/// Payload bytes of one packet, in whole segments.
+fn burst_max(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
+    let mss = tcb.mss.effective();
+    // A request: no limit is below one segment, so none has to be worked out.
+    if tcb.send_queue.write_seq().since(tcb.snd_nxt) <= mss {
+        return mss;
+    }
+    pacing::burst_bytes(tcb, cx).min(half_window(tcb)).min(small_queue_burst(tcb, cx))
+}
+
 /// Half the congestion window in whole segments: no packet is larger, so that at least two are in flight and the ACK of
 /// one is not waited for with nothing on the way (Linux: tcp_cwnd_test).
 fn half_window(tcb: &Tcb) -> u32 {
@@ -194,7 +201,9 @@ fn small_queue_burst(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
 fn restart_after_idle(tcb: &mut Tcb, cx: &Cx<'_>) {
     let idle = cx.now - tcb.last_sent_at;
     let rto = tcb.rtt.rto();
-    if cx.config.tcp_slow_start_after_idle && tcb.send_queue.sent_count() == 0 && idle > rto {
+    let is_idle = tcb.send_queue.sent_count() == 0 && idle > rto;
+    // Only what leaves ends an idle time: a closed window is no reason to halve once more with every probe.
+    if is_idle && cx.config.tcp_slow_start_after_idle && has_sendable(tcb, cx) {
         tcb.congestion.on_idle(idle, rto, cx.now);
         tcb.last_sent_at = cx.now;
     }

@@ -36,6 +36,7 @@ pub(super) struct Napi {
     /// Index of the device in its host.
     index: u32,
     queue: QueueId,
+    weight: usize,
     /// What the device delivers in a poll. Empty between two polls.
     batch: Batch,
     line: Line,
@@ -78,8 +79,13 @@ impl Napi {
             steering: Steering::default(),
             steers: false,
         };
-        let (batch, deferral) = (Batch::default(), Deferral::default());
-        Self { device, tx, index, queue, batch, line, deferral }
+        let (weight, batch, deferral) = (device.weight(), Batch::default(), Deferral::default());
+        Self { device, tx, index, queue, weight, batch, line, deferral }
+    }
+
+    /// Frames one poll takes at most, by the settings (`net.core.dev_weight`) and by the device.
+    pub(super) fn weight(&self, dev_weight: usize) -> usize {
+        dev_weight.min(self.weight)
     }
 
     /// The poll that took `received` frames was the last for now. True if the queue's descriptor shall be watched.
@@ -179,7 +185,7 @@ impl Napi {
             cx.not_before(packet.meta().timestamp);
             line.gro.receive(cx, mode, network, packet);
             if !line.gro.ready().is_empty() {
-                line.go_up(host, flow, outbox, cx);
+                line.go_up(host, flow, outbox, cx, false);
             }
         }
         cx.count(Counter::DeviceRxBytes, bytes);
@@ -187,14 +193,21 @@ impl Napi {
 }
 
 impl Line {
-    /// What has left receive offload goes up, here or on the core it belongs to.
-    fn go_up(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+    /// What has left receive offload goes up, here or on the core it belongs to; `last` says that nothing follows.
+    fn go_up(
+        &mut self,
+        host: &Host,
+        flow: &mut Flow,
+        outbox: &mut Outbox,
+        cx: &mut Cx,
+        last: bool,
+    ) {
         if self.steers {
             self.steer(host, outbox, cx);
         }
         let reader = cx.reader();
         let rcu = reader.pin();
-        link::input_list(host, cx, &rcu, flow, self.device, self.gro.ready());
+        link::input_list(host, cx, &rcu, flow, self.device, self.gro.ready(), last);
     }
 
     /// Hands on what belongs to other cores; the rest stays ready.
@@ -211,7 +224,7 @@ impl Line {
     /// The last of a poll: then one output, one ACK decision and one wake for the socket that received last.
     fn finish(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
         if !self.gro.ready().is_empty() {
-            self.go_up(host, flow, outbox, cx);
+            self.go_up(host, flow, outbox, cx, true);
         }
         outbox.push(host, cx);
         flow.flush(host, cx);

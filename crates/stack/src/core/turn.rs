@@ -95,6 +95,7 @@ fn receive(
     while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
         let CoreState { napis, next_napi, backlog, outbox, flow, .. } = &mut **guard;
         *next_napi = index + 1;
+        let weight = napis.get(index).map_or(weight, |napi| napi.weight(weight));
         let received = match index {
             BACKLOG => backlog.poll(host, &core.backlog, flow, cx, weight),
             _ => napis[index].poll(host, flow, outbox, cx, weight, poll_end),

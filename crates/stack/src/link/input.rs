@@ -15,7 +15,8 @@ use crate::{
     socket::Flow,
 };
 
-/// Takes a list of frames from `device`, oldest first, and leaves it empty. Linux: `netif_receive_skb_list_internal`.
+/// Takes a list of frames from `device`, oldest first, and leaves it empty; `last` says that nothing follows in this poll.
+/// Linux: `netif_receive_skb_list_internal`.
 pub(crate) fn input_list(
     host: &Host,
     cx: &mut Cx,
@@ -23,10 +24,13 @@ pub(crate) fn input_list(
     flow: &mut Flow,
     device: u32,
     list: &mut PacketList,
+    last: bool,
 ) {
     while let Some(packet) = list.pop_front() {
+        flow.set_last(last && list.is_empty());
         input(host, cx, rcu, flow, device, packet);
     }
+    flow.set_last(false);
 }
 
 /// Takes one frame from `device` up to its protocol. Everything that is not passed on is counted here.

@@ -316,7 +316,8 @@ impl TcpSocket {
         state.end_early();
     }
 
-    /// Softirq: one segment for this connection. `flush` follows once the batch is through.
+    /// Softirq: one segment for this connection. `flush` follows once the batch is through; with `last`, if nobody holds the
+    /// socket, it is done at once, under the same lock. True if it was.
     pub(crate) fn segment(
         &self,
         host: &Host,
@@ -324,7 +325,8 @@ impl TcpSocket {
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
         packet: Packet,
-    ) {
+        last: bool,
+    ) -> bool {
         let bytes = packet.truesize();
         let limit = self.backlog_limit.load(Ordering::Relaxed);
         let device = packet.meta().rx_device;
@@ -337,19 +339,29 @@ impl TcpSocket {
         };
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
             // What becomes of the reader's wake is the flush's, which follows.
+            let flushes = last && matches!(work, Work::Direct(_));
             state.softirq(self, host, cx, work, Some(&arrival));
+            if flushes {
+                state.softirq(self, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
+            }
         });
         debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
         left.count(cx);
         arrival.take_dst().release(cx, rcu);
         match entry {
-            LockEntry::Ran => {}
+            LockEntry::Ran => {
+                if last {
+                    self.wake(cx);
+                }
+                return last;
+            }
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
             LockEntry::Full(packet) => {
                 cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
                 cx.drop_packet(DropReason::SocketBacklog, packet);
             }
         }
+        false
     }
 
     /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux
