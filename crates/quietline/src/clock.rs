@@ -38,13 +38,21 @@ pub(crate) fn seed() -> u64 {
 }
 
 /// Runs `work` with the context of the calling thread, at the present time.
+pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
+    with_cx_untimed(|cx| {
+        cx.now = now();
+        work(cx)
+    })
+}
+
+/// As [`with_cx`], at the time that this thread read last: for what asks no time, or comes right behind a look at the clock.
+/// Such a look costs as much as half a packet.
 ///
 /// A thread that is being torn down, or that calls the stack from inside the stack (from a waker), gets a context of
 /// its own for the call.
-pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
+pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     let mut own = CX.try_with(|cell| cell.try_borrow_mut().ok().and_then(|mut cx| cx.take()));
     let mut cx = own.as_mut().ok().and_then(Option::take).unwrap_or_else(new_cx);
-    cx.now = now();
     let result = work(&mut cx);
     debug_assert!(!cx.softirq_pending(), "a core that this thread owes a run");
     let _ = CX.try_with(|cell| {

@@ -19,7 +19,7 @@ use stack::{
 };
 
 use crate::{
-    clock::{self, with_cx},
+    clock::{self, with_cx, with_cx_untimed},
     options::ConnectOptions,
     running::Stack,
     wait::{Wait, poll_first, sleep_until, wait_until},
@@ -222,25 +222,33 @@ impl TcpStream {
     fn receive(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let Shared { stack, socket, nonblocking, .. } = &*self.shared;
         let host = stack.host();
-        match with_cx(|cx| socket.recv_vectored(host, cx, bufs)) {
-            Err(Errno::EAGAIN) if !nonblocking.load(Ordering::Relaxed) => {}
-            result => return Ok(result?),
+        let readable = Readiness::READ | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR;
+        let is_readable = || socket.readiness().intersects(readable);
+        let waits = !nonblocking.load(Ordering::Relaxed) && bufs.iter().any(|buf| !buf.is_empty());
+        // What may wait need not try first when there is nothing: it looks again before it sleeps.
+        if !waits || is_readable() {
+            match with_cx(|cx| socket.recv_vectored(host, cx, bufs)) {
+                Err(Errno::EAGAIN) if waits => {}
+                result => return Ok(result?),
+            }
         }
         let deadline = socket.receive_timeout().map(|limit| clock::now() + limit);
         let mut waiting = Waiting { shared: &self.shared, reader: Reader::new() };
-        let readable = Readiness::READ | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR;
-        let is_readable = || socket.readiness().intersects(readable);
         let wait = self.how_to_wait(Readiness::READ, deadline);
-        let mut may_read =
-            poll_first(&wait, &is_readable) || with_cx(|cx| cx.sysctls_of(host).has_prequeue());
+        let polled = poll_first(&wait, &is_readable);
+        let mut may_read = polled || with_cx_untimed(|cx| cx.sysctls_of(host).has_prequeue());
+        // Whoever has polled until now knows what time it is.
+        let mut is_timed = polled;
         loop {
             if may_read {
                 let step = |cx: &mut _| socket.recv_or_wait(host, cx, &mut waiting.reader, bufs);
-                match with_cx(step) {
+                let received = if is_timed { with_cx_untimed(step) } else { with_cx(step) };
+                match received {
                     Err(Errno::EAGAIN) => {}
                     result => return Ok(result?),
                 }
             }
+            is_timed = false;
             may_read = sleep_until(&wait, || is_readable() || socket.is_due(&waiting.reader));
             if !may_read {
                 let last = |cx: &mut _| socket.recv_and_leave(host, cx, &mut waiting.reader, bufs);

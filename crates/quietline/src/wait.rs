@@ -97,10 +97,13 @@ fn poll_core(
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
     let pays = patience::should_poll();
-    clock::with_cx(|cx| {
+    clock::with_cx_untimed(|cx| {
         let params = polling(cx.sysctls_of(host));
         let rests = |cx: &mut Cx| {
             if !stack.is_manual() {
+                if params.prefer {
+                    cx.now = clock::now();
+                }
                 core.stop_polling(cx, host, params.prefer);
             }
             false
@@ -108,6 +111,7 @@ fn poll_core(
         if params.time.is_zero() || !pays {
             return rests(cx);
         }
+        cx.now = clock::now();
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
         let mut offer = Offer::new(cx.now);
         let mut shared = false;

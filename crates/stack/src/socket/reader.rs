@@ -74,8 +74,11 @@ impl TcpSocket {
     ) -> Result<usize, Errno> {
         self.call(host, cx, |socket, state, host, cx| {
             interrupt(cx);
+            let was_reader = reader.is_installed();
             let result = Step { socket, host, reader }.read_all(state, cx, bufs, true);
             let waits = result == Err(Errno::EAGAIN);
+            // Only a reader processes packets itself.
+            state.only_read = !was_reader && !reader.is_installed() && (waits || result.is_ok());
             if waits && reader.waits {
                 cx.count(Counter::SocketWakesSpurious, 1);
             }
