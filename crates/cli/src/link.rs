@@ -8,7 +8,10 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use quietline::{
     ConfigError, Snapshot, SoftnetStat, Stack,
-    device::{AfPacket, AfPacketConfig, Capture, CaptureConfig, SetupError, Tun, TunConfig},
+    device::{
+        AfPacket, AfPacketConfig, AfXdp, AfXdpConfig, Capture, CaptureConfig, SetupError, Tun,
+        TunConfig,
+    },
 };
 
 use crate::{
@@ -29,6 +32,8 @@ pub(crate) enum LinkSpec {
     Tun(String),
     /// An interface of the machine's, by packet sockets.
     AfPacket(AfPacketConfig),
+    /// An interface of the machine's, whose queues are taken from the kernel.
+    AfXdp(AfXdpConfig),
     /// No link: the machine's own sockets, to compare with.
     Kernel,
 }
@@ -58,6 +63,8 @@ pub(crate) enum LinkDevice {
     Tun(TunConfig),
     /// An interface that exists.
     AfPacket(AfPacketConfig),
+    /// Queues of one.
+    AfXdp(AfXdpConfig),
 }
 
 /// MTU of a link made for the run, where nothing else is asked for.
@@ -132,6 +139,18 @@ impl LinkArgs {
                     ..base.clone()
                 })
             }
+            LinkSpec::AfXdp(base) => {
+                self.check_existing("af_xdp")?;
+                if self.no_vnet_hdr {
+                    let reason = "--no-vnet-hdr has no use with --link af_xdp";
+                    return Err(Failure::Usage(reason.to_owned()));
+                }
+                LinkDevice::AfXdp(AfXdpConfig {
+                    queues: self.queues.or(base.queues),
+                    mtu: self.mtu,
+                    ..base.clone()
+                })
+            }
         };
         let Some(address) = self.address else {
             return Err(Failure::Usage("a link other than kernel needs --address A/N".to_owned()));
@@ -174,6 +193,11 @@ impl LinkArgs {
             LinkDevice::AfPacket(packet) => {
                 let device = AfPacket::open(packet).map_err(refused_device)?;
                 Stack::builder().name(&packet.interface).device(device)
+            }
+            LinkDevice::AfXdp(xdp) => {
+                let device = AfXdp::open(xdp).map_err(refused_device)?;
+                output::remark(&format!("quietline: {}", device.describe()));
+                Stack::builder().name(&xdp.interface).device(device)
             }
         }
         .address(config.address)
@@ -330,7 +354,14 @@ impl FromStr for LinkSpec {
             Some(("af_packet", text)) => {
                 text.parse().map(Self::AfPacket).map_err(|error: SetupError| error.to_string())
             }
-            _ => Err("expected tap:NAME, tun:NAME, af_packet:IF[,OPTION...] or kernel".to_owned()),
+            Some(("af_xdp", text)) => {
+                text.parse().map(Self::AfXdp).map_err(|error: SetupError| error.to_string())
+            }
+            _ => {
+                let kinds =
+                    "tap:NAME, tun:NAME, af_packet:IF[,OPTION...], af_xdp:IF[,OPTION...] or kernel";
+                Err(format!("expected {kinds}"))
+            }
         }
     }
 }
@@ -470,6 +501,31 @@ mod tests {
         link.peer = Some("10.0.0.1/24".parse().expect("address"));
         assert!(refused(&link));
         for text in ["af_packet", "af_packet:", "af_packet:a b", "af_packet:e,rx=v9"] {
+            assert!(text.parse::<LinkSpec>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn af_xdp_takes_all_queues_unless_told_otherwise() {
+        let mut link = args("af_xdp:eth0,mode=generic,ring=256", "10.0.0.2/24");
+        let device = |link: &LinkArgs| match link.check(&QUIET) {
+            Ok(Some(LinkConfig { device: LinkDevice::AfXdp(config), .. })) => Some(config),
+            _ => None,
+        };
+        let config = device(&link).expect("good");
+        assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, None));
+        assert_eq!(config.ring, 256);
+        link.cores = 2;
+        link.queues = Some(3);
+        link.mtu = Some(1400);
+        let config = device(&link).expect("good");
+        assert_eq!((config.mtu, config.queues), (Some(1400), Some(3)));
+        link.no_vnet_hdr = true;
+        assert!(refused(&link));
+        link.no_vnet_hdr = false;
+        link.peer = Some("10.0.0.1/24".parse().expect("address"));
+        assert!(refused(&link));
+        for text in ["af_xdp", "af_xdp:", "af_xdp:a b", "af_xdp:e,mode=best"] {
             assert!(text.parse::<LinkSpec>().is_err(), "{text}");
         }
     }

@@ -11,7 +11,7 @@ use stack::{
 
 use crate::{
     clock,
-    device::{AfPacket, Capture, CaptureDevice, Tun},
+    device::{AfPacket, AfXdp, Capture, CaptureDevice, Tun},
     route::Route,
     running::{RunMode, Stack},
 };
@@ -55,6 +55,16 @@ impl PollFd for AfPacket {
     }
 }
 
+impl PollFd for AfXdp {
+    fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
+        Self::poll_fd(self, queue)
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
+    }
+}
+
 /// A device as the builder takes it.
 #[derive(Clone)]
 pub struct Attachment {
@@ -82,6 +92,12 @@ impl From<Arc<Tun>> for Attachment {
 
 impl From<Arc<AfPacket>> for Attachment {
     fn from(device: Arc<AfPacket>) -> Self {
+        Self { device: Arc::clone(&device) as Arc<dyn Device>, fds: Some(device) }
+    }
+}
+
+impl From<Arc<AfXdp>> for Attachment {
+    fn from(device: Arc<AfXdp>) -> Self {
         Self { device: Arc::clone(&device) as Arc<dyn Device>, fds: Some(device) }
     }
 }

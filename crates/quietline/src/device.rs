@@ -1,11 +1,12 @@
-//! Devices that touch the operating system: tap and tun against the Linux kernel, packet sockets on its interfaces, and capture to
-//! a file.
+//! Devices that touch the operating system: tap and tun against the Linux kernel, packet sockets on its interfaces, queues
+//! taken from them, and capture to a file.
 //!
-//! Above: the builder and the workers. Linux: drivers/net/tun.c, net/packet/af_packet.c.
+//! Above: the builder and the workers. Linux: drivers/net/tun.c, net/packet/af_packet.c, net/xdp.
 //!
 //! Not here: loopback and wire, which touch no operating system and live in crate `stack`.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod capture;
 mod checksum;
 pub mod interface;
@@ -21,6 +22,7 @@ pub mod tun;
 pub mod vnet_hdr;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
+pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
 pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureReport};
 pub use interface::Interface;
 pub use setup_error::SetupError;

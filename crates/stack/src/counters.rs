@@ -96,7 +96,7 @@ tcp::counters! {
     TsqDeferred: "Of those, the ones left to the holder of the socket.",
     TimerExpired: "Timer entries that came due, stale ones included.",
     DeviceRxPackets: "Frames received from devices; a superframe counts once.",
-    DeviceRxMissed: "Frames that arrived and found a device's receive ring full.",
+    DeviceRxMissed: "Frames that arrived and found a device's receive ring full, or no memory in it.",
     DeviceRxBytes: "Bytes of frames received from devices, link headers included.",
     DeviceTxPackets: "Frames handed to devices; a superframe counts once.",
     DeviceTxBytes: "Bytes of frames handed to devices, link headers included.",

@@ -82,8 +82,15 @@ pub struct Quietline {
 impl Quietline {
     /// Starts `quietline serve` with these words on a link in the namespace, and waits until it listens.
     pub fn serve(namespace: &Namespace, link: &Link, words: &[&str]) -> Result<Self> {
+        let link = link.arguments();
+        let link = link.iter().map(String::as_str);
+        Self::serve_with(namespace, &words.iter().copied().chain(link).collect::<Vec<_>>())
+    }
+
+    /// Starts `quietline serve` with these words, which name the link, and waits until it listens.
+    pub fn serve_with(namespace: &Namespace, words: &[&str]) -> Result<Self> {
         let mut command = namespace.command(binary()?);
-        command.arg("serve").args(modes()).args(words).args(link.arguments());
+        command.arg("serve").args(modes()).args(words);
         let mut running = Running::start(&mut command)?;
         let deadline = Instant::now() + START_LIMIT;
         while !running.stderr_so_far().contains("listening") {
@@ -109,6 +116,17 @@ impl Quietline {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.running.id()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.running.signal(signal)
+    }
+
+    /// What it has printed to standard error so far.
+    #[must_use]
+    pub fn stderr_so_far(&self) -> String {
+        self.running.stderr_so_far()
     }
 
     /// Fails when the server has ended by itself.

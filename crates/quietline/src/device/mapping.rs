@@ -9,7 +9,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -82,6 +82,17 @@ impl Mapping {
         assert!(at.is_aligned());
         // SAFETY: inside the mapping, which lives as long as `self`, and aligned; both checked above. The kernel accesses it
         // atomically too, and whoever uses the type accesses the words of the protocol through here only.
+        unsafe { at.as_ref() }
+    }
+
+    /// The word of 64 bits at `offset`.
+    ///
+    /// # Panics
+    /// It is not inside, or not aligned.
+    pub(super) fn long(&self, offset: usize) -> &AtomicU64 {
+        let at = self.at(offset, size_of::<u64>()).cast::<AtomicU64>();
+        assert!(at.is_aligned());
+        // SAFETY: as for `word`.
         unsafe { at.as_ref() }
     }
 }

@@ -1,0 +1,157 @@
+//! The device as the stack sees it.
+//!
+//! Above: `stack::core` and `stack::tx_queue`.
+
+use std::sync::atomic::Ordering;
+
+use pkt::{Batch, DropReason, PacketList, RxChecksum};
+use stack::counters::Counter;
+use stack::cx::Cx;
+use stack::device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
+
+use super::AfXdp;
+use super::queue::Queue;
+use super::receive::Received;
+use super::socket::Looked;
+
+impl Device for AfXdp {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    /// Takes frames until none waits or `budget` were taken, bad ones included. No system call, unless the device is polled by us
+    /// (busy polling) or has run out of memory and waits to be told of more.
+    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let queue = self.queue(queue);
+        let mut rx = queue.receiver();
+        if self.busy_poll && !rx.is_ready() {
+            self.note(queue.socket().wake_receive());
+        }
+        let mut taken = 0;
+        while taken < budget && !out.is_full() {
+            match rx.take(&mut cx.pool) {
+                Received::Frame(mut packet) => {
+                    let meta = packet.meta_mut();
+                    meta.timestamp = cx.now;
+                    if self.trust_checksums {
+                        meta.rx_checksum = RxChecksum::Unnecessary;
+                    }
+                    if let Err(packet) = out.push(packet) {
+                        cx.drop_packet(DropReason::QueueLimit, packet);
+                    }
+                }
+                Received::Broken => cx.counters().drops.add(DropReason::DeviceRxTruncated, 1),
+                Received::Empty | Received::NoMemory => break,
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            rx.publish();
+            if rx.needs_wakeup() {
+                self.note(queue.socket().wake_receive());
+            }
+        }
+        if queue.is_time_to_look(cx.now) {
+            if let Ok(statistics) = queue.socket().statistics() {
+                let missed = rx.missed(&statistics);
+                cx.count(Counter::DeviceRxMissed, missed.no_room);
+                cx.counters().drops.add(DropReason::DeviceRxTruncated, missed.too_long);
+            }
+            if queue.socket().has_lost_interface() {
+                self.note(Looked::Gone);
+            }
+        }
+        taken
+    }
+
+    /// Copies what there are chunks for, and makes the kernel look once for all of it.
+    fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let queue = self.queue(queue);
+        let mut tx = queue.sender();
+        if !self.is_gone() {
+            while !list.is_empty() {
+                if !tx.has_room() {
+                    // The kernel may have finished what it was told of before, or now.
+                    tx.publish();
+                    self.note(queue.kick(&tx));
+                    tx.complete();
+                    if !tx.has_room() {
+                        break;
+                    }
+                }
+                let Some(mut packet) = list.pop_front() else { break };
+                match tx.push(&mut packet) {
+                    Ok(()) => cx.pool.free(packet),
+                    Err(reason) => cx.drop_packet(reason, packet),
+                }
+            }
+            tx.publish();
+            self.note(queue.kick(&tx));
+        }
+        if self.is_gone() {
+            tx.abandon();
+            queue.forget_outstanding();
+            while let Some(packet) = list.pop_front() {
+                cx.drop_packet(DropReason::DeviceDown, packet);
+            }
+        } else {
+            queue.note_outstanding(&tx, cx.now);
+        }
+        let completed = tx.has_completed();
+        drop(tx);
+        let Some(doorbell) = queue.doorbell().get() else { return };
+        if completed {
+            // As a device interrupts for what it has sent.
+            doorbell.ring(cx);
+        } else if let Some(due) = queue.due() {
+            doorbell.ring_at(due);
+        }
+    }
+
+    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
+        let queue = self.queue(queue);
+        if queue.due().is_none() && !self.is_gone() {
+            return Completed::NONE;
+        }
+        // Whoever sends just now rings when it is through.
+        let Some(mut tx) = queue.try_sender() else { return Completed::NONE };
+        tx.complete();
+        if tx.waiting() > 0 && !self.is_gone() {
+            self.note(queue.kick(&tx));
+            tx.complete();
+        }
+        if self.is_gone() {
+            tx.abandon();
+            queue.forget_outstanding();
+        } else {
+            queue.note_outstanding(&tx, cx.now);
+        }
+        tx.take_completed()
+    }
+
+    fn next_deadline(&self, queue: QueueId) -> Option<pkt::Instant> {
+        self.queue(queue).due()
+    }
+
+    fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+        RxSignal::Descriptor
+    }
+
+    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
+        // A device belongs to one host; a second one is told nothing.
+        let _ = self.queue(queue).doorbell().set(doorbell);
+    }
+}
+
+impl AfXdp {
+    fn queue(&self, queue: QueueId) -> &Queue {
+        &self.queues[usize::from(queue.0)]
+    }
+
+    /// Remembers an interface that is gone. One that is down comes back.
+    fn note(&self, looked: Looked) {
+        if looked == Looked::Gone {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+    }
+}

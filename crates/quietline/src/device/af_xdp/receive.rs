@@ -1,0 +1,217 @@
+//! The receive side of a queue: frames from the receive ring into packet memory, their chunks back into the fill ring.
+//!
+//! Above: `glue`. Linux: `xsk_rcv`, `xsk_generic_rcv`, which are on the other side of the rings.
+//!
+//! There are as many chunks as entries in either ring, so neither can overflow: every chunk is in the fill ring, with the kernel,
+//! in the receive ring, or in our hands. What the kernel drops because all of them wait for us it counts, and `missed` tells.
+//!
+//! Not here: the meaning of the frame (`link::input`).
+
+use pkt::{Packet, Pool};
+use rustix::net::xdp::XdpStatistics;
+
+use super::ring::{Consumer, Descriptor, Producer};
+use super::umem::{Frame, Frames};
+
+/// What only the holder of the queue's core touches.
+#[derive(Debug)]
+pub(super) struct RxQueue {
+    ring: Consumer<Descriptor>,
+    fill: Producer<u64>,
+    frames: Frames,
+    /// What the kernel had counted when it was last asked.
+    counted: Missed,
+}
+
+/// What the next frame is.
+pub(super) enum Received {
+    /// A frame.
+    Frame(Packet),
+    /// The kernel said something about a frame that cannot be.
+    Broken,
+    /// Nothing waits.
+    Empty,
+    /// No packet memory is left. What waits stays in the ring, and is not lost by us.
+    NoMemory,
+}
+
+/// Frames that the kernel could not give us.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Missed {
+    /// No chunk was free.
+    pub(super) no_room: u64,
+    /// Longer than a chunk.
+    pub(super) too_long: u64,
+}
+
+impl RxQueue {
+    /// Lends the kernel every frame.
+    pub(super) fn new(
+        ring: Consumer<Descriptor>,
+        fill: Producer<u64>,
+        (frames, rights): (Frames, Vec<Frame>),
+    ) -> Self {
+        let mut queue = Self { ring, fill, frames, counted: Missed::default() };
+        for frame in rights {
+            queue.refill(frame);
+        }
+        queue.fill.publish();
+        queue
+    }
+
+    /// Takes the next frame. The kernel hears of it at [`RxQueue::publish`].
+    pub(super) fn take(&mut self, pool: &mut Pool) -> Received {
+        let Some(Descriptor { addr, len, .. }) = self.ring.peek() else { return Received::Empty };
+        let Some(frame) = self.frames.take_back(addr) else {
+            self.ring.pop();
+            return Received::Broken;
+        };
+        let received = match self.frames.bytes(&frame, addr, len) {
+            None | Some([]) => Received::Broken,
+            Some(bytes) => copy(pool, bytes).map_or(Received::NoMemory, Received::Frame),
+        };
+        if matches!(received, Received::NoMemory) {
+            // Its descriptor stays in front, and the chunk is as before with whoever takes it next.
+            self.frames.lend(frame);
+            return received;
+        }
+        self.ring.pop();
+        self.refill(frame);
+        received
+    }
+
+    /// Gives the kernel back what was taken.
+    pub(super) fn publish(&self) {
+        self.fill.publish();
+        self.ring.release();
+    }
+
+    /// Frames wait.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ring.ready() > 0
+    }
+
+    /// The kernel takes no chunks without a system call.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.fill.needs_wakeup()
+    }
+
+    /// What is new in the kernel's counts.
+    pub(super) fn missed(&mut self, statistics: &XdpStatistics) -> Missed {
+        let now = Missed::of(statistics);
+        let new = Missed {
+            no_room: now.no_room.saturating_sub(self.counted.no_room),
+            too_long: now.too_long.saturating_sub(self.counted.too_long),
+        };
+        self.counted = now;
+        new
+    }
+
+    fn refill(&mut self, frame: Frame) {
+        let address = self.frames.lend(frame);
+        // As many entries as chunks: there is no room only where the kernel has returned a chunk that it had not taken, which is
+        // in the ring already.
+        let _ = self.fill.push(address);
+    }
+}
+
+impl Missed {
+    /// A frame that finds no chunk is counted twice, as dropped and as one for which the fill ring was empty; in zero-copy mode
+    /// the driver's look into the empty ring is counted without a frame. A frame that finds the receive ring full is not among
+    /// the dropped.
+    fn of(statistics: &XdpStatistics) -> Self {
+        let looks = statistics.rx_fill_ring_empty_descs.unwrap_or(0);
+        let no_chunk = looks.min(statistics.rx_dropped);
+        Self {
+            no_room: no_chunk + statistics.rx_ring_full.unwrap_or(0),
+            too_long: statistics.rx_dropped - no_chunk,
+        }
+    }
+}
+
+/// A packet with a copy of `bytes`.
+fn copy(pool: &mut Pool, bytes: &[u8]) -> Option<Packet> {
+    let mut slot = pool.rx_slot(bytes.len())?;
+    slot.write(bytes);
+    Some(slot.finish(pool, bytes.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use pkt::{Domain, DomainConfig};
+
+    use super::super::ring::tests::pair;
+    use super::super::umem::Umem;
+    use super::*;
+
+    /// A queue of four frames, and the kernel's ends of its rings.
+    fn queue() -> (RxQueue, Frames, Producer<Descriptor>, Consumer<u64>) {
+        let umem = Umem::new(8, 2048).expect("memory");
+        let [receive, (transmit, _)] = Frames::halves(umem, 4);
+        let (kernel_rx, ring, _) = pair(4, 0);
+        let (fill, kernel_fill, _) = pair(4, 0);
+        (RxQueue::new(ring, fill, receive), transmit, kernel_rx, kernel_fill)
+    }
+
+    fn domain() -> Domain {
+        Domain::new(DomainConfig::default())
+    }
+
+    #[test]
+    fn every_chunk_goes_round() {
+        let (mut queue, _, mut rx, mut fill) = queue();
+        let domain = domain();
+        let mut pool = domain.pool();
+        for round in 0..10u32 {
+            for len in 1..=4 {
+                let addr = fill.pop().expect("a chunk") + 256;
+                rx.push(Descriptor { addr, len: len + round, options: 0 }).expect("room");
+            }
+            assert_eq!(fill.pop(), None, "all four are out");
+            fill.release();
+            rx.publish();
+            for len in 1..=4 {
+                let Received::Frame(packet) = queue.take(&mut pool) else { panic!("a frame") };
+                assert_eq!(packet.len(), (len + round) as usize);
+                pool.free(packet);
+            }
+            assert!(matches!(queue.take(&mut pool), Received::Empty));
+            queue.publish();
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_costs_no_chunk() {
+        let (mut queue, _, mut rx, mut fill) = queue();
+        let domain = domain();
+        let mut pool = domain.pool();
+        let addr = fill.pop().expect("a chunk");
+        fill.release();
+        for (addr, len) in [(addr, 4000), (addr, 0), (addr + (1 << 40), 60), (5 * 2048, 60)] {
+            rx.push(Descriptor { addr, len, options: 0 }).expect("room");
+        }
+        rx.publish();
+        for _ in 0..4 {
+            assert!(matches!(queue.take(&mut pool), Received::Broken));
+        }
+        queue.publish();
+        assert!(!queue.is_ready());
+    }
+
+    #[test]
+    fn kernel_counts_are_told_once() {
+        let (mut queue, ..) = queue();
+        let mut statistics = XdpStatistics {
+            rx_dropped: 7,
+            rx_invalid_descs: 0,
+            tx_invalid_descs: 0,
+            rx_ring_full: Some(2),
+            rx_fill_ring_empty_descs: Some(5),
+            tx_ring_empty_descs: Some(0),
+        };
+        assert_eq!(queue.missed(&statistics), Missed { no_room: 7, too_long: 2 });
+        assert_eq!(queue.missed(&statistics), Missed::default());
+        statistics.rx_dropped += 1;
+        assert_eq!(queue.missed(&statistics), Missed { no_room: 0, too_long: 1 });
+    }
+}
