@@ -107,6 +107,7 @@ drop_reasons! {
     DeviceRxTruncated "DEV_RX_TRUNCATED" "The frame was larger than the memory offered to the device."
     VnetHeader "DEV_HDR" "The offload header in front of the frame contradicts the frame."
     QdiscDrop "QDISC_DROP" "The queueing discipline chose this packet."
+    QueuePurge "QUEUE_PURGE" "The queueing discipline it waited in was replaced."
     WireLoss "WIRE_LOSS" "The simulated wire lost the packet."
     WireQueueFull "WIRE_QUEUE_FULL" "The queue in front of the simulated wire is full."
 }

@@ -67,6 +67,8 @@ mod tests {
         }
         let set = |name, value| world.hosts[0].set_sysctl(name, value).expect("a setting");
         set("net.quietline.tsq_limit", setup.tsq_limit);
+        // What waits is looked for in the wire.
+        set("net.quietline.dev.default.qdisc", "noqueue");
         // It stops senders of its own.
         set("net.ipv4.tcp_autocorking", "0");
         set("net.quietline.dev.default.gso", if setup.superframes { "1" } else { "0" });

@@ -18,7 +18,7 @@ use pkt::Instant;
 const SLACK_HOLD: Duration = Duration::from_secs(1);
 
 /// The largest limit: no two counts may be so far apart that their difference turns round (`DQL_MAX_LIMIT`).
-const LIMIT_MAX: u32 = u32::MAX / 2 - 16;
+pub const LIMIT_MAX: u32 = u32::MAX / 2 - u32::MAX / 16;
 
 /// The books of one device queue.
 #[derive(Clone, Debug)]

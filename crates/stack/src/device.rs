@@ -139,6 +139,12 @@ pub trait Device: Send + Sync + Debug {
         Completed::NONE
     }
 
+    /// Packets may have to wait for it, so that it gets a queueing discipline if nobody says which. False for a device that takes
+    /// everything at once (Linux: `IFF_NO_QUEUE`).
+    fn needs_qdisc(&self) -> bool {
+        self.caps().async_completion
+    }
+
     /// The next moment at which `receive` or `complete` will have something to do without anybody ringing.
     fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
         None

@@ -1,11 +1,11 @@
 //! Generic segmentation offload: cuts a TCP superframe into the segments its `gso_size` promises.
 //!
-//! Above: `ip::output`, when the device takes no superframes. Linux: `tcp_gso_segment`, `inet_gso_segment`. Payload is
+//! Above: `tx_queue`, when the device takes no superframes or its discipline none so large. Linux: `tcp_gso_segment`, `inet_gso_segment`. Payload is
 //! not copied: every segment shares the fragments of the superframe and has headers of its own. FIN and PSH stay on
 //! the last segment only, CWR on the first, the IPv4 identification counts up unless the superframe was made of segments
 //! that all had the same. What GRO has merged comes apart bit by bit as it was (`gro::tests`).
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use pkt::{DropReason, Gso, Packet, PacketList, PacketOwner};
 
@@ -35,10 +35,10 @@ pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
     }
 }
 
-/// Cuts `packet`, which starts with its IP header, into segments appended to `list`. When memory runs out the rest is
+/// Cuts `packet`, whose IP header starts `network` bytes in, into segments appended to `list`. When memory runs out the rest is
 /// dropped and counted, as if the link had lost it.
-pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, list: &mut PacketList) {
-    let headers = header_bytes(&packet, 0);
+pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, network: usize, list: &mut PacketList) {
+    let headers = network + header_bytes(&packet, network);
     let mss = usize::from(packet.meta().gso.size);
     let payload = packet.len() - headers;
     let is_v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
@@ -58,7 +58,7 @@ pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, list: &mut PacketList) {
         *piece.meta_mut() = *packet.meta();
         piece.meta_mut().gso = Gso::default();
         let place = Place { index, offset, last, id_step: index.wrapping_mul(id_step) };
-        fix_headers(&mut piece, headers, is_v4, &place);
+        fix_headers(&mut piece, network..headers, is_v4, &place);
         shares.give(&mut piece);
         list.push_back(piece);
         offset += len;
@@ -119,22 +119,22 @@ struct Place {
 }
 
 /// Turns the superframe's headers into those of the segment at `place`.
-fn fix_headers(piece: &mut Packet, headers: usize, is_v4: bool, place: &Place) {
+fn fix_headers(piece: &mut Packet, headers: Range<usize>, is_v4: bool, place: &Place) {
     let Place { index, offset, last, id_step } = *place;
     let ip_len = {
-        let first = piece.linear()[0];
+        let first = piece.linear()[headers.start];
         if is_v4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN }
     };
-    let ip_payload =
-        u16::try_from(piece.len() - ip_len).expect("a segment is smaller than its superframe");
-    let old_len = ip_payload_len(piece.linear(), is_v4, ip_len);
-    let bytes = piece.linear_mut();
+    let ip_payload = u16::try_from(piece.len() - headers.start - ip_len)
+        .expect("a segment is smaller than its superframe");
+    let old_len = ip_payload_len(&piece.linear()[headers.start..], is_v4, ip_len);
+    let bytes = &mut piece.linear_mut()[headers];
     if is_v4 {
         header::set_segment::<true>(&mut bytes[..ip_len], ip_payload, id_step);
     } else {
         header::set_segment::<false>(&mut bytes[..ip_len], ip_payload, id_step);
     }
-    let tcp = &mut bytes[ip_len..headers];
+    let tcp = &mut bytes[ip_len..];
     let seq = u32::from_be_bytes([tcp[SEQ], tcp[SEQ + 1], tcp[SEQ + 2], tcp[SEQ + 3]]);
     #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet of 64 KB")]
     let seq = seq.wrapping_add(offset as u32);

@@ -45,7 +45,7 @@ use crate::{
     rps::{SockFlows, SoftnetStat},
     sysctl::{LiveSysctls, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
-    tx_queue::DeviceTx,
+    tx_queue::{DeviceTx, TxQueueStats},
 };
 
 mod routes;
@@ -169,7 +169,7 @@ impl Host {
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
-            tx: devices.iter().map(|device| Arc::new(DeviceTx::new(Arc::clone(device)))).collect(),
+            tx: transmit_sides(&devices, &config.sysctls),
             devices,
             sysctls: LiveSysctls::new(config.sysctls),
         });
@@ -301,7 +301,13 @@ impl Host {
         self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
-            if present.dst_ref != next.dst_ref || present.devices != next.devices {
+            for tx in &self.tx {
+                tx.configure(next);
+            }
+            if present.dst_ref != next.dst_ref
+                || present.devices != next.devices
+                || present.default_qdisc != next.default_qdisc
+            {
                 // Entries are counted as they were made to be, and know what their device may do: let everybody make new
                 // ones.
                 self.invalidate_routes();
@@ -499,6 +505,15 @@ impl Host {
             .min()
     }
 
+    /// What every transmit queue of every device holds and has counted: `tc -s qdisc`. Loopback first.
+    #[must_use]
+    pub fn tx_queue_stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
+        let entered = cx.enter(self);
+        let rows = self.tx.iter().flat_map(|tx| tx.stats(self, cx)).collect();
+        cx.leave(entered);
+        rows
+    }
+
     /// The dst entries in the tables: input routes first.
     #[must_use]
     pub fn dst_entries(&self) -> Vec<DstInfo> {
@@ -671,8 +686,8 @@ impl Host {
             mtu: hop.mtu,
             gso: self.sysctls().devices.of(hop.index).gso,
             tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
-            tx_checksum: caps.tx_checksum,
-            async_completion: caps.async_completion,
+            completes: self.tx(hop.index).completes(),
+            paces: self.tx(hop.index).paces(),
             dont_fragment: hop.dont_fragment,
             keeps_dst,
             device,
@@ -754,6 +769,14 @@ impl Drop for Host {
             core.remove_queues();
         }
     }
+}
+
+/// The transmit queues of every device.
+fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<DeviceTx>> {
+    (0..)
+        .zip(devices)
+        .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
+        .collect()
 }
 
 /// A secret from the seed of the host.

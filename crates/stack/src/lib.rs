@@ -44,7 +44,7 @@ pub mod socket;
 pub mod sysctl;
 pub mod tcp_memory;
 pub mod timer;
-mod tx_queue;
+pub mod tx_queue;
 
 pub use cx::{Cx, Memory};
 pub use device::{Capabilities, Device};

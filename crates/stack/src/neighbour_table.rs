@@ -275,7 +275,7 @@ impl NeighborEntry {
     fn flush(&self, host: &Host, cx: &mut Cx, next_hop: MacAddr, mut packets: PacketList) {
         let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
         link::frame(&mut packets, next_hop, mac);
-        host.tx(self.device).xmit(host, cx, QueueId(0), &mut packets);
+        let _ = host.tx(self.device).xmit(host, cx, QueueId(0), &mut packets);
     }
 }
 

@@ -1,12 +1,12 @@
 //! Queueing disciplines: where packets wait for a device that is busy, and who goes first.
 //!
-//! Above: `link::output`. Below: the device queue and its byte limit (`bql`). Linux: net/sched; the names, parameters
+//! Above: `tx_queue`, which runs them. Below: the device queue and its byte limit (`bql`). Linux: net/sched; the names, parameters
 //! and defaults are those of `tc qdisc`.
 //!
 //! A discipline orders and drops; it neither frees nor counts. What it drops it hands back in a list, so that no
 //! packet's destructor runs while its lock is held.
 //!
-//! Not here: who runs a queue and when, cutting superframes up, checksums.
+//! Not here: who runs a queue and when (`tx_queue`), cutting superframes up, checksums.
 
 use pkt::{Instant, Packet, PacketList};
 
@@ -27,6 +27,41 @@ pub use fq_codel::{FqCodel, FqCodelConfig};
 pub use pfifo_fast::PfifoFast;
 pub use tbf::{Tbf, TbfConfig};
 
+/// `net.core.default_qdisc`: what a device gets that needs a discipline and has been given none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefaultQdisc {
+    /// Three bands.
+    #[default]
+    PfifoFast,
+    /// Fair queueing with departure times.
+    Fq,
+    /// Fair queueing with controlled delay.
+    FqCodel,
+    /// None.
+    NoQueue,
+}
+
+impl From<DefaultQdisc> for QdiscConfig {
+    fn from(default: DefaultQdisc) -> Self {
+        match default {
+            DefaultQdisc::PfifoFast => Self::PfifoFast,
+            DefaultQdisc::Fq => Self::Fq(FqConfig::default()),
+            DefaultQdisc::FqCodel => Self::FqCodel(FqCodelConfig::default()),
+            DefaultQdisc::NoQueue => Self::NoQueue,
+        }
+    }
+}
+
+/// `net.quietline.dev_orphan`: when the socket of a packet is paid back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DevOrphan {
+    /// When the device has sent it: what waits in its rings counts as the socket's.
+    #[default]
+    Completion,
+    /// When it is handed to the device, as drivers did that called `skb_orphan`: then nothing but BQL keeps the rings short.
+    Xmit,
+}
+
 /// What a discipline answers when it is asked for the next packet.
 #[derive(Debug)]
 #[must_use]
@@ -37,6 +72,19 @@ pub enum Dequeued {
     Throttled(Instant),
     /// Nothing waits.
     Empty,
+}
+
+/// What became of what was sent, the worse the greater. Linux: `NET_XMIT_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[must_use]
+pub enum NetXmit {
+    /// It is with the device, or waits for it.
+    #[default]
+    Success,
+    /// It waits, but one of the same flow had to go for it.
+    Cn,
+    /// Some of it was dropped.
+    Drop,
 }
 
 /// What `tc -s qdisc` shows of a discipline.
@@ -72,6 +120,10 @@ impl QdiscStats {
 
     fn on_dequeue(&mut self, packet: &Packet, bytes: u32) {
         self.on_leave(bytes);
+        self.on_sent(packet, bytes);
+    }
+
+    fn on_sent(&mut self, packet: &Packet, bytes: u32) {
         self.bytes += u64::from(bytes);
         self.packets += u64::from(packet.meta().gso.segs.max(1));
     }
@@ -99,7 +151,7 @@ impl Qdisc {
         link_header: usize,
         now: Instant,
         dropped: &mut PacketList,
-    ) {
+    ) -> NetXmit {
         let bytes = wire_bytes(&packet, link_header);
         match self {
             Self::PfifoFast(qdisc) => qdisc.enqueue(packet, bytes, dropped),
@@ -121,6 +173,41 @@ impl Qdisc {
             Self::Tbf(qdisc) => qdisc.dequeue(link_header, now),
             Self::Fq(qdisc) => qdisc.dequeue(link_header, now),
             Self::FqCodel(qdisc) => qdisc.dequeue(link_header, now, dropped),
+        }
+    }
+
+    /// A packet may pass it by while it is empty (Linux: `TCQ_F_CAN_BYPASS`): it would come out at once, and nobody else
+    /// would have gone first.
+    #[must_use]
+    pub const fn can_bypass(&self) -> bool {
+        match self {
+            Self::PfifoFast(qdisc) => qdisc.stats().qlen == 0,
+            Self::FqCodel(qdisc) => qdisc.stats().qlen == 0,
+            // They keep time, and must see every packet.
+            Self::Tbf(_) | Self::Fq(_) => false,
+        }
+    }
+
+    /// `packet` passes it by.
+    pub fn on_bypass(&mut self, packet: &Packet, link_header: usize) {
+        let stats = match self {
+            Self::PfifoFast(qdisc) => qdisc.stats_mut(),
+            Self::Tbf(qdisc) => qdisc.stats_mut(),
+            Self::Fq(qdisc) => qdisc.stats_mut(),
+            Self::FqCodel(qdisc) => qdisc.stats_mut(),
+        };
+        stats.on_sent(packet, wire_bytes(packet, link_header));
+    }
+
+    /// Everything that waits goes to `dropped`: the discipline ends.
+    pub fn purge(&mut self, link_header: usize, now: Instant, dropped: &mut PacketList) {
+        let mut at = now;
+        loop {
+            match self.dequeue(link_header, at, dropped) {
+                Dequeued::Packet(packet) => dropped.push_back(packet),
+                Dequeued::Throttled(next) => at = next,
+                Dequeued::Empty => return,
+            }
         }
     }
 

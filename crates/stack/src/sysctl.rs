@@ -23,14 +23,16 @@ use pkt::DomainConfig;
 use crate::core::WEIGHT;
 use crate::gro::{BusyPollFlush, GroExit};
 use crate::neighbour::NeighborConfig;
+use crate::qdisc::{DefaultQdisc, DevOrphan};
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
-    AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DstLayouts, DstRefModes,
-    GroExits, Keys, Limits, Mask, Micros, Millis, Nanos, Number, Pages, Ports, PowerOfTwo,
-    RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocolWord,
+    AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DefaultQdiscs,
+    DevOrphans, DstLayouts, DstRefModes, GroExits, Keys, Limits, Mask, Micros, Millis, Nanos,
+    Number, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds, Switch,
+    TsqLimitWord, TsqProtocolWord,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
@@ -199,6 +201,10 @@ sysctls! {
         netdev_budget: u32 = 300, Number 1..=INT_MAX, "net.core.netdev_budget";
         /// Packets that may wait for a core on their way from another, and in one queue of loopback.
         netdev_max_backlog: u32 = 1000, Number 0..=INT_MAX, "net.core.netdev_max_backlog";
+        /// The queueing discipline of devices that need one and have none of their own.
+        default_qdisc: DefaultQdisc = DefaultQdisc::PfifoFast, DefaultQdiscs WORDS, "net.core.default_qdisc";
+        /// When a packet's socket is paid back: when the device has sent it, or when it is given to the device.
+        dev_orphan: DevOrphan = DevOrphan::Completion, DevOrphans WORDS, "net.quietline.dev_orphan";
         /// Order of the steps by which TCP Small Queues stop a sender and wake it.
         tsq_protocol: TsqProtocol = TsqProtocol::Robust, TsqProtocolWord WORDS, "net.quietline.tsq_protocol";
         /// Cores that drop packets of a flow which takes more than its half when they hand packets on, a bit for each.

@@ -1,16 +1,22 @@
-//! The transmit queues of a device: the way of a packet from the link layer into the device, and where it waits when there is
-//! no room.
+//! The transmit queues of a device: the way of a packet from the link layer into the device, and where it waits when it may
+//! not go yet.
 //!
-//! Above: `link::output`, whoever it is that sends. Below: the device. Linux: `__dev_queue_xmit`, `__qdisc_run`,
-//! `sch_direct_xmit`, `dev_requeue_skb`, `net_tx_action`.
+//! Above: `link::output`, whoever it is that sends. Below: a discipline ([`qdisc`](crate::qdisc)) or none, then the device.
+//! Linux: `__dev_queue_xmit`, `__qdisc_run`, `sch_direct_xmit`, `dev_requeue_skb`, `net_tx_action`.
 //!
-//! While nothing waits packets go straight to the device, by as many threads as send. Once something does a queue is run by one
-//! thread at a time, its owner (`sync::CoreLock`, the bits `__QDISC_STATE_RUNNING` and `MISSED` in Linux): whoever finds it
-//! owned leaves its packets in `incoming` and goes on, and the owner takes them before it lets go. No lock is held while the
-//! device is called.
+//! ```text
+//!   xmit ─► discipline ─► byte queue limit ─► gso, checksum ─► ready ─► device ─► completions ─┐
+//!                              ▲                                 ▲ no room: the rest stays        │
+//!                              └─────────────────────────────────┴──────────────────────────────┘
+//! ```
 //!
-//! A queue waits for its device's completions, or for a moment (`wake_ns`). Both come with a turn of the core that the queue
-//! belongs to.
+//! Without a discipline, and while nothing waits, packets go straight to the device, by as many threads as send. Otherwise a
+//! queue is run by one thread at a time, its owner (`sync::CoreLock`, the bits `__QDISC_STATE_RUNNING` and `MISSED` in Linux):
+//! whoever finds it owned leaves its packets in `incoming` and goes on, and the owner takes them before it lets go. No
+//! lock is held while the device is called.
+//!
+//! A queue waits for its device's completions, or for a moment (`wake_ns`): that of a discipline that keeps time, exactly.
+//! Both come with a turn of the core that the queue belongs to.
 
 use std::{
     boxed::Box,
@@ -30,7 +36,17 @@ use crate::{
     cx::Cx,
     device::{Completed, Device, QueueId},
     host::Host,
+    qdisc::{DevOrphan, NetXmit, QdiscConfig},
+    sysctl::Sysctls,
 };
+
+use offload::Offload;
+use state::{Next, TxState};
+pub use stats::TxQueueStats;
+
+mod offload;
+mod state;
+mod stats;
 
 /// Packets that one caller carries into a device before it leaves the rest to the queue's core: it came for something else.
 /// Linux: `dev_tx_weight`.
@@ -46,17 +62,23 @@ const WATCHDOG: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct DeviceTx {
     device: Arc<dyn Device>,
+    index: u32,
     queues: Box<[TxQueue]>,
+    offload: Offload,
     /// The device keeps packets after `transmit` returns.
     async_completion: bool,
+    /// Packets may wait in a discipline. Relaxed: a path made a moment too early says what was true a moment before.
+    has_qdisc: AtomicBool,
+    /// It releases packets at their departure times.
+    paces: AtomicBool,
 }
 
 /// One transmit queue. Linux: `struct netdev_queue`.
 #[derive(Debug)]
 struct TxQueue {
     id: QueueId,
-    /// Packets go by the owner, in the order of their coming: the device had no room once. Relaxed: a flow's next packet is
-    /// sent by who holds its socket, which orders it after the one before.
+    /// Packets go by the owner, in the order of their coming: there is a discipline, or the device had no room once. Relaxed: a
+    /// flow's next packet is sent by who holds its socket, which orders it after the one before.
     queued: AtomicBool,
     state: CoreLock<TxState>,
     /// Packets of those who found it owned.
@@ -68,22 +90,52 @@ struct TxQueue {
     wake_ns: AtomicU64,
 }
 
-/// What only the owner touches.
-#[derive(Debug, Default)]
-struct TxState {
-    /// What goes next: what the device had no room for stays in front. Linux: `gso_skb`, `skb_bad_txq`.
-    ready: PacketList,
-    /// The device had no room: nothing is tried before a completion, or before this moment. Linux: `__QUEUE_STATE_DRV_XOFF`.
-    stopped_until: Option<Instant>,
-}
-
 impl DeviceTx {
-    /// The queues of `device`.
-    pub(crate) fn new(device: Arc<dyn Device>) -> Self {
+    /// The queues of `device`, as `sysctls` say.
+    pub(crate) fn new(device: Arc<dyn Device>, index: u32, sysctls: &Sysctls) -> Self {
         let caps = device.caps();
-        let async_completion = caps.async_completion;
-        let queues = (0..caps.queues).map(|index| TxQueue::new(QueueId(index))).collect();
-        Self { device, queues, async_completion }
+        let this = Self {
+            offload: Offload::new(caps),
+            async_completion: caps.async_completion,
+            queues: (0..caps.queues).map(|queue| TxQueue::new(QueueId(queue))).collect(),
+            index,
+            has_qdisc: AtomicBool::new(false),
+            paces: AtomicBool::new(false),
+            device,
+        };
+        this.configure(sysctls);
+        this
+    }
+
+    /// The settings change: the owners follow when they next run. What waits in the discipline before is dropped then.
+    pub(crate) fn configure(&self, sysctls: &Sysctls) {
+        let config = self.qdisc_config(sysctls);
+        self.has_qdisc.store(config != QdiscConfig::NoQueue, Ordering::Relaxed);
+        self.paces.store(matches!(config, QdiscConfig::Fq(_)), Ordering::Relaxed);
+        if config != QdiscConfig::NoQueue {
+            for queue in &self.queues {
+                queue.queued.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The discipline that every queue shall have.
+    fn qdisc_config(&self, sysctls: &Sysctls) -> QdiscConfig {
+        match sysctls.devices.of(self.index).qdisc {
+            Some(config) => config,
+            None if self.device.needs_qdisc() => sysctls.default_qdisc.into(),
+            None => QdiscConfig::NoQueue,
+        }
+    }
+
+    /// Packets complete some time after they were sent: in the device, or because they wait for it.
+    pub(crate) fn completes(&self) -> bool {
+        self.async_completion || self.has_qdisc.load(Ordering::Relaxed)
+    }
+
+    /// Packets are held until their departure times: whoever stamps them need not hold them.
+    pub(crate) fn paces(&self) -> bool {
+        self.paces.load(Ordering::Relaxed)
     }
 
     /// The queue that a core sends by where nothing else decides.
@@ -92,20 +144,29 @@ impl DeviceTx {
         QueueId(core.0 % queues)
     }
 
-    /// Sends finished frames. What the device has no room for waits here. Linux: `dev_queue_xmit`.
-    pub(crate) fn xmit(&self, host: &Host, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
+    /// Sends finished frames: superframes and partial checksums are seen to here. Linux: `dev_queue_xmit`.
+    pub(crate) fn xmit(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        queue: QueueId,
+        list: &mut PacketList,
+    ) -> NetXmit {
         let queue = &self.queues[usize::from(queue.0)];
         if !queue.queued.load(Ordering::Relaxed) {
+            self.offload.fit_list(cx, list);
             self.hand_over(queue, cx, list);
             if list.is_empty() {
-                return;
+                return NetXmit::Success;
             }
             queue.queued.store(true, Ordering::Relaxed);
         }
         if let Some(mut guard) = queue.state.own_if_idle() {
-            guard.take_incoming(queue);
-            guard.ready.append(list);
-            return self.run(host, cx, queue, guard);
+            guard.follow(self, cx);
+            guard.take_incoming(self, queue, cx);
+            let sent = guard.send(self, cx, list);
+            self.run(host, cx, queue, guard);
+            return sent;
         }
         while let Some(packet) = list.pop_front() {
             queue.incoming.push(packet);
@@ -115,6 +176,7 @@ impl DeviceTx {
         {
             self.run(host, cx, queue, guard);
         }
+        NetXmit::Success
     }
 
     /// The turn of the queue's core: what the device has completed, and what waits for that. Linux: `net_tx_action`.
@@ -162,18 +224,18 @@ impl DeviceTx {
         loop {
             // From here on the owner looks after it: its core need not.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
-            let wake = self.serve(cx, queue, &mut guard, &mut quota);
-            if quota == 0 {
+            let next = self.serve(cx, queue, &mut guard, &mut quota);
+            if next == Next::More {
                 drop(guard);
                 // Last: who finds it due finds it idle. What was missed since is seen then, too.
                 return queue.wake_at(host, Instant::ZERO);
             }
-            if let Some(at) = wake {
+            if let Next::At(at) = next {
                 queue.wake_ns.store(at.as_nanos(), Ordering::Relaxed);
             }
             match guard.release() {
                 Ok(()) => {
-                    if let Some(at) = wake {
+                    if let Next::At(at) = next {
                         queue.wake_at(host, at);
                     }
                     return;
@@ -183,38 +245,43 @@ impl DeviceTx {
         }
     }
 
-    /// One pass of the owner. Answers when to come again although nothing is completed.
-    fn serve(
-        &self,
-        cx: &mut Cx,
-        queue: &TxQueue,
-        state: &mut TxState,
-        quota: &mut usize,
-    ) -> Option<Instant> {
-        if queue.completed.swap(0, Ordering::Relaxed) > 0 {
-            state.stopped_until = None;
-        }
-        state.take_incoming(queue);
+    /// One pass of the owner: answers what it waits for. Linux: `__qdisc_run`.
+    fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
+        state.follow(self, cx);
+        state.take_completed(queue, cx.now);
+        state.take_incoming(self, queue, cx);
         if let Some(at) = state.stopped_until.filter(|at| *at > cx.now) {
-            return Some(at);
+            return Next::At(at);
         }
         state.stopped_until = None;
-        if state.ready.is_empty() {
-            return None;
+        state.spent = None;
+        loop {
+            match state.fill(self, cx, *quota) {
+                Next::More => {}
+                wait => return wait,
+            }
+            let before = state.ready.bytes();
+            let handed = self.hand_over(queue, cx, &mut state.ready);
+            state.on_handed(handed, before - state.ready.bytes());
+            *quota = quota.saturating_sub(handed);
+            if !state.ready.is_empty() {
+                state.requeues += state.ready.len() as u64;
+                cx.count(Counter::TxRequeues, state.ready.len() as u64);
+                let at = cx.now + if self.async_completion { WATCHDOG } else { RETRY };
+                state.stopped_until = Some(at);
+                return Next::At(at);
+            }
+            if *quota == 0 {
+                return Next::More;
+            }
         }
-        let handed = self.hand_over(queue, cx, &mut state.ready);
-        *quota = quota.saturating_sub(handed);
-        if state.ready.is_empty() {
-            return None;
-        }
-        cx.count(Counter::TxRequeues, state.ready.len() as u64);
-        let at = cx.now + if self.async_completion { WATCHDOG } else { RETRY };
-        state.stopped_until = Some(at);
-        Some(at)
     }
 
     /// Gives the device what it has room for; answers how many packets that was. Linux: `dev_hard_start_xmit`.
     fn hand_over(&self, queue: &TxQueue, cx: &mut Cx, list: &mut PacketList) -> usize {
+        if self.completes() && cx.sysctls().dev_orphan == DevOrphan::Xmit {
+            orphan(list);
+        }
         let (packets, bytes) = (list.len(), list.bytes());
         self.device.transmit(queue.id, cx, list);
         let taken = packets - list.len();
@@ -243,13 +310,12 @@ impl TxQueue {
     }
 }
 
-impl TxState {
-    /// What others have left comes before what the owner has brought.
-    fn take_incoming(&mut self, queue: &TxQueue) {
-        let mut packets = queue.incoming.take_all();
-        while let Some(packet) = packets.pop_front() {
-            self.ready.push_back(packet);
-        }
+/// Pays the senders back. Linux: `skb_orphan` in a driver's `ndo_start_xmit`.
+fn orphan(list: &mut PacketList) {
+    let mut packets = core::mem::take(list);
+    while let Some(mut packet) = packets.pop_front() {
+        packet.orphan();
+        list.push_back(packet);
     }
 }
 

@@ -7,7 +7,8 @@
 //! slow start and 1.2 times of it later. It decides how much one packet carries (a millisecond's worth), and stands in
 //! `TCP_INFO`. Packets are held back to it only when the algorithm needs that or `SO_MAX_PACING_RATE` asks for it: then
 //! each transmission says when the next may follow, and a timer waits for it. Every packet carries its departure time
-//! in its metadata, for a queue below TCP that holds packets itself.
+//! in its metadata. Where a queue below TCP holds packets until then (`fq`), it waits instead of the timer, and every connection is
+//! paced (Linux: `SK_PACING_FQ`).
 //!
 //! Not here: which rate a model wants (`congestion`).
 
@@ -79,8 +80,18 @@ impl Pacing {
 
     /// `bytes` leave: the next ones follow when these are through.
     fn advance(&mut self, now: Instant, bytes: u32) {
-        let ns = u64::from(bytes).saturating_mul(1_000_000_000) / self.rate;
-        self.next_at = self.next_at.max(now - CATCH_UP) + Duration::from_nanos(ns);
+        self.next_at = self.next_at.max(now - CATCH_UP) + self.lasts(bytes);
+    }
+
+    /// `bytes` have their departure time: the next ones follow then. What came late makes up for half a packet, because the
+    /// moments below are exact (Linux: tcp_update_skb_after_send).
+    fn advance_departure(&mut self, now: Instant, bytes: u32) {
+        let (late, lasts) = (now - self.next_at, self.lasts(bytes));
+        self.next_at = self.departure(now) + (lasts - late.min(lasts / 2));
+    }
+
+    fn lasts(&self, bytes: u32) -> Duration {
+        Duration::from_nanos(u64::from(bytes).saturating_mul(1_000_000_000) / self.rate)
     }
 }
 
@@ -110,9 +121,14 @@ pub(crate) fn is_needed(tcb: &Tcb) -> bool {
     tcb.pacing.max_rate != UNLIMITED || tcb.congestion.algorithm().needs_pacing()
 }
 
-/// Whether a packet may leave now. If not, a timer waits for its moment.
+/// When the packet that is sent now departs, as far as this host decides: its round trip begins then.
+pub(crate) fn departure(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
+    if cx.host_queue.paces { tcb.pacing.departure(cx.now) } else { cx.now }
+}
+
+/// Whether a packet may leave now. If not, a timer waits for its moment. A queue that holds packets takes them all.
 pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
-    if tcb.pacing.next_at <= cx.now || !is_needed(tcb) {
+    if tcb.pacing.next_at <= cx.now || cx.host_queue.paces || !is_needed(tcb) {
         return true;
     }
     tcb.timers.arm_pacing(tcb.pacing.next_at);
@@ -121,12 +137,17 @@ pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
 
 /// `bytes` of payload were handed down.
 pub(crate) fn on_transmit(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
-    if tcb.pacing.rate == UNLIMITED || bytes == 0 || !is_needed(tcb) {
+    let paces = cx.host_queue.paces;
+    if tcb.pacing.rate == UNLIMITED || bytes == 0 || !(paces || is_needed(tcb)) {
         return;
     }
     let sent = tcb.totals.bytes_sent + tcb.totals.bytes_retrans;
     if sent >= UNPACED_SEGMENTS * u64::from(tcb.mss.effective()) {
-        tcb.pacing.advance(cx.now, bytes);
+        if paces {
+            tcb.pacing.advance_departure(cx.now, bytes);
+        } else {
+            tcb.pacing.advance(cx.now, bytes);
+        }
     }
 }
 

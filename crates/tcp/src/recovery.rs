@@ -370,6 +370,16 @@ fn enter_cwr(tcb: &mut Tcb) {
     ecn::on_reduced(tcb);
 }
 
+impl Tcb {
+    /// A queue of this host had no room for what was sent: the window falls as for a mark, once for everything in flight. What
+    /// was dropped is found out like any loss. Linux: `tcp_enter_cwr` after `NET_XMIT_DROP` or `NET_XMIT_CN`.
+    pub fn on_local_congestion(&mut self) {
+        if matches!(self.recovery.state, CaState::Open | CaState::Disorder) {
+            enter_cwr(self);
+        }
+    }
+}
+
 /// Duplicate ACKs that mean a loss: what the path is known to reorder, or one per packet after the first when fewer are in flight
 /// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK). With one
 /// segment out none means a loss: whatever the peer answers, it was not what came behind the lost one.

@@ -67,8 +67,9 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
         tcb.congestion.on_restart(cx.now, tcb.rate.is_app_limited());
     }
     let in_flight = tcb.pipe() + seq_len;
-    let snapshot = tcb.rate.on_transmit(cx.now, idle, in_flight, tcb.send_queue.lost_total());
-    tcb.send_queue.on_transmit(index, cx.now, snapshot, tcb.rate.is_app_limited());
+    let departs = pacing::departure(tcb, cx);
+    let snapshot = tcb.rate.on_transmit(departs, idle, in_flight, tcb.send_queue.lost_total());
+    tcb.send_queue.on_transmit(index, departs, snapshot, tcb.rate.is_app_limited());
     tcb.congestion.on_transmitted(len);
     pacing::on_transmit(tcb, cx, len);
     tcb.ack.on_data_sent(cx.now);

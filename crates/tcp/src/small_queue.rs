@@ -28,11 +28,13 @@ pub struct HostQueue {
     pub bytes: u32,
     /// Completions are told, so that who stops is resumed. Without them nothing may stop.
     pub completes: bool,
+    /// A queue below holds packets until their departure times (Linux: `SK_PACING_FQ`).
+    pub paces: bool,
 }
 
 impl HostQueue {
     /// Packets are gone as soon as they are handed down.
-    pub const NONE: Self = Self { bytes: 0, completes: false };
+    pub const NONE: Self = Self { bytes: 0, completes: false, paces: false };
 }
 
 /// How the limit is found (`net.quietline.tsq_limit`): as the versions of Linux did.
@@ -146,7 +148,7 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     // A connection that has no pace yet is held to the bound alone.
     let rate = tcb.pacing.rate().unwrap_or(u64::MAX);
     let sysctl = cx.config.tcp_limit_output_bytes;
-    let limit = mode.bytes(sysctl, truesize, rate, pacing::is_needed(tcb));
+    let limit = mode.bytes(sysctl, truesize, rate, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
     stop_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
 }

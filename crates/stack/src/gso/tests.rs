@@ -102,7 +102,7 @@ impl Case {
         let mut cx = Cx::new(&memory, 1);
         let superframe = self.superframe(&mut cx);
         let mut list = PacketList::new();
-        segment(&mut cx, superframe, &mut list);
+        segment(&mut cx, superframe, 0, &mut list);
         assert_eq!(list.len(), self.payload.div_ceil(usize::from(self.mss)));
         let mut stream = Vec::new();
         let mut index = 0;
@@ -216,7 +216,7 @@ fn without_memory_the_rest_is_dropped_and_counted() {
     let mut cx = Cx::new(&memory, 1);
     let superframe = Case::new(true, 60_000, 500).superframe(&mut cx);
     let mut list = PacketList::new();
-    segment(&mut cx, superframe, &mut list);
+    segment(&mut cx, superframe, 0, &mut list);
     assert!(list.len() < 120, "{} of 120", list.len());
     assert_eq!(cx.counters().drops.value(DropReason::NoMemory), 1);
     list.free_all(&mut cx.pool);

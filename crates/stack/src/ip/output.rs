@@ -2,7 +2,7 @@
 //!
 //! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191 §3), unless path MTU
 //! discovery is off or was told of a path too narrow for it. What the device cannot do
-//! itself, superframes and checksums, is done here.
+//! itself, superframes and checksums, is done in front of it (`tx_queue`).
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
@@ -16,9 +16,9 @@ use crate::{
     counters::Counter,
     cx::Cx,
     device::QueueId,
-    gso,
     host::Host,
     link,
+    qdisc::NetXmit,
     route::{Dst, DstHandle, PacketDst, leave_rcu},
 };
 
@@ -79,17 +79,17 @@ pub(crate) fn output(
     tuple: &FourTuple,
     core: CoreId,
 ) {
-    output_as(host, cx, dst, (tuple, IpFields::default()), core);
+    let _ = output_as(host, cx, dst, (tuple, IpFields::default()), core);
 }
 
-/// As [`output`], with the header that a socket wants.
+/// As [`output`], with the header that a socket wants. Says what became of the segments.
 pub(crate) fn output_as(
     host: &Host,
     cx: &mut Cx,
     dst: DstHandle<'_>,
     (tuple, fields): (&FourTuple, IpFields),
     core: CoreId,
-) {
+) -> NetXmit {
     let mut list = PacketList::new();
     while let Some(mut segment) = cx.out.pop_front() {
         if tuple.is_ipv4() {
@@ -99,13 +99,15 @@ pub(crate) fn output_as(
         }
         cx.count(Counter::IpOutRequests, 1);
         cx.count(Counter::IpExtOutOctets, segment.len() as u64);
-        fit_to_device(cx, &dst, segment, &mut list);
+        let gso = segment.meta().gso.segs > 1 && segment.len() <= dst.tso_max_bytes as usize;
+        cx.count(Counter::DeviceTxSuperframes, u64::from(gso));
+        list.push_back(segment);
     }
     if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
         hold(cx, dst, &mut list);
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
-    link::output(host, cx, &dst, dst.tx.queue_of(core), &mut list);
+    link::output(host, cx, &dst, dst.tx.queue_of(core), &mut list)
 }
 
 /// Lets every packet hold its dst, which it keeps while it waits for its receiver (Linux: `skb_dst_force` of a device
@@ -129,7 +131,7 @@ pub(super) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutTransmits, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    link::output(host, cx, dst, QueueId(0), &mut list);
+    let _ = link::output(host, cx, dst, QueueId(0), &mut list);
 }
 
 fn push_header<const V4: bool>(
@@ -172,40 +174,6 @@ fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
 /// TCP never makes a superframe beyond what the path's device takes, which is at most 65,535 bytes of IP packet.
 fn len16(bytes: usize) -> u16 {
     u16::try_from(bytes).expect("an IP packet of at most 65,535 bytes")
-}
-
-/// Does in software what the device does not: splits superframes, completes checksums.
-fn fit_to_device(cx: &mut Cx, dst: &Dst, segment: Packet, list: &mut PacketList) {
-    if segment.meta().gso.segs > 1 && segment.len() > dst.tso_max_bytes as usize {
-        let mut segments = PacketList::new();
-        gso::segment(cx, segment, &mut segments);
-        while let Some(segment) = segments.pop_front() {
-            push_finished(cx, dst, segment, list);
-        }
-        return;
-    }
-    if segment.meta().gso.segs > 1 {
-        cx.count(Counter::DeviceTxSuperframes, 1);
-    }
-    push_finished(cx, dst, segment, list);
-}
-
-fn push_finished(cx: &Cx, dst: &Dst, mut packet: Packet, list: &mut PacketList) {
-    if !dst.tx_checksum {
-        complete_checksum(cx, &mut packet);
-    }
-    list.push_back(packet);
-}
-
-/// Fills in a partial checksum: `skb_checksum_help`.
-fn complete_checksum(cx: &Cx, packet: &mut Packet) {
-    let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
-    let start = usize::from(start);
-    let field = start + usize::from(offset);
-    let sum = packet.checksum(start, packet.len() - start).finish();
-    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-    packet.meta_mut().tx_checksum = TxChecksum::Done;
-    cx.count(Counter::TxChecksumSoftware, 1);
 }
 
 /// What TCP wanted to send has no route any more.

@@ -14,20 +14,30 @@ use crate::{
     cx::Cx,
     device::{LinkType, QueueId},
     host::Host,
+    qdisc::NetXmit,
     route::Dst,
 };
 
 /// Sends a list of IP packets to the next hop of `dst`.
-pub(crate) fn output(host: &Host, cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketList) {
+pub(crate) fn output(
+    host: &Host,
+    cx: &mut Cx,
+    dst: &Dst,
+    queue: QueueId,
+    list: &mut PacketList,
+) -> NetXmit {
     let (LinkType::Ethernet { mac }, Some(neighbor)) = (dst.link, &dst.neighbor) else {
         return dst.tx.xmit(host, cx, queue, list);
     };
     match neighbor.resolved() {
         Some(next_hop) => {
             frame(list, next_hop, mac);
-            dst.tx.xmit(host, cx, queue, list);
+            dst.tx.xmit(host, cx, queue, list)
         }
-        None => neighbor.send(host, cx, list),
+        None => {
+            neighbor.send(host, cx, list);
+            NetXmit::Success
+        }
     }
 }
 
@@ -60,5 +70,5 @@ pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: 
     cx.count(Counter::ArpOutPackets, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    host.tx(device).xmit(host, cx, QueueId(0), &mut list);
+    let _ = host.tx(device).xmit(host, cx, QueueId(0), &mut list);
 }

@@ -10,7 +10,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Du
 
 use pkt::{Instant, Packet, PacketList};
 
-use super::{Dequeued, QdiscStats, wire_bytes};
+use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
 
 /// Chains of the flow table; a power of two (`buckets`).
 const BUCKETS: usize = 1024;
@@ -107,7 +107,7 @@ impl Fq {
         bytes: u32,
         now: Instant,
         dropped: &mut PacketList,
-    ) {
+    ) -> NetXmit {
         let horizon = now + self.config.horizon;
         let beyond = packet.meta().timestamp > horizon;
         if self.stats.qlen >= u64::from(self.config.limit) || beyond && self.config.horizon_drop {
@@ -130,6 +130,7 @@ impl Fq {
         flow.used = now;
         flow.queue.push_back(packet);
         self.stats.on_enqueue(bytes);
+        NetXmit::Success
     }
 
     pub(super) fn dequeue(&mut self, link_header: usize, now: Instant) -> Dequeued {
@@ -177,9 +178,14 @@ impl Fq {
         &self.stats
     }
 
-    fn drop_packet(&mut self, packet: Packet, dropped: &mut PacketList) {
+    pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
+        &mut self.stats
+    }
+
+    fn drop_packet(&mut self, packet: Packet, dropped: &mut PacketList) -> NetXmit {
         self.stats.drops += 1;
         dropped.push_back(packet);
+        NetXmit::Drop
     }
 
     fn pop(&mut self, from_new: bool) {

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Duration, vec::Vec};
 use pkt::{Instant, Packet, PacketList};
 
 use super::{
-    Dequeued, QdiscStats,
+    Dequeued, NetXmit, QdiscStats,
     codel::{Codel, CodelParams, CodelVerdict},
     wire_bytes,
 };
@@ -102,7 +102,7 @@ impl FqCodel {
         bytes: u32,
         now: Instant,
         dropped: &mut PacketList,
-    ) {
+    ) -> NetXmit {
         let scaled = (u64::from(packet.meta().flow_hash) * self.flows.len() as u64) >> 32;
         let index = u32::try_from(scaled).expect("below the number of flows");
         packet.meta_mut().timestamp = now;
@@ -118,9 +118,10 @@ impl FqCodel {
         self.stats.on_enqueue(bytes);
         let full = self.stats.qlen > u64::from(self.config.limit)
             || self.memory > self.config.memory_limit;
-        if full {
-            self.drop_from_longest(dropped);
+        if full && self.drop_from_longest(dropped) == Some(index) {
+            return NetXmit::Cn;
         }
+        NetXmit::Success
     }
 
     pub(super) fn dequeue(
@@ -165,6 +166,10 @@ impl FqCodel {
         &self.stats
     }
 
+    pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
+        &mut self.stats
+    }
+
     fn pop(&mut self, from_new: bool) {
         if from_new {
             self.new_flows.pop_front()
@@ -204,9 +209,9 @@ impl FqCodel {
         }
     }
 
-    /// RFC 8290 §4.1: half of the longest queue, from its front, but not more than a batch.
-    fn drop_from_longest(&mut self, dropped: &mut PacketList) {
-        let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else { return };
+    /// RFC 8290 §4.1: half of the longest queue, from its front, but not more than a batch. Answers which queue that was.
+    fn drop_from_longest(&mut self, dropped: &mut PacketList) -> Option<u32> {
+        let (index, flow) = (0..).zip(&mut self.flows).max_by_key(|(_, flow)| flow.bytes)?;
         let enough = flow.bytes / 2;
         let mut bytes_dropped = 0;
         for _ in 0..DROP_BATCH {
@@ -222,6 +227,7 @@ impl FqCodel {
                 break;
             }
         }
+        Some(index)
     }
 }
 

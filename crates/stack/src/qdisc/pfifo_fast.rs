@@ -5,7 +5,7 @@
 
 use pkt::{Packet, PacketList};
 
-use super::{Dequeued, QdiscStats, wire_bytes};
+use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
 
 /// Bands, the most urgent first.
 const BANDS: usize = 3;
@@ -29,16 +29,22 @@ impl PfifoFast {
         Self { bands: Default::default(), limit: limit as usize, stats: QdiscStats::default() }
     }
 
-    pub(super) fn enqueue(&mut self, packet: Packet, bytes: u32, dropped: &mut PacketList) {
+    pub(super) fn enqueue(
+        &mut self,
+        packet: Packet,
+        bytes: u32,
+        dropped: &mut PacketList,
+    ) -> NetXmit {
         let priority = usize::from(packet.meta().priority & 0xf);
         let band = &mut self.bands[usize::from(BAND_OF_PRIORITY[priority])];
         if band.len() >= self.limit {
             self.stats.drops += 1;
             dropped.push_back(packet);
-            return;
+            return NetXmit::Drop;
         }
         band.push_back(packet);
         self.stats.on_enqueue(bytes);
+        NetXmit::Success
     }
 
     pub(super) fn dequeue(&mut self, link_header: usize) -> Dequeued {
@@ -52,6 +58,10 @@ impl PfifoFast {
 
     pub(super) const fn stats(&self) -> &QdiscStats {
         &self.stats
+    }
+
+    pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
+        &mut self.stats
     }
 }
 

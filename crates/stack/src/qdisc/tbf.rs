@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pkt::{Instant, Packet, PacketList};
 
-use super::{Dequeued, QdiscStats, wire_bytes};
+use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
 
 /// Parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +48,21 @@ impl Tbf {
         }
     }
 
-    pub(super) fn enqueue(&mut self, packet: Packet, bytes: u32, dropped: &mut PacketList) {
+    pub(super) fn enqueue(
+        &mut self,
+        packet: Packet,
+        bytes: u32,
+        dropped: &mut PacketList,
+    ) -> NetXmit {
         let full = self.stats.backlog_bytes + u64::from(bytes) > self.config.limit_bytes;
         if full || packet.len() > self.packet_bytes_max() {
             self.stats.drops += 1;
             dropped.push_back(packet);
-            return;
+            return NetXmit::Drop;
         }
         self.queue.push_back(packet);
         self.stats.on_enqueue(bytes);
+        NetXmit::Success
     }
 
     pub(super) fn dequeue(&mut self, link_header: usize, now: Instant) -> Dequeued {
@@ -84,6 +90,10 @@ impl Tbf {
 
     pub(super) const fn stats(&self) -> &QdiscStats {
         &self.stats
+    }
+
+    pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
+        &mut self.stats
     }
 }
 

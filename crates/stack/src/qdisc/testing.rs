@@ -55,7 +55,7 @@ impl Bench {
 
     pub(crate) fn enqueue(&mut self, spec: Spec) {
         let packet = self.packet(spec);
-        self.qdisc.enqueue(packet, LINK_HEADER, self.cx.now, &mut self.dropped);
+        let _ = self.qdisc.enqueue(packet, LINK_HEADER, self.cx.now, &mut self.dropped);
     }
 
     /// The number of the next packet that may go now.

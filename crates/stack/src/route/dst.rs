@@ -153,10 +153,10 @@ pub struct Dst {
     pub(crate) gso: bool,
     /// Largest superframe the device takes for this address family; 0 when it takes none.
     pub(crate) tso_max_bytes: u32,
-    /// The device completes partial checksums.
-    pub(crate) tx_checksum: bool,
-    /// The device keeps packets after `transmit` returns.
-    pub(crate) async_completion: bool,
+    /// Packets may wait on this path after they were sent, and complete later (`DeviceTx::completes`).
+    pub(crate) completes: bool,
+    /// They are held until their departure times (`DeviceTx::paces`).
+    pub(crate) paces: bool,
     /// TCP segments carry DF (RFC 1191 §3).
     pub(crate) dont_fragment: bool,
     /// What this entry sends it receives: the dst stays with the packet.

@@ -7,6 +7,7 @@ use sync::TsqProtocol;
 use tcp::{Algorithm, BufferLimits, TsqLimit};
 
 use crate::gro::{BusyPollFlush, GroExit};
+use crate::qdisc::{DefaultQdisc, DevOrphan, QdiscConfig};
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
@@ -104,6 +105,24 @@ words! {
         PrequeueDrop = "prequeue_drop",
         PrequeueDropLimited = "prequeue_drop_limited",
         Bh = "bh",
+    }
+}
+
+words! {
+    /// When a packet's socket is paid back.
+    DevOrphans: DevOrphan {
+        Completion = "completion",
+        Xmit = "xmit",
+    }
+}
+
+words! {
+    /// A discipline that needs no parameters.
+    DefaultQdiscs: DefaultQdisc {
+        PfifoFast = "pfifo_fast",
+        Fq = "fq",
+        FqCodel = "fq_codel",
+        NoQueue = "noqueue",
     }
 }
 
@@ -430,6 +449,27 @@ impl Codec<TsqLimit> for TsqLimitWord {
 
     fn format(value: &TsqLimit) -> String {
         value.name().to_owned()
+    }
+}
+
+/// A discipline as `tc qdisc` writes it, or `default`.
+pub(super) struct Discipline;
+
+impl Discipline {
+    pub(super) const FORM: &str =
+        "default, or as tc writes it: noqueue, pfifo_fast, tbf, fq or fq_codel with parameters";
+}
+
+impl Codec<Option<QdiscConfig>> for Discipline {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<Option<QdiscConfig>> {
+        match text.trim() {
+            "default" => Some(None),
+            text => text.parse().ok().map(Some),
+        }
+    }
+
+    fn format(value: &Option<QdiscConfig>) -> String {
+        value.as_ref().map_or_else(|| "default".to_owned(), ToString::to_string)
     }
 }
 

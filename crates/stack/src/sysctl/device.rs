@@ -18,10 +18,10 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     SysctlError, WORDS,
-    codec::{Codec, Mask, Nanos, Number, RoundedUp, Switch},
+    codec::{Codec, Discipline, Mask, Nanos, Number, RoundedUp, Switch},
     describe,
 };
-use crate::{config::ConfigError, gro::GRO_BYTES_MAX};
+use crate::{bql, config::ConfigError, gro::GRO_BYTES_MAX, qdisc::QdiscConfig};
 
 /// What every name here begins with.
 pub(super) const PREFIX: &str = "net.quietline.dev.";
@@ -117,6 +117,16 @@ device_sysctls! {
         gro: bool = true, Switch 0..=1;
         /// Bytes of IP packet that a superframe stays below (`ip link set DEVICE gro_max_size`).
         gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=GRO_BYTES_MAX as u64;
+        /// The queueing discipline of every transmit queue, as `tc qdisc replace dev DEVICE root ...` has it: `tbf rate 100mbit
+        /// burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device that has queues of its own, and `noqueue`
+        /// for one that takes everything at once. What waits in the one before is dropped.
+        qdisc: Option<QdiscConfig> = None, Discipline WORDS;
+        /// Packets that one band of `pfifo_fast` holds (`ip link set DEVICE txqueuelen`), from the next discipline on.
+        tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff;
+        /// Least bytes that a transmit queue may hand to a device before it has completed them (`byte_queue_limits/limit_min`).
+        bql_limit_min: u32 = 0, Number 0..=bql::LIMIT_MAX as u64;
+        /// Most bytes (`byte_queue_limits/limit_max`).
+        bql_limit_max: u32 = bql::LIMIT_MAX, Number 0..=bql::LIMIT_MAX as u64;
     }
     rx_queue {
         /// Cores that the packets of this queue are spread over by the hash of their flow (RPS), a bit for each; those the host

@@ -2,11 +2,11 @@
 
 use std::{
     string::{String, ToString},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     vec::Vec,
 };
 
-use pkt::Batch;
+use pkt::{Batch, DropReason};
 
 use super::*;
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
     device::{Capabilities, LinkType},
 };
 
+mod disciplines;
+
 const QUEUE: QueueId = QueueId(0);
 
 /// A device that has `room` for packets; what it holds completes when the test says so.
@@ -22,7 +24,12 @@ const QUEUE: QueueId = QueueId(0);
 struct Few {
     caps: Capabilities,
     state: Mutex<Held>,
+    /// What another thread sends while the device is called.
+    meanwhile: Mutex<Option<Other>>,
 }
+
+/// Its host, its memory, and what it sends.
+type Other = (Arc<Host>, Memory, Vec<u8>);
 
 #[derive(Debug, Default)]
 struct Held {
@@ -42,12 +49,20 @@ impl Device for Few {
     }
 
     fn transmit(&self, _: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let meanwhile = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((host, memory, numbers)) = meanwhile {
+            let mut other = Cx::new(&memory, 2);
+            other.now = cx.now;
+            assert_eq!(send(&host, &mut other, (numbers, 100)), NetXmit::Success);
+        }
         let mut held = self.held();
         held.calls += 1;
         while held.room > 0 {
             let Some(packet) = list.pop_front() else { return };
             held.room -= 1;
-            held.sent.push(packet.linear()[0]);
+            let mut number = [0];
+            packet.copy_to(0, &mut number);
+            held.sent.extend(number);
             cx.pool.free(packet);
         }
     }
@@ -58,9 +73,25 @@ impl Device for Few {
 }
 
 impl Few {
-    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Held> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Sends numbered frames of so many bytes.
+fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit {
+    let mut list = PacketList::new();
+    for number in numbers {
+        let mut packet = cx.pool.alloc_from(&vec![number; bytes]).expect("memory");
+        packet.meta_mut().flow_hash = u32::from(number / 100);
+        packet.meta_mut().priority = number / 100;
+        list.push_back(packet);
+    }
+    let entered = cx.enter(host);
+    let sent = host.tx(1).xmit(host, cx, QUEUE, &mut list);
+    cx.leave(entered);
+    assert!(list.is_empty(), "nothing stays with the caller");
+    sent
 }
 
 struct Bench {
@@ -68,10 +99,11 @@ struct Bench {
     device: Arc<Few>,
     memory: Memory,
     cx: Cx,
+    bytes: usize,
 }
 
 impl Bench {
-    fn new(async_completion: bool) -> Self {
+    fn new(async_completion: bool, qdisc: &str) -> Self {
         let caps = Capabilities {
             name: String::from("few"),
             mtu: 1500,
@@ -83,35 +115,31 @@ impl Bench {
             queues: 1,
             async_completion,
         };
-        let device = Arc::new(Few { caps, state: Mutex::default() });
+        let (state, meanwhile) = (Mutex::default(), Mutex::default());
+        let device = Arc::new(Few { caps, state, meanwhile });
         let memory = Memory::new(16 << 20);
         let mut cx = Cx::new(&memory, 1);
         cx.now = Instant::from_secs(1);
         let devices = vec![DeviceConfig { device: Arc::clone(&device) as _, addresses: vec![] }];
-        let config =
-            HostConfig { name: "host".to_string(), devices, cores: 1, ..HostConfig::default() };
+        let name = "host".to_string();
+        let config = HostConfig { name, devices, cores: 1, ..HostConfig::default() };
         let host = Host::new(&memory, config).expect("valid");
-        Self { host, device, memory, cx }
+        host.set_sysctl("net.quietline.dev.few.qdisc", qdisc).expect("a discipline");
+        Self { host, device, memory, cx, bytes: 100 }
     }
 
     fn room(&self, packets: usize) {
         self.device.held().room += packets;
     }
 
-    fn xmit(&mut self, numbers: impl IntoIterator<Item = u8>) {
-        let mut list = PacketList::new();
-        for number in numbers {
-            list.push_back(self.cx.pool.alloc_from(&[number; 100]).expect("memory"));
-        }
-        let entered = self.cx.enter(&self.host);
-        self.host.tx(1).xmit(&self.host, &mut self.cx, QUEUE, &mut list);
-        self.cx.leave(entered);
-        assert!(list.is_empty(), "nothing stays with the caller");
+    fn xmit(&mut self, numbers: impl IntoIterator<Item = u8>) -> NetXmit {
+        let numbers = numbers.into_iter().collect();
+        send(&self.host, &mut self.cx, (numbers, self.bytes))
     }
 
     /// The device has sent `packets`, and its core learns of it.
     fn complete(&mut self, packets: usize) {
-        self.device.held().done = Completed { packets, bytes: 100 * packets };
+        self.device.held().done = Completed { packets, bytes: self.bytes * packets };
         self.room(packets);
         let _ = self.host.poll(&mut self.cx);
     }
@@ -122,19 +150,26 @@ impl Bench {
         (core::mem::take(&mut held.sent), core::mem::take(&mut held.calls))
     }
 
+    fn stats(&mut self) -> TxQueueStats {
+        self.host.tx_queue_stats(&mut self.cx).pop().expect("the last device")
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.host.counters().get(reason.name()).unwrap_or(0)
+    }
+
     fn finish(self) {
-        let Self { host, memory, cx, .. } = self;
-        drop(host);
-        drop(cx);
+        let Self { host, memory, cx, device, .. } = self;
+        drop((host, device, cx));
         assert_eq!(memory.packets.balance(), 0);
     }
 }
 
 #[test]
 fn a_list_is_one_call() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::new(true, "noqueue");
     bench.room(5);
-    bench.xmit(0..5);
+    let _ = bench.xmit(0..5);
     assert_eq!(bench.sent(), (vec![0, 1, 2, 3, 4], 1));
     assert_eq!(bench.host.tx(1).deadline(QUEUE), None);
     bench.finish();
@@ -142,27 +177,28 @@ fn a_list_is_one_call() {
 
 #[test]
 fn what_the_device_has_no_room_for_goes_first_when_it_has() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::new(true, "noqueue");
     bench.room(2);
-    bench.xmit(0..5);
+    let _ = bench.xmit(0..5);
     assert_eq!(bench.sent().0, [0, 1]);
-    bench.xmit(5..7);
+    let _ = bench.xmit(5..7);
     assert_eq!(bench.sent().0, [0; 0], "it said that it was full");
     bench.complete(2);
     assert_eq!(bench.sent().0, [2, 3]);
     bench.complete(4);
     assert_eq!(bench.sent().0, [4, 5, 6]);
-    bench.xmit(7..8);
+    let _ = bench.xmit(7..8);
     assert_eq!(bench.sent().0, [7]);
     assert_eq!(bench.host.counters().get("TxRequeues"), Some(3 + 3));
+    assert_eq!(bench.stats().requeues, 3 + 3);
     bench.finish();
 }
 
 #[test]
 fn a_device_without_completions_is_tried_again_a_little_later() {
-    let mut bench = Bench::new(false);
+    let mut bench = Bench::new(false, "noqueue");
     bench.room(1);
-    bench.xmit(0..3);
+    let _ = bench.xmit(0..3);
     bench.sent();
     bench.room(10);
     assert_eq!(bench.host.poll(&mut bench.cx), Some(bench.cx.now + RETRY));
@@ -175,8 +211,8 @@ fn a_device_without_completions_is_tried_again_a_little_later() {
 
 #[test]
 fn a_device_that_forgets_its_completions_is_tried_again_all_the_same() {
-    let mut bench = Bench::new(true);
-    bench.xmit(0..1);
+    let mut bench = Bench::new(true, "noqueue");
+    let _ = bench.xmit(0..1);
     bench.room(1);
     bench.cx.now += WATCHDOG;
     let _ = bench.host.poll(&mut bench.cx);
@@ -186,7 +222,23 @@ fn a_device_that_forgets_its_completions_is_tried_again_all_the_same() {
 
 #[test]
 fn what_waits_goes_home_with_its_host() {
-    let mut bench = Bench::new(true);
-    bench.xmit(0..3);
-    bench.finish();
+    for qdisc in ["noqueue", "pfifo_fast", "fq"] {
+        let mut bench = Bench::new(true, qdisc);
+        let _ = bench.xmit(0..3);
+        bench.finish();
+    }
+}
+
+/// A second thread finds the queue owned: it does not wait, and its packet does not either.
+#[test]
+fn the_owner_sends_what_others_have_left() {
+    for qdisc in ["pfifo_fast", "fq", "fq_codel", "tbf rate 1gbit burst 10kb limit 10kb"] {
+        let mut bench = Bench::new(false, qdisc);
+        bench.room(9);
+        let other = (Arc::clone(&bench.host), bench.memory.clone(), vec![7, 8]);
+        *bench.device.meanwhile.lock().unwrap() = Some(other);
+        let _ = bench.xmit(0..1);
+        assert_eq!(bench.sent().0, [0, 7, 8], "{qdisc}");
+        bench.finish();
+    }
 }

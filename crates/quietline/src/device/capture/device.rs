@@ -69,6 +69,10 @@ impl Device for CaptureDevice {
         self.device.complete(queue, cx)
     }
 
+    fn needs_qdisc(&self) -> bool {
+        self.device.needs_qdisc()
+    }
+
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
         self.device.next_deadline(queue)
     }

@@ -67,6 +67,11 @@ impl Device for Tun {
         if self.vnet_hdr { SUPERFRAMES_PER_POLL } else { WEIGHT }
     }
 
+    /// As the kernel's own tap has one.
+    fn needs_qdisc(&self) -> bool {
+        true
+    }
+
     fn rx_signal(&self, _queue: QueueId) -> RxSignal {
         RxSignal::Descriptor
     }

@@ -18,6 +18,7 @@ use crate::{
     demux::Entry,
     host::Host,
     ip::{self, MtuDiscover},
+    qdisc::NetXmit,
     socket::{TimeWaitSocket, wmem::Wmem},
     tcp_memory::PAGE_BYTES,
 };
@@ -66,8 +67,11 @@ impl StreamState {
     /// completed by the time that is announced: then it goes on at once.
     fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         loop {
-            let completes = self.dst.as_ref().is_some_and(|dst| dst.async_completion);
-            cx.host_queue = HostQueue { bytes: socket.wmem.bytes(), completes };
+            cx.host_queue = HostQueue {
+                bytes: socket.wmem.bytes(),
+                completes: self.dst.as_ref().is_some_and(|dst| dst.completes),
+                paces: self.dst.as_ref().is_some_and(|dst| dst.paces),
+            };
             tcp::output(&mut self.tcb, &mut cx.tcp());
             cx.host_queue = HostQueue::NONE;
             self.transmit(socket, host, cx);
@@ -160,16 +164,19 @@ impl StreamState {
         }
         match &self.dst {
             Some(dst) => {
-                if dst.async_completion {
+                if dst.completes {
                     Wmem::charge(&socket.wmem, &mut cx.out);
                 }
-                ip::output_as(
+                let sent = ip::output_as(
                     host,
                     cx,
                     dst.dst.handle(),
                     (&socket.tuple, socket.settings.ip_fields()),
                     socket.core,
                 );
+                if sent != NetXmit::Success {
+                    self.tcb.on_local_congestion();
+                }
             }
             None => ip::discard_unroutable(cx),
         }

@@ -1,0 +1,215 @@
+//! What the owner of a transmit queue holds: the discipline, what comes next, and the byte queue limit.
+//!
+//! Above: `tx_queue`, which says when. Linux: `dequeue_skb`, `try_bulk_dequeue_skb`, `netdev_tx_sent_queue`.
+
+use std::sync::atomic::Ordering;
+
+use pkt::{DropReason, Instant, Packet, PacketList};
+
+use super::{DeviceTx, TxQueue};
+use crate::{
+    bql::Dql,
+    cx::Cx,
+    gso,
+    qdisc::{Dequeued, NetXmit, Qdisc, QdiscConfig},
+};
+
+/// What a queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// For nothing: there is more to do.
+    More,
+    /// Completions, or packets.
+    Events,
+    /// This moment.
+    At(Instant),
+}
+
+/// What only the owner touches.
+#[derive(Debug, Default)]
+pub(super) struct TxState {
+    /// Number of the settings that it follows.
+    generation: u64,
+    config: QdiscConfig,
+    pub(super) qdisc: Option<Qdisc>,
+    /// What goes next, ready for the device: what it had no room for stays in front. Linux: `gso_skb`, `skb_bad_txq`.
+    pub(super) ready: PacketList,
+    /// The device had no room: nothing is tried before a completion, or before this moment. Linux: `__QUEUE_STATE_DRV_XOFF`.
+    pub(super) stopped_until: Option<Instant>,
+    /// What the discipline answered when it had no more, so that it is not asked again in the same pass.
+    pub(super) spent: Option<Next>,
+    /// Only for devices that complete, behind a discipline.
+    pub(super) dql: Option<Dql>,
+    /// Length of the last packet of `ready`.
+    last_bytes: u32,
+    /// Packets that the device had no room for, each time it had none.
+    pub(super) requeues: u64,
+}
+
+impl TxState {
+    /// Takes changed settings over.
+    pub(super) fn follow(&mut self, tx: &DeviceTx, cx: &mut Cx) {
+        if self.generation == cx.generation() {
+            return;
+        }
+        self.generation = cx.generation();
+        let (config, settings) = (tx.qdisc_config(cx.sysctls()), cx.sysctls().devices.of(tx.index));
+        let (tx_queue_len, limits) =
+            (settings.tx_queue_len, (settings.bql_limit_min, settings.bql_limit_max));
+        // Without a discipline the limit would have nobody to keep what it holds back.
+        self.dql = self.dql.take().filter(|_| config != QdiscConfig::NoQueue);
+        if tx.async_completion && config != QdiscConfig::NoQueue {
+            let dql = self.dql.get_or_insert_with(|| Dql::new(cx.now));
+            dql.set_limits(limits.0, limits.1);
+        }
+        if config == self.config {
+            return;
+        }
+        self.config = config;
+        let header = tx.offload.link_header;
+        let new = config.build(tx_queue_len, header, cx.now);
+        if let Some(mut old) = core::mem::replace(&mut self.qdisc, new) {
+            let mut dropped = PacketList::new();
+            old.purge(header, cx.now, &mut dropped);
+            drop_all(cx, DropReason::QueuePurge, dropped);
+        }
+    }
+
+    /// What the device has completed makes room.
+    pub(super) fn take_completed(&mut self, queue: &TxQueue, now: Instant) {
+        let bytes = queue.completed.swap(0, Ordering::Relaxed);
+        if bytes == 0 {
+            return;
+        }
+        self.stopped_until = None;
+        if let Some(dql) = &mut self.dql {
+            // What was sent before there were books is not in them.
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(dql.in_flight());
+            dql.on_completed(bytes, now);
+        }
+    }
+
+    /// What others have left comes before what the owner has brought.
+    pub(super) fn take_incoming(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
+        if queue.incoming.is_empty() {
+            return;
+        }
+        let mut list: PacketList = PacketList::new();
+        let mut packets = queue.incoming.take_all();
+        while let Some(packet) = packets.pop_front() {
+            list.push_back(packet);
+        }
+        // Their senders have gone.
+        let _ = self.send(tx, cx, &mut list);
+    }
+
+    /// Takes packets in: into the discipline, or past it where it is empty and lets them.
+    pub(super) fn send(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
+        let header = tx.offload.link_header;
+        let may_bypass = self.ready.is_empty() && self.has_room(list.len());
+        let Some(qdisc) = &mut self.qdisc else {
+            while let Some(packet) = list.pop_front() {
+                tx.offload.fit(cx, packet, &mut self.ready);
+            }
+            return NetXmit::Success;
+        };
+        if may_bypass && qdisc.can_bypass() {
+            while let Some(packet) = list.pop_front() {
+                qdisc.on_bypass(&packet, header);
+                self.last_bytes = length(&packet);
+                tx.offload.fit(cx, packet, &mut self.ready);
+            }
+            return NetXmit::Success;
+        }
+        let mut dropped = PacketList::new();
+        let mut result = NetXmit::Success;
+        let max = qdisc.packet_bytes_max();
+        while let Some(packet) = list.pop_front() {
+            if packet.len() > max && packet.meta().gso.segs > 1 {
+                let mut segments = PacketList::new();
+                gso::segment(cx, packet, header, &mut segments);
+                for segment in segments {
+                    result = result.max(qdisc.enqueue(segment, header, cx.now, &mut dropped));
+                }
+            } else {
+                result = result.max(qdisc.enqueue(packet, header, cx.now, &mut dropped));
+            }
+        }
+        drop_all(cx, DropReason::QdiscDrop, dropped);
+        result
+    }
+
+    /// A list of so many packets may go to the device without more ado: one packet may always exceed the limit, more are counted.
+    fn has_room(&self, packets: usize) -> bool {
+        match &self.dql {
+            Some(dql) => packets == 1 && dql.has_room(),
+            None => self.stopped_until.is_none(),
+        }
+    }
+
+    /// Gets ready what may go, at most `quota` packets and as many bytes as the device may hold. `More`: there is something.
+    pub(super) fn fill(&mut self, tx: &DeviceTx, cx: &mut Cx, quota: usize) -> Next {
+        let mut room = match &self.dql {
+            Some(dql) if !dql.has_room() => return Next::Events,
+            Some(dql) => i64::from(dql.available()),
+            None => i64::MAX,
+        };
+        if !self.ready.is_empty() {
+            return Next::More;
+        }
+        if let Some(spent) = self.spent {
+            return spent;
+        }
+        let Some(qdisc) = &mut self.qdisc else { return Next::Events };
+        let header = tx.offload.link_header;
+        let mut dropped = PacketList::new();
+        while self.ready.len() < quota {
+            match qdisc.dequeue(header, cx.now, &mut dropped) {
+                Dequeued::Packet(packet) => {
+                    self.last_bytes = length(&packet);
+                    room -= i64::from(self.last_bytes);
+                    tx.offload.fit(cx, packet, &mut self.ready);
+                    if room <= 0 {
+                        break;
+                    }
+                }
+                Dequeued::Throttled(at) => {
+                    self.spent = Some(Next::At(at));
+                    break;
+                }
+                Dequeued::Empty => {
+                    self.spent = Some(Next::Events);
+                    break;
+                }
+            }
+        }
+        drop_all(cx, DropReason::QdiscDrop, dropped);
+        match self.spent {
+            Some(spent) if self.ready.is_empty() => spent,
+            _ => Next::More,
+        }
+    }
+
+    /// The device has taken `packets` of `bytes` together.
+    pub(super) fn on_handed(&mut self, packets: usize, bytes: usize) {
+        let Some(dql) = self.dql.as_mut().filter(|_| packets > 0) else { return };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        // One by one as far as it matters: the limit looks at the last. Of a list that was cut off anywhere it is like the others.
+        let mean = bytes / u32::try_from(packets).unwrap_or(u32::MAX);
+        let last = if self.ready.is_empty() { self.last_bytes.min(bytes) } else { mean };
+        if bytes > last {
+            dql.on_queued(bytes - last);
+        }
+        dql.on_queued(last);
+    }
+}
+
+fn length(packet: &Packet) -> u32 {
+    u32::try_from(packet.len()).unwrap_or(u32::MAX)
+}
+
+fn drop_all(cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+    while let Some(packet) = packets.pop_front() {
+        cx.drop_packet(reason, packet);
+    }
+}

@@ -1,0 +1,155 @@
+//! The same with a discipline in between.
+
+use super::*;
+
+#[test]
+fn devices_that_have_queues_get_the_default_discipline() {
+    let kind = |async_completion, settings: &[(&str, &str)]| {
+        let mut bench = Bench::new(async_completion, "default");
+        for (name, value) in settings {
+            bench.host.set_sysctl(name, value).expect("a setting");
+        }
+        bench.stats().qdisc.to_string()
+    };
+    assert_eq!(kind(true, &[]), "pfifo_fast");
+    assert_eq!(kind(false, &[]), "noqueue");
+    let fq = [("net.core.default_qdisc", "fq")];
+    assert!(kind(true, &fq).starts_with("fq limit 10000"));
+    assert_eq!(kind(false, &fq), "noqueue");
+    let tbf = [("net.quietline.dev.few.qdisc", "tbf rate 1mbit burst 2kb limit 3kb")];
+    assert_eq!(kind(false, &tbf), "tbf rate 1000000bit burst 2048b limit 3072b");
+}
+
+#[test]
+fn urgent_packets_overtake_what_waits_for_the_device() {
+    let mut bench = Bench::new(true, "pfifo_fast");
+    bench.room(1);
+    // The first fills what the device may hold; priority 2 is the last band, 0 the middle one.
+    let _ = bench.xmit([0, 200, 201, 1, 2]);
+    assert_eq!(bench.sent().0, [0]);
+    let stats = bench.stats().stats;
+    assert_eq!((stats.qlen, stats.backlog_bytes), (4, 400));
+    bench.room(9);
+    bench.complete(1);
+    bench.complete(1);
+    bench.complete(2);
+    assert_eq!(bench.sent().0, [1, 2, 200, 201]);
+    assert_eq!(bench.stats().stats.packets, 5);
+    bench.finish();
+}
+
+#[test]
+fn a_full_band_tells_its_sender() {
+    let mut bench = Bench::new(true, "noqueue");
+    bench.host.set_sysctl("net.quietline.dev.few.tx_queue_len", "3").expect("a length");
+    bench.host.set_sysctl("net.quietline.dev.few.qdisc", "pfifo_fast").expect("a discipline");
+    assert_eq!(bench.xmit(0..1), NetXmit::Success);
+    assert_eq!(bench.xmit(1..4), NetXmit::Success);
+    assert_eq!(bench.xmit(4..6), NetXmit::Drop);
+    assert_eq!((bench.dropped(DropReason::QdiscDrop), bench.stats().stats.drops), (2, 2));
+    bench.finish();
+}
+
+#[test]
+fn an_empty_discipline_is_passed_by_and_counts_all_the_same() {
+    let mut bench = Bench::new(false, "pfifo_fast");
+    bench.room(200);
+    let _ = bench.xmit(0..99);
+    assert_eq!(bench.sent().1, 1, "one call");
+    assert_eq!(bench.stats().stats.bytes, 9900);
+    bench.finish();
+}
+
+/// The moments are the discipline's own, not those of a wheel.
+#[test]
+fn a_token_bucket_wakes_its_core_at_the_very_moment() {
+    // 100 bytes last 100 µs.
+    let mut bench = Bench::new(false, "tbf rate 8mbit burst 200b limit 10kb");
+    let start = bench.cx.now;
+    bench.room(99);
+    let _ = bench.xmit(0..5);
+    assert_eq!(bench.sent().0, [0, 1]);
+    let mut moments = Vec::new();
+    while let Some(at) = bench.host.poll(&mut bench.cx) {
+        bench.cx.now = at;
+        let _ = bench.host.poll(&mut bench.cx);
+        let sent = bench.sent().0.len();
+        moments.push((at.saturating_duration_since(start).as_nanos(), sent));
+    }
+    assert_eq!(moments, [(100_000, 1), (200_000, 1), (300_000, 1)]);
+    assert_eq!(bench.stats().stats.overlimits, 3);
+    bench.finish();
+}
+
+#[test]
+fn whoever_came_to_send_one_packet_does_not_stay_for_all() {
+    let mut bench = Bench::new(false, "fq flow_limit 1000");
+    bench.room(999);
+    let _ = bench.xmit(0..99);
+    assert_eq!(bench.sent().0.len(), QUOTA);
+    let _ = bench.host.poll(&mut bench.cx);
+    assert_eq!(bench.sent().0.len(), 99 - QUOTA);
+    bench.finish();
+}
+
+#[test]
+fn what_waits_in_a_discipline_that_is_replaced_is_dropped() {
+    for qdisc in ["pfifo_fast", "fq", "fq_codel", "tbf rate 1kbit burst 200b limit 10kb"] {
+        let mut bench = Bench::new(true, qdisc);
+        bench.room(99);
+        let _ = bench.xmit(0..9);
+        let left = bench.stats().stats.qlen;
+        assert!(left >= 7, "{qdisc}: {left}");
+        bench.host.set_sysctl("net.quietline.dev.few.qdisc", "noqueue").expect("none");
+        assert_eq!(bench.stats().stats.qlen, 0);
+        assert_eq!(bench.dropped(DropReason::QueuePurge), left, "{qdisc}");
+        bench.complete(1);
+        let _ = bench.xmit(20..21);
+        assert!(bench.sent().0.ends_with(&[20]), "{qdisc}");
+        bench.finish();
+    }
+}
+
+/// M§1.15: the trace of a queue that grows until it is never empty any more.
+#[test]
+fn the_byte_limit_grows_until_the_device_does_not_starve() {
+    let mut bench = Bench::new(true, "pfifo_fast");
+    bench.bytes = 1514;
+    bench.room(99);
+    let mut number = 0;
+    let mut queue = |bench: &mut Bench, packets: u8| {
+        let _ = bench.xmit(number..number + packets);
+        number += packets;
+        bench.stats().bql_inflight.expect("it completes") / 1514
+    };
+    let complete = |bench: &mut Bench, packets: usize| {
+        bench.complete(packets);
+        bench.stats().bql_limit.expect("it completes")
+    };
+    assert_eq!(queue(&mut bench, 1), 1);
+    assert_eq!(complete(&mut bench, 1), 1514);
+    assert_eq!(queue(&mut bench, 2), 2, "the second goes over the limit");
+    assert_eq!(complete(&mut bench, 2), 4542);
+    assert_eq!(queue(&mut bench, 3), 3);
+    assert_eq!(complete(&mut bench, 1), 4542);
+    assert_eq!(queue(&mut bench, 1), 3);
+    assert_eq!(complete(&mut bench, 2), 4542);
+    assert_eq!(queue(&mut bench, 2), 3);
+    assert_eq!(complete(&mut bench, 3), 4542);
+    assert_eq!(queue(&mut bench, 9), 4, "the fourth goes over the limit, the others wait");
+    assert_eq!(bench.stats().stats.qlen, 5);
+    bench.finish();
+}
+
+#[test]
+fn the_byte_limit_has_bounds() {
+    let mut bench = Bench::new(true, "pfifo_fast");
+    bench.host.set_sysctl("net.quietline.dev.few.bql_limit_min", "1000").expect("a limit");
+    bench.host.set_sysctl("net.quietline.dev.few.bql_limit_max", "1000").expect("a limit");
+    bench.room(99);
+    let _ = bench.xmit(0..99);
+    assert_eq!(bench.sent().0.len(), 11, "ten, and the one that goes over");
+    bench.complete(11);
+    assert_eq!((bench.sent().0.len(), bench.stats().bql_limit), (11, Some(1000)));
+    bench.finish();
+}
