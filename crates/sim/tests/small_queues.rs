@@ -5,7 +5,7 @@
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::{io::IoSlice, sync::Arc, time::Duration};
 
     use sim::{
         World,
@@ -16,6 +16,7 @@ mod tests {
         counters::Counter,
         device::{Impairment, QueueId, Wire, WireConfig},
     };
+    use tcp::Counter as TcpCounter;
 
     const MBIT: u64 = 1_000_000;
     /// A completion as soon as the packet has left.
@@ -153,5 +154,52 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Many small writes on a slow link, with `tcp_autocorking` or without: segments with payload, and how many were held back.
+    fn small_writes(autocorking: &str) -> (u64, u64) {
+        let (mut world, _) = world(Setup {
+            rate_bps: 10 * MBIT,
+            superframes: true,
+            completion_delay: PROMPT,
+            tsq_limit: "off",
+        });
+        world.hosts[0].set_sysctl("net.ipv4.tcp_autocorking", autocorking).expect("a setting");
+        let host = Arc::clone(&world.hosts[0]);
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        client.with_tcb(&host, &mut world.cx, |tcb, _| tcb.set_nodelay(true));
+        let (mut written, mut read) = (0, 0);
+        let bytes = [7; 100];
+        let mut buffer = [0; 4096];
+        let done = world.run(Duration::from_secs(60), |world| {
+            if written < 1000 && client.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]).is_ok()
+            {
+                written += 1;
+            }
+            let peer = Arc::clone(&world.hosts[1]);
+            while let Ok(more @ 1..) = server.recv(&peer, &mut world.cx, &mut buffer, false) {
+                read += more;
+            }
+            read == 100_000
+        });
+        done.unwrap_or_else(|stalled| panic!("{stalled:?}"));
+        let counters = host.counters();
+        client.abort(&host, &mut world.cx);
+        server.abort(&world.hosts[1].clone(), &mut world.cx);
+        listener.close(&world.hosts[1].clone(), &mut world.cx);
+        let count = |counter| counters.tcp(counter);
+        (count(TcpCounter::TcpExtTCPOrigDataSent), count(TcpCounter::TcpExtTCPAutoCorking))
+    }
+
+    /// `tcp_autocorking`: while a packet waits for the link what is written joins the next one.
+    #[test]
+    fn small_writes_grow_together_while_a_packet_is_below() {
+        let (corked, held) = small_writes("1");
+        let (free, never) = small_writes("0");
+        println!("1000 writes: {corked} segments and {held} held back, without {free}");
+        assert_eq!(never, 0);
+        assert!(held > 100, "{held}");
+        assert!(corked * 2 < free, "{corked} {free}");
     }
 }

@@ -11,6 +11,7 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::device::{Impairment, WireConfig};
+    use tcp::Counter;
 
     /// A direction as bad as `seed` makes it.
     fn impairment(rng: &mut tcp::Rng, checksums: bool) -> Impairment {
@@ -82,6 +83,52 @@ mod tests {
             assert_eq!(host.established_len(), 0, "seed {seed}: {} still has sockets", host.name());
         }
         assert_eq!(world.packets_alive(), 0, "seed {seed}: packets leaked");
+    }
+
+    /// Both ends make their buffers smaller and larger all the time, and their windows follow over what is on its way.
+    fn while_windows_shrink(seed: u64, wire: &WireConfig, length: u64) {
+        let mut world = World::pair(seed, wire).expect("a valid wire");
+        for host in &world.hosts {
+            host.set_sysctl("net.ipv4.tcp_shrink_window", "1").expect("a setting");
+        }
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let ends = [client, server];
+        let mut senders =
+            [0, 1].map(|end| Sender::new(end, Arc::clone(&ends[end]), Pattern(seed), length));
+        let mut receivers =
+            [0, 1].map(|end| Receiver::new(end, Arc::clone(&ends[end]), Pattern(seed), 5000));
+        let result = world.run(Duration::from_secs(3600), |world| {
+            for (end, socket) in ends.iter().enumerate() {
+                let host = Arc::clone(&world.hosts[end]);
+                let bytes = 2304 << world.cx.rng.below(8);
+                socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.set_rcvbuf(bytes));
+            }
+            let sent = senders.each_mut().map(|app| app.step(world));
+            let received = receivers.each_mut().map(|app| app.step(world));
+            sent.into_iter().chain(received).all(|done| done)
+        });
+        result.unwrap_or_else(|stalled| panic!("seed {seed}: {stalled:?} with {wire:?}"));
+        assert_eq!(receivers.each_ref().map(Receiver::received), [length; 2], "seed {seed}");
+        let hosts = world.hosts.clone();
+        for (host, socket) in hosts.iter().zip(&ends) {
+            let closed = host.counters().tcp(Counter::TcpExtTCPToZeroWindowAdv);
+            assert!(closed > 0 || length < 1_000_000, "seed {seed}");
+            socket.close(host, &mut world.cx);
+        }
+        listener.close(&hosts[1], &mut world.cx);
+    }
+
+    #[test]
+    fn two_of_ours_whose_windows_shrink_deliver_every_byte() {
+        let delay = Duration::from_millis(5);
+        let clean = Impairment { delay, ..Impairment::default() };
+        let wire = WireConfig { forward: clean, backward: clean, ..WireConfig::default() };
+        while_windows_shrink(1, &wire, 1_000_000);
+        while_windows_shrink(2, &WireConfig { tso: false, ..wire }, 1_000_000);
+        for seed in 0..100 {
+            while_windows_shrink(seed, &self::wire(seed), 100_000);
+        }
     }
 
     #[test]

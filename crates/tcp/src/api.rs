@@ -203,7 +203,7 @@ impl Tcb {
             self.flags |= TcbFlags::WRITE_SUPPRESSED;
             return Err(SendError::WouldBlock);
         }
-        let goal = self.mss.size_goal(self.max_window);
+        let goal = self.mss.size_goal();
         // TCP_NOTSENT_LOWAT: a packet that was begun is filled, another one has to wait.
         let full = self.not_sent() >= self.not_sent_lowat;
         let room = if full { self.send_queue.tail_room(goal) } else { goal };
@@ -216,7 +216,7 @@ impl Tcb {
             return Err(SendError::NoMemory);
         }
         // Push what the application is slow to follow up: half a window (Linux `forced_push`).
-        if self.send_queue.write_seq().since(self.pushed_seq) > self.max_window / 2 {
+        if self.send_queue.write_seq().since(self.pushed_seq) > self.mss.max_window() / 2 {
             self.send_queue.mark_push();
             self.pushed_seq = self.send_queue.write_seq();
         }

@@ -10,6 +10,7 @@
 use pkt::Instant;
 
 use crate::{
+    receive_window::highest_edge,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -26,7 +27,7 @@ pub struct Edges {
     pub snd_nxt: SeqNum,
     /// RCV.NXT.
     pub rcv_nxt: SeqNum,
-    /// Right edge of the announced window, RCV.NXT + RCV.WND: a window never shrinks (RFC 9293 §3.8.6).
+    /// Right edge of the largest window announced: what it held is taken although the window may have shrunk (RFC 7323 §2.4).
     pub window_end: SeqNum,
 }
 
@@ -40,7 +41,10 @@ impl Edges {
         assert!(self.snd_una.ge(before.snd_una), "SND.UNA moved back: {before:?} to {self:?}");
         assert!(self.snd_nxt.ge(before.snd_nxt), "SND.NXT moved back: {before:?} to {self:?}");
         assert!(self.rcv_nxt.ge(before.rcv_nxt), "RCV.NXT moved back: {before:?} to {self:?}");
-        assert!(self.window_end.ge(before.window_end), "the window shrank: {before:?} to {self:?}");
+        assert!(
+            self.window_end.ge(before.window_end),
+            "what was promised is refused: {before:?} to {self:?}"
+        );
     }
 }
 
@@ -64,12 +68,12 @@ impl Tcb {
         let syn_acked = self.snd_una != self.iss;
         let una = if syn_acked { self.snd_una } else { self.iss + 1 };
         self.send_queue.check(una, self.snd_nxt);
-        let window_end = self.rcv_wup + self.rcv_wnd;
+        let window_end = highest_edge(self);
         let fin = u32::from(self.flags.contains(TcbFlags::FIN_RECEIVED));
         if self.state.is_synchronized() {
             assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT stays inside the window");
         }
-        assert!(self.snd_wnd <= self.max_window, "MAX.WND is the largest window");
+        assert!(self.snd_wnd <= self.mss.max_window(), "MAX.WND is the largest window");
         let waits = self.next_deadline().is_some();
         let outstanding = !self.send_queue.is_empty() || !syn_acked;
         assert!(
@@ -111,7 +115,7 @@ impl Tcb {
             snd_una: self.snd_una,
             snd_nxt: self.snd_nxt,
             rcv_nxt: self.rcv_nxt,
-            window_end: self.rcv_wup + self.rcv_wnd,
+            window_end: highest_edge(self),
         })
     }
 }

@@ -532,7 +532,7 @@ pub(crate) fn accept(
     state.taken = len > 0;
     tcb.fast_open = Some(state);
     tcb.snd_wnd = u32::from(header.window);
-    tcb.max_window = tcb.snd_wnd;
+    tcb.mss.on_window(tcb.snd_wnd);
     tcb.snd_wl1 = header.seq;
     tcb.congestion.set_mss(tcb.mss.effective());
     if len > 0 {

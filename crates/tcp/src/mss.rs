@@ -21,6 +21,12 @@ const DEFAULT_MSS_V6: u16 = 1220;
 /// A payload of this size is the largest that an IP length field and a GSO size can express with any header.
 const MSS_MAX: u32 = 65_535 - 20 - 60;
 
+/// Up to this window a segment may take all of it (Linux `TCP_MSS_DEFAULT`).
+const WINDOW_UNSHARED: u32 = DEFAULT_MSS_V4 as u32;
+
+/// The IP packet that every path carries (RFC 791 §3.1): no window makes segments smaller than what fits with our header.
+const PACKET_MIN: u32 = 68;
+
 /// Header lengths in the type of the arithmetic here; equal to those of the wire format.
 const TCP_HEADER: u32 = 20;
 const TCP_OPTIONS: u32 = 40;
@@ -40,6 +46,8 @@ pub(crate) struct PathMss {
     /// Payload bytes of a full packet: a multiple of `effective`.
     size_goal: u32,
     gso_bytes_max: u32,
+    /// MAX.WND: largest window the peer ever offered; 0 before the handshake.
+    max_window: u32,
     /// Largest IP packet of the path, as the route or ICMP says.
     pmtu: u16,
     /// Largest IP packet that probing lets us send; without it, no bound.
@@ -66,6 +74,7 @@ impl PathMss {
             effective: 1,
             size_goal: 1,
             gso_bytes_max: path.gso_bytes_max,
+            max_window: 0,
             pmtu: length(path.mtu),
             searched: u16::MAX,
             clamp: options.maxseg.unwrap_or(u16::MAX),
@@ -126,6 +135,33 @@ impl PathMss {
         self.update();
     }
 
+    /// The peer offers a window of `bytes`. Answers whether a full segment has another size from here on.
+    pub(crate) fn on_window(&mut self, bytes: u32) -> bool {
+        if bytes <= self.max_window {
+            return false;
+        }
+        let before = self.effective;
+        self.max_window = bytes;
+        self.update();
+        self.effective != before
+    }
+
+    /// MAX.WND.
+    pub(crate) fn max_window(&self) -> u32 {
+        self.max_window
+    }
+
+    /// What is full for a peer with small buffers: half its window, so that two segments can be on their way, and all of it
+    /// when that is smaller than anybody's segments (Linux: tcp_bound_to_half_wnd).
+    fn window_share(&self) -> u32 {
+        let share = match self.max_window {
+            0 => u32::MAX,
+            window @ ..=WINDOW_UNSHARED => window,
+            window => window / 2,
+        };
+        share.max(PACKET_MIN.saturating_sub(TCP_HEADER + u32::from(self.option_bytes)))
+    }
+
     /// The route changed its device.
     pub(crate) fn set_gso_bytes_max(&mut self, gso_bytes_max: u32) {
         self.gso_bytes_max = gso_bytes_max;
@@ -140,7 +176,8 @@ impl PathMss {
     }
 
     fn update(&mut self) {
-        self.effective = self.without_options().saturating_sub(u32::from(self.option_bytes)).max(1);
+        let path = self.without_options().saturating_sub(u32::from(self.option_bytes));
+        self.effective = path.min(self.window_share()).max(1);
         let room = self.gso_bytes_max.saturating_sub(self.headers() + TCP_OPTIONS);
         let segments = (room / self.effective).clamp(1, u32::from(u16::MAX));
         self.size_goal = segments * self.effective;
@@ -153,11 +190,11 @@ impl PathMss {
 
     /// Payload bytes to gather in one packet, at most half the largest window the peer ever offered, so that one
     /// packet can be on its way while the other is acknowledged.
-    pub(crate) fn size_goal(&self, max_window: u32) -> u32 {
-        if self.size_goal <= max_window / 2 {
+    pub(crate) fn size_goal(&self) -> u32 {
+        if self.size_goal <= self.max_window / 2 {
             return self.size_goal;
         }
-        (max_window / 2 / self.effective).max(1) * self.effective
+        (self.max_window / 2 / self.effective).max(1) * self.effective
     }
 
     /// Payload bytes one transmission may carry: a packet that was filled for a larger size is cut.

@@ -232,7 +232,8 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32), Blocked>
     let whole = limit - limit % mss;
     if whole == 0 {
         // RFC 9293 §3.8.6.2.1 (3): less than a segment only if it is half of the largest window seen.
-        if window < mss && window > 0 && window >= tcb.max_window / 2 && congestion >= window {
+        if window < mss && window > 0 && window >= tcb.mss.max_window() / 2 && congestion >= window
+        {
             return Ok((index, window));
         }
         return Err(if window < mss { Blocked::Window } else { Blocked::Congestion });

@@ -3,19 +3,41 @@
 //! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2; Linux:
 //! __tcp_select_window, tcp_select_window.
 //!
-//! The right edge of an announced window never moves back, unless `tcp_shrink_window` lets it (RFC 7323 §2.4). Differs from
+//! The right edge of an announced window never moves back, unless `tcp_shrink_window` lets it; then what the window once
+//! held is still taken, because it may be on its way (RFC 7323 §2.4; Linux: tcp_max_receive_window). Differs from
 //! Linux: neither when memory has run out, because a peer that is told to be silent about what is in flight has to guess; it
 //! repeats what was dropped.
 //!
 //! Not here: how the buffer grows (`receive_buffer`), what happens to data beyond the window (`input`).
 
 use crate::{
-    counters::Counter, cx::Cx, memory::PRESSURE_SEGMENTS, receive_buffer::UNSCALED_MAX, tcb::Tcb,
+    counters::Counter,
+    cx::Cx,
+    memory::PRESSURE_SEGMENTS,
+    receive_buffer::UNSCALED_MAX,
+    seq::SeqNum,
+    tcb::{Tcb, TcbFlags},
 };
 
 /// What is left of the announced window.
 pub(crate) fn receive_window(tcb: &Tcb) -> u32 {
     let end = tcb.rcv_wup + tcb.rcv_wnd;
+    if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
+}
+
+/// The right edge of the largest window ever announced.
+pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
+    if tcb.flags.contains(TcbFlags::RETRACTED) {
+        tcb.retracted_edge
+    } else {
+        tcb.rcv_wup + tcb.rcv_wnd
+    }
+}
+
+/// Bytes from RCV.NXT on that are taken: what is left of the largest window ever announced (RFC 7323 §2.4, the first rule for
+/// receivers).
+pub(crate) fn acceptable_window(tcb: &Tcb) -> u32 {
+    let end = highest_edge(tcb);
     if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
 }
 
@@ -72,14 +94,28 @@ pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
         window = current.next_multiple_of(1 << tcb.rcv_wscale);
     }
     let field = (window >> tcb.rcv_wscale).min(UNSCALED_MAX);
-    tcb.rcv_wnd = field << tcb.rcv_wscale;
-    tcb.rcv_wup = tcb.rcv_nxt;
+    announce(tcb, field << tcb.rcv_wscale, may_shrink);
     match (before, tcb.rcv_wnd) {
         (0, 1..) => cx.count(Counter::TcpExtTCPFromZeroWindowAdv),
         (1.., 0) => cx.count(Counter::TcpExtTCPToZeroWindowAdv),
         _ => {}
     }
     u16::try_from(field).unwrap_or(u16::MAX)
+}
+
+/// The peer will be told of `window` bytes from RCV.NXT on.
+fn announce(tcb: &mut Tcb, window: u32, may_shrink: bool) {
+    let (highest, last) = (highest_edge(tcb), tcb.rcv_wup + tcb.rcv_wnd);
+    tcb.rcv_wnd = window;
+    tcb.rcv_wup = tcb.rcv_nxt;
+    let edge = tcb.rcv_wup + window;
+    debug_assert!(may_shrink || edge.ge(last) || tcb.flags.contains(TcbFlags::RETRACTED));
+    let retracted = edge.lt(highest);
+    tcb.flags.set(TcbFlags::RETRACTED, retracted);
+    if retracted {
+        tcb.flags |= TcbFlags::HAS_RETRACTED;
+        tcb.retracted_edge = highest;
+    }
 }
 
 /// The window of a duplicate ACK: the same as in the one before it, although there may be more room by now. The peer

@@ -128,10 +128,17 @@ fn count_failure(tcb: &Tcb, cx: &Cx<'_>) {
         CaState::Recovery if sack => Counter::TcpExtTCPSackRecoveryFail,
         CaState::Recovery => Counter::TcpExtTCPRenoRecoveryFail,
         CaState::Loss => Counter::TcpExtTCPLossFailures,
-        _ if tcb.send_queue.sacked_bytes() > 0 => Counter::TcpExtTCPSackFailures,
-        CaState::Disorder => Counter::TcpExtTCPRenoFailures,
-        CaState::Open | CaState::Cwr => return,
+        CaState::Open | CaState::Disorder | CaState::Cwr if !told_of_arrivals(tcb) => return,
+        _ if sack => Counter::TcpExtTCPSackFailures,
+        _ => Counter::TcpExtTCPRenoFailures,
     });
+}
+
+/// The peer has told of arrivals behind a hole, by SACK or by duplicates.
+fn told_of_arrivals(tcb: &Tcb) -> bool {
+    tcb.recovery.state() == CaState::Disorder
+        || tcb.send_queue.sacked_bytes() > 0
+        || tcb.recovery.dup_acks() > 0
 }
 
 /// Few segments in flight, in a state that sends: what is lost has nobody behind it to report it (Linux:

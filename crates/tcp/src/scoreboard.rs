@@ -63,7 +63,7 @@ fn on_duplicate(
     ack: SeqNum,
     acked: &mut Acked,
 ) {
-    let oldest = tcb.snd_una - tcb.max_window.max(1);
+    let oldest = tcb.snd_una - tcb.mss.max_window().max(1);
     if start.ge(end) || end.gt(tcb.snd_nxt) || start.lt(oldest) {
         cx.count(Counter::TcpExtTCPDSACKIgnoredOld);
         return;

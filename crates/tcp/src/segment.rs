@@ -77,14 +77,24 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     true
 }
 
+/// SEG.SEQ of a segment without data: SND.NXT, or the end of the peer's window where that has moved back before SND.NXT, because
+/// the peer refuses what lies beyond it, its ACK included. What rounding may have cost does not count (RFC 7323 §2.4, the
+/// second rule for senders; Linux: tcp_acceptable_seq).
+fn acceptable_seq(tcb: &Tcb) -> SeqNum {
+    let end = tcb.snd_una + tcb.snd_wnd;
+    let scaled = tcb.flags.contains(TcbFlags::WINDOW_SCALING);
+    let is_inside = end.ge(tcb.snd_nxt) || (scaled && tcb.snd_nxt.since(end) < 1 << tcb.rcv_wscale);
+    if is_inside { tcb.snd_nxt } else { end }
+}
+
 /// A segment without data: `<SEQ=SND.NXT><ACK=RCV.NXT>`. `false` when there is no memory.
 pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
-    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK, select_window)
+    send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, select_window)
 }
 
 /// The answer to a segment out of order. `false` when there is no memory.
 pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
-    send_bare(tcb, cx, tcb.snd_nxt, Flags::ACK, hold_window)
+    send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, hold_window)
 }
 
 /// A segment the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA (keepalive and window probe).
@@ -99,7 +109,7 @@ pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 /// Aborts: `<SEQ=SND.NXT><CTL=RST,ACK>` (RFC 9293 §3.10.5).
 pub(crate) fn send_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if send_bare(tcb, cx, tcb.snd_nxt, Flags::RST | Flags::ACK, select_window) {
+    if send_bare(tcb, cx, acceptable_seq(tcb), Flags::RST | Flags::ACK, select_window) {
         cx.count(Counter::TcpOutRsts);
     } else {
         cx.count(Counter::TcpExtTCPAbortFailed);

@@ -95,6 +95,10 @@ bitflags! {
         const NO_SPACE = 1 << 19;
         /// `IP_RECVERR`: reports about an open connection are errors at once.
         const RECEIVE_ERROR = 1 << 20;
+        /// The announced window ends before `retracted_edge`.
+        const RETRACTED = 1 << 21;
+        /// It did at some time.
+        const HAS_RETRACTED = 1 << 22;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
@@ -127,8 +131,6 @@ pub struct Tcb {
     pub(crate) mss: PathMss,
     /// Added to our millisecond clock in TSval (RFC 7323 §7.1): another number for every connection.
     pub(crate) ts_offset: u32,
-    /// MAX.WND: largest window the peer ever offered.
-    pub(crate) max_window: u32,
     /// Send buffer limit in `truesize` bytes.
     pub(crate) sndbuf: u32,
     /// In every packet's metadata.
@@ -152,7 +154,8 @@ pub struct Tcb {
     pub(crate) rcv_nxt: SeqNum,
     /// `rcv_nxt` when the last window was announced (Linux `rcv_wup`; RFC 7323's Last.ACK.sent).
     pub(crate) rcv_wup: SeqNum,
-    /// RCV.WND: the window announced at `rcv_wup`. It ends at `rcv_wup + rcv_wnd`, which never moves back.
+    /// RCV.WND: the window announced at `rcv_wup`. It ends at `rcv_wup + rcv_wnd`, which never moves back unless
+    /// `tcp_shrink_window` lets it.
     pub(crate) rcv_wnd: u32,
     /// TS.Recent (RFC 7323 §4.3).
     pub(crate) ts_recent: u32,
@@ -198,6 +201,8 @@ pub struct Tcb {
     /// IRS: the peer's.
     pub(crate) irs: SeqNum,
     pub(crate) totals: Totals,
+    /// While RETRACTED: the highest right edge ever announced (Linux `rcv_mwnd_seq`).
+    pub(crate) retracted_edge: SeqNum,
     pub(crate) keepalive: Keepalive,
     pub(crate) user_timeout: Option<Duration>,
     /// `SO_LINGER` in milliseconds; `LINGER_OFF` is off.
@@ -298,7 +303,6 @@ impl Tcb {
         let mut tcb = Self {
             tuple: *tuple,
             ts_offset: *ts_offset,
-            max_window: 0,
             sndbuf: options.sndbuf.unwrap_or(config.tcp_wmem.default),
             flow_hash: path.flow_hash,
             flags: flags_of(options),
@@ -336,6 +340,7 @@ impl Tcb {
             iss: *iss,
             irs: SeqNum(0),
             totals: Totals::default(),
+            retracted_edge: SeqNum(0),
             keepalive: options.keepalive_times,
             user_timeout: options.user_timeout,
             linger_ms: sockopt::linger_ms(options.linger),

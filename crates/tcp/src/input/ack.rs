@@ -50,7 +50,7 @@ pub(super) fn check(
         // RFC 5961 §5: older than any window the peer can have meant, or than anything it can have acknowledged, is a
         // blind injection.
         let acked = u32::try_from(tcb.totals.bytes_acked).unwrap_or(u32::MAX);
-        if ack.lt(tcb.snd_una - tcb.max_window.min(acked)) {
+        if ack.lt(tcb.snd_una - tcb.mss.max_window().min(acked)) {
             reset::challenge(tcb, cx);
             return Err(DropReason::TcpTooOldAck);
         }
@@ -75,7 +75,7 @@ fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<()
     }
     tcb.snd_wnd = scaled_window(tcb, segment);
     tcb.snd_wl1 = segment.header.seq;
-    tcb.max_window = tcb.max_window.max(tcb.snd_wnd);
+    note_window(tcb, tcb.snd_wnd);
     on_syn_acked(tcb, segment, cx);
     if tcb.send_queue.sent_count() > 0 {
         // What Fast Open sent early was watched by the SYN-ACK's timer.
@@ -197,8 +197,15 @@ fn update_window(tcb: &mut Tcb, segment: &Segment<'_>) -> bool {
     tcb.snd_wl1 = header.seq;
     let changed = window != tcb.snd_wnd;
     tcb.snd_wnd = window;
-    tcb.max_window = tcb.max_window.max(window);
+    note_window(tcb, window);
     changed
+}
+
+/// The largest window of the peer bounds the segments.
+fn note_window(tcb: &mut Tcb, window: u32) {
+    if tcb.mss.on_window(window) {
+        tcb.congestion.set_mss(tcb.mss.effective());
+    }
 }
 
 fn scaled_window(tcb: &Tcb, segment: &Segment<'_>) -> u32 {

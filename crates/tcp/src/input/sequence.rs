@@ -16,7 +16,8 @@ use crate::{
     counters::Counter,
     cx::Cx,
     header::Flags,
-    receive_window::receive_window,
+    receive_buffer::UNSCALED_MAX,
+    receive_window::acceptable_window,
     sack_report,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -42,16 +43,29 @@ pub(super) fn check(
         answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedPAWS);
         return Err(DropReason::TcpPaws);
     }
-    let window = receive_window(tcb);
+    let window = acceptable_window(tcb);
     let old = segment.seq_len() > 0 && segment.end_seq().le(tcb.rcv_nxt);
     let beyond = segment.seq.gt(tcb.rcv_nxt + window);
-    let before = segment.end_seq().lt(tcb.rcv_nxt);
+    let before = segment.end_seq().lt(tcb.rcv_nxt) && !ends_at_retracted_edge(tcb, segment);
     let may_be_exact = rst && segment.header.seq == tcb.rcv_nxt;
     if (old || beyond || before) && !may_be_exact {
         return Err(refuse(tcb, segment, cx, window));
     }
     trim(tcb, segment, cx, window);
     Ok(())
+}
+
+/// A bare ACK with a number before RCV.NXT, from a peer that keeps its numbers inside a window we have retracted although what
+/// it had sent beyond that has arrived (`segment::acceptable_seq`). No window of ours was larger than the widest its scale
+/// can express.
+///
+/// Differs from RFC 9293 §3.10.7.4, because two ends that retract their windows at once would refuse each other's ACKs for
+/// ever; Linux takes what is not before the last window it announced.
+fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
+    tcb.flags.contains(TcbFlags::HAS_RETRACTED)
+        && segment.header.flags == Flags::ACK
+        && segment.seq_len() == 0
+        && segment.seq.ge(tcb.rcv_nxt - (UNSCALED_MAX << tcb.rcv_wscale))
 }
 
 /// Names why the segment is refused, and answers it.

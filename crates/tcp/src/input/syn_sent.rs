@@ -99,7 +99,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     }
     // SND.WL1: the window of a SYN is never scaled (RFC 7323 §2.2).
     tcb.snd_wnd = u32::from(header.window);
-    tcb.max_window = tcb.snd_wnd;
+    tcb.mss.on_window(tcb.snd_wnd);
     tcb.snd_wl1 = header.seq;
     tcb.mss.on_handshake(options.mss, timestamps.is_some());
     tcb.congestion.set_mss(tcb.mss.effective());

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::net::{Impairment, Net, Side};
-use crate::TcpInfo;
+use crate::{Readiness, TcpInfo};
 
 fn info(net: &mut Net, side: Side) -> TcpInfo {
     let now = net.now;
@@ -90,6 +90,26 @@ fn a_closed_window_is_told_apart_from_a_busy_network() {
     let idle = info(&mut net, Side::A).sender_time;
     net.run_for(Duration::from_secs(5));
     assert_eq!(info(&mut net, Side::A).sender_time, idle, "nothing queued costs no time");
+    net.finish_clean();
+}
+
+#[test]
+fn a_full_send_buffer_limits_until_the_ack_that_makes_room() {
+    let mut net = Net::established(26);
+    net.tcb(Side::A).set_sndbuf(16_384);
+    net.run_for(Duration::from_millis(100));
+    while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[1; 1448][..]], false)).is_ok() {}
+    let start = net.now;
+    let full = |net: &mut Net| !net.tcb(Side::A).readiness().contains(Readiness::WRITE);
+    assert!(full(&mut net) && net.tcb(Side::A).send_queue.first_unsent().is_none());
+    net.run_until(|net| !full(net));
+    let (now, waited) = (net.now, net.now - start);
+    assert!(waited >= Duration::from_millis(20), "{waited:?}");
+    let time = net.tcb(Side::A).info_at(now).sender_time;
+    assert_eq!(time.sndbuf_limited, waited);
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(info(&mut net, Side::A).sender_time.sndbuf_limited, waited);
+    net.recv(Side::B);
     net.finish_clean();
 }
 

@@ -187,6 +187,43 @@ fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
     net.finish_clean();
 }
 
+/// A window that shrinks while a flight is on its way, of which nothing may be refused.
+fn shrinking(shrink: bool) -> (u64, u64) {
+    let mut net = Net::new(14);
+    net.delay = Duration::from_millis(25);
+    net.host(Side::B).config.tcp_shrink_window = shrink;
+    net.open();
+    stream(&mut net, Duration::from_secs(1), true);
+    net.run_for(Duration::from_secs(1));
+    net.recv(Side::B);
+    let shift = net.tcb(Side::B).info().window_scales.1;
+    let before = net.log.len();
+    // The buffer becomes small while the first half of a flight is on its way.
+    for _ in 0..10 {
+        net.send(Side::A, &[7; 1448]);
+        net.run_for(Duration::from_millis(1));
+    }
+    net.call(Side::B, |tcb, _| tcb.set_rcvbuf(40_000));
+    for _ in 0..10 {
+        net.send(Side::A, &[7; 1448]);
+    }
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.recv(Side::B).len(), 20 * 1448);
+    let moved_back = edges(&net, shift).windows(2).any(|pair| pair[1].lt(pair[0]));
+    assert_eq!(moved_back, shrink, "tcp_shrink_window");
+    assert_eq!(net.tcb(Side::A).info().total_retrans, 0, "{:?}", net.sent_by(Side::B, before));
+    let dropped = net.count(Side::B, Counter::TcpExtTCPZeroWindowDrop);
+    let beyond = net.count(Side::B, Counter::TcpExtBeyondWindow);
+    net.finish_clean();
+    (dropped, beyond)
+}
+
+#[test]
+fn tcp_shrink_window_moves_the_edge_back_and_takes_what_is_on_its_way() {
+    assert_eq!(shrinking(true), (0, 0));
+    assert_eq!(shrinking(false), (0, 0));
+}
+
 #[test]
 fn a_peer_that_shrinks_its_window_is_obeyed_and_nothing_is_lost() {
     let mut net = Net::established(11);

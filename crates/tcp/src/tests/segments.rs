@@ -106,7 +106,7 @@ fn an_ack_of_unsent_data_changes_nothing_and_is_not_answered() {
 fn an_ack_older_than_any_window_is_refused() {
     let mut net = quiet(7);
     let mut segment = net.forge(Side::A);
-    segment.ack -= net.tcb(Side::A).max_window + 1;
+    segment.ack -= net.tcb(Side::A).mss.max_window() + 1;
     net.inject(Side::A, &segment, b"injected");
     assert_eq!(net.host(Side::A).drops, [DropReason::TcpTooOldAck]);
     assert!(net.recv(Side::A).is_empty());
