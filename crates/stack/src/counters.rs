@@ -144,6 +144,8 @@ tcp::counters! {
     RxDstSetNullSkipped: "Packets that had no input route to give to a connection without one.",
     RxDstInvalidated: "Input routes that connections forgot: stale, or of another device.",
     RxRouteLookups: "Received packets whose route was looked up.",
+    RxRouteHints: "Received packets that took the route of the packet before them in the list.",
+    RxSublists: "Runs of packets for one connection, or of one route, that lists came apart into.",
     ArpInPackets: "ARP packets received, bad ones included.",
     ArpOutPackets: "ARP packets sent.",
     NeighAllocs: "Neighbours entered into the table.",

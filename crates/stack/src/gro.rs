@@ -15,7 +15,8 @@
 //!
 //! **Order.** What was held leaves before the list does, at every point where the poll may be given up (`Gro::flush`), and by
 //! the same list. Any segment of a flow completes what is held of it, even one that could never be merged, such as a packet
-//! with IP options. Differs from Linux, where such a packet overtakes.
+//! with IP options; a fragment completes all that is held between its addresses. Differs from Linux, where such packets
+//! overtake.
 //!
 //! **Cost.** With nothing held, a frame that can neither be merged nor begin anything (a pure ACK, a single segment with PSH, a
 //! superframe that the device has made) is passed on after a look at a few bytes.
@@ -112,6 +113,10 @@ impl Gro {
             Outcome::MergedFree => cx.count(Counter::GroMergedFree, 1),
             Outcome::Held => cx.count(Counter::GroHeld, 1),
             Outcome::Normal(packet) => self.exit.normal(cx, mode, packet),
+            Outcome::Fragment(packet, addresses) => {
+                self.table.flush_between(cx, mode, &mut self.exit, addresses);
+                self.exit.normal(cx, mode, packet);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ mod ecn;
 pub mod header;
 mod icmp;
 mod input;
+mod list;
 pub mod option;
 mod output;
 mod reset;
@@ -16,6 +17,6 @@ mod tcp_input;
 
 pub(crate) use ecn::set_ce;
 pub(crate) use icmp::IcmpLimiter;
-pub(crate) use input::input;
+pub(crate) use list::ListInput;
 pub use output::{IpFields, MtuDiscover};
 pub(crate) use output::{discard_output, discard_unroutable, output, output_as};

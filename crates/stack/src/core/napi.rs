@@ -207,7 +207,8 @@ impl Line {
         }
         let reader = cx.reader();
         let rcu = reader.pin();
-        link::input_list(host, cx, &rcu, flow, self.device, self.gro.ready(), last);
+        let from = (self.device, self.link);
+        link::input_list(host, cx, &rcu, flow, from, self.gro.ready(), last);
     }
 
     /// Hands on what belongs to other cores; the rest stays ready.

@@ -6,6 +6,8 @@
 //! of. So every header field that all segments of a superframe share must be equal, the window and the urgent pointer
 //! included, and what differs must differ the way segmentation makes it differ.
 
+use std::net::IpAddr;
+
 use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, checksum};
 use tcp::{Flags, SeqNum, header::CHECKSUM_OFFSET};
 
@@ -72,6 +74,10 @@ impl Held {
 
     pub(super) fn is_of(&self, key: &FlowKey) -> bool {
         self.key == *key
+    }
+
+    pub(super) fn is_between(&self, (src, dst): (IpAddr, IpAddr)) -> bool {
+        self.key.src == src && self.key.dst == dst
     }
 
     /// Whether `new`, a segment of the same flow that starts `packet`, continues this one, and may: an IP packet stays below

@@ -137,6 +137,24 @@ pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     }
 }
 
+/// The addresses of an IPv4 fragment of a segment: nobody can say where in a stream it belongs, nor, of all pieces but the
+/// first, in which stream.
+#[cold]
+pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<(IpAddr, IpAddr)> {
+    if ether_type(packet, network)? != EtherType::IPV4
+        || !packet.require_linear(network + header::IPV4_HEADER_LEN)
+    {
+        return None;
+    }
+    let header_len = header::claimed_len::<true>(&packet.linear()[network..]).ok()?;
+    if !packet.require_linear(network + header_len) {
+        return None;
+    }
+    let bytes = &packet.linear()[network..];
+    let ip = header::parse::<true>(bytes, packet.len().checked_sub(network)?).ok()?;
+    (ip.protocol == protocol::TCP && ip.fragment.is_piece()).then_some((ip.src, ip.dst))
+}
+
 fn ether_type(packet: &mut Packet, network: usize) -> Option<EtherType> {
     if !packet.require_linear(network + 1) {
         return None;

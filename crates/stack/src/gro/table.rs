@@ -5,6 +5,8 @@
 //! Each bucket is ordered by arrival, and whatever leaves it leaves oldest first, so that two packets of one flow can never
 //! overtake each other here: of a flow at most one is held, and it leaves before its successor goes anywhere.
 
+use std::net::IpAddr;
+
 use arrayvec::ArrayVec;
 use pkt::Packet;
 
@@ -34,6 +36,8 @@ pub(super) enum Outcome {
     Held,
     /// It goes up as it came.
     Normal(Packet),
+    /// It goes up as it came, behind all that is held between these addresses.
+    Fragment(Packet, (IpAddr, IpAddr)),
 }
 
 /// What became of one frame, and what had to leave because of it: before it, if it goes up itself.
@@ -105,7 +109,12 @@ impl Table {
         }
         match read::read(&mut packet, network) {
             Some(new) => self.receive_segment(cx, &new, max_bytes, packet),
-            None => Received::normal(packet),
+            None => match read::fragment(&mut packet, network) {
+                Some(between) => {
+                    Received { completed: None, outcome: Outcome::Fragment(packet, between) }
+                }
+                None => Received::normal(packet),
+            },
         }
     }
 
@@ -198,6 +207,25 @@ impl Table {
                     break;
                 }
                 let completed = self.remove(index, 0, reason);
+                exit.completed(cx, mode, completed);
+            }
+        }
+    }
+
+    /// Completes what is held from the one address to the other: a piece of one of its segments goes up.
+    #[cold]
+    pub(super) fn flush_between(
+        &mut self,
+        cx: &Cx,
+        mode: &GroMode,
+        exit: &mut Exit,
+        addresses: (IpAddr, IpAddr),
+    ) {
+        for index in 0..BUCKETS {
+            while let Some(at) =
+                self.buckets[index].iter().position(|held| held.is_between(addresses))
+            {
+                let completed = self.remove(index, at, FlushReason::Header);
                 exit.completed(cx, mode, completed);
             }
         }

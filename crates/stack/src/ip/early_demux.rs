@@ -4,51 +4,56 @@
 //! comparison; another flow costs one lookup under the RCU section. What is not found, or has no valid route to offer, takes
 //! the long way through `ip::input`.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use pkt::{Packet, PacketType};
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
-use crate::{cx::Cx, demux::Entry, host::Host, socket::Flow};
+use crate::{demux::Entry, host::Host, socket::TcpSocket};
 
-/// Makes the connection of `packet` the current one of `flow`. False if it belongs to none that may have it.
+/// Whose packet it is.
+pub(super) enum Demuxed<'s> {
+    /// The connection's that the caller asked about.
+    Current,
+    /// This one's.
+    Stream(&'s Arc<TcpSocket>),
+}
+
+/// The connection of `packet`, without a look-up if `is_current` says so of its four-tuple and whether it came over loopback.
+/// `None` if it belongs to none that may have it.
 #[inline]
-pub(super) fn early_demux(
-    host: &Host,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
+pub(super) fn early_demux<'s>(
+    host: &'s Host,
+    rcu: &'s Section<'_>,
     header: &IpHeader,
     packet: &mut Packet,
-) -> bool {
+    is_current: impl FnOnce(&FourTuple, bool) -> bool,
+) -> Option<Demuxed<'s>> {
     let header_len = usize::from(header.header_len);
     if header.protocol != protocol::TCP
         || header.fragment.is_piece()
         || packet.meta().pkt_type != PacketType::Host
         || !packet.require_linear(header_len + HEADER_BYTES_MIN)
     {
-        return false;
+        return None;
     }
-    let Some((src_port, dst_port)) = SegmentHeader::ports(&packet.linear()[header_len..]) else {
-        return false;
-    };
+    let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
     let tuple = FourTuple {
         local: SocketAddr::new(header.dst, dst_port),
         remote: SocketAddr::new(header.src, src_port),
     };
     let over_loopback = host.is_loopback_device(packet.meta().rx_device);
-    if flow.is(&tuple, over_loopback) {
-        return true;
+    if is_current(&tuple, over_loopback) {
+        return Some(Demuxed::Current);
     }
     let hash = host.demux().hash(&tuple);
     match host.demux().established(hash, &tuple, rcu) {
         // Nobody outside may speak for a connection of this host with itself, nor the other way round.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
-            flow.follow(host, cx, socket);
-            true
+            Some(Demuxed::Stream(socket))
         }
-        _ => false,
+        _ => None,
     }
 }

@@ -1,13 +1,12 @@
 //! IP receive: checks the header, finds out whether the packet is ours, and hands it to its protocol.
 //!
 //! Steps in the order of RFC 1122 §3.2.1 and Linux's `ip_rcv`, `ip_local_deliver`. A packet that is not for us is
-//! dropped: this stack is a host and does not forward.
+//! dropped: this stack is a host and does not forward. `list` takes each packet through the steps here.
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use sync::epoch::Section;
 
 use super::{
-    early_demux::early_demux,
     header::{self, IpHeader, protocol},
     icmp, tcp_input,
 };
@@ -19,48 +18,9 @@ use crate::{
     socket::Flow,
 };
 
-/// One IP packet, link header removed.
-pub(crate) fn input<const V4: bool>(
-    host: &Host,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
-    mut packet: Packet,
-) -> Verdict {
-    cx.count(Counter::IpInReceives, 1);
-    cx.count(Counter::IpExtInOctets, packet.len() as u64);
-    let header = match check_header::<V4>(&mut packet) {
-        Ok(header) => header,
-        Err(reason) => {
-            count_header_error(cx, reason);
-            return Verdict::Drop(reason, packet);
-        }
-    };
-    packet.truncate(header.total_len());
-    let ecn = Ecn::from_traffic_class(header.traffic_class);
-    // Every segment of a superframe carried the mark.
-    cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
-    packet.meta_mut().ecn = ecn;
-    let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
-    if demux && early_demux(host, cx, rcu, flow, &header, &mut packet) {
-        return established(host, cx, rcu, flow, &header, packet);
-    }
-    let dst = match PacketDst::taken_from(&mut packet) {
-        PacketDst::None => match route(host, cx, rcu, &mut packet, &header) {
-            Ok(found) => PacketDst::Noref(found),
-            Err(reason) => return Verdict::Drop(reason, packet),
-        },
-        brought => brought,
-    };
-    let dst = OnceDst::new(dst);
-    let verdict = deliver::<V4>(host, cx, rcu, flow, &dst, &header, packet);
-    dst.take().release(cx, rcu);
-    verdict
-}
-
 /// A packet of the current connection of `flow`, which offers its route where the packet brings none.
 #[inline]
-fn established(
+pub(super) fn established(
     host: &Host,
     cx: &mut Cx,
     rcu: &Section<'_>,
@@ -85,7 +45,7 @@ fn established(
     verdict
 }
 
-fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHeader, DropReason> {
+pub(super) fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHeader, DropReason> {
     if !packet.require_linear(header::fixed_len::<V4>()) {
         return Err(DropReason::PacketTooShort);
     }
@@ -96,7 +56,7 @@ fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHeader, DropRea
     header::parse::<V4>(packet.linear(), packet.len())
 }
 
-fn count_header_error(cx: &Cx, reason: DropReason) {
+pub(super) fn count_header_error(cx: &Cx, reason: DropReason) {
     match reason {
         DropReason::IpCsum => cx.count(Counter::IpExtInCsumErrors, 1),
         DropReason::PacketTooShort => cx.count(Counter::IpExtInTruncatedPkts, 1),
@@ -106,7 +66,7 @@ fn count_header_error(cx: &Cx, reason: DropReason) {
 }
 
 /// The ECN field (RFC 3168 §5).
-const fn ecn_counter(ecn: Ecn) -> Counter {
+pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
     match ecn {
         Ecn::NotEct => Counter::IpExtInNoECTPkts,
         Ecn::Ect1 => Counter::IpExtInECT1Pkts,
@@ -116,7 +76,7 @@ const fn ecn_counter(ecn: Ecn) -> Counter {
 }
 
 /// Ours, by address and by the way it came? Linux: `ip_route_input_rcu`.
-fn route<'s>(
+pub(super) fn route<'s>(
     host: &'s Host,
     cx: &Cx,
     rcu: &'s Section<'_>,
@@ -141,7 +101,7 @@ fn route<'s>(
 }
 
 /// May a packet that is routed as `kind` come in the frame it came in? Notes how it came.
-fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReason> {
+pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReason> {
     let bytes = packet.len() as u64;
     match kind {
         RouteKind::Local => {
@@ -175,7 +135,11 @@ fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReaso
 
 /// Addresses that no honest packet brings in from a wire: 127/8 (RFC 1122 §3.2.1.3 (g)), and as its source an address of
 /// ours, a broadcast or a multicast address.
-fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
+pub(super) fn check_martian(
+    host: &Host,
+    header: &IpHeader,
+    rcu: &Section<'_>,
+) -> Result<(), DropReason> {
     if host.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {
@@ -185,7 +149,7 @@ fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<()
     }
 }
 
-fn deliver<const V4: bool>(
+pub(super) fn deliver<const V4: bool>(
     host: &Host,
     cx: &mut Cx,
     rcu: &Section<'_>,

@@ -16,21 +16,23 @@ use crate::{
 };
 
 /// Takes a list of frames from `device`, oldest first, and leaves it empty; `last` says that nothing follows in this poll.
-/// Linux: `netif_receive_skb_list_internal`.
+/// What one IP packet finds serves the next. Linux: `netif_receive_skb_list_internal`, `__netif_receive_skb_list_core`.
 pub(crate) fn input_list(
     host: &Host,
     cx: &mut Cx,
     rcu: &Section<'_>,
     flow: &mut Flow,
-    device: u32,
+    (device, link): (u32, LinkType),
     list: &mut PacketList,
     last: bool,
 ) {
+    let mut ip = ip::ListInput::new();
     while let Some(packet) = list.pop_front() {
         flow.set_last(last && list.is_empty());
-        input(host, cx, rcu, flow, device, packet);
+        input_on(host, cx, rcu, flow, (device, link), &mut ip, packet);
     }
     flow.set_last(false);
+    ip.finish(cx);
 }
 
 /// Takes one frame from `device` up to its protocol. Everything that is not passed on is counted here.
@@ -40,21 +42,44 @@ pub(crate) fn input(
     rcu: &Section<'_>,
     flow: &mut Flow,
     device: u32,
+    packet: Packet,
+) {
+    let link = host.device(device).caps().link;
+    let mut ip = ip::ListInput::new();
+    input_on(host, cx, rcu, flow, (device, link), &mut ip, packet);
+    ip.finish(cx);
+}
+
+/// One frame of a list.
+fn input_on<'s>(
+    host: &'s Host,
+    cx: &mut Cx,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow,
+    (device, link): (u32, LinkType),
+    ip: &mut ip::ListInput<'s>,
     mut packet: Packet,
 ) {
     packet.meta_mut().rx_device = device;
-    let verdict = match host.device(device).caps().link {
-        LinkType::Ethernet { mac } => match strip_ethernet(mac, &mut packet) {
-            Ok(()) => protocol(host, cx, rcu, flow, packet),
-            Err(reason) => Verdict::Drop(reason, packet),
+    let verdict = match classify(link, &mut packet) {
+        Ok(()) => match packet.meta().protocol {
+            ETHER_TYPE_IPV4 => ip.push::<true>(host, cx, rcu, flow, packet),
+            super::arp::ETHER_TYPE_ARP => arp_input::input(host, cx, packet),
+            _ => Verdict::Drop(DropReason::EthernetType, packet),
         },
-        LinkType::Ip => match classify_bare_ip(&mut packet) {
-            Ok(()) => protocol(host, cx, rcu, flow, packet),
-            Err(reason) => Verdict::Drop(reason, packet),
-        },
+        Err(reason) => Verdict::Drop(reason, packet),
     };
     if let Verdict::Drop(reason, packet) = verdict {
         cx.drop_packet(reason, packet);
+    }
+}
+
+/// Removes the link header, and notes what it said.
+#[inline]
+fn classify(link: LinkType, packet: &mut Packet) -> Result<(), DropReason> {
+    match link {
+        LinkType::Ethernet { mac } => strip_ethernet(mac, packet),
+        LinkType::Ip => classify_bare_ip(packet),
     }
 }
 
@@ -93,18 +118,4 @@ fn classify_bare_ip(packet: &mut Packet) -> Result<(), DropReason> {
     meta.protocol = protocol;
     meta.pkt_type = PacketType::Host;
     Ok(())
-}
-
-fn protocol(
-    host: &Host,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
-    packet: Packet,
-) -> Verdict {
-    match packet.meta().protocol {
-        ETHER_TYPE_IPV4 => ip::input::<true>(host, cx, rcu, flow, packet),
-        super::arp::ETHER_TYPE_ARP => arp_input::input(host, cx, packet),
-        _ => Verdict::Drop(DropReason::EthernetType, packet),
-    }
 }

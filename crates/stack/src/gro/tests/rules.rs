@@ -152,6 +152,44 @@ fn what_is_no_good_segment_passes_by() {
     }
 }
 
+/// A piece of a segment lets nothing of its flow wait behind it: what is held between its addresses leaves first, whatever
+/// the ports, which only the first piece has.
+#[test]
+fn a_fragment_completes_what_is_held_of_its_flow() {
+    for offset in [0u16, 100] {
+        let mut bench = Bench::new(GroExit::UnifiedListSegments);
+        for port in [1, 2] {
+            bench.receive(&Frame::new(port, 0, 100));
+            bench.receive(&Frame { id: 1, ..Frame::new(port, 100, 100) });
+        }
+        let mut stranger = Frame { id: 7, ..Frame::new(3, 0, 100) }.bytes();
+        stranger[LINK + 15] = 9;
+        fix_addresses(&mut stranger);
+        let mut stranger = bench.packet(&stranger);
+        stranger.meta_mut().rx_checksum = RxChecksum::Unnecessary;
+        bench.receive_packet(stranger);
+        assert_eq!(bench.gro.table.len(), 3);
+        let mut piece = Frame { id: 2, ..Frame::new(1, 200, 100) }.bytes();
+        let more = if offset == 0 { 0x2000 } else { 0 };
+        piece[LINK + 6..LINK + 8].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
+        fix_addresses(&mut piece);
+        bench.receive_bytes(&piece);
+        assert_eq!(bench.gro.table.len(), 1, "another host's stays");
+        assert_eq!(bench.count(Counter::GroFlushHeader), 2);
+        bench.complete();
+        let went_up = bench.delivered();
+        assert_eq!(went_up[..2], [(0, 200, 2); 2], "offset {offset}");
+        assert_eq!((went_up[2].2, went_up.len()), (1, 4), "the piece, then the stranger's");
+    }
+}
+
+/// Makes the IP header checksum right. TCP's is not looked at in a fragment.
+fn fix_addresses(bytes: &mut [u8]) {
+    bytes[LINK + 10..LINK + 12].fill(0);
+    let sum = pkt::Sum::of(&bytes[LINK..LINK + 20]).finish();
+    bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// BUG-GRO-8: every truncation of a frame, and every data offset and header length, passes without harm.
 #[test]
 fn headers_that_lie_about_their_length_pass_by() {
