@@ -225,8 +225,9 @@ impl TcpStream {
         let readable = Readiness::READ | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR;
         let is_readable = || socket.readiness().intersects(readable);
         let waits = !nonblocking.load(Ordering::Relaxed) && bufs.iter().any(|buf| !buf.is_empty());
-        // What may wait need not try first when there is nothing: it looks again before it sleeps.
-        if !waits || is_readable() {
+        // What may wait need not try first when there is nothing: it looks again before it sleeps. With a low-water mark there
+        // may be something nevertheless, and before urgent data that is all there will be.
+        if !waits || is_readable() || socket.rcvlowat() > 1 {
             match with_cx(|cx| socket.recv_vectored(host, cx, bufs)) {
                 Err(Errno::EAGAIN) if waits => {}
                 result => return Ok(result?),
