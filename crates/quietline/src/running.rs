@@ -46,8 +46,8 @@ pub(crate) struct Running {
     mode: RunMode,
     stop: Arc<Stop>,
     workers: Mutex<Vec<JoinHandle<()>>>,
-    /// Keeps the descriptors that the workers sleep on open.
-    _attachments: Vec<Attachment>,
+    /// Keeps the descriptors that the workers sleep on open; `None` for a device that is gone.
+    attachments: Mutex<Vec<Option<Attachment>>>,
     /// Last, when the host is gone.
     _grace: GracePeriod,
 }
@@ -99,7 +99,7 @@ impl Stack {
                 mode,
                 stop,
                 workers: Mutex::new(workers),
-                _attachments: attachments,
+                attachments: Mutex::new(attachments.into_iter().map(Some).collect()),
                 _grace: GracePeriod,
             }),
         })
@@ -181,6 +181,42 @@ impl Stack {
         let host = self.host();
         let listed = |entry| Route::listed(entry, |index| host.device_name(index).to_owned());
         host.routes().into_iter().map(listed).collect()
+    }
+
+    /// Takes a device down, or up again, as `ip link set NAME down` does. Down it carries nothing: its networks and the routes
+    /// through it are gone, and what waits for it is dropped; connections go on by other routes. Up again its networks are back, but
+    /// not the routes that were added.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that no device has, or for loopback.
+    pub fn set_device_up(&self, name: &str, up: bool) -> io::Result<()> {
+        let index = self.device(name)?;
+        Ok(clock::with_cx(|cx| self.host().set_device_up(cx, index, up))?)
+    }
+
+    /// Takes a device away for good, as `ip link del NAME` does: down, and with it its addresses. Returns when the stack has let
+    /// it go, unless another thread has been in a call for long: then it does so when that returns.
+    ///
+    /// # Errors
+    /// As [`set_device_up`](Self::set_device_up).
+    pub fn remove_device(&self, name: &str) -> io::Result<()> {
+        let index = self.device(name)?;
+        clock::with_cx(|cx| self.host().remove_device(cx, index))?;
+        // The host's device 0 is loopback.
+        let place = index as usize - 1;
+        let mut attachments =
+            self.running.attachments.lock().unwrap_or_else(PoisonError::into_inner);
+        attachments[place] = None;
+        drop(attachments);
+        self.running.stop.kick();
+        drop(GracePeriod);
+        Ok(())
+    }
+
+    fn device(&self, name: &str) -> io::Result<u32> {
+        let found = self.host().device_index(name);
+        let error = || ConfigError::new("device", name, "the name of a device of this stack");
+        Ok(found.ok_or_else(error)?)
     }
 
     fn with_spec(

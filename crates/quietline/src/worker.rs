@@ -10,6 +10,7 @@
 //! stay readable; the worker then waits for that thread to let go instead of spinning on them.
 
 use std::{
+    cell::RefCell,
     io,
     num::NonZeroU64,
     os::fd::{AsFd, OwnedFd},
@@ -61,6 +62,11 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) fn stop(&self) {
         self.requested.store(true, Ordering::Release);
+        self.kick();
+    }
+
+    /// Makes every worker look again.
+    pub(crate) fn kick(&self) {
         for kick in self.kicks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             kick.kick();
         }
@@ -85,7 +91,7 @@ pub(crate) fn start(
         let worker = Worker {
             host: Arc::clone(host),
             core: Arc::clone(core),
-            queues: queues_of(core, index, host.cores().len(), attachments),
+            queues: RefCell::new(queues_of(core, index, host.cores().len(), attachments)),
             kick,
             stop: Arc::clone(stop),
         };
@@ -122,7 +128,7 @@ struct Watched {
 struct Worker {
     host: Arc<Host>,
     core: Arc<Core>,
-    queues: Vec<Watched>,
+    queues: RefCell<Vec<Watched>>,
     kick: Arc<Eventfd>,
     stop: Arc<Stop>,
 }
@@ -137,6 +143,7 @@ impl Worker {
         let mut watched = false;
         let mut slept = None;
         while !self.stop.is_requested() {
+            self.let_go();
             cx.stay_online();
             cx.now = clock::now();
             let before = cx.received();
@@ -158,7 +165,7 @@ impl Worker {
             let ran = run == CoreRun::Idle;
             // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
             // what an application thread polls need not be watched.
-            let watch = self.queues.is_empty() || ran && !self.core.is_polled(cx.now);
+            let watch = self.queues.borrow().is_empty() || ran && !self.core.is_polled(cx.now);
             let begin = clock::now();
             watched = self.sleep(&cx, watch, ran);
             slept = Some(until(begin, clock::now()));
@@ -167,6 +174,14 @@ impl Worker {
         let _ = self.core.try_run(&self.host, &mut cx);
         cx.do_softirq();
         cx.go_offline();
+    }
+
+    /// Devices that are gone are not watched, and their descriptors not kept.
+    fn let_go(&self) {
+        let gone = |queue: &Watched| self.core.is_gone(queue.napi);
+        if self.queues.borrow().iter().any(gone) {
+            self.queues.borrow_mut().retain(|queue| !gone(queue));
+        }
     }
 
     /// Frames have come, after the worker had `slept`: polls on as long as more come within the window. It does not keep the
@@ -178,7 +193,7 @@ impl Worker {
             window.on_wake(slept, limit);
         }
         // Only descriptors bring frames that nobody else would look for.
-        if window.width().is_zero() || self.queues.is_empty() {
+        if window.width().is_zero() || self.queues.borrow().is_empty() {
             return false;
         }
         cx.now = clock::now();
@@ -226,9 +241,10 @@ impl Worker {
     }
 
     fn wait(&self, watch_queues: bool, timeout: Option<Duration>) {
-        let mut fds = Vec::with_capacity(1 + self.queues.len());
+        let queues = self.queues.borrow();
+        let mut fds = Vec::with_capacity(1 + queues.len());
         fds.push(Poll::from_borrowed_fd(self.kick.0.as_fd(), PollFlags::IN));
-        let watched = if watch_queues { &self.queues[..] } else { &[] };
+        let watched = if watch_queues { &queues[..] } else { &[] };
         let mut polls = Vec::with_capacity(watched.len());
         for Watched { attachment, queue, napi } in watched {
             if self.core.is_masked(*napi) {

@@ -1,4 +1,4 @@
-//! Routes that change in mid-run, on two wires between two hosts: every byte arrives, every cached path is what the routes say
+//! Routes that change in mid-run, and devices that go down and up, on two wires between two hosts: every byte arrives, every cached path is what the routes say
 //! (DST4), and when the connection is gone only the tables hold entries (DST3, PQ7).
 //!
 //! Replay one seed with `SEED=n cargo test -p quietline-sim --test routes`; run more of them with `SEEDS=n`.
@@ -15,7 +15,6 @@ mod tests {
         Readiness,
         config::{DeviceConfig, HostConfig},
         device::{Impairment, Wire, WireConfig},
-        host::Host,
         route::fib::{RouteKind, RouteSpec},
         socket::{Listener, TcpSocket},
     };
@@ -93,12 +92,13 @@ mod tests {
         let number = world.cx.rng.below(2) as usize;
         let wire = world.cx.rng.below(2);
         let to = to_peer(number, wire);
-        let host = &world.hosts[number];
-        match world.cx.rng.below(12) {
-            0..5 => host.replace_route(&to).expect("a route"),
+        let host = Arc::clone(&world.hosts[number]);
+        match world.cx.rng.below(14) {
+            // Refused where the wire is down.
+            0..5 => drop(host.replace_route(&to)),
             5 | 6 => {
                 let mtu = 600 + world.cx.rng.below(800);
-                host.replace_route(&RouteSpec { mtu: Some(mtu), ..to }).expect("a route");
+                drop(host.replace_route(&RouteSpec { mtu: Some(mtu), ..to }));
             }
             7 => drop(host.add_route(&RouteSpec { metric: 1 + wire, ..to })),
             8 => drop(host.delete_route(&to)),
@@ -107,7 +107,11 @@ mod tests {
                 let hole = RouteSpec::of(to.prefix, RouteKind::Blackhole);
                 host.replace_route(&hole).expect("a route");
             }
-            _ => host.invalidate_routes(),
+            11 => host.invalidate_routes(),
+            up => {
+                let changed = host.set_device_up(&mut world.cx, 1 + wire, up == 12);
+                changed.expect("it is there");
+            }
         }
     }
 
@@ -146,7 +150,9 @@ mod tests {
                 change(world);
                 changes += 1;
                 if changes == 400 {
-                    (0..2).for_each(|host| lead_somewhere(&world.hosts[host], host));
+                    for host in 0..2 {
+                        lead_somewhere(world, host);
+                    }
                 }
             }
             for host in world.hosts.clone() {
@@ -162,6 +168,9 @@ mod tests {
             .map(|host| world.hosts[host].counters())
             .map(|counters| counters.get("RxDstInvalidated").expect("a counter"));
         let moved = moved.sum();
+        for host in 0..2 {
+            lead_somewhere(&mut world, host);
+        }
         client.abort(&Arc::clone(&world.hosts[0]), &mut world.cx);
         server.abort(&Arc::clone(&world.hosts[1]), &mut world.cx);
         listener.close(&Arc::clone(&world.hosts[1]), &mut world.cx);
@@ -174,7 +183,11 @@ mod tests {
         moved
     }
 
-    fn lead_somewhere(host: &Host, number: usize) {
+    fn lead_somewhere(world: &mut World, number: usize) {
+        let host = Arc::clone(&world.hosts[number]);
+        for device in [1, 2] {
+            host.set_device_up(&mut world.cx, device, true).expect("it is there");
+        }
         host.replace_route(&to_peer(number, 1)).expect("a route");
     }
 

@@ -38,10 +38,12 @@ use crate::{
 
 use napi::Napi;
 pub use napi::WEIGHT;
+pub(crate) use power::PowerChange;
 use turn::turn;
 
 mod deferral;
 mod napi;
+mod power;
 mod sleep;
 mod turn;
 
@@ -129,6 +131,8 @@ pub(crate) struct CoreState {
     descriptors: u64,
     /// The queues that hold packets which have not gone up yet, while a thread polls without end.
     holding: u64,
+    /// The queues that are not polled.
+    powered: power::Powered,
     /// Round robin: the queue that the next turn polls first, if it is scheduled.
     next_napi: usize,
     due: Vec<TimerEntry>,
@@ -172,6 +176,8 @@ pub struct Core {
     /// Queues whose descriptor is not to be watched, one bit each. Written by the owner, read by the worker that it wakes
     /// or is.
     masked: AtomicU64,
+    /// Which queues are to be polled at all.
+    power: power::Power,
     /// When a queue is polled by time, in nanoseconds, `u64::MAX` when none. Written by the owner.
     next_napi_ns: AtomicU64,
     /// Some queue has a descriptor that the worker watches. Written while the host is being built.
@@ -198,6 +204,7 @@ impl Core {
             unannounced: 0,
             descriptors: 0,
             holding: 0,
+            powered: power::Powered::default(),
             next_napi: 0,
             due: Vec::new(),
             resumed: Vec::new(),
@@ -218,6 +225,7 @@ impl Core {
             polled_until_ns: AtomicU64::new(0),
             preferred: AtomicBool::new(false),
             masked: AtomicU64::new(0),
+            power: power::Power::default(),
             next_napi_ns: AtomicU64::new(u64::MAX),
             has_descriptors: AtomicBool::new(false),
             kick: OnceLock::new(),

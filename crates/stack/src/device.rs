@@ -17,6 +17,7 @@ use crate::{
     link::ethernet::MacAddr,
 };
 
+pub(crate) mod attached;
 pub mod loopback;
 pub mod wire;
 
@@ -157,6 +158,10 @@ pub trait Device: Send + Sync + Debug {
 
     /// Tells an in-process device which core to wake when a frame arrives on `queue`.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
+
+    /// It is taken down: gives up what it holds of `queue`, frames that have arrived with the reason `DeviceDown`, and packets
+    /// that it has not sent with their destructors. Called by the holder of the queue's core. Linux: `ndo_stop`.
+    fn stop(&self, _queue: QueueId, _cx: &mut Cx) {}
 }
 
 /// The way an in-process device tells a core that a frame has arrived.

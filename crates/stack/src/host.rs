@@ -23,12 +23,12 @@ use tcp::{
 };
 
 use crate::{
-    config::{ConfigError, HostConfig},
+    config::{ConfigError, DeviceConfig, HostConfig},
     core::{Core, CoreId, CoreRun, DEVICE_QUEUES_MAX},
     counters::{Counter, CounterPage, Snapshot},
     cx::{Cx, Memory},
     demux::{Demux, Entry},
-    device::{Device, Doorbell, LinkType, Loopback, QueueId},
+    device::{Device, Doorbell, LinkType, Loopback, QueueId, attached::Attached},
     errno::Errno,
     fast_open::FastOpenMemory,
     ip::IcmpLimiter,
@@ -48,6 +48,7 @@ use crate::{
     tx_queue::{DeviceTx, TxQueueStats},
 };
 
+mod devices;
 mod routes;
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -84,6 +85,10 @@ pub struct Host {
     name: String,
     sysctls: LiveSysctls,
     devices: Vec<Arc<dyn Device>>,
+    /// Those behind loopback, as what can be taken down.
+    attached: Vec<Arc<Attached>>,
+    /// One change of a device at a time.
+    device_changes: Mutex<()>,
     /// The transmit queues of each.
     tx: Vec<Arc<DeviceTx>>,
     routes: RouteTable,
@@ -137,8 +142,13 @@ impl Host {
         let mut rng = tcp::Rng::new(config.seed);
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
         let mut devices = vec![loopback];
-        devices.extend(config.devices.iter().map(|entry| Arc::clone(&entry.device)));
-        let fib = routes::builder_of(&config, devices.len())?;
+        let attach =
+            |entry: &DeviceConfig| Arc::new(Attached::new(&memory.rcu, Arc::clone(&entry.device)));
+        let attached: Vec<_> = config.devices.iter().map(attach).collect();
+        devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
+        // What is attached is the host's alone from here on.
+        let addresses = config.devices.drain(..).map(|entry| entry.addresses).collect::<Vec<_>>();
+        let fib = routes::builder_of(&addresses, &config.routes)?;
         let names =
             devices.iter().map(|device| (device.caps().name.as_str(), device.caps().queues));
         config.sysctls.devices.bind(names)?;
@@ -171,6 +181,8 @@ impl Host {
             pages: Mutex::default(),
             tx: transmit_sides(&devices, &config.sysctls),
             devices,
+            attached,
+            device_changes: Mutex::default(),
             sysctls: LiveSysctls::new(config.sysctls),
         });
         host.attach_devices()?;
@@ -180,6 +192,10 @@ impl Host {
     /// Spreads the queues of every device over the cores.
     fn attach_devices(&self) -> Result<(), ConfigError> {
         for (index, device) in (0u32..).zip(&self.devices) {
+            // Whoever polls a queue has the device itself.
+            let attached = index.checked_sub(1).and_then(|place| self.attached.get(place as usize));
+            let device =
+                &attached.and_then(|own| own.device()).unwrap_or_else(|| Arc::clone(device));
             for queue in 0..device.caps().queues {
                 let queue = QueueId(queue);
                 let core = self.core_of_queue(queue);

@@ -164,6 +164,20 @@ impl NeighborTable {
         Some(entry)
     }
 
+    /// `device` is down: forgets its neighbours and drops what waits for them. Linux: `neigh_ifdown`.
+    pub(crate) fn device_down(&self, cx: &mut Cx, device: u32) {
+        let gone: Vec<_> = {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let keys: Vec<_> =
+                entries.map.keys().filter(|(on, _)| *on == device).copied().collect();
+            entries.destroys += keys.len() as u64;
+            keys.iter().filter_map(|key| entries.map.remove(key)).collect()
+        };
+        for entry in gone {
+            entry.shut_down(cx);
+        }
+    }
+
     /// Adds what is counted here to a sum over pages.
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,6 +245,22 @@ impl NeighborEntry {
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
         self.armed.fired(cx.now);
         self.event(host, cx, |state, cx, config| state.on_timer(cx.now, config));
+    }
+
+    /// Whoever still has a path through it finds it failed.
+    fn shut_down(&self, cx: &mut Cx) {
+        let actions = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            self.published.store(0, Ordering::Relaxed);
+            state.shut_down(cx.now)
+        };
+        for action in actions {
+            if let NeighborAction::Fail { packets, .. } = action {
+                for packet in packets {
+                    cx.drop_packet(DropReason::DeviceDown, packet);
+                }
+            }
+        }
     }
 
     /// Applies one event, publishes the outcome, then does what it asks for.

@@ -211,6 +211,26 @@ impl DeviceTx {
         }
     }
 
+    /// The device is down: what waits is dropped. Waits for whoever runs a queue at this moment. Linux: `dev_deactivate`.
+    pub(crate) fn purge(&self, cx: &mut Cx) {
+        for queue in &self.queues {
+            let mut guard = loop {
+                match queue.state.own_if_idle() {
+                    Some(guard) => break guard,
+                    None => core::hint::spin_loop(),
+                }
+            };
+            loop {
+                guard.purge(self, queue, cx);
+                queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
+                match guard.release() {
+                    Ok(()) => break,
+                    Err(still_owned) => guard = still_owned,
+                }
+            }
+        }
+    }
+
     /// Runs the queue, or makes its owner run it once more.
     fn run_if_idle(&self, host: &Host, cx: &mut Cx, queue: &TxQueue) {
         if let Some(guard) = queue.state.try_own() {

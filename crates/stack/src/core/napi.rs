@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use pkt::{Batch, PacketList};
+use pkt::{Batch, DropReason, PacketList};
 
 use super::deferral::Deferral;
 use crate::{
@@ -139,6 +139,26 @@ impl Napi {
         }
         self.line.finish(host, flow, outbox, cx);
         received
+    }
+
+    /// The queue is not polled any more: what it holds goes nowhere (BUG-GRO-9). Linux: `napi_disable`, `ndo_stop`.
+    pub(super) fn disable(&mut self, cx: &mut Cx) {
+        let mode = GroMode::of(cx.sysctls(), self.index, false);
+        self.line.gro.flush(cx, &mode, false);
+        while let Some(packet) = self.line.gro.ready().pop_front() {
+            cx.drop_packet(DropReason::DeviceDown, packet);
+        }
+        self.device.stop(self.queue, cx);
+        self.deferral = Deferral::default();
+    }
+
+    pub(super) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// Another device in its place: it is gone.
+    pub(super) fn set_device(&mut self, device: Arc<dyn Device>) {
+        self.device = device;
     }
 
     /// Everything that is held or waits goes up: the core is about to be let go. Linux: `busy_poll_stop`.

@@ -11,7 +11,7 @@ use std::sync::{PoisonError, atomic::Ordering};
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd};
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd, power};
 use crate::{counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
@@ -25,6 +25,10 @@ pub(super) fn turn(
 ) -> PollReport {
     let entered = cx.enter(host);
     cx.count(Counter::CoreTurns, 1);
+    let again = power::follow(core, state, cx);
+    if again != 0 {
+        state.put_back(again);
+    }
     collect_deferred_frees(cx);
     complete_transmissions(host, state, cx);
     let around = cx.set_running(Some(core.id));
@@ -82,6 +86,7 @@ fn receive(
     if guard.backlog.is_pending(&core.backlog) {
         due |= 1 << BACKLOG;
     }
+    due &= !guard.powered.disabled();
     let counts = core.backlog.counts();
     let (weight, mut budget) = match scope {
         Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
@@ -166,7 +171,7 @@ fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, c
 }
 
 /// The earliest of all timers, for whoever sleeps.
-fn publish_deferrals(core: &Core, state: &mut CoreState) {
+pub(super) fn publish_deferrals(core: &Core, state: &mut CoreState) {
     let timers = state.napis.iter_mut().filter_map(|napi| napi.deferral().timer());
     let next = timers.min().map_or(u64::MAX, Instant::as_nanos);
     core.next_napi_ns.store(next, Ordering::Relaxed);

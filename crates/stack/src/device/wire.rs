@@ -492,6 +492,27 @@ impl Device for Wire {
         }
     }
 
+    fn stop(&self, queue: QueueId, cx: &mut Cx) {
+        let queue = usize::from(queue.0);
+        let (ready, timed) = {
+            let incoming = &self.incoming[queue];
+            let mut in_flight = incoming.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            incoming.len.store(0, Ordering::Release);
+            (core::mem::take(&mut in_flight.ready), core::mem::take(&mut in_flight.timed))
+        };
+        for packet in ready.into_iter().chain(timed.into_iter().map(|timed| timed.packet)) {
+            cx.drop_packet(DropReason::DeviceDown, packet);
+        }
+        let completions = {
+            let outgoing = &self.outgoing[queue].in_flight;
+            let mut in_flight = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+            core::mem::take(&mut in_flight.completions)
+        };
+        for (owner, truesize) in completions.into_iter().filter_map(|completion| completion.owner) {
+            owner.on_complete(truesize);
+        }
+    }
+
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         let _ = self.incoming[usize::from(queue.0)].doorbell.set(doorbell);
     }

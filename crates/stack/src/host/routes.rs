@@ -7,9 +7,11 @@
 
 use std::vec::Vec;
 
+use ipnet::IpNet;
+
 use super::{Host, LOOPBACK};
 use crate::{
-    config::{ConfigError, HostConfig},
+    config::ConfigError,
     route::fib::{Fib, FibBuilder, RouteEntry, RouteSpec},
 };
 
@@ -56,9 +58,13 @@ impl Host {
     /// Index of the device with this name; loopback is 0.
     #[must_use]
     pub fn device_index(&self, name: &str) -> Option<u32> {
+        let is_gone = |index: &u32| match index.checked_sub(LOOPBACK + 1) {
+            Some(place) => self.attached[place as usize].is_gone(),
+            None => false,
+        };
         (0..)
             .zip(&self.devices)
-            .find(|(_, device)| device.caps().name == name)
+            .find(|(index, device)| device.caps().name == name && !is_gone(index))
             .map(|(index, _)| index)
     }
 
@@ -78,6 +84,15 @@ impl Host {
         Ok(())
     }
 
+    /// As [`change_routes`](Self::change_routes), for what a device does to them, which nothing refuses.
+    pub(super) fn change_device_routes(&self, change: impl FnOnce(&mut FibBuilder)) {
+        let changed = self.change_routes(|routes| {
+            change(routes);
+            Ok(())
+        });
+        debug_assert!(changed.is_ok());
+    }
+
     fn forget_cached_routes(&self) {
         let reader = self.rcu.reader();
         let rcu = reader.pin();
@@ -87,12 +102,15 @@ impl Host {
 }
 
 /// What the configured addresses and routes begin as.
-pub(super) fn builder_of(config: &HostConfig, devices: usize) -> Result<FibBuilder, ConfigError> {
-    let devices = u32::try_from(devices).expect("a handful of devices");
-    let mut fib = Fib::builder(devices);
+pub(super) fn builder_of(
+    addresses: &[Vec<IpNet>],
+    routes: &[RouteSpec],
+) -> Result<FibBuilder, ConfigError> {
+    let devices = u32::try_from(addresses.len()).expect("a handful of devices");
+    let mut fib = Fib::builder(LOOPBACK + 1 + devices);
     fib.loopback(LOOPBACK);
-    for (index, device) in (LOOPBACK + 1..).zip(&config.devices) {
-        for address in &device.addresses {
+    for (index, addresses) in (LOOPBACK + 1..).zip(addresses) {
+        for address in addresses {
             if address.addr().is_ipv6() {
                 return Err(ConfigError::new(
                     "address",
@@ -103,7 +121,7 @@ pub(super) fn builder_of(config: &HostConfig, devices: usize) -> Result<FibBuild
             fib.address(index, *address)?;
         }
     }
-    for route in &config.routes {
+    for route in routes {
         fib.route(route)?;
     }
     Ok(fib)

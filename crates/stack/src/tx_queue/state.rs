@@ -89,6 +89,24 @@ impl TxState {
         }
     }
 
+    /// The device is down: nothing that waits will go, and nothing that it had will be told.
+    pub(super) fn purge(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
+        self.follow(tx, cx);
+        self.take_incoming(tx, queue, cx);
+        let mut waiting = core::mem::take(&mut self.ready);
+        if let Some(qdisc) = &mut self.qdisc {
+            qdisc.purge(tx.offload.link_header, cx.now, &mut waiting);
+        }
+        drop_all(cx, DropReason::DeviceDown, waiting);
+        if let Some(dql) = &mut self.dql {
+            let bytes = dql.in_flight();
+            if bytes > 0 {
+                dql.on_completed(bytes, cx.now);
+            }
+        }
+        (self.stopped_until, self.spent) = (None, None);
+    }
+
     /// What others have left comes before what the owner has brought.
     pub(super) fn take_incoming(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
         if queue.incoming.is_empty() {

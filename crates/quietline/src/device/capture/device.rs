@@ -69,6 +69,10 @@ impl Device for CaptureDevice {
         self.device.complete(queue, cx)
     }
 
+    fn stop(&self, queue: QueueId, cx: &mut Cx) {
+        self.device.stop(queue, cx);
+    }
+
     fn needs_qdisc(&self) -> bool {
         self.device.needs_qdisc()
     }

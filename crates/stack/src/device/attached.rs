@@ -1,0 +1,162 @@
+//! A device as its host holds it: something that can be taken down, and away, while entries, queues and sockets refer to it.
+//!
+//! Above: dst entries and transmit queues, for as long as anybody holds them. Below: the device. Linux: `struct net_device` with
+//! its reference count, `dst_dev_put`, `blackhole_netdev`.
+//!
+//! What refers to the device refers to this; the device itself is behind an RCU cell. Taken **down**, everything that is sent is
+//! dropped here, with a reason. **Gone**, a black hole stands in its place: entries that sockets still hold lead nowhere, and the
+//! device is freed after a grace period, however long they are held. Linux changes `dst->dev` of every entry for that; here one
+//! pointer is changed.
+//!
+//! Not here: who must stop before that (`Host::set_device_up`, `Host::remove_device`).
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use pkt::{Batch, DropReason, Instant, PacketList};
+use sync::{RcuCell, epoch::Domain};
+
+use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
+use crate::cx::Cx;
+
+/// See the module head.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    caps: Capabilities,
+    weight: usize,
+    needs_qdisc: bool,
+    device: RcuCell<Arc<dyn Device>>,
+    /// Written by who takes the device up or down. Relaxed: a packet that is sent at this moment may go either way.
+    up: AtomicBool,
+    /// It is not coming back.
+    gone: AtomicBool,
+    /// The device for those who have no read section: when it wants to be polled, and while the host is built. None when it is
+    /// gone.
+    unread: Mutex<Option<Arc<dyn Device>>>,
+    /// Per queue: what was dropped here and is to be told as completed. Relaxed: numbers.
+    dropped: Vec<AtomicUsize>,
+}
+
+impl Attached {
+    pub(crate) fn new(rcu: &Domain, device: Arc<dyn Device>) -> Self {
+        let caps = device.caps().clone();
+        Self {
+            weight: device.weight(),
+            needs_qdisc: device.needs_qdisc(),
+            dropped: (0..caps.queues).map(|_| AtomicUsize::new(0)).collect(),
+            caps,
+            unread: Mutex::new(Some(Arc::clone(&device))),
+            device: RcuCell::new(rcu, device),
+            up: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_up(&self, up: bool) {
+        self.up.store(up, Ordering::Relaxed);
+    }
+
+    /// Lets the device go. It is down, and nobody polls it.
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.device.replace(Arc::new(Blackhole(self.caps.clone())));
+    }
+
+    /// The device itself; none when it is gone.
+    pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn with<R>(&self, cx: &mut Cx, work: impl FnOnce(&dyn Device, &mut Cx) -> R) -> R {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        work(&**self.device.load(&rcu), cx)
+    }
+}
+
+impl Device for Attached {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn weight(&self) -> usize {
+        self.weight
+    }
+
+    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        self.with(cx, |device, cx| device.receive(queue, cx, budget, out))
+    }
+
+    fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        if self.is_up() {
+            return self.with(cx, |device, cx| device.transmit(queue, cx, list));
+        }
+        self.dropped[usize::from(queue.0)].fetch_add(list.bytes(), Ordering::Relaxed);
+        drop_down(cx, list);
+    }
+
+    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
+        let mut completed = self.with(cx, |device, cx| device.complete(queue, cx));
+        if !self.is_up() {
+            completed.bytes += self.dropped[usize::from(queue.0)].swap(0, Ordering::Relaxed);
+        }
+        completed
+    }
+
+    fn needs_qdisc(&self) -> bool {
+        self.needs_qdisc
+    }
+
+    fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
+        self.device().filter(|_| self.is_up())?.next_deadline(queue)
+    }
+
+    fn rx_signal(&self, queue: QueueId) -> RxSignal {
+        self.device().map_or(RxSignal::Doorbell, |device| device.rx_signal(queue))
+    }
+
+    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
+        if let Some(device) = self.device() {
+            device.attach(queue, doorbell);
+        }
+    }
+
+    fn stop(&self, queue: QueueId, cx: &mut Cx) {
+        self.with(cx, |device, cx| device.stop(queue, cx));
+    }
+}
+
+/// What is left of a device that is gone. Linux: `blackhole_netdev`.
+#[derive(Debug)]
+pub(crate) struct Blackhole(pub(crate) Capabilities);
+
+impl Device for Blackhole {
+    fn caps(&self) -> &Capabilities {
+        &self.0
+    }
+
+    fn receive(&self, _queue: QueueId, _cx: &mut Cx, _budget: usize, _out: &mut Batch) -> usize {
+        0
+    }
+
+    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        drop_down(cx, list);
+    }
+}
+
+fn drop_down(cx: &mut Cx, list: &mut PacketList) {
+    while let Some(packet) = list.pop_front() {
+        cx.drop_packet(DropReason::DeviceDown, packet);
+    }
+}

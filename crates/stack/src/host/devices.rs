@@ -1,0 +1,113 @@
+//! Devices of a host that go down, come up again and go away while it runs.
+//!
+//! Linux: `ip link set DEVICE down`, `up`, `ip link del`; `__dev_close_many`, `unregister_netdevice_many`, `dst_dev_put`,
+//! `neigh_ifdown`, `napi_disable`, `dev_deactivate`.
+//!
+//! In this order, so that nothing new begins on what is about to end: the device drops what it is given; no route leads to it any
+//! more, and a new generation makes every entry that does stale; its queues are polled no more, the last poll over; what waits in
+//! its transmit queues and for its neighbours is dropped with a reason. A device that goes away then leaves a black hole behind
+//! for whoever still holds an entry (BUG-DST-6), and is freed after a grace period.
+//!
+//! Not here: devices that come while a host runs.
+
+use std::sync::PoisonError;
+
+use super::{Host, LOOPBACK};
+use crate::{core::PowerChange, cx::Cx, device::attached::Attached, errno::Errno};
+
+impl Host {
+    /// Takes a device down or up (`ip link set DEVICE down`). Down it carries nothing: its networks and the routes through it
+    /// are gone, its addresses stay this host's. Up again its networks are back, but not the routes that were added.
+    ///
+    /// # Errors
+    /// `ENODEV` without such a device, `EINVAL` for loopback.
+    ///
+    /// # Panics
+    /// From within a turn of a core: the poll that it would wait for is its own.
+    pub fn set_device_up(&self, cx: &mut Cx, index: u32, up: bool) -> Result<(), Errno> {
+        let device = self.attached(index)?;
+        let entered = self.enter_change(cx);
+        let changes = self.device_changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if device.is_gone() {
+            cx.leave(entered);
+            return Err(Errno::ENODEV);
+        }
+        if device.is_up() != up {
+            if up {
+                device.set_up(true);
+                self.power(cx, index, PowerChange::Up);
+                self.change_device_routes(|routes| routes.device_up(index));
+            } else {
+                self.take_down(cx, index, device);
+            }
+        }
+        drop(changes);
+        cx.do_softirq();
+        cx.leave(entered);
+        Ok(())
+    }
+
+    /// Takes a device away (`ip link del DEVICE`): down, and with it its addresses. Connections that used it go on by other
+    /// routes, if any lead there, and from the address that they have, if another device has it, too. The device is dropped
+    /// after a grace period, when no thread is in a call any more that may still look at it.
+    ///
+    /// # Errors
+    /// As [`set_device_up`](Self::set_device_up).
+    ///
+    /// # Panics
+    /// As [`set_device_up`](Self::set_device_up).
+    pub fn remove_device(&self, cx: &mut Cx, index: u32) -> Result<(), Errno> {
+        let device = self.attached(index)?;
+        let entered = self.enter_change(cx);
+        let changes = self.device_changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if device.is_gone() {
+            cx.leave(entered);
+            return Err(Errno::ENODEV);
+        }
+        if device.is_up() {
+            self.take_down(cx, index, device);
+        }
+        self.change_device_routes(|routes| routes.device_gone(index));
+        self.power(cx, index, PowerChange::Gone);
+        device.set_gone();
+        drop(changes);
+        cx.do_softirq();
+        cx.leave(entered);
+        cx.reader().quiescent();
+        self.rcu.reclaim();
+        Ok(())
+    }
+
+    /// Whether a device carries packets. False for one that is gone, or that never was.
+    #[must_use]
+    pub fn is_device_up(&self, index: u32) -> bool {
+        index == LOOPBACK || self.attached(index).is_ok_and(|device| device.is_up())
+    }
+
+    fn attached(&self, index: u32) -> Result<&Attached, Errno> {
+        match index.checked_sub(LOOPBACK + 1) {
+            None => Err(Errno::EINVAL),
+            Some(place) => self.attached.get(place as usize).map(|own| &**own).ok_or(Errno::ENODEV),
+        }
+    }
+
+    fn enter_change(&self, cx: &mut Cx) -> crate::cx::Entered {
+        let entered = cx.enter(self);
+        assert!(cx.running().is_none(), "a device is taken down by a turn that may be polling it");
+        entered
+    }
+
+    fn take_down(&self, cx: &mut Cx, index: u32, device: &Attached) {
+        device.set_up(false);
+        self.change_device_routes(|routes| routes.device_down(index));
+        self.power(cx, index, PowerChange::Down);
+        self.tx(index).purge(cx);
+        self.neighbours.device_down(cx, index);
+    }
+
+    fn power(&self, cx: &mut Cx, index: u32, change: PowerChange) {
+        for core in &self.cores {
+            core.set_power(self, cx, index, change);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Devices that go down and away while connections use them: `Host::set_device_up`, `remove_device`.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::IoSlice,
+        net::SocketAddr,
+        sync::{Arc, Weak},
+        time::Duration,
+    };
+
+    use pkt::{DropReason, Instant};
+    use stack::{
+        Cx, Errno, Memory,
+        config::{DeviceConfig, HostConfig},
+        device::{Wire, WireConfig},
+        host::Host,
+        route::fib::RouteSpec,
+        socket::{Listener, TcpSocket},
+    };
+
+    /// Two hosts with two wires between them, 10.0.0.0/24 on device 1 and 10.1.0.0/24 on device 2; the server also has
+    /// 192.0.2.9, to which the client has a route by device 1 and a worse one by device 2.
+    struct Net {
+        memory: Memory,
+        cx: Cx,
+        client: Arc<Host>,
+        server: Arc<Host>,
+        /// The client's devices.
+        devices: [Weak<Wire>; 2],
+    }
+
+    fn via(next_hop: &str, metric: u32) -> RouteSpec {
+        let prefix = "192.0.2.0/24".parse().expect("a prefix");
+        let prefsrc = Some("10.1.0.1".parse().expect("an address"));
+        let next_hop = next_hop.parse().expect("an address");
+        RouteSpec { metric, prefsrc, ..RouteSpec::via(prefix, next_hop) }
+    }
+
+    impl Net {
+        fn new(wire: &WireConfig, settings: &[(&str, &str)]) -> Self {
+            let memory = Memory::new(64 << 20);
+            let pair = || Wire::pair(wire).expect("valid");
+            let [(left0, right0), (left1, right1)] = [pair(), pair()];
+            let devices = [&left0, &left1].map(Arc::downgrade);
+            let host = |ends: [Arc<Wire>; 2], addresses: [&[&str]; 2], routes| {
+                let devices = ends
+                    .into_iter()
+                    .zip(addresses)
+                    .map(|(device, addresses)| DeviceConfig {
+                        device,
+                        addresses: addresses.iter().map(|a| a.parse().expect("one")).collect(),
+                    })
+                    .collect();
+                let mut config = HostConfig { devices, routes, cores: 1, ..HostConfig::default() };
+                for (name, value) in settings {
+                    config.sysctls.set(name, value).expect("a setting");
+                }
+                Host::new(&memory, config).expect("valid")
+            };
+            let client = host(
+                [left0, left1],
+                [&["10.0.0.1/24"], &["10.1.0.1/24"]],
+                vec![via("10.0.0.2", 1), via("10.1.0.2", 2)],
+            );
+            let server = host(
+                [right0, right1],
+                [&["10.0.0.2/24"], &["10.1.0.2/24", "192.0.2.9/32"]],
+                Vec::new(),
+            );
+            let mut cx = Cx::new(&memory, 1);
+            cx.now = Instant::from_secs(1000);
+            Self { memory, cx, client, server, devices }
+        }
+
+        fn connect(&mut self, at: &str) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+            let at: SocketAddr = at.parse().expect("an address");
+            let listener = Listener::listen(&self.server, &mut self.cx, at, 1).expect("free");
+            let client = TcpSocket::connect(&self.client, &mut self.cx, None, at).expect("a route");
+            let server = loop {
+                match listener.accept() {
+                    Ok(server) => break server,
+                    Err(_) => self.pass(Duration::from_millis(1)),
+                }
+            };
+            listener.close(&self.server, &mut self.cx);
+            (client, server)
+        }
+
+        fn send(&mut self, socket: &TcpSocket, bytes: &[u8]) {
+            let sent = socket.send(&self.client, &mut self.cx, &[IoSlice::new(bytes)]);
+            assert_eq!(sent, Ok(bytes.len()));
+        }
+
+        fn received(&mut self, socket: &TcpSocket) -> Result<usize, Errno> {
+            socket.recv(&self.server, &mut self.cx, &mut [0; 65_536], false)
+        }
+
+        fn pass(&mut self, time: Duration) {
+            let end = self.cx.now + time;
+            while self.cx.now < end {
+                let hosts = [&self.client, &self.server];
+                for host in hosts {
+                    let _ = host.poll(&mut self.cx);
+                }
+                let next = hosts.into_iter().filter_map(|host| host.next_deadline()).min();
+                self.cx.now = next.unwrap_or(end).clamp(self.cx.now + Duration::from_nanos(1), end);
+            }
+        }
+
+        fn drops(&self) -> u64 {
+            self.client.counters().drops(DropReason::DeviceDown)
+        }
+
+        /// Everything that waits for its grace period is dropped.
+        fn reclaim(&self) {
+            for _ in 0..4 {
+                self.memory.rcu.reclaim();
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_moves_to_the_other_device_when_its_own_goes_down() {
+        let mut net = Net::new(&WireConfig::default(), &[]);
+        let (client, server) = net.connect("192.0.2.9:80");
+        net.send(&client, b"one");
+        assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+        assert!(!net.client.is_device_up(1) && net.client.is_device_up(2));
+        net.send(&client, b"two");
+        assert_eq!(net.received(&server), Ok(6));
+        let left: Vec<_> = net.client.dst_entries();
+        assert!(left.iter().all(|entry| entry.device != 1 && entry.is_current), "{left:?}");
+        assert!(!net.client.routes().iter().any(|route| route.device == 1 && route.via.is_some()));
+    }
+
+    #[test]
+    fn a_device_that_is_down_carries_nothing_and_goes_on_when_it_is_up() {
+        let mut net = Net::new(&WireConfig::default(), &[]);
+        let (client, server) = net.connect("10.0.0.2:80");
+        assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+        net.send(&client, b"into the dark");
+        assert_eq!(net.received(&server), Err(Errno::EAGAIN));
+        let refused = TcpSocket::connect(&net.client, &mut net.cx, None, server.local());
+        assert_eq!(refused.err(), Some(Errno::ENETUNREACH));
+        let spec = RouteSpec::on_link("172.16.0.0/16".parse().expect("a prefix"), 1);
+        assert!(net.client.add_route(&spec).is_err(), "no route through it");
+        assert_eq!(net.client.set_device_up(&mut net.cx, 1, true), Ok(()));
+        net.pass(Duration::from_secs(3));
+        assert_eq!(net.received(&server), Ok(13), "{:?}", net.client.counters());
+    }
+
+    /// BUG-DST-6: a device is taken away while a socket holds an entry of it. The entry leads nowhere, the device is freed, and the
+    /// socket goes on by another route.
+    #[test]
+    fn a_device_is_freed_although_sockets_hold_entries_of_it() {
+        for layout in ["packed", "padded", "filled"] {
+            let settings = [("net.quietline.dst_layout", layout)];
+            let mut net = Net::new(&WireConfig::default(), &settings);
+            let (client, server) = net.connect("192.0.2.9:80");
+            let (stuck, _other) = net.connect("10.0.0.2:81");
+            net.send(&client, b"one");
+            assert_eq!(net.client.remove_device(&mut net.cx, 1), Ok(()));
+            net.reclaim();
+            assert!(net.devices[0].upgrade().is_none(), "{layout}: nothing holds the device");
+            assert!(net.devices[1].upgrade().is_some());
+            net.send(&client, b"two");
+            assert_eq!(net.received(&server), Ok(6));
+            // Its address went with the device.
+            net.send(&stuck, b"nowhere");
+            assert_eq!(net.client.counters().get("IpOutNoRoutes"), Some(1));
+            for socket in [&client, &stuck] {
+                socket.check(&net.client, &mut net.cx);
+                socket.abort(&net.client, &mut net.cx);
+            }
+            net.reclaim();
+            assert!(net.client.dst_entries().iter().all(|entry| entry.refs == 1), "{layout}");
+        }
+    }
+
+    #[test]
+    fn what_a_wire_brings_and_has_not_sent_dies_with_its_device() {
+        let mut slow = WireConfig::default();
+        slow.backward.delay = Duration::from_millis(5);
+        slow.forward.rate_bps = Some(1_000_000);
+        slow.forward.completion_delay = Duration::from_millis(50);
+        let mut net = Net::new(&slow, &[]);
+        let (client, server) = net.connect("10.0.0.2:80");
+        let back = server.send(&net.server, &mut net.cx, &[IoSlice::new(b"on its way")]);
+        assert_eq!(back, Ok(10));
+        net.send(&client, &[7; 4000]);
+        assert!(client.wmem_alloc() > 0, "the device completes later");
+        assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+        assert!(net.drops() > 0, "what had arrived, or waited");
+        assert_eq!(client.wmem_alloc(), 0, "and nobody waits for what was sent");
+        client.abort(&net.client, &mut net.cx);
+        server.abort(&net.server, &mut net.cx);
+        drop((client, server));
+        net.pass(Duration::from_secs(1));
+        net.reclaim();
+        assert!(net.client.established_len() == 0);
+    }
+
+    #[test]
+    fn what_waits_in_a_discipline_dies_with_its_device() {
+        for qdisc in ["pfifo_fast", "fq", "fq_codel"] {
+            let mut slow = WireConfig::default();
+            slow.forward.rate_bps = Some(1_000_000);
+            slow.forward.completion_delay = Duration::from_millis(50);
+            let mut net = Net::new(&slow, &[("net.core.default_qdisc", qdisc)]);
+            let (client, _server) = net.connect("10.0.0.2:80");
+            for _ in 0..5 {
+                net.send(&client, &[7; 2000]);
+            }
+            let before = net.drops();
+            assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+            assert_eq!(client.wmem_alloc(), 0, "{qdisc}: {} dropped", net.drops() - before);
+        }
+    }
+
+    #[test]
+    fn packets_that_wait_for_a_neighbour_die_with_its_device() {
+        let mut net = Net::new(&WireConfig::default(), &[]);
+        let nobody: SocketAddr = "10.0.0.77:80".parse().expect("an address");
+        let socket = TcpSocket::connect(&net.client, &mut net.cx, None, nobody).expect("a route");
+        let before = net.drops();
+        assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+        assert_eq!(net.drops() - before, 1, "the SYN, with a reason");
+        socket.abort(&net.client, &mut net.cx);
+    }
+
+    /// BUG-GRO-9: what receive offload holds when the device goes down is freed, and does not come out when it is up again.
+    #[test]
+    fn what_receive_offload_holds_dies_with_its_device() {
+        let mut frames = WireConfig { tso: false, ..WireConfig::default() };
+        // A full segment a millisecond.
+        frames.forward.rate_bps = Some(12_304_000);
+        let linger = [("net.quietline.dev.default.gro_flush_timeout", "100000000")];
+        let mut net = Net::new(&frames, &linger);
+        let (client, server) = net.connect("10.0.0.2:80");
+        let before = net.server.counters();
+        net.send(&client, &[7; 2 * 1448]);
+        net.pass(Duration::from_micros(1500));
+        let change = net.server.counters().since(&before);
+        assert_eq!((change.get("GroHeld"), change.get("TcpInSegs")), (Some(1), Some(0)));
+        assert_eq!(net.server.set_device_up(&mut net.cx, 1, false), Ok(()));
+        let dropped = net.server.counters().since(&before).drops(DropReason::DeviceDown);
+        assert_eq!(dropped, 2, "the segment that was held, and the one on its way");
+        assert_eq!(net.server.set_device_up(&mut net.cx, 1, true), Ok(()));
+        net.pass(Duration::from_secs(5));
+        assert_eq!(net.received(&server), Ok(2 * 1448), "sent again");
+    }
+
+    #[test]
+    fn only_what_is_there_can_be_taken_down() {
+        let mut net = Net::new(&WireConfig::default(), &[]);
+        let (host, cx) = (Arc::clone(&net.client), &mut net.cx);
+        assert_eq!(host.set_device_up(cx, 0, false), Err(Errno::EINVAL), "loopback stays");
+        assert_eq!(host.remove_device(cx, 3), Err(Errno::ENODEV));
+        assert_eq!(host.set_device_up(cx, 1, true), Ok(()), "it is");
+        assert_eq!(host.remove_device(cx, 1), Ok(()));
+        assert_eq!(host.remove_device(cx, 1), Err(Errno::ENODEV));
+        assert_eq!(host.set_device_up(cx, 1, true), Err(Errno::ENODEV));
+        assert_eq!((host.device_index("wire0"), host.is_device_up(1)), (Some(2), false));
+        assert!(!host.routes().iter().any(|route| route.device == 1));
+    }
+}
