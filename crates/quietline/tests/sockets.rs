@@ -165,6 +165,25 @@ mod tests {
         assert!(rest > 0);
     }
 
+    /// As in Linux: the low-water mark says when a thread that sleeps is woken, not what there is to be read.
+    #[test]
+    fn a_short_read_takes_what_is_below_the_low_water_mark() {
+        let (client, server) = pair(&WireConfig::default());
+        let (mut a, mut b) = connected(&client, &server);
+        b.set_rcvlowat(20).unwrap();
+        a.write_all(b"early").unwrap();
+        let start = Instant::now();
+        b.set_nonblocking(true).unwrap();
+        while !b.peek(&mut [0; 5]).is_ok_and(|bytes| bytes == 5) {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            thread::yield_now();
+        }
+        b.set_nonblocking(false).unwrap();
+        let mut buf = [0; 5];
+        assert_eq!(b.read(&mut buf).unwrap(), 5);
+        assert_eq!(&buf, b"early");
+    }
+
     #[test]
     fn an_urgent_byte_is_marked_and_read_apart() {
         let (client, server) = pair(&WireConfig::default());
