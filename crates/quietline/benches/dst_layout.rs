@@ -6,7 +6,9 @@
 //! line of the count changes hands with every packet, and with *packed* what is checked lies on it (mechanisms of `dst_layout`:
 //! docs/sysctl.md).
 //!
-//! The arms run in turn, each round beginning with another; printed are the medians of the time per request, and the ratio to
+//! The arms run in turn, each round beginning with another, and each time on a stack of its own: where its memory happens to lie makes
+//! as much of a difference as the layout. Nothing else may run on the two cores meanwhile, or the threads wait for theirs
+//! (`chrt -f 5` sees to that for the twelve seconds it takes). Printed are the medians of the time per request, and the ratio to
 //! *packed* with the same way to count, round by round, with its quartiles. A ratio of 1 or more: this layout is not slower.
 
 use std::{
@@ -26,7 +28,6 @@ const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
 
 /// One stack with connections to itself.
 struct Arm {
-    name: String,
     /// Both ends of each connection.
     clients: Vec<TcpStream>,
     servers: Vec<TcpStream>,
@@ -54,7 +55,7 @@ impl Arm {
             (client, server)
         };
         let (clients, servers) = (0..connections).map(connect).unzip();
-        Self { name: format!("{layout} {counting}"), clients, servers, _stack: stack }
+        Self { clients, servers, _stack: stack }
     }
 
     /// Nanoseconds per request.
@@ -114,25 +115,28 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 fn main() {
     let smoke = std::env::args().any(|arg| arg == "--smoke" || arg == "--test");
     let (rounds, time) = if smoke { (1, 5) } else { (ROUNDS, 25) };
+    let arms: Vec<_> = COUNTINGS
+        .into_iter()
+        .flat_map(|counting| LAYOUTS.map(|layout| (counting, layout)))
+        .collect();
     for connections in [1, 16] {
-        let arms = COUNTINGS
-            .into_iter()
-            .flat_map(|counting| LAYOUTS.map(|layout| Arm::new(counting, layout, connections)));
-        let mut arms: Vec<_> = arms.collect();
         let mut results = vec![Vec::new(); arms.len()];
         for round in 0..rounds {
             for turn in 0..arms.len() {
                 let index = (round + turn) % arms.len();
-                results[index].push(arms[index].run(Duration::from_millis(time)));
+                let (counting, layout) = arms[index];
+                let mut arm = Arm::new(counting, layout, connections);
+                results[index].push(arm.run(Duration::from_millis(time)));
             }
         }
         println!("{connections:>3} connections {:>17} {:>22}", "ns per request", "packed / this");
-        for (index, arm) in arms.iter().enumerate() {
+        for (index, (counting, layout)) in arms.iter().enumerate() {
             let packed = &results[index / LAYOUTS.len() * LAYOUTS.len()];
             let ratios = packed.iter().zip(&results[index]).map(|(packed, own)| packed / own);
             let [low, ratio, high] = quartiles(ratios.collect());
             let [_, median, _] = quartiles(results[index].clone());
-            println!("{:<24} {median:>9.1} {ratio:>9.2} ({low:.2} – {high:.2})", arm.name);
+            let name = format!("{layout} {counting}");
+            println!("{name:<24} {median:>9.1} {ratio:>9.2} ({low:.2} – {high:.2})");
         }
     }
 }

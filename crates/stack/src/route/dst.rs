@@ -205,14 +205,15 @@ impl DstStats {
     }
 }
 
-/// SCN-C1, DST1: where the count lies in each layout, and what lies beside it.
+/// SCN-C1, DST1: where the count lies in each layout, and what lies beside it, whatever the width of a pointer (BUG-DST-5); what
+/// that costs in bytes is for pointers of 64 bits.
 const _: () = {
     const fn checked(layout: Layout, size: usize) -> Offsets {
         let offsets = Offsets::of::<DstParts>(layout);
-        assert!(offsets.count == 128 && offsets.count.is_multiple_of(128));
+        assert!(offsets.count > 0 && offsets.count.is_multiple_of(128));
         assert!(offsets.is_apart(offsets.head, size_of::<Dst>()));
         assert!(offsets.is_apart(offsets.stats, size_of::<DstStats>()));
-        assert!(offsets.size == size);
+        assert!(offsets.size == size || cfg!(not(target_pointer_width = "64")));
         offsets
     }
     let packed = checked(Layout::Packed, 512);

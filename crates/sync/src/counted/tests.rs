@@ -87,6 +87,39 @@ mod threads {
         assert!(size(Layout::Filled) < size(Layout::Padded), "filling the gap saves memory");
     }
 
+    /// BUG-DST-5: where the count lies may not follow from how wide a pointer is. Parts as a 32-bit build makes them, next to nothing,
+    /// and more than a line: the count begins a line of its own in all of them.
+    #[test]
+    fn the_count_is_apart_whatever_the_parts_measure() {
+        struct Words;
+        impl Parts for Words {
+            type Head = [u32; 11];
+            type Tail = [u32; 3];
+            type Cold = [u8; 17];
+            type Stats = [u32; 2];
+        }
+        struct Lines;
+        impl Parts for Lines {
+            type Head = [u64; 40];
+            type Tail = [u64; 20];
+            type Cold = u8;
+            type Stats = [u64; 3];
+        }
+        fn check<P: Parts>() {
+            for layout in LAYOUTS {
+                let offsets = Offsets::of::<P>(layout);
+                assert_eq!(offsets.count % 128, 0, "{layout:?}");
+                assert!(offsets.is_apart(offsets.head, size_of::<P::Head>()), "{layout:?}");
+                assert!(offsets.is_apart(offsets.stats, size_of::<P::Stats>()), "{layout:?}");
+                let tail_apart = offsets.is_apart(offsets.tail, size_of::<P::Tail>());
+                assert_eq!(tail_apart, layout != Layout::Packed, "{layout:?}");
+            }
+        }
+        check::<Words>();
+        check::<Lines>();
+        check::<Sample>();
+    }
+
     /// DST2: the last put makes an entry unreachable, and the grace period frees it, once.
     #[test]
     fn an_entry_is_freed_once_after_a_grace_period() {
