@@ -77,6 +77,7 @@ pub use packet::{
 };
 pub use pages::{Pages, PagesRange, Payload};
 pub use pool::{
-    Domain, DomainConfig, DomainStats, Pool, PoolStats, RX_HEADROOM, RX_LEN_MAX, RxSlot,
+    Domain, DomainConfig, DomainStats, FreeMode, Pool, PoolKick, PoolStats, RX_HEADROOM,
+    RX_LEN_MAX, RxSlot,
 };
 pub use time::Instant;

@@ -23,7 +23,7 @@ use sync::AnyRef;
 
 use crate::meta::PacketMeta;
 use crate::page::Slice;
-use crate::pool::Elsewhere;
+use crate::pool::{Elsewhere, HomeRef};
 
 mod descriptor;
 mod pair;
@@ -39,7 +39,7 @@ pub(crate) use descriptor::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor, end};
 pub use descriptor::{FRAGS_MAX, HEAD_BYTES};
 pub use pair::CloneMark;
 pub(crate) use pair::Kind;
-pub(crate) use parcel::Parcel;
+pub(crate) use parcel::{PARCEL_LEN, Parcel};
 pub use payload::Slices;
 
 /// Bytes in front of the payload of a packet to be sent. The longest headers: TCP with all options (60),
@@ -295,6 +295,29 @@ impl Packet {
     #[must_use]
     pub fn has_dst(&self) -> bool {
         self.body().dst.is_some()
+    }
+
+    /// The pool it belongs to.
+    #[inline(always)]
+    pub(crate) fn home(&self) -> HomeRef {
+        // SAFETY: a packet owns its descriptor; `home` is written only while it is free.
+        unsafe { (*self.0.as_ptr()).home }
+    }
+
+    /// Takes the page slices away; the linear bytes stay.
+    pub(crate) fn drop_payload(&mut self, put: impl FnMut(Slice)) {
+        self.body_mut().take_frags(0, put);
+    }
+
+    /// The same descriptor as if it had been free in between: nothing of this life is left. The caller has taken away
+    /// payload, owner, path and companion.
+    pub(crate) fn renew(self) -> Self {
+        let kind = match self.body().kind {
+            Kind::Original => Kind::Original,
+            _ => Kind::Alone,
+        };
+        debug_assert!(!self.clone_busy() && self.body().frag_count == 0);
+        FreeDescriptor::of(self).start(HEADROOM, kind)
     }
 
     /// Gives up the packet without ending it.

@@ -7,10 +7,10 @@
 //!        core A                                  core B
 //!   ┌──────────────┐   packet travels A → B  ┌──────────────┐
 //!   │ Pool         │ ──────────────────────► │ Pool         │
-//!   │  free: Vec   │                         │  free: Vec   │
-//!   │  pages: Vec  │        freed on B       │  pages: Vec  │
-//!   │  cursors     │   ┌─────────────────────┼─ parcels     │
-//!   └──────▲───────┘   │ one CAS a parcel    └──────────────┘
+//!   │  free: Vec   │        freed on B       │  free: Vec   │──► kept: B is its home now  (Unified)
+//!   │  pages: Vec  │   ┌─────────────────────┤  pages: Vec  │──► Depot, 33 at a time
+//!   │  cursors     │   │                     └──────────────┘
+//!   └──────▲───────┘   │ one CAS each (Home), a parcel, or the packet itself (Defer)
 //!          │ one swap  ▼
 //!   ┌──────┴─────────────────┐
 //!   │ Home of A: return lists│
@@ -18,42 +18,55 @@
 //! ```
 //!
 //! One size class of descriptor serves sending, receiving and cloning, so that the memory a core frees for
-//! one is the memory it next uses for another (last in, first out: still in its cache). What dies on
-//! another core returns to its home, which takes all returns in one swap when its own list runs dry.
+//! one is the memory it next uses for another (last in, first out: still in its cache). What becomes of a
+//! packet that dies on another core than its own is the [`FreeMode`]; its pages return to their home in any.
 //!
 //! Lifetime: slabs and homes are freed only by `Core::drop` (domain.rs), which runs when no `Domain` and no
 //! `Pool` is left, and only if every descriptor and every page is on a free list. So whoever owns a packet,
 //! a slice, a cursor or a free descriptor or page may use its memory and its home at any time: as long as
-//! he owns it, it is not on a free list.
+//! he owns it, it is not on a free list. A pool may use any home of its own domain, whose memory it keeps.
 //!
-//! Not here: limits and slabs (domain.rs), what other cores touch (home.rs).
+//! Not here: limits and slabs (domain.rs), what other cores touch (home.rs), the free lists (local.rs).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-use arrayvec::ArrayVec;
-
-use crate::packet::{FreeDescriptor, HEADROOM, Kind, Packet, Parcel, end};
-use crate::page::{Cursor, FreePage, Slice};
+use crate::packet::{FreeDescriptor, HEADROOM, Kind, Packet, end};
+use crate::page::{Cursor, Slice};
 use crate::shim::Arc;
 
+mod depot;
 mod domain;
 mod home;
+mod local;
 mod rx_slot;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
 
 pub use domain::{Domain, DomainConfig, DomainStats};
+pub use home::PoolKick;
 pub(crate) use home::{Elsewhere, HomeRef, Recycle};
+pub(crate) use local::Local;
 pub use rx_slot::{RX_HEADROOM, RX_LEN_MAX, RxSlot};
 
-/// Partly carved receive pages a pool keeps: as many receive queues can fill packets in turn without
-/// wasting the rest of a page.
-const RX_CURSORS: usize = 4;
-
-/// Parcels a pool fills at once: a core usually frees for the few threads whose sockets it serves.
-const PARCELS: usize = 4;
+/// What becomes of a packet that a pool frees and that is at home in another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FreeMode {
+    /// It dies here and its descriptor goes home at once, alone. Linux: what the slab allocator does with an object of
+    /// another CPU.
+    Home,
+    /// It goes home whole and dies there, as long as fewer than `max` wait (`net.core.skb_defer_max`); beyond that it dies
+    /// here, and its descriptor goes home with others. Linux: `skb_attempt_defer_free`.
+    Defer {
+        /// Packets that may wait for their home, less one: as in Linux, the one that comes to `max` does not.
+        max: u32,
+    },
+    /// It dies here and its descriptor stays: this pool is its home now. What is more than a magazine goes to the domain's
+    /// depot, for any pool.
+    #[default]
+    Unified,
+}
 
 /// The packet memory of one core or thread.
 ///
@@ -64,25 +77,77 @@ pub struct Pool {
     core: Arc<domain::Core>,
 }
 
-/// What one pool has done so far. Linux has no such counters; the first three say where packets die.
+/// What one pool has done so far. Linux has no such counters; the first say where packets die.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Packets allocated or cloned here.
     pub alloc_local: u64,
-    /// Packets of this pool freed through this pool.
+    /// Packets that died here and whose descriptor stayed.
     pub free_local: u64,
-    /// Packets of other pools freed through this pool.
+    /// Of those, the ones that were another pool's until then.
+    pub adopted: u64,
+    /// Packets of other pools that died here, and whose descriptor went home.
     pub free_remote: u64,
     /// Packets of this pool that died elsewhere, or where no pool was at hand.
     pub returned: u64,
     /// Descriptors taken from the return list.
     pub returns_drained: u64,
+    /// Packets of other pools sent home whole.
+    pub defer_pushed: u64,
+    /// Packets of other pools that died here because too many waited for their home, or nobody lived there.
+    pub defer_overflow: u64,
+    /// Homes kicked because half of what may wait for them did.
+    pub defer_kicks: u64,
+    /// Packets that came home whole and died here.
+    pub defer_drained: u64,
+    /// Parcels of descriptors given to the depot because there were too many here.
+    pub magazine_flushes: u64,
+    /// Parcels of descriptors taken from the depot because there were none here.
+    pub magazine_refills: u64,
     /// Slabs taken from the system, for descriptors or pages.
     pub slab_refill: u64,
     /// Allocations that failed at the domain's limit.
     pub alloc_failed: u64,
     /// Pages taken into use.
     pub pages_opened: u64,
+}
+
+impl PoolStats {
+    /// Adds what another pool has done.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self {
+            alloc_local,
+            free_local,
+            adopted,
+            free_remote,
+            returned,
+            returns_drained,
+            defer_pushed,
+            defer_overflow,
+            defer_kicks,
+            defer_drained,
+            magazine_flushes,
+            magazine_refills,
+            slab_refill,
+            alloc_failed,
+            pages_opened,
+        } = *other;
+        self.alloc_local += alloc_local;
+        self.free_local += free_local;
+        self.adopted += adopted;
+        self.free_remote += free_remote;
+        self.returned += returned;
+        self.returns_drained += returns_drained;
+        self.defer_pushed += defer_pushed;
+        self.defer_overflow += defer_overflow;
+        self.defer_kicks += defer_kicks;
+        self.defer_drained += defer_drained;
+        self.magazine_flushes += magazine_flushes;
+        self.magazine_refills += magazine_refills;
+        self.slab_refill += slab_refill;
+        self.alloc_failed += alloc_failed;
+        self.pages_opened += pages_opened;
+    }
 }
 
 impl Pool {
@@ -122,41 +187,68 @@ impl Pool {
         RxSlot::new(self, len_max)
     }
 
-    /// Ends a packet. Its memory is reused here when it is at home here, else it goes home.
+    /// Ends a packet. Its memory is reused here when it is at home here; else the [`FreeMode`] says what becomes of it.
     #[inline]
     pub fn free(&mut self, packet: Packet) {
+        if let FreeMode::Defer { max } = self.local.mode
+            && packet.home() != self.local.home
+        {
+            return self.local.defer(packet, max);
+        }
         end(packet, &mut *self.local);
     }
 
-    /// Takes back what died elsewhere, and sends home what died here and is kept until a parcel is full.
-    /// Allocation does this when it runs dry; a core that is about to sleep should do it, or others go
+    /// What becomes of packets of other pools from here on. What waits by an earlier mode still comes home.
+    pub fn set_free_mode(&mut self, mode: FreeMode) {
+        self.local.set_mode(mode);
+    }
+
+    /// Who is told that packets wait for this pool. With nobody to be told they leave their payload behind, as they may
+    /// wait for long.
+    pub fn set_kick(&mut self, kick: Option<home::KickRef>) {
+        self.local.home.reach.set_kick(kick);
+    }
+
+    /// A dead packet begins a new life as an empty one, without having been free: what [`alloc`](Self::alloc) or
+    /// [`alloc_fclone`](Self::alloc_fclone) would give, whichever it came from. Its payload is given back here and now, its
+    /// owner told. `Err` gives it back untouched: its clone is still on its way out.
+    pub fn renew(&mut self, mut packet: Packet) -> Result<Packet, Packet> {
+        if packet.clone_busy() {
+            return Err(packet);
+        }
+        packet.drop_payload(|slice| self.local.put_slice(slice));
+        drop(packet.take_dst());
+        packet.orphan();
+        Ok(packet.renew())
+    }
+
+    /// Takes back what died elsewhere, ends what came home to die, and sends home what died here and is kept until a
+    /// parcel is full. Allocation does this when it runs dry; a core that is about to sleep should do it, or others go
     /// without the few descriptors it still holds of theirs. Returns the number of descriptors taken back.
     pub fn drain_returns(&mut self) -> usize {
         self.local.send_parcels();
-        self.local.drain_returns()
+        self.local.drain_deferred() + self.local.drain_returns()
     }
 
-    /// Packets of this pool that died elsewhere and were not yet taken back: true when there are some.
+    /// Ends what came home to die. For a thread that enters the stack where it does not take a whole turn.
+    #[inline]
+    pub fn drain_deferred(&mut self) {
+        if matches!(self.local.mode, FreeMode::Defer { .. }) {
+            self.local.drain_deferred();
+        }
+    }
+
+    /// Packets of this pool that died elsewhere, or wait to die here: true when there are some.
     #[must_use]
     pub fn has_returns(&self) -> bool {
-        !self.local.home.returns.packets.is_empty()
+        let home = self.local.home;
+        !home.returns.packets.is_empty() || !home.deferred.packets.is_empty()
     }
 
     /// What this pool has done so far.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        let home = self.local.home;
-        let stats = &home.stats;
-        PoolStats {
-            alloc_local: stats.alloc_local.load(),
-            free_local: stats.free_local.load(),
-            free_remote: stats.free_remote.load(),
-            returned: home.returns.packets_count.load(core::sync::atomic::Ordering::Relaxed),
-            returns_drained: stats.returns_drained.load(),
-            slab_refill: stats.slab_refill.load(),
-            alloc_failed: stats.alloc_failed.load(),
-            pages_opened: stats.pages_opened.load(),
-        }
+        self.local.home.stats()
     }
 
     /// An empty packet whose data starts at `data`.
@@ -195,7 +287,10 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Option<FreeDescriptor> {
-        if self.drain_returns() == 0 && !self.local.grow_descriptors(&self.core) {
+        if self.drain_returns() == 0
+            && !self.local.take_from_depot()
+            && !self.local.grow_descriptors(&self.core)
+        {
             self.local.home.stats.alloc_failed.add(1);
         }
         self.local.free.pop()
@@ -236,8 +331,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: `local` is not used again: this is the drop of its only holder.
         let mut local = unsafe { ManuallyDrop::take(&mut self.local) };
-        local.send_parcels();
-        local.retire_cursors();
+        local.close();
         self.core.abandon(local);
     }
 }
@@ -249,181 +343,5 @@ impl fmt::Debug for Pool {
             .field("pages", &self.local.pages.len())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-/// A pool apart from its domain: what is abandoned and adopted.
-pub(crate) struct Local {
-    home: HomeRef,
-    /// Descriptors of this home, last in, first out. Its capacity is `descriptors`, so that freeing never
-    /// allocates.
-    free: Vec<FreeDescriptor>,
-    /// Pages of this home; as above.
-    pages: Vec<FreePage>,
-    /// Payload is copied into this page.
-    cursor: Option<Cursor>,
-    /// Pages that receive slots have left partly used.
-    rx_cursors: ArrayVec<Cursor, RX_CURSORS>,
-    /// Descriptors of other homes on their way there.
-    parcels: ArrayVec<Parcel, PARCELS>,
-    /// Descriptors ever made for this home.
-    descriptors: usize,
-    /// Pages ever made for this home.
-    pages_made: usize,
-}
-
-impl Local {
-    pub(crate) fn new(home: HomeRef) -> Self {
-        Self {
-            home,
-            free: Vec::new(),
-            pages: Vec::new(),
-            cursor: None,
-            rx_cursors: ArrayVec::new(),
-            parcels: ArrayVec::new(),
-            descriptors: 0,
-            pages_made: 0,
-        }
-    }
-
-    /// True when everything ever made for this home is on its free lists.
-    pub(crate) fn is_complete(&mut self) -> bool {
-        self.drain_returns();
-        self.drain_pages();
-        self.free.len() == self.descriptors && self.pages.len() == self.pages_made
-    }
-
-    /// The end of a complete pool.
-    pub(crate) fn destroy(self) {
-        #[cfg(loom)]
-        {
-            self.free.into_iter().for_each(FreeDescriptor::destroy);
-            self.pages.into_iter().for_each(FreePage::destroy);
-        }
-    }
-
-    fn drain_returns(&mut self) -> usize {
-        // Called once per turn of a core: a load, where taking nothing would be a write to a shared line.
-        if self.home.returns.packets.is_empty() {
-            return 0;
-        }
-        let before = self.free.len();
-        for parcel in self.home.returns.packets.take_all() {
-            parcel.unpack(|descriptor| self.free.push(descriptor));
-        }
-        let drained = self.free.len() - before;
-        self.home.stats.returns_drained.add(drained as u64);
-        drained
-    }
-
-    fn drain_pages(&mut self) {
-        for page in self.home.returns.pages.take_all() {
-            self.pages.push(page);
-        }
-    }
-
-    fn grow_descriptors(&mut self, core: &domain::Core) -> bool {
-        let Some(fresh) = core.descriptors(self.home) else { return false };
-        self.descriptors += fresh.len();
-        self.free.reserve_exact(self.descriptors - self.free.len());
-        self.free.extend(fresh);
-        self.home.stats.slab_refill.add(1);
-        true
-    }
-
-    fn grow_pages(&mut self, core: &domain::Core) -> bool {
-        let Some(fresh) = core.pages(self.home) else { return false };
-        self.pages_made += fresh.len();
-        self.pages.reserve_exact(self.pages_made - self.pages.len());
-        self.pages.extend(fresh);
-        self.home.stats.slab_refill.add(1);
-        true
-    }
-
-    /// Adds a descriptor to the parcel for its home.
-    fn put_foreign(&mut self, descriptor: FreeDescriptor) {
-        let home = descriptor.home();
-        if let Some(index) = self.parcels.iter().position(|parcel| parcel.home() == home) {
-            if self.parcels[index].push(descriptor) {
-                home.return_parcel(self.parcels.swap_remove(index));
-            }
-            return;
-        }
-        if self.parcels.is_full() {
-            self.send_parcels();
-        }
-        self.parcels.push(Parcel::new(descriptor));
-    }
-
-    /// Sends all parcels home, full or not.
-    fn send_parcels(&mut self) {
-        for parcel in self.parcels.drain(..) {
-            parcel.home().return_parcel(parcel);
-        }
-    }
-
-    fn put_page(&mut self, page: FreePage) {
-        if page.home() == self.home {
-            self.home.stats.pages_freed.add(1);
-            self.pages.push(page);
-        } else {
-            page.home().return_page(page);
-        }
-    }
-
-    /// Keeps the rest of a receive page for the next slot.
-    fn put_rx_cursor(&mut self, cursor: Cursor) {
-        // Whole pages are of use to anybody; one is kept open for the next slot.
-        let spare = cursor.is_fresh() && !self.rx_cursors.is_empty();
-        let full = if spare || cursor.room() == 0 {
-            Some(cursor)
-        } else {
-            self.rx_cursors.try_push(cursor).err().map(arrayvec::CapacityError::element)
-        };
-        if let Some(page) = full.and_then(Cursor::retire) {
-            self.put_page(page);
-        }
-    }
-
-    fn retire_cursors(&mut self) {
-        let cursors = self.cursor.take().into_iter().chain(self.rx_cursors.drain(..));
-        let pages: ArrayVec<FreePage, { RX_CURSORS + 1 }> =
-            cursors.filter_map(Cursor::retire).collect();
-        for page in pages {
-            self.put_page(page);
-        }
-    }
-}
-
-impl Recycle for Local {
-    #[inline(always)]
-    fn count_packet(&mut self, home: HomeRef) {
-        if home == self.home {
-            self.home.stats.free_local.add(1);
-        } else {
-            self.home.stats.free_remote.add(1);
-            Elsewhere.count_packet(home);
-        }
-    }
-
-    #[inline(always)]
-    fn put_descriptor(&mut self, descriptor: FreeDescriptor) {
-        if descriptor.home() == self.home {
-            debug_assert!(self.free.len() < self.descriptors);
-            self.free.push(descriptor);
-        } else {
-            self.put_foreign(descriptor);
-        }
-    }
-
-    #[inline]
-    fn put_slice(&mut self, slice: Slice) {
-        let slice = match &mut self.cursor {
-            Some(cursor) => cursor.release(slice),
-            None => Some(slice),
-        };
-        if let Some(page) = slice.and_then(Slice::release) {
-            self.put_page(page);
-        }
     }
 }

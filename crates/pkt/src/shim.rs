@@ -3,12 +3,12 @@
 //! Counters that order nothing stay `core` atomics in both builds, so that models do not explore them.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, fence};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Arc, Mutex};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Mutex};
 

@@ -11,7 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use loom::thread;
+<<<<<<< HEAD
 use pkt::{Domain, DomainConfig, Packet, PacketOwner, Pages, Payload, Pool};
+=======
+use pkt::{Domain, DomainConfig, FreeMode, Packet, PacketOwner, Pool, PoolKick};
+>>>>>>> b07db5c (pkt: what becomes of a packet that dies away from home is a mode of its pool: home alone, home whole, or kept)
 use sync::Llist;
 
 /// At most three pre-emptions per execution, so that each model ends in seconds.
@@ -37,6 +41,14 @@ fn assert_complete(domain: &Domain, pool: &mut Pool) {
     let held: Vec<_> = (0..DESCRIPTORS).filter_map(|_| pool.alloc()).collect();
     assert_eq!((held.len(), pool.stats().slab_refill), (DESCRIPTORS, slabs));
     held.into_iter().for_each(|packet| pool.free(packet));
+}
+
+/// Two pools that free by `mode`.
+fn pools(domain: &Domain, mode: FreeMode) -> (Pool, Pool) {
+    let (mut here, mut there) = (domain.pool(), domain.pool());
+    here.set_free_mode(mode);
+    there.set_free_mode(mode);
+    (here, there)
 }
 
 fn read(packet: &Packet) -> usize {
@@ -69,7 +81,7 @@ fn dropped_elsewhere_and_reused_at_home() {
 fn freed_through_a_foreign_pool() {
     model(|| {
         let domain = domain();
-        let (mut here, mut there) = (domain.pool(), domain.pool());
+        let (mut here, mut there) = pools(&domain, FreeMode::Home);
         let packet = here.alloc().expect("memory");
         let mine = there.alloc().expect("memory");
         let other = thread::spawn(move || {
@@ -91,7 +103,7 @@ fn freed_through_a_foreign_pool() {
 fn a_parcel_comes_home() {
     model(|| {
         let domain = domain();
-        let (mut here, mut there) = (domain.pool(), domain.pool());
+        let (mut here, mut there) = pools(&domain, FreeMode::Defer { max: 0 });
         let packets: Vec<_> = (0..DESCRIPTORS).filter_map(|_| here.alloc()).collect();
         let other = thread::spawn(move || {
             // Three fill a parcel in models; the fourth starts another, which the drop sends.
@@ -106,6 +118,111 @@ fn a_parcel_comes_home() {
         other.join().expect("no panic");
         here.drain_returns();
         assert_complete(&domain, &mut here);
+    });
+}
+
+#[derive(Default)]
+struct Kicks(AtomicU32);
+
+impl PoolKick for Kicks {
+    fn kick(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// SC9: two cores send packets home while the home drains. All of them die, where they belong or where too many wait, and
+/// between two drains at most one of them kicks.
+#[test]
+fn deferred_packets_of_two_cores_come_home() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut first) = pools(&domain, FreeMode::Defer { max: 3 });
+        let mut second = domain.pool();
+        second.set_free_mode(FreeMode::Defer { max: 3 });
+        let kicks = Arc::new(Kicks::default());
+        here.set_kick(Some(Arc::<Kicks>::clone(&kicks)));
+        let mut packets: Vec<_> = (0..3).filter_map(|_| here.alloc()).collect();
+        let (one, two) = (packets.pop(), packets.pop());
+        let other = thread::spawn(move || {
+            first.free(one.expect("memory"));
+            first.free(two.expect("memory"));
+            first
+        });
+        second.free(packets.pop().expect("memory"));
+        here.drain_returns();
+        let mut first = other.join().expect("no panic");
+        first.drain_returns();
+        second.drain_returns();
+        here.drain_returns();
+        assert!(kicks.0.load(Ordering::Relaxed) <= 2, "at most once for each drain");
+        assert_complete(&domain, &mut here);
+    });
+}
+
+/// BUG-SC-10: the home is left while packets are on their way to it. Either the one who leaves ends them, or the one who
+/// sent them.
+#[test]
+fn a_home_is_left_while_packets_come() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut there) = pools(&domain, FreeMode::Defer { max: 64 });
+        let packet = here.alloc().expect("memory");
+        let other = thread::spawn(move || {
+            there.free(packet);
+            there.drain_returns();
+        });
+        drop(here);
+        other.join().expect("no panic");
+        assert_eq!(domain.stats().packets_deferred, 0, "nothing waits for nobody");
+        assert_eq!(domain.balance(), 0);
+    });
+}
+
+/// A descriptor changes its home in every hand, and the depot passes it on.
+#[test]
+fn descriptors_move_through_the_depot() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut there) = pools(&domain, FreeMode::Unified);
+        let packets: Vec<_> = (0..2 * DESCRIPTORS).filter_map(|_| here.alloc()).collect();
+        let other = thread::spawn(move || {
+            // More than a magazine: some go to the depot.
+            for mut packet in packets {
+                packet.push(20).fill(1);
+                there.free(packet);
+            }
+            there
+        });
+        // Dry: from the depot if something is there, else a slab.
+        let mut packet = here.alloc().expect("memory");
+        packet.push(20).fill(2);
+        here.free(packet);
+        drop(other.join().expect("no panic"));
+        assert_eq!(domain.balance(), 0);
+    });
+}
+
+/// The companion's half makes its way to another home than the original's.
+#[test]
+fn a_pair_is_adopted_by_whoever_frees_it_last() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut there) = pools(&domain, FreeMode::Unified);
+        let packet = here.alloc_fclone().expect("memory");
+        let clone = packet.clone_in(&mut here).expect("memory");
+        let other = thread::spawn(move || {
+            there.free(clone);
+            let mut reused = there.alloc().expect("memory");
+            reused.push(20).fill(1);
+            there.free(reused);
+        });
+        here.free(packet);
+        let mut reused = here.alloc().expect("memory");
+        reused.push(20).fill(2);
+        here.free(reused);
+        other.join().expect("no panic");
+        drop(here);
+        assert_eq!(domain.balance(), 0);
     });
 }
 

@@ -35,7 +35,7 @@ pub(crate) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 pub(crate) struct Descriptor {
     /// Holds the descriptor in lists; first, so that its address is the descriptor's.
     link: Link,
-    /// Where the descriptor was born and returns to. Never changes.
+    /// Where the descriptor returns to. Changes only while it is free, by its owner.
     pub(super) home: HomeRef,
     /// Live halves of the fclone pair, for `Kind::Original` only. Lowered with AcqRel: the half that stays
     /// sees all the other did.
@@ -157,6 +157,11 @@ impl FreeDescriptor {
         Self(memory)
     }
 
+    /// The descriptor of a packet that holds nothing else any more: no slice, owner, path or companion.
+    pub(crate) fn of(packet: Packet) -> Self {
+        Self(packet.into_raw())
+    }
+
     /// A packet without bytes whose data will start at `data`. Resets what an earlier life may have left
     /// and nothing else: two cache lines, never the head or the frags.
     #[inline(always)]
@@ -188,8 +193,16 @@ impl FreeDescriptor {
     /// Where the descriptor belongs.
     #[inline]
     pub(crate) fn home(&self) -> HomeRef {
-        // SAFETY: a free descriptor is initialised; `home` is never written again.
+        // SAFETY: a free descriptor is initialised and exclusively ours.
         unsafe { (*self.0.as_ptr()).home }
+    }
+
+    /// From now on it belongs to `home`.
+    #[inline]
+    pub(crate) fn set_home(&mut self, home: HomeRef) {
+        // SAFETY: a free descriptor is exclusively ours: no packet is in it, and no companion is left, so nobody else
+        // reads the field.
+        unsafe { (*self.0.as_ptr()).home = home };
     }
 
     /// Ends the life of what loom models put into the descriptor.

@@ -30,7 +30,10 @@ const _: () = assert!(
         && align_of::<FreeDescriptor>() <= align_of::<Slice>()
 );
 
-/// Free descriptors of one home. Has no destructor: it is sent, or leaks.
+/// Descriptors in a full parcel.
+pub(crate) const PARCEL_LEN: usize = PARCEL_MAX as usize + 1;
+
+/// Free descriptors of one home, or of the depot. Has no destructor: it is sent, or leaks.
 pub(crate) struct Parcel(NonNull<Descriptor>);
 
 // SAFETY: exclusive ownership of free descriptors; which thread holds it does not matter.
@@ -59,10 +62,9 @@ impl Parcel {
         Self(carrier.0)
     }
 
-    /// Adds a descriptor of the same home. True when the parcel is full after that.
+    /// Adds a descriptor: of the same home, if the parcel is sent there. True when the parcel is full after that.
     #[inline]
     pub(crate) fn push(&mut self, descriptor: FreeDescriptor) -> bool {
-        debug_assert!(descriptor.home() == self.home());
         // SAFETY: the carrier is initialised and exclusively ours, and so is its body.
         let body = unsafe { &mut (*self.0.as_ptr()).body };
         assert!(body.frag_count < PARCEL_MAX);
@@ -74,10 +76,16 @@ impl Parcel {
         body.frag_count == PARCEL_MAX
     }
 
-    /// Home of all that is inside.
+    /// Descriptors inside, the carrier included.
+    pub(crate) fn len(&self) -> usize {
+        // SAFETY: as in `push`.
+        usize::from(unsafe { (*self.0.as_ptr()).body.frag_count }) + 1
+    }
+
+    /// Home of all that is inside, for a parcel that is sent there.
     #[inline]
     pub(crate) fn home(&self) -> HomeRef {
-        // SAFETY: the carrier is initialised; `home` is never written again.
+        // SAFETY: the carrier is initialised and exclusively ours.
         unsafe { (*self.0.as_ptr()).home }
     }
 

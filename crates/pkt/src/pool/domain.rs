@@ -9,12 +9,14 @@
 
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use crate::packet::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor};
 use crate::page::{FreePage, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
+use crate::pool::depot::Depot;
 use crate::pool::home::{Home, HomeRef};
-use crate::pool::{Local, Pool};
+use crate::pool::{Local, Pool, PoolStats};
 use crate::shim::{Arc, Mutex};
 
 /// Bytes of a slab of descriptors.
@@ -50,7 +52,18 @@ pub struct DomainStats {
     pub pools: usize,
     /// Pools that wait for a thread to adopt them.
     pub pools_idle: usize,
+    /// Descriptors without a packet: in pools, in the depot, and on their way there.
+    pub descriptors_free: i64,
+    /// Of those, the ones in the depot.
+    pub descriptors_depot: usize,
+    /// Packets that wait to die at home: `packets_live` has them.
+    pub packets_deferred: i64,
+    /// What all pools together have done.
+    pub pool: PoolStats,
 }
+
+/// Domains of a process are numbered from 1, so that a pool can tell which descriptors it may keep.
+static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
 
 /// Packet memory under one limit. Clones are the same domain.
 ///
@@ -63,21 +76,27 @@ impl Domain {
     /// A domain without memory: pools take it when they first need it.
     #[must_use]
     pub fn new(config: DomainConfig) -> Self {
-        Self(Arc::new(Core { config, state: Mutex::new(State::default()) }))
+        Self(Arc::new(Core {
+            config,
+            number: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
+            depot: Arc::new(Depot::default()),
+            state: Mutex::new(State::default()),
+        }))
     }
 
     /// A pool for the calling core or thread: one that a finished thread left behind, with all its memory,
     /// or a new one.
     #[must_use]
     pub fn pool(&self) -> Pool {
-        let local = {
+        let mut local = {
             let mut state = self.0.lock();
             state.idle.pop().unwrap_or_else(|| {
-                let home = HomeRef::leak(Home::default());
+                let home = HomeRef::leak(Home::new(self.0.number));
                 state.homes.push(home);
-                Local::new(home)
+                Local::new(home, Arc::clone(&self.0.depot))
             })
         };
+        local.open();
         Pool::new(local, Arc::clone(&self.0))
     }
 
@@ -112,7 +131,13 @@ impl Domain {
         for home in &state.homes {
             stats.packets_live += home.packets_live();
             stats.pages_live += home.pages_live();
+            stats.pool.add(&home.stats());
         }
+        let made = i64::try_from(state.descriptors).unwrap_or(i64::MAX);
+        stats.descriptors_free = made - stats.packets_live;
+        stats.descriptors_depot = self.0.depot.descriptors();
+        let pool = &stats.pool;
+        stats.packets_deferred = pool.defer_pushed.wrapping_sub(pool.defer_drained).cast_signed();
         stats
     }
 }
@@ -126,12 +151,16 @@ impl fmt::Debug for Domain {
 /// What the clones of a domain and its pools share.
 pub(crate) struct Core {
     config: DomainConfig,
+    number: u64,
+    depot: Arc<Depot>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     bytes: usize,
+    /// Descriptors ever made.
+    descriptors: usize,
     slabs: Vec<Slab>,
     homes: Vec<HomeRef>,
     idle: Vec<Local>,
@@ -155,6 +184,12 @@ impl Core {
         let layout =
             Layout::from_size_align(DESCRIPTOR_SLAB_BYTES, align_of::<Descriptor>()).ok()?;
         let memory = self.take(DESCRIPTOR_SLAB_BYTES, layout)?.cast::<Descriptor>();
+        let made = {
+            let mut state = self.lock();
+            state.descriptors += DESCRIPTORS_PER_SLAB;
+            state.descriptors
+        };
+        self.depot.reserve(made);
         Some((0..DESCRIPTORS_PER_SLAB).map(move |index| {
             // SAFETY: `index` descriptors fit into the slab, which is zeroed, ours alone, aligned by its
             // layout, and stays until `Core::drop`.
@@ -213,12 +248,17 @@ impl Drop for Core {
     fn drop(&mut self) {
         let mut state = core::mem::take(&mut *self.lock());
         // All pools are idle: each holds a reference to this core until it is.
-        let all_home =
-            state.idle.len() == state.homes.len() && state.idle.iter_mut().all(Local::is_complete);
-        if !all_home {
+        let mut home = Some(0);
+        for local in &mut state.idle {
+            home = local.complete().and_then(|here| home.map(|home| home + here));
+        }
+        // What a full pool passed on while it took its returns is in the depot by now.
+        let home = home.map(|home| home + self.depot.descriptors());
+        if state.idle.len() != state.homes.len() || home != Some(state.descriptors) {
             core::mem::forget(state);
             return;
         }
+        self.depot.destroy();
         state.idle.drain(..).for_each(Local::destroy);
         for home in state.homes.drain(..) {
             // SAFETY: all memory of this home is home and was just given up, and the last thread that sent

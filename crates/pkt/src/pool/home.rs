@@ -8,20 +8,102 @@
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::PoisonError;
 
 use sync::{Llist, Padded};
 
-use crate::packet::{FreeDescriptor, Parcel};
+use super::PoolStats;
+use crate::packet::{FreeDescriptor, Packet, Parcel};
 use crate::page::{FreePage, Slice};
+use crate::shim::{AtomicBool, fence};
+
+/// Tells the thread of a pool that packets wait for it. Linux: the IPI of `kick_defer_list_purge`.
+pub trait PoolKick: Send + Sync {
+    /// Makes the thread run, which then calls `Pool::drain_returns`.
+    fn kick(&self);
+}
+
+/// Not loom's `Arc`: a kick is no state of a model.
+pub(crate) type KickRef = std::sync::Arc<dyn PoolKick>;
 
 /// The shared half of a pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Home {
+    /// Number of the domain that answers for the memory. Never changes.
+    pub(crate) domain: u64,
+    /// Read by who has a packet for this home, written when a thread comes or goes.
+    pub(crate) reach: Padded<Reach>,
+    /// Written by every core that sends packets home to die.
+    pub(crate) deferred: Padded<Deferred>,
     /// Written by every core that frees memory of this pool.
     pub(crate) returns: Padded<Returns>,
     /// Written by the core that has the pool.
     pub(crate) stats: Padded<Stats>,
+}
+
+/// Whether anybody is at home.
+pub(crate) struct Reach {
+    /// A thread has the pool.
+    online: AtomicBool,
+    /// Somebody can be told. Relaxed: whoever misses it takes the payload out in vain, or leaves it in for a while.
+    kickable: AtomicBool,
+    kick: std::sync::Mutex<Option<KickRef>>,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            online: AtomicBool::new(false),
+            kickable: AtomicBool::new(false),
+            kick: std::sync::Mutex::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reach").field("kickable", &self.is_kickable()).finish_non_exhaustive()
+    }
+}
+
+impl Reach {
+    /// A thread has taken the pool, or left it: then what is pushed from here on is seen by the pusher to be in vain.
+    pub(crate) fn set_online(&self, online: bool) {
+        self.online.store(online, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn is_online(&self) -> bool {
+        self.online.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_kickable(&self) -> bool {
+        self.kickable.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_kick(&self, kick: Option<KickRef>) {
+        self.kickable.store(kick.is_some(), Ordering::Relaxed);
+        *self.kick.lock().unwrap_or_else(PoisonError::into_inner) = kick;
+    }
+
+    #[cold]
+    pub(crate) fn kick(&self) {
+        let kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(kick) = kick {
+            kick.kick();
+        }
+    }
+}
+
+/// Whole packets on their way home.
+#[derive(Debug, Default)]
+pub(crate) struct Deferred {
+    pub(crate) packets: Llist<Packet>,
+    /// Packets sent or refused since the last drain. Relaxed: a limit orders nothing.
+    pub(crate) count: AtomicU32,
 }
 
 /// Memory on its way home.
@@ -40,7 +122,14 @@ pub(crate) struct Returns {
 pub(crate) struct Stats {
     pub(crate) alloc_local: Counter,
     pub(crate) free_local: Counter,
+    pub(crate) adopted: Counter,
     pub(crate) free_remote: Counter,
+    pub(crate) defer_pushed: Counter,
+    pub(crate) defer_overflow: Counter,
+    pub(crate) defer_kicks: Counter,
+    pub(crate) defer_drained: Counter,
+    pub(crate) magazine_flushes: Counter,
+    pub(crate) magazine_refills: Counter,
     pub(crate) returns_drained: Counter,
     pub(crate) slab_refill: Counter,
     pub(crate) alloc_failed: Counter,
@@ -157,6 +246,39 @@ impl Recycle for Elsewhere {
 }
 
 impl Home {
+    /// A home of `domain` where nobody lives yet.
+    pub(crate) fn new(domain: u64) -> Self {
+        Self {
+            domain,
+            reach: Padded::default(),
+            deferred: Padded::default(),
+            returns: Padded::default(),
+            stats: Padded::default(),
+        }
+    }
+
+    /// What the pool has done so far.
+    pub(crate) fn stats(&self) -> PoolStats {
+        let stats = &self.stats;
+        PoolStats {
+            alloc_local: stats.alloc_local.load(),
+            free_local: stats.free_local.load(),
+            adopted: stats.adopted.load(),
+            free_remote: stats.free_remote.load(),
+            returned: self.returns.packets_count.load(Ordering::Relaxed),
+            returns_drained: stats.returns_drained.load(),
+            defer_pushed: stats.defer_pushed.load(),
+            defer_overflow: stats.defer_overflow.load(),
+            defer_kicks: stats.defer_kicks.load(),
+            defer_drained: stats.defer_drained.load(),
+            magazine_flushes: stats.magazine_flushes.load(),
+            magazine_refills: stats.magazine_refills.load(),
+            slab_refill: stats.slab_refill.load(),
+            alloc_failed: stats.alloc_failed.load(),
+            pages_opened: stats.pages_opened.load(),
+        }
+    }
+
     /// Packets allocated here minus packets of this home that died. Packets cloned here count as allocated
     /// here.
     pub(crate) fn packets_live(&self) -> i64 {

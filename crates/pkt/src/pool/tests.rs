@@ -41,6 +41,7 @@ fn limit_is_kept() {
 fn foreign_packets_go_home() {
     let domain = Domain::new(DomainConfig::default());
     let (mut here, mut there) = (domain.pool(), domain.pool());
+    there.set_free_mode(FreeMode::Defer { max: 0 });
     for _ in 0..1000 {
         let packet = here.alloc_from(&[7; 3000]).expect("memory");
         there.free(packet);
@@ -53,6 +54,8 @@ fn foreign_packets_go_home() {
     assert!(here.has_returns());
     assert!(here.drain_returns() > 0 && !here.has_returns());
 }
+
+mod modes;
 
 #[test]
 fn no_page_is_lost() {

@@ -1,0 +1,71 @@
+//! Where full magazines leave descriptors and empty ones find them, a parcel at a time.
+//!
+//! Above: local.rs. Linux: the shared array of a slab cache (`array_cache` of a node).
+//!
+//! A core that only allocates and one that only frees meet here once for every parcel: one lock for thirty-three packets,
+//! held for a push or a pop.
+//!
+//! Not here: memory from the system (domain.rs).
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::packet::{PARCEL_LEN, Parcel};
+use crate::shim::Mutex;
+
+/// Parcels of free descriptors of one domain, which are at home nowhere until a pool takes them.
+#[derive(Default)]
+pub(crate) struct Depot {
+    parcels: Mutex<Vec<Parcel>>,
+    /// Descriptors in them. Relaxed: whoever misses a parcel makes do with a slab.
+    descriptors: AtomicUsize,
+}
+
+impl Depot {
+    /// `descriptors` have been made: room for all of them, so that `put` never allocates. A parcel may be short where a
+    /// pool was closed or its mode was changed; those few may.
+    pub(crate) fn reserve(&self, descriptors: usize) {
+        let mut parcels = self.lock();
+        let wanted = descriptors / PARCEL_LEN + 8;
+        let missing = wanted.saturating_sub(parcels.len());
+        parcels.reserve(missing);
+    }
+
+    pub(crate) fn put(&self, parcel: Parcel) {
+        self.descriptors.fetch_add(parcel.len(), Ordering::Relaxed);
+        self.lock().push(parcel);
+    }
+
+    /// The parcel that was left last.
+    pub(crate) fn take(&self) -> Option<Parcel> {
+        if self.descriptors.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let parcel = self.lock().pop()?;
+        self.descriptors.fetch_sub(parcel.len(), Ordering::Relaxed);
+        Some(parcel)
+    }
+
+    /// Descriptors that wait here. Exact when nobody is in `put` or `take`.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.descriptors.load(Ordering::Relaxed)
+    }
+
+    /// The end of a complete domain.
+    pub(crate) fn destroy(&self) {
+        #[cfg(loom)]
+        while let Some(parcel) = self.take() {
+            parcel.unpack(crate::packet::FreeDescriptor::destroy);
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Parcel>> {
+        // Never held across foreign code: a poisoned list is a whole one.
+        self.parcels.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    #[cfg(loom)]
+    fn lock(&self) -> loom::sync::MutexGuard<'_, Vec<Parcel>> {
+        self.parcels.lock().unwrap()
+    }
+}
