@@ -73,7 +73,8 @@ pub use drop_reason::{DropReason, Verdict};
 pub use list::{BATCH_MAX, Batch, PacketList};
 pub use meta::{Ecn, EtherType, Gso, GsoKind, PacketMeta, PacketType, RxChecksum, TxChecksum};
 pub use packet::{
-    COPYBREAK, CloneMark, FRAGS_MAX, HEAD_BYTES, HEADROOM, Packet, PacketOwner, Slices,
+    COPYBREAK, CloneMark, DESCRIPTOR_BYTES, FRAGS_MAX, HEAD_BYTES, HEADROOM, Packet, PacketOwner,
+    Slices,
 };
 pub use pages::{Pages, PagesRange, Payload};
 pub use pool::{

@@ -35,8 +35,8 @@ mod share;
 mod tests;
 
 use descriptor::Body;
-pub(crate) use descriptor::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor, end};
-pub use descriptor::{FRAGS_MAX, HEAD_BYTES};
+pub use descriptor::{DESCRIPTOR_BYTES, FRAGS_MAX, HEAD_BYTES};
+pub(crate) use descriptor::{Descriptor, FreeDescriptor, end};
 pub use pair::CloneMark;
 pub(crate) use pair::Kind;
 pub(crate) use parcel::{PARCEL_LEN, Parcel};

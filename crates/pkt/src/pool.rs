@@ -203,6 +203,13 @@ impl Pool {
         self.local.set_mode(mode);
     }
 
+    /// What becomes of packets of other pools.
+    #[inline]
+    #[must_use]
+    pub fn free_mode(&self) -> FreeMode {
+        self.local.mode
+    }
+
     /// Who is told that packets wait for this pool. With nobody to be told they leave their payload behind, as they may
     /// wait for long.
     pub fn set_kick(&mut self, kick: Option<home::KickRef>) {
@@ -236,6 +243,12 @@ impl Pool {
         if matches!(self.local.mode, FreeMode::Defer { .. }) {
             self.local.drain_deferred();
         }
+    }
+
+    /// Packets wait to die here: true when there are some.
+    #[must_use]
+    pub fn has_deferred(&self) -> bool {
+        !self.local.home.deferred.packets.is_empty()
     }
 
     /// Packets of this pool that died elsewhere, or wait to die here: true when there are some.
@@ -290,6 +303,7 @@ impl Pool {
         if self.drain_returns() == 0
             && !self.local.take_from_depot()
             && !self.local.grow_descriptors(&self.core)
+            && !self.core.collect_returns(&mut self.local)
         {
             self.local.home.stats.alloc_failed.add(1);
         }

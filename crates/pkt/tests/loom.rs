@@ -11,11 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use loom::thread;
-<<<<<<< HEAD
-use pkt::{Domain, DomainConfig, Packet, PacketOwner, Pages, Payload, Pool};
-=======
-use pkt::{Domain, DomainConfig, FreeMode, Packet, PacketOwner, Pool, PoolKick};
->>>>>>> b07db5c (pkt: what becomes of a packet that dies away from home is a mode of its pool: home alone, home whole, or kept)
+use pkt::{Domain, DomainConfig, FreeMode, Packet, PacketOwner, Pages, Payload, Pool, PoolKick};
 use sync::Llist;
 
 /// At most three pre-emptions per execution, so that each model ends in seconds.

@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use pkt::{Instant, PoolKick};
 use rustix::{
     event::{EventfdFlags, PollFd as Poll, PollFlags, Timespec, eventfd, poll},
     io::{read, write},
@@ -49,6 +50,15 @@ impl Kick for Eventfd {
     fn kick(&self) {
         // The counter of an eventfd saturates only after 2^64 kicks nobody has read.
         let _ = write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// Tells the worker of a core that packets have come home to its thread.
+struct HomeKick(Arc<Core>);
+
+impl PoolKick for HomeKick {
+    fn kick(&self) {
+        self.0.wake_before(Instant::ZERO);
     }
 }
 
@@ -139,6 +149,7 @@ impl Worker {
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
         let mut window = Window::default();
+        cx.pool.set_kick(Some(Arc::new(HomeKick(Arc::clone(&self.core)))));
         // Whether the descriptors were watched until now: then those that say nothing have nothing.
         let mut watched = false;
         let mut slept = None;
@@ -146,6 +157,8 @@ impl Worker {
             self.let_go();
             cx.stay_online();
             cx.now = clock::now();
+            // Also when another thread runs the core: what came home waits for this thread.
+            cx.pool.drain_returns();
             let before = cx.received();
             let run = if watched {
                 self.core.run_interrupted(&self.host, &mut cx)
@@ -230,7 +243,8 @@ impl Worker {
         // Whoever ran it may have left meanwhile, and not have seen that this worker waits for that.
         let busy = !ran && !self.core.is_free();
         let timeout = if busy { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) } else { timeout };
-        let waits = timeout != Some(Duration::ZERO);
+        // Sent home before we had said that we sleep.
+        let waits = timeout != Some(Duration::ZERO) && !cx.pool.has_deferred();
         if waits {
             self.wait(watch_queues, timeout);
         }

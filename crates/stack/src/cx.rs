@@ -9,7 +9,7 @@
 
 use std::{collections::VecDeque, rc::Rc, sync::Arc};
 
-use pkt::{DropReason, Instant, Packet, PacketList, Pool};
+use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
 use sync::epoch;
 
 use crate::{
@@ -61,6 +61,8 @@ pub struct Cx {
     pub rng: tcp::Rng,
     /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
     pub(crate) out: PacketList,
+    /// Packets that a read has emptied. Empty whenever no socket is held.
+    pub(crate) read: PacketList,
     /// What the socket being held has below it; set by who is about to run TCP's output.
     pub(crate) host_queue: tcp::HostQueue,
     /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
@@ -83,6 +85,8 @@ struct HostView {
     /// Number of `sysctls`.
     generation: u64,
     sysctls: Arc<Sysctls>,
+    /// Of `sysctls`: what becomes of packets that are at home in another context.
+    free_mode: FreeMode,
     /// Of `sysctls`: packets may change core.
     rps_needed: bool,
     /// Of `sysctls`: where applications read their flows, if anybody wants to know (Linux: `rfs_needed`).
@@ -104,6 +108,7 @@ impl HostView {
             page: Arc::default(),
             generation: 0,
             sysctls: Arc::default(),
+            free_mode: FreeMode::default(),
             rps_needed: false,
             sock_flows: None,
             running: None,
@@ -137,6 +142,7 @@ impl HostView {
     fn take_settings(&mut self, host: &Host) {
         (self.generation, self.sysctls) = host.live_sysctls().present();
         self.sock_flows = host.sock_flows(self.sysctls.rps_sock_flow_entries);
+        self.free_mode = self.sysctls.tcp.packet_recycle.free_mode(self.sysctls.packet_defer_max);
         self.rps_needed = self.sysctls.devices.steers(self.sock_flows.is_some());
     }
 }
@@ -159,6 +165,7 @@ impl Cx {
             ip_id: rng.next_u32(),
             rng,
             out: PacketList::new(),
+            read: PacketList::new(),
             host_queue: tcp::HostQueue::NONE,
             reader: Rc::new(memory.rcu.reader()),
             softirq: VecDeque::with_capacity(8),
@@ -211,12 +218,23 @@ impl Cx {
             };
         }
         self.views[self.current].refresh(host);
+        self.follow_free_mode();
         previous
+    }
+
+    /// Packets die as the host being run wants it.
+    #[inline]
+    fn follow_free_mode(&mut self) {
+        let HostView { host, free_mode, .. } = self.views[self.current];
+        if host != 0 && self.pool.free_mode() != free_mode {
+            self.pool.set_free_mode(free_mode);
+        }
     }
 
     /// Back to the counters that were current before `entered`.
     pub(crate) fn leave(&mut self, entered: Entered) {
         self.current = entered.0;
+        self.follow_free_mode();
     }
 
     /// A context that outlives many hosts must not keep their pages: only ours is left then. Indices in use stay.
@@ -328,10 +346,12 @@ impl Cx {
             pool: &mut self.pool,
             counters: &view.page.tcp,
             out: &mut self.out,
+            read: &mut self.read,
             config: &view.sysctls.tcp,
             rng: &mut self.rng,
             challenges: &view.challenges,
             memory: view.memory.state(&view.sysctls.tcp_mem),
+            rps_needed: view.rps_needed,
             host_queue: self.host_queue,
         }
     }

@@ -43,6 +43,7 @@ use crate::{
         table::RouteTable,
     },
     rps::{SockFlows, SoftnetStat},
+    socket::SocketRef,
     sysctl::{LiveSysctls, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
     tx_queue::{DeviceTx, TxQueueStats},
@@ -114,6 +115,8 @@ pub struct Host {
     icmp_limiter: IcmpLimiter,
     /// What all connections hold.
     tcp_memory: Arc<TcpMemory>,
+    /// Packet memory, which all hosts of a process share: for its counters.
+    packets: pkt::Domain,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     time_waits: AtomicUsize,
     /// Connections that nobody holds, bounded by `tcp_max_orphans`.
@@ -173,6 +176,7 @@ impl Host {
             rcu: memory.rcu.clone(),
             icmp_limiter: IcmpLimiter::new(),
             tcp_memory: Arc::new(TcpMemory::new()),
+            packets: memory.packets.clone(),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             down: AtomicBool::new(false),
@@ -233,17 +237,13 @@ impl Host {
         if self.down.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (mut listeners, mut streams) = (Vec::new(), Vec::new());
+        let mut listeners = Vec::new();
         {
             let reader = cx.reader();
             let rcu = reader.pin();
             self.demux.for_each_listener(&rcu, |listener| listeners.push(Arc::clone(listener)));
-            self.demux.for_each_established(&rcu, |_, entry| {
-                if let Entry::Stream(socket) = entry {
-                    streams.push(Arc::clone(socket));
-                }
-            });
         }
+        let streams = self.streams(cx);
         for listener in listeners {
             listener.close(self, cx);
         }
@@ -251,6 +251,27 @@ impl Host {
             socket.abort(self, cx);
         }
         cx.do_softirq();
+    }
+
+    /// Looks at what every connection keeps for later (`skb_recycle`), as it may have to go.
+    #[cold]
+    pub(crate) fn trim_packet_caches(&self, cx: &mut Cx) {
+        for socket in self.streams(cx) {
+            socket.trim_packet_cache(self, cx);
+        }
+    }
+
+    /// Every connection in the tables.
+    fn streams(&self, cx: &Cx) -> Vec<SocketRef> {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let mut streams = Vec::new();
+        self.demux.for_each_established(&rcu, |_, entry| {
+            if let Entry::Stream(socket) = entry {
+                streams.push(Arc::clone(socket));
+            }
+        });
+        streams
     }
 
     /// Whether `shut_down` has been called.
@@ -273,17 +294,7 @@ impl Host {
     /// # Panics
     /// When one does not hold.
     pub fn check(&self, cx: &mut Cx, mut see: impl FnMut(&FourTuple, tcp::Edges)) {
-        let mut streams = Vec::new();
-        {
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            self.demux.for_each_established(&rcu, |_, entry| {
-                if let Entry::Stream(socket) = entry {
-                    streams.push(Arc::clone(socket));
-                }
-            });
-        }
-        for socket in streams {
+        for socket in self.streams(cx) {
             if let Some(edges) = socket.check(self, cx) {
                 see(socket.tuple(), edges);
             }
@@ -317,6 +328,11 @@ impl Host {
         self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
+            if present.tcp != next.tcp {
+                // Connections may keep packets by the present settings that they must not by the next.
+                self.tcp_memory.want_trim();
+                self.cores[0].wake_before(Instant::ZERO);
+            }
             for tx in &self.tx {
                 tx.configure(next);
             }
@@ -387,6 +403,7 @@ impl Host {
         let mut sums = Snapshot::sum(pages.iter().map(|page| &**page));
         self.cores.iter().for_each(|core| core.add_counts(&mut sums));
         self.neighbours.add_counts(&mut sums);
+        add_packet_memory(&mut sums, &self.packets);
         sums
     }
 
@@ -793,6 +810,32 @@ fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<Dev
         .zip(devices)
         .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
         .collect()
+}
+
+/// What packet memory has done, for every host that shares it.
+fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
+    let stats = packets.stats();
+    let bytes = |descriptors: i64| descriptors.unsigned_abs() * pkt::DESCRIPTOR_BYTES as u64;
+    let pool = &stats.pool;
+    let values = [
+        (Counter::SkbAllocs, pool.alloc_local),
+        (Counter::SkbFreesLocal, pool.free_local),
+        (Counter::SkbFreesRemote, pool.free_remote),
+        (Counter::SkbFreesAdopted, pool.adopted),
+        (Counter::SkbReturnsDrained, pool.returns_drained),
+        (Counter::SkbDeferPushed, pool.defer_pushed),
+        (Counter::SkbDeferOverflows, pool.defer_overflow),
+        (Counter::SkbDeferKicks, pool.defer_kicks),
+        (Counter::SkbDeferDrained, pool.defer_drained),
+        (Counter::SkbMagazineFlushes, pool.magazine_flushes),
+        (Counter::SkbMagazineRefills, pool.magazine_refills),
+        (Counter::SkbSlabRefills, pool.slab_refill),
+        (Counter::SkbFreeBytes, bytes(stats.descriptors_free.max(0))),
+        (Counter::SkbDeferredBytes, bytes(stats.packets_deferred.max(0))),
+    ];
+    for (counter, value) in values {
+        sums.add_stack(counter, value);
+    }
 }
 
 /// A secret from the seed of the host.

@@ -12,7 +12,7 @@
 //!
 //! Not here: what a connection does without (`tcp::memory`), packet memory itself (`pkt::Domain`).
 
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 use pkt::Instant;
 use sync::Padded;
@@ -59,6 +59,8 @@ pub(crate) struct TcpMemory {
 struct Verdict {
     /// A `MemoryPressure`. Relaxed: a verdict orders nothing.
     pressure: AtomicU8,
+    /// Idle connections keep packets that they should not any more. Relaxed: whoever takes it looks at them under their locks.
+    trim: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +157,9 @@ impl TcpMemory {
         };
         if verdict != before {
             self.verdict.pressure.store(verdict, Ordering::Relaxed);
+            if before == 0 {
+                self.want_trim();
+            }
         }
     }
 
@@ -190,6 +195,18 @@ impl TcpMemory {
                 self.account.limits.each_ref().map(|limit| limit.load(Ordering::Relaxed));
             self.judge(total, &MemoryLimits { low, pressure, high });
         }
+    }
+
+    /// What connections keep for later has to go: memory is scarce, or it is not wanted any more.
+    pub(crate) fn want_trim(&self) {
+        self.verdict.trim.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody wanted that; the caller does it.
+    #[inline]
+    pub(crate) fn take_trim(&self) -> bool {
+        self.verdict.trim.load(Ordering::Relaxed)
+            && self.verdict.trim.swap(false, Ordering::Relaxed)
     }
 
     /// A connection begins or ends.

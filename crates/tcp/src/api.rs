@@ -13,6 +13,7 @@ use pkt::Payload;
 use crate::{
     cx::Cx,
     delivery_rate, memory,
+    packet_cache::Lent,
     receive_window::{receive_window, rmem_alloc, wanted_window},
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -211,7 +212,9 @@ impl Tcb {
             return Err(SendError::WouldBlock);
         }
         let piece = bytes.split(bytes.byte_len().min(room as usize)).0;
-        let taken = self.send_queue.append(cx.pool, piece, goal);
+        let (pool, _, lent) = Lent::split(cx);
+        let cache = &mut self.packet_cache;
+        let taken = self.send_queue.append(pool, piece, goal, |pool| cache.take_tx(pool, &lent));
         if taken == 0 {
             return Err(SendError::NoMemory);
         }
@@ -253,8 +256,11 @@ impl Tcb {
         if peek {
             return Ok(self.receive_queue.peek(buf, skip as usize));
         }
-        self.receive_queue.skip(cx.pool, skip);
-        let copied = self.receive_queue.read(cx.pool, buf);
+        let (pool, read, lent) = Lent::split(cx);
+        let cache = &mut self.packet_cache;
+        let mut served = |packet| cache.put_read((pool, read), &lent, packet);
+        self.receive_queue.skip(skip, &mut served);
+        let copied = self.receive_queue.read(buf, &mut served);
         urgent::on_read(self);
         self.on_read(cx, u32::try_from(copied).unwrap_or(u32::MAX) + skip);
         Ok(copied)

@@ -58,6 +58,7 @@ impl Tcb {
         assert!(self.snd_una.le(self.snd_nxt), "SND.UNA <= SND.NXT");
         assert!(self.rcv_wup.le(self.rcv_nxt), "RCV.NXT only grows");
         self.receive_queue.check();
+        self.packet_cache.check();
         self.reassembly.check(self.rcv_nxt);
         self.congestion.check();
         if self.state == State::Close {

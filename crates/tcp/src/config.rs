@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use crate::{congestion::Algorithm, small_queue::TsqLimit};
+use crate::{congestion::Algorithm, packet_cache::PacketRecycle, small_queue::TsqLimit};
 
 /// Minimum, default and maximum of a buffer, in bytes of `truesize` (Linux: the three numbers of `tcp_rmem`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,18 @@ pub struct TcpConfig {
     pub tcp_limit_output_bytes: u32,
     /// How that limit follows the pace.
     pub tsq_limit: TsqLimit,
+    /// What becomes of packets that have served: each goes home alone from where it died; a connection keeps one for its next write
+    /// and one for softirq to free; they are freed after the socket was let go; each goes home whole; each stays where it died.
+    pub packet_recycle: PacketRecycle,
+    /// `tcp_tx_skb_cache` (Linux 5.2 to 5.15): with `skb_recycle` at `socket_one` a connection keeps one packet for its next write. On,
+    /// as in the first version; Linux 5.2 has it off.
+    pub tcp_tx_packet_cache: bool,
+    /// `tcp_rx_skb_cache` (Linux 5.2 to 5.15): with `skb_recycle` at `socket_one` a connection keeps one packet that was read, for
+    /// softirq to free. On, as in the first version; Linux 5.2 has it off.
+    pub tcp_rx_packet_cache: bool,
+    /// `tcp_rx_skb_cache` only while packets do not change core (RPS, RFS), as in the first version: the core of the next segment
+    /// need not be the one that allocated this one.
+    pub rx_packet_cache_rps_gate: bool,
     /// `tcp_autocorking`: small writes wait while packets of the connection are below.
     pub tcp_autocorking: bool,
     /// `tcp_min_rtt_wlen`: how long the smallest round trip stays believed.
@@ -198,6 +210,10 @@ impl Default for TcpConfig {
             tcp_tso_rtt_log: 9,
             tcp_limit_output_bytes: TsqLimit::V619.default_limit_bytes(),
             tsq_limit: TsqLimit::V619,
+            packet_recycle: PacketRecycle::UnifiedPool,
+            tcp_tx_packet_cache: true,
+            tcp_rx_packet_cache: true,
+            rx_packet_cache_rps_gate: true,
             tcp_autocorking: true,
             tcp_min_rtt_wlen: Duration::from_secs(300),
             tcp_rto_min: Duration::from_millis(200),

@@ -31,6 +31,9 @@ pub struct Cx<'a> {
     /// Segments to transmit, TCP header in front, in order. All belong to the connection (or mini socket) of this
     /// call: the caller drains the list before it enters another one.
     pub out: &'a mut PacketList,
+    /// Packets that a read has emptied and that are to be freed after the connection was let go
+    /// (`PacketRecycle::ListAfterUnlock`): as with `out`, the caller empties it.
+    pub read: &'a mut PacketList,
     /// Settings of the stack.
     pub config: &'a TcpConfig,
     /// Seeded chance.
@@ -39,6 +42,8 @@ pub struct Cx<'a> {
     pub challenges: &'a ChallengeBudget,
     /// How scarce the stack's memory for connections is.
     pub memory: MemoryState,
+    /// Packets of a flow may change core before they come here (RPS, RFS).
+    pub rps_needed: bool,
     /// What the connection of this call has below TCP.
     pub host_queue: HostQueue,
 }

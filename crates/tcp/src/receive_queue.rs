@@ -52,8 +52,8 @@ impl ReceiveQueue {
         fitted
     }
 
-    /// Copies up to `buf.len()` bytes from the front and removes them.
-    pub(crate) fn read(&mut self, pool: &mut Pool, buf: &mut [u8]) -> usize {
+    /// Copies up to `buf.len()` bytes from the front and removes them. `served` gets the packets that are empty by that.
+    pub(crate) fn read(&mut self, buf: &mut [u8], served: &mut impl FnMut(Packet)) -> usize {
         let mut copied = 0;
         while copied < buf.len()
             && let Some(front) = self.packets.front()
@@ -62,7 +62,7 @@ impl ReceiveQueue {
             let n = front.copy_to(offset, &mut buf[copied..]);
             copied += n;
             if offset + n == front.len() {
-                self.pop_front(pool);
+                self.pop_front(served);
             } else {
                 self.read_offset += u32::try_from(n).expect("a packet is shorter than 2^32");
             }
@@ -72,7 +72,7 @@ impl ReceiveQueue {
     }
 
     /// Removes `count` bytes from the front unread; there are as many.
-    pub(crate) fn skip(&mut self, pool: &mut Pool, count: u32) {
+    pub(crate) fn skip(&mut self, count: u32, served: &mut impl FnMut(Packet)) {
         let mut rest = count as usize;
         while rest > 0
             && let Some(front) = self.packets.front()
@@ -83,7 +83,7 @@ impl ReceiveQueue {
                 break;
             }
             rest -= left;
-            self.pop_front(pool);
+            self.pop_front(served);
         }
         self.bytes -= count;
     }
@@ -103,18 +103,18 @@ impl ReceiveQueue {
         copied
     }
 
-    fn pop_front(&mut self, pool: &mut Pool) {
+    fn pop_front(&mut self, served: &mut impl FnMut(Packet)) {
         if let Some(packet) = self.packets.pop_front() {
             self.rmem_alloc -= packet.truesize();
             self.read_offset = 0;
-            pool.free(packet);
+            served(packet);
         }
     }
 
     /// Frees everything.
     pub(crate) fn purge(&mut self, pool: &mut Pool) {
         while !self.packets.is_empty() {
-            self.pop_front(pool);
+            self.pop_front(&mut |packet| pool.free(packet));
         }
         self.bytes = 0;
     }

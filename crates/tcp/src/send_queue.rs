@@ -150,11 +150,13 @@ impl SendQueue {
     ///
     /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages, where there is one, is the only one on
     /// the way out.
+    /// `alloc` gives the packets to copy to.
     pub(crate) fn append(
         &mut self,
         pool: &mut Pool,
         mut bytes: impl Payload,
         size_goal: u32,
+        mut alloc: impl FnMut(&mut Pool) -> Option<Packet>,
     ) -> usize {
         let total = bytes.byte_len();
         while bytes.byte_len() > 0 {
@@ -163,7 +165,7 @@ impl SendQueue {
                 None => 0,
             };
             bytes = bytes.split(taken).1;
-            if taken == 0 && !self.push_empty(pool) {
+            if taken == 0 && !self.push_empty(|| alloc(pool)) {
                 break;
             }
         }
@@ -206,11 +208,11 @@ impl SendQueue {
     }
 
     /// Adds an empty packet at the tail; `false` when there is no memory, or when the last one took nothing.
-    fn push_empty(&mut self, pool: &mut Pool) -> bool {
+    fn push_empty(&mut self, alloc: impl FnOnce() -> Option<Packet>) -> bool {
         if self.entries.back().is_some_and(|tail| tail.seq_len() == 0) {
             return false;
         }
-        let Some(packet) = pool.alloc_fclone() else { return false };
+        let Some(packet) = alloc() else { return false };
         let charge = packet.truesize();
         self.wmem_queued += charge;
         self.push_entry(Some(packet), charge, EntryFlags::empty());
@@ -339,8 +341,14 @@ impl SendQueue {
         }
     }
 
-    /// Removes everything before `una`, cutting the front of an entry that is acknowledged in part.
-    pub(crate) fn ack_to(&mut self, pool: &mut Pool, una: SeqNum, acked: &mut Acked) {
+    /// Removes everything before `una`, cutting the front of an entry that is acknowledged in part. `served` gets the packets,
+    /// which are not charged for any more.
+    pub(crate) fn ack_to(
+        &mut self,
+        una: SeqNum,
+        acked: &mut Acked,
+        mut served: impl FnMut(Packet),
+    ) {
         while let Some(front) = self.entries.front() {
             if self.sent == 0 || front.seq.ge(una) {
                 break;
@@ -357,20 +365,22 @@ impl SendQueue {
                 break;
             }
             acked.bytes += front.seq_len();
-            self.pop_front(pool);
+            self.pop_front(&mut served);
         }
         self.sacked.drop_before(una);
         self.drop_again_before(una);
     }
 
-    fn pop_front(&mut self, pool: &mut Pool) {
+    fn pop_front(&mut self, served: &mut impl FnMut(Packet)) {
         let Some(entry) = self.entries.pop_front() else { return };
         self.wmem_queued -= entry.charge;
         self.sacked_count -= u32::from(entry.flags.contains(EntryFlags::SACKED));
         self.forget_marks(entry.flags, entry.seq_len());
         self.sent -= 1;
         self.lost_hint = self.lost_hint.saturating_sub(1);
-        free(pool, entry.packet);
+        if let Some(packet) = entry.packet {
+            served(packet);
+        }
     }
 
     fn trim_front(&mut self, una: SeqNum) -> u32 {

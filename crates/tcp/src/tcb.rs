@@ -32,6 +32,7 @@ use crate::{
     mss::PathMss,
     mtu_probe::{self, MtuProbing},
     pacing::{self, Pacing},
+    packet_cache::PacketCache,
     reassembly::Reassembly,
     receive_buffer::ReceiveBuffer,
     receive_queue::ReceiveQueue,
@@ -177,6 +178,8 @@ pub struct Tcb {
     pub(crate) last_sent_at: Instant,
     pub(crate) timers: Timers,
     pub(crate) send_queue: SendQueue,
+    /// Packets that have served.
+    pub(crate) packet_cache: PacketCache,
 
     // ---- per round trip or per loss ----
     pub(crate) receive_queue: ReceiveQueue,
@@ -325,6 +328,7 @@ impl Tcb {
             pushed_seq: *iss,
             last_sent_at: cx.now,
             send_queue: SendQueue::new(*iss + 1, LossThresh(config.bbr_loss_thresh)),
+            packet_cache: PacketCache::default(),
             timers: Timers::new(),
             receive_queue: ReceiveQueue::default(),
             reassembly: Reassembly::new(),
@@ -422,6 +426,7 @@ impl Tcb {
         self.flags |= TcbFlags::SHUT_READ | TcbFlags::SHUT_WRITE;
         self.flags -= TcbFlags::URGENT_OUT;
         self.send_queue.purge(cx.pool);
+        self.packet_cache.clear(cx.pool, cx.counters);
         self.reassembly.clear().free_all(cx.pool);
         self.recovery.forget(self.snd_una);
         if self.flags.contains(TcbFlags::ORPHAN) {

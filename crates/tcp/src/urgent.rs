@@ -214,7 +214,7 @@ fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
     }
     // The old byte was at the mark and nobody read past it: it must not become part of the stream now.
     if tcb.skips_urgent_byte() {
-        tcb.receive_queue.skip(cx.pool, 1);
+        tcb.receive_queue.skip(1, &mut |packet| cx.pool.free(packet));
     }
     tcb.urgent.seq = at;
     tcb.urgent.byte = Byte::Announced;

@@ -27,8 +27,8 @@ pub const HEAD_BYTES: usize = 256;
 /// Most page slices one packet holds. 17 as Linux's `MAX_SKB_FRAGS`: a 64 KiB superframe in 4 KiB pieces
 /// that does not start at a page boundary.
 pub const FRAGS_MAX: usize = 17;
-/// What a packet without page slices is charged.
-pub(crate) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
+/// Bytes of a descriptor, which is what a packet without page slices is charged.
+pub const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 
 /// See the picture in the crate's head.
 #[repr(C, align(64))]

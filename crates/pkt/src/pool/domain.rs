@@ -211,6 +211,15 @@ impl Core {
         Some(unsafe { FreePage::from_slab(slab, home) })
     }
 
+    /// At the limit: what is on its way to any pool goes to the one that needs it. The others may have more than they use,
+    /// and not look for their returns. False when there was nothing.
+    #[cold]
+    pub(crate) fn collect_returns(&self, local: &mut Local) -> bool {
+        let state = self.lock();
+        let found: usize = state.homes.iter().map(|home| local.take_returns_of(*home)).sum();
+        found > 0
+    }
+
     /// Takes back what a dropped pool had, for the next thread that asks for a pool.
     pub(crate) fn abandon(&self, local: Local) {
         self.lock().idle.push(local);

@@ -122,10 +122,18 @@ impl Local {
         if self.home.returns.packets.is_empty() {
             return 0;
         }
+        self.take_returns_of(self.home)
+    }
+
+    /// What was sent to `home` stays here. Its owner misses nothing: it takes what it finds, or a slab.
+    pub(super) fn take_returns_of(&mut self, home: HomeRef) -> usize {
         let mut drained = 0;
-        for parcel in self.home.returns.packets.take_all() {
-            parcel.unpack(|descriptor| {
+        for parcel in home.returns.packets.take_all() {
+            parcel.unpack(|mut descriptor| {
                 drained += 1;
+                if home != self.home {
+                    descriptor.set_home(self.home);
+                }
                 self.push_free(descriptor);
             });
         }

@@ -40,6 +40,7 @@ pub(super) struct Engine {
     tuple: FourTuple,
     pool: Pool,
     out: PacketList,
+    emptied: PacketList,
     rng: Rng,
     challenges: ChallengeBudget,
     /// How scarce the stack says that memory is.
@@ -94,6 +95,7 @@ impl Engine {
             tuple: FourTuple { local: ends[index], remote: ends[1 - index] },
             pool: domain.pool(),
             out: PacketList::new(),
+            emptied: PacketList::new(),
             rng: Rng::new(seed),
             challenges: ChallengeBudget::new(),
             memory: MemoryState::PLENTY,
@@ -120,17 +122,30 @@ impl Engine {
             ts_recent: None,
             fast_open: tcp::FastOpen::Off,
         };
-        let Self { tcb, request, time_wait, pool, counters, out, config, rng, challenges, .. } =
-            self;
+        let Self {
+            tcb,
+            request,
+            time_wait,
+            pool,
+            counters,
+            out,
+            emptied,
+            config,
+            rng,
+            challenges,
+            ..
+        } = self;
         let mut cx = Cx {
             now,
             pool,
             counters,
             out,
+            read: emptied,
             config,
             rng,
             challenges,
             memory,
+            rps_needed: false,
             host_queue: HostQueue::NONE,
         };
         f(&mut Own { tcb, request, time_wait, params }, &mut cx)

@@ -103,7 +103,7 @@ impl Core {
     }
 
     /// Kicks the worker if it sleeps past `deadline`.
-    pub(crate) fn wake_before(&self, deadline: Instant) {
+    pub fn wake_before(&self, deadline: Instant) {
         // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
         fence(Ordering::SeqCst);
         let ns = deadline.as_nanos();

@@ -30,6 +30,9 @@ pub(super) fn turn(
         state.put_back(again);
     }
     collect_deferred_frees(cx);
+    if host.tcp_memory().take_trim() {
+        host.trim_packet_caches(cx);
+    }
     complete_transmissions(host, state, cx);
     let around = cx.set_running(Some(core.id));
     let report = receive(host, core, state, cx, scope);

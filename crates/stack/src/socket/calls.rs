@@ -242,6 +242,7 @@ impl TcpSocket {
     ) -> R {
         let entered = cx.enter(host);
         cx.record_flow(self.hash());
+        cx.pool.drain_deferred();
         let mut state = self.lock.own();
         state.synchronise(cx);
         let result = work(self, &mut state, host, cx);
@@ -249,7 +250,12 @@ impl TcpSocket {
         state.settle_call(self, host, cx);
         cx.do_softirq();
         poll_in_passing(self, &mut state, host, cx);
+        // Before the socket is let go, so that softirq may free it first.
+        while let Some(packet) = cx.read.pop_front() {
+            self.read_packets.push(packet);
+        }
         backlog::release(self, state, host, cx);
+        self.free_read_packets(cx);
         self.wake(cx);
         cx.do_softirq();
         cx.leave(entered);

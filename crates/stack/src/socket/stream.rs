@@ -18,7 +18,7 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet};
-use sync::{Entry as LockEntry, EventCount, SocketLock, Work, epoch::Section};
+use sync::{Entry as LockEntry, EventCount, Llist, SocketLock, Work, epoch::Section};
 use tcp::{FourTuple, IcmpError, Readiness, SegmentHeader, SeqNum, State, Tcb};
 
 use crate::{
@@ -54,6 +54,9 @@ pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
 const DEFERRED_ICMP: u8 = 1 << 2;
 /// What waited below has shrunk: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
+
+/// The caches of packets are to be looked at, and nothing else.
+const DEFERRED_TRIM: u8 = 1 << 4;
 
 /// Room a backlog gets beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
@@ -98,6 +101,9 @@ pub struct TcpSocket {
     pub(super) lock: SocketLock<StreamState, Packet>,
     /// What devices that complete later still hold of ours.
     wmem: Arc<Wmem>,
+    /// Packets that reads have emptied, with `skb_recycle` at `list_after_unlock`: for whoever comes first without the lock.
+    /// Linux: the `defer_list` of a socket.
+    pub(super) read_packets: Llist<Packet>,
     /// Options that calls look at without the lock.
     settings: SharedSettings,
     /// Threads that wait until there is something to read, or the connection has ended.
@@ -189,6 +195,7 @@ impl TcpSocket {
                 memory,
             }),
             wmem: Wmem::new(this.clone(), host.core(core)),
+            read_packets: Llist::new(),
             settings: SharedSettings::new(bind),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -333,11 +340,18 @@ impl TcpSocket {
         let rx_dst_mode = cx.sysctls().rx_dst_mode;
         let arrival = Arrival::new(rcu, dst);
         let mut left = Left::Nothing;
+        let mut read = None;
+        self.free_read_packets(cx);
         let leave = |packet: &mut Packet| {
             let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
             left = leave_rcu(packet, arrival.take_dst(), serves);
         };
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
+            // Only for a segment that is processed here and now: what goes to a reader or comes off the backlog finds
+            // an owner, whose slot it is.
+            if matches!(work, Work::Direct(_)) && !state.prequeue.has_reader() {
+                read = state.tcb.take_read_packet(&cx.counters().tcp);
+            }
             // What becomes of the reader's wake is the flush's, which follows.
             let flushes = last && matches!(work, Work::Direct(_));
             state.softirq(self, host, cx, work, Some(&arrival));
@@ -346,6 +360,9 @@ impl TcpSocket {
             }
         });
         debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
+        if let Some(read) = read {
+            cx.pool.free(read);
+        }
         left.count(cx);
         arrival.take_dst().release(cx, rcu);
         match entry {
@@ -411,6 +428,24 @@ impl TcpSocket {
             pending.push((error, seq));
         }
         self.deferred(host, cx, DEFERRED_ICMP);
+    }
+
+    /// Softirq: what the connection keeps may have to go, as memory is scarce or the setting has changed.
+    pub(crate) fn trim_packet_cache(&self, host: &Host, cx: &mut Cx) {
+        self.free_read_packets(cx);
+        self.deferred(host, cx, DEFERRED_TRIM);
+    }
+
+    /// Frees what reads have emptied, if anything; without the lock. Linux: `sk_defer_free_flush`.
+    #[inline]
+    pub(super) fn free_read_packets(&self, cx: &mut Cx) {
+        if self.read_packets.is_empty() {
+            return;
+        }
+        for packet in self.read_packets.take_all() {
+            cx.count(Counter::SkbReadAfterUnlock, 1);
+            cx.pool.free(packet);
+        }
     }
 
     fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) {
@@ -557,6 +592,7 @@ impl StreamState {
                 let dst = PacketDst::taken_from(&mut packet);
                 self.packet(socket, host, cx, packet, dst);
             }
+            Work::Deferred(DEFERRED_TRIM) => self.tcb.trim_packet_cache(&mut cx.tcp()),
             Work::Deferred(bits) => {
                 self.synchronise(cx);
                 // `settle` looks at the path before it sends; what else there is to do looks here.

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sync::TsqProtocol;
-use tcp::{Algorithm, BufferLimits, TsqLimit};
+use tcp::{Algorithm, BufferLimits, PacketRecycle, TsqLimit};
 
 use crate::gro::{BusyPollFlush, GroExit};
 use crate::qdisc::{DefaultQdisc, DevOrphan, QdiscConfig};
@@ -150,6 +150,17 @@ words! {
         Force = "force",
         OptimisticDrop = "optimistic_drop",
         RcuClearThenRelease = "rcu_clear_then_release",
+    }
+}
+
+words! {
+    /// What becomes of packets that have served.
+    PacketRecycles: PacketRecycle {
+        None = "none",
+        SocketOne = "socket_one",
+        ListAfterUnlock = "list_after_unlock",
+        PerCoreDefer = "per_core_defer",
+        UnifiedPool = "unified_pool",
     }
 }
 

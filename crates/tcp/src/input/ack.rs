@@ -16,7 +16,9 @@ use crate::{
     cx::Cx,
     delivery_rate, ecn,
     header::Flags,
-    mtu_probe, pacing, recovery, reset as reset_segment, retransmit, scoreboard,
+    mtu_probe, pacing,
+    packet_cache::Lent,
+    recovery, reset as reset_segment, retransmit, scoreboard,
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -218,7 +220,9 @@ fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     if ack == tcb.snd_una {
         return;
     }
-    tcb.send_queue.ack_to(cx.pool, ack, acked);
+    let (pool, _, lent) = Lent::split(cx);
+    let cache = &mut tcb.packet_cache;
+    tcb.send_queue.ack_to(ack, acked, |packet| cache.put_tx(pool, &lent, packet));
     tcb.snd_una = ack;
     urgent::on_acked(tcb);
     tcb.totals.bytes_acked += u64::from(acked.bytes);

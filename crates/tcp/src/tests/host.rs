@@ -20,10 +20,12 @@ macro_rules! lend {
             pool: &mut $host.pool,
             counters: &$host.counters,
             out: &mut $host.out,
+            read: &mut $host.read,
             config: &$host.config,
             rng: &mut $host.rng,
             challenges: &$host.challenges,
             memory: $host.memory,
+            rps_needed: false,
             host_queue: $crate::HostQueue::NONE,
         }
     };
@@ -46,6 +48,7 @@ pub(crate) struct Host {
     pub(super) tuple: FourTuple,
     pub(super) pool: Pool,
     pub(super) out: PacketList,
+    pub(super) read: PacketList,
     pub(super) rng: Rng,
     pub(super) challenges: ChallengeBudget,
     pub(crate) memory: MemoryState,
@@ -68,6 +71,7 @@ impl Host {
             tuple,
             pool: domain.pool(),
             out: PacketList::new(),
+            read: PacketList::new(),
             rng: Rng::new(seed),
             challenges: ChallengeBudget::new(),
             memory: MemoryState::PLENTY,

@@ -68,6 +68,20 @@ fn unified_mode_keeps_magazines_level_when_flows_cancel() {
     assert_eq!(domain.balance(), 0);
 }
 
+/// Packets that nobody frees through a pool go to whoever made them; at the limit another pool finds them there.
+#[test]
+fn at_the_limit_returns_are_anybodys() {
+    let domain = Domain::new(DomainConfig { max_bytes: 4 * 64 * 1024 });
+    let (mut here, mut there) = (domain.pool(), domain.pool());
+    let held: Vec<_> = core::iter::from_fn(|| here.alloc()).collect();
+    assert!(held.len() > 300 && there.alloc().is_none());
+    drop(held);
+    let packet = there.alloc().expect("it waits for the other pool");
+    there.free(packet);
+    drop((here, there));
+    assert_eq!(domain.balance(), 0);
+}
+
 #[test]
 fn one_way_traffic_passes_the_depot_a_parcel_at_a_time() {
     let (domain, mut here, mut there) = pools(FreeMode::Unified);

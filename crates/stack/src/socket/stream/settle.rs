@@ -29,6 +29,7 @@ impl StreamState {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb, cx.now) && self.hashed {
             socket.publish(&self.tcb, !self.prequeue.is_empty());
+            self.tcb.trim_packet_cache(&mut cx.tcp());
             self.charge(cx);
         } else {
             self.settle(socket, host, cx);
@@ -60,6 +61,7 @@ impl StreamState {
         }
         socket.arm(host, self.tcb.next_deadline());
         socket.publish(&self.tcb, !self.prequeue.is_empty());
+        self.tcb.trim_packet_cache(&mut cx.tcp());
         self.charge(cx);
     }
 
