@@ -31,8 +31,8 @@ pub use codec::FastOpenKey;
 use codec::{
     AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DefaultQdiscs,
     DevOrphans, DstLayouts, DstRefModes, GroExits, Keys, Limits, Mask, Micros, Millis, Nanos,
-    Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds, Switch,
-    TsqLimitWord, TsqProtocolWord,
+    Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds,
+    Switch, TsqLimitWord, TsqProtocolWord,
 };
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 

@@ -300,8 +300,6 @@ impl Tcb {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent, .. } = params;
         let config = cx.config;
         let mss = PathMss::new(config, *tuple, path, options);
-        let algorithm = options.congestion(config);
-        let congestion_config = CongestionConfig { algorithm, ..CongestionConfig::default() };
         let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
         let mut tcb = Self {
             tuple: *tuple,
@@ -335,7 +333,7 @@ impl Tcb {
             sack_report: SackReport::default(),
             ack_compression: AckCompression::new(),
             receive_buffer,
-            congestion: Congestion::new(&congestion_config, mss.effective()),
+            congestion: Congestion::new(&congestion_config(config, options), mss.effective()),
             recovery: Recovery::new(*iss),
             reordering: config.tcp_reordering.into(),
             rtt: RttEstimator::new(&rtt_config(config, options)),
@@ -482,6 +480,10 @@ impl Tcb {
     pub(crate) fn no_fast_path(&self) -> bool {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
     }
+}
+
+fn congestion_config(config: &TcpConfig, options: &SocketOptions) -> CongestionConfig {
+    CongestionConfig { algorithm: options.congestion(config), ..CongestionConfig::default() }
 }
 
 fn rtt_config(config: &TcpConfig, options: &SocketOptions) -> RttConfig {
