@@ -20,6 +20,8 @@
 //!
 //! Not here: what the pool does with packets of other cores (`pkt::FreeMode`).
 
+use alloc::boxed::Box;
+
 use pkt::{FreeMode, Packet, PacketList, Pool};
 
 use crate::{
@@ -60,9 +62,12 @@ impl PacketRecycle {
     }
 }
 
-/// See the module head.
+/// See the module head. In most modes it is never made.
 #[derive(Debug, Default)]
-pub(crate) struct PacketCache {
+pub(crate) struct PacketCache(Option<Box<Slots>>);
+
+#[derive(Debug, Default)]
+struct Slots {
     /// For the next write (Linux `sk_tx_skb_cache`).
     tx: Option<Packet>,
     /// For softirq to free (Linux `sk_rx_skb_cache`).
@@ -102,14 +107,15 @@ impl PacketCache {
 
     #[cold]
     fn keep_tx(&mut self, pool: &mut Pool, lent: &Lent<'_>, packet: Packet) {
-        if self.tx.is_some() {
+        let slots = self.0.get_or_insert_default();
+        if slots.tx.is_some() {
             lent.count(Counter::SkbTxCacheRejectFull);
             return pool.free(packet);
         }
         match pool.renew(packet) {
             Ok(packet) => {
                 lent.counters.add(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
-                self.tx = Some(packet);
+                slots.tx = Some(packet);
             }
             Err(packet) => {
                 lent.count(Counter::SkbTxCacheRejectCloned);
@@ -124,7 +130,7 @@ impl PacketCache {
         if !lent.config.caches_tx() {
             return pool.alloc_fclone();
         }
-        let Some(packet) = self.tx.take() else {
+        let Some(packet) = self.0.as_mut().and_then(|slots| slots.tx.take()) else {
             lent.count(Counter::SkbTxCacheMiss);
             return pool.alloc_fclone();
         };
@@ -160,29 +166,31 @@ impl PacketCache {
             lent.count(Counter::SkbRxCacheGated);
             return pool.free(packet);
         }
-        if self.rx.is_some() {
+        let slots = self.0.get_or_insert_default();
+        if slots.rx.is_some() {
             lent.count(Counter::SkbRxCacheFull);
             return pool.free(packet);
         }
         match pool.renew(packet) {
             Ok(packet) => {
                 lent.counters.add(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
-                self.rx = Some(packet);
+                slots.rx = Some(packet);
             }
             Err(packet) => pool.free(packet),
         }
     }
 
-    /// Nothing is kept: most connections, in most modes.
+    /// Nothing was ever kept: most connections, in most modes.
     #[inline]
     fn is_empty(&self) -> bool {
-        self.tx.is_none() && self.rx.is_none()
+        self.0.is_none()
     }
 
     /// Empties both slots.
     #[cold]
     pub(crate) fn clear(&mut self, pool: &mut Pool, counters: &Counters) {
-        for packet in self.tx.take().into_iter().chain(self.rx.take()) {
+        let Some(slots) = self.0.take() else { return };
+        for packet in slots.tx.into_iter().chain(slots.rx) {
             counters.sub(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
             pool.free(packet);
         }
@@ -190,7 +198,7 @@ impl PacketCache {
 
     /// Panics unless what is kept holds nothing but itself.
     pub(crate) fn check(&self) {
-        for packet in self.tx.iter().chain(&self.rx) {
+        for packet in self.0.iter().flat_map(|slots| slots.tx.iter().chain(&slots.rx)) {
             assert!(
                 packet.is_empty() && packet.frag_count() == 0,
                 "no payload is kept: {packet:?}"
@@ -205,7 +213,7 @@ impl Tcb {
     /// after the connection was let go.
     #[inline]
     pub fn take_read_packet(&mut self, counters: &Counters) -> Option<Packet> {
-        let packet = self.packet_cache.rx.take()?;
+        let packet = self.packet_cache.0.as_mut()?.rx.take()?;
         counters.add(Counter::SkbRxCacheHandoff, 1);
         counters.sub(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
         Some(packet)
@@ -225,9 +233,10 @@ impl Tcb {
         if over || self.flags.contains(TcbFlags::ORPHAN) || !cx.memory.is_plenty() {
             return false;
         }
-        let cache = &self.packet_cache;
         let config = cx.config;
-        (cache.tx.is_none() || config.caches_tx()) && (cache.rx.is_none() || config.caches_rx())
+        self.packet_cache.0.as_ref().is_none_or(|slots| {
+            (slots.tx.is_none() || config.caches_tx()) && (slots.rx.is_none() || config.caches_rx())
+        })
     }
 }
 

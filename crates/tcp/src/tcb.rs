@@ -178,8 +178,6 @@ pub struct Tcb {
     pub(crate) last_sent_at: Instant,
     pub(crate) timers: Timers,
     pub(crate) send_queue: SendQueue,
-    /// Packets that have served.
-    pub(crate) packet_cache: PacketCache,
 
     // ---- per round trip or per loss ----
     pub(crate) receive_queue: ReceiveQueue,
@@ -238,10 +236,12 @@ pub struct Tcb {
     pub(crate) not_sent_lowat: u32,
     /// Urgent data, both ways; the flags say whether there is any.
     pub(crate) urgent: Urgent,
+    /// Packets that have served, once there was one.
+    pub(crate) packet_cache: PacketCache,
 }
 
 /// The size an idle connection may cost in fixed memory.
-const TCB_BYTES_MAX: usize = 1536;
+const TCB_BYTES_MAX: usize = 1472;
 const _: () = assert!(size_of::<Tcb>() <= TCB_BYTES_MAX);
 
 // The groups of "Layout": what arrives and what leaves share no line.
@@ -326,7 +326,6 @@ impl Tcb {
             pushed_seq: *iss,
             last_sent_at: cx.now,
             send_queue: SendQueue::new(*iss + 1, LossThresh(config.bbr_loss_thresh)),
-            packet_cache: PacketCache::default(),
             timers: Timers::new(),
             receive_queue: ReceiveQueue::default(),
             reassembly: Reassembly::new(),
@@ -360,6 +359,7 @@ impl Tcb {
             doubts_route: false,
             not_sent_lowat: options.notsent_lowat.unwrap_or(config.tcp_notsent_lowat),
             urgent: Urgent::new(options.oob_inline),
+            packet_cache: PacketCache::default(),
             mss,
         };
         tcb.take_options(options);
