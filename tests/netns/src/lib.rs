@@ -9,12 +9,14 @@
 //! Not here: the simulator. These tests run in real time and may only assert what holds on a loaded machine.
 #![forbid(unsafe_code)]
 
+pub mod bottleneck;
 mod content;
 mod impaired;
 mod lab;
 mod namespace;
 mod process;
 mod quietline;
+mod veth;
 
 pub use content::{Content, sha256};
 pub use impaired::{FAR, Impaired, Passed, WirePath};

@@ -275,6 +275,26 @@ fn what_the_kernels_queue_refuses_is_offered_again() {
     });
 }
 
+/// A frame larger than the whole discipline would block the ring for ever.
+#[test]
+fn what_the_kernels_queue_can_never_hold_is_dropped_and_counted() {
+    in_namespace(|| {
+        pair(&AfPacketConfig::new("left0"), &AfPacketConfig::new("right0"), |left, right| {
+            run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 1200");
+            let mut list = PacketList::new();
+            for number in 0..6 {
+                list.push_back(left.frame(number, if number == 2 { 1400 } else { 1000 }));
+            }
+            left.transmit(&mut list);
+            left.completed(5);
+            assert_eq!(left.cx.counters().drops.value(pkt::DropReason::QdiscDrop), 1);
+            let packets = right.receive(5);
+            assert!(packets.iter().map(number_of).eq([0, 1, 3, 4, 5]));
+            free(right, packets);
+        });
+    });
+}
+
 #[test]
 fn a_full_receive_ring_is_counted() {
     in_namespace(|| {

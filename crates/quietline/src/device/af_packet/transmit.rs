@@ -17,8 +17,9 @@
 //!
 //! When a queueing discipline refuses a frame the kernel puts it back (SEND_REQUEST) and stops; so it does when the socket's send
 //! buffer is full. Such frames stay in the ring, and are offered again with the next list, with the next completion, or after
-//! [`RETRY`]. A frame that the kernel cannot make sense of (WRONG_FORMAT) is dropped and counted, and those behind it move up,
-//! because the kernel would wait at its place for ever.
+//! [`RETRY`]; one that is refused again and again although nothing of ours is queued is dropped and counted, because it may be larger
+//! than the whole discipline. So is a frame that the kernel cannot make sense of (WRONG_FORMAT). Those behind it move up, because
+//! the kernel would wait at its place for ever.
 //!
 //! Two locks: `kick` orders the system calls, so that whoever holds it knows that the kernel does not look at the ring; `state` is
 //! held while places are filled and reaped. `kick` is taken first.
@@ -67,6 +68,9 @@ const COPY_BYTES: usize = 2048;
 /// When frames that the kernel had no room for are offered again although nothing was completed.
 pub(super) const RETRY: Duration = Duration::from_millis(1);
 
+/// How often a frame is offered to a queueing discipline that has nothing of ours before it is dropped.
+const REFUSALS_MAX: u32 = 16;
+
 /// Bits of a status that say whose the place is; the others tell about time stamps.
 const STATUS_MASK: u32 =
     libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING | libc::TP_STATUS_WRONG_FORMAT;
@@ -77,13 +81,17 @@ pub(super) struct TxRing {
     socket: OwnedFd,
     mapping: Mapping,
     vnet_hdr: bool,
-    kick: Mutex<()>,
+    kick: Mutex<Refusals>,
     state: Mutex<TxState>,
     /// Packets in the ring. Written under `state`; read without it by who only wants to know whether to look.
     held: AtomicUsize,
     /// When to offer what the kernel had no room for, in nanoseconds; `u64::MAX` when there is none. Relaxed: a hint.
     retry_ns: AtomicU64,
 }
+
+/// How often the oldest frame was refused in a row although nothing of ours was queued.
+#[derive(Debug)]
+struct Refusals(u32);
 
 /// Counts of places, never wrapped: a place's index is the count modulo the ring.
 #[derive(Debug)]
@@ -110,7 +118,7 @@ impl TxRing {
             socket,
             mapping,
             vnet_hdr,
-            kick: Mutex::new(()),
+            kick: Mutex::new(Refusals(0)),
             state: Mutex::new(TxState { head: 0, tail: 0, packets }),
             held: AtomicUsize::new(0),
             retry_ns: AtomicU64::new(u64::MAX),
@@ -165,11 +173,15 @@ impl TxRing {
         now: Instant,
         bad: &mut impl FnMut(DropReason, Packet),
     ) -> Result<Option<Instant>, Errno> {
-        let mut refused = PacketList::new();
-        let sent = self.send_past_errors(&mut refused);
-        while let Some(packet) = refused.pop_front() {
-            bad(DropReason::DeviceTxError, packet);
-        }
+        let mut refused = None;
+        let sent = loop {
+            let sent = self.send_until_refused(&mut refused);
+            // Its owner is told outside of the lock.
+            match refused.take() {
+                Some((reason, packet)) => bad(reason, packet),
+                None => break sent,
+            }
+        };
         let retry = match sent {
             Ok(Sent::All) => None,
             Ok(Sent::Some) => Some(now + RETRY),
@@ -186,21 +198,43 @@ impl TxRing {
         Ok(retry)
     }
 
-    fn send_past_errors(&self, refused: &mut PacketList) -> Result<Sent, Errno> {
-        let _kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match send_waiting(self.socket.as_fd()) {
-                Ok(()) => return Ok(Sent::All),
-                Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV)) => return Err(errno),
-                // AGAIN: the send buffer is full. NOBUFS: so is the queueing discipline, or the driver behind its back.
-                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(Sent::Some),
-                // Anything else is about the frame that comes next, if about a frame at all.
-                Err(_) => match self.skip_wrong() {
-                    Some(packet) => refused.push_back(packet),
-                    None => return Ok(Sent::Some),
-                },
+    /// One system call. If it has met a frame that will never go that one is taken out of the ring, and there is more to send.
+    fn send_until_refused(
+        &self,
+        refused: &mut Option<(DropReason, Packet)>,
+    ) -> Result<Sent, Errno> {
+        let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
+        match send_waiting(self.socket.as_fd()) {
+            Ok(()) => {
+                refusals.0 = 0;
+                return Ok(Sent::All);
+            }
+            Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV)) => return Err(errno),
+            // The send buffer is full, of what is under way.
+            Err(Errno::AGAIN) => return Ok(Sent::Some),
+            // So is the queueing discipline, or the driver behind its back.
+            Err(Errno::NOBUFS) => {
+                refusals.0 = if self.is_idle() { refusals.0 + 1 } else { 0 };
+                if refusals.0 > REFUSALS_MAX {
+                    refusals.0 = 0;
+                    let packet = self.skip(libc::TP_STATUS_SEND_REQUEST);
+                    *refused = packet.map(|packet| (DropReason::QdiscDrop, packet));
+                }
+            }
+            // Anything else is about the frame that comes next, if about a frame at all.
+            Err(_) => {
+                let packet = self.skip(libc::TP_STATUS_WRONG_FORMAT);
+                *refused = packet.map(|packet| (DropReason::DeviceTxError, packet));
             }
         }
+        Ok(Sent::Some)
+    }
+
+    /// Whether the kernel has nothing of ours.
+    fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.tail < state.head
+            && self.status(state.tail % state.packets.len()) == libc::TP_STATUS_SEND_REQUEST
     }
 
     /// Packets that the kernel is done with, oldest first.
@@ -281,15 +315,14 @@ impl TxRing {
         self.mapping.word(index * PLACE_BYTES).store(status, Ordering::Release);
     }
 
-    /// Takes the frame that the kernel could not read out of the ring. The caller holds `kick`.
+    /// Takes the first frame of this status, at which the kernel stands, out of the ring. The caller holds `kick`.
     ///
     /// The kernel waits at that place, so the frames behind it move up by one; its own place is offered last, when all others
     /// are in order.
-    fn skip_wrong(&self) -> Option<Packet> {
+    fn skip(&self, status: u32) -> Option<Packet> {
         let mut state = self.lock();
         let places = state.packets.len();
-        let wrong = (state.tail..state.head)
-            .find(|count| self.status(count % places) == libc::TP_STATUS_WRONG_FORMAT)?;
+        let wrong = (state.tail..state.head).find(|count| self.status(count % places) == status)?;
         let packet = state.packets[wrong % places].take();
         for count in wrong + 1..state.head {
             let (from, to) = (count % places, (count - 1) % places);

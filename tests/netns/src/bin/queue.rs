@@ -1,0 +1,63 @@
+//! The queue that a bulk sender keeps in the kernel's `tbf`, and what a 1-byte request beside it waits: quietline on `af_packet`
+//! with TCP Small Queues and without, and the kernel.
+//!
+//! By hand, as root: `cargo build --release -p netns-tests && target/release/queue [repeats]`. The senders take turns; a line has
+//! the medians over the repeats.
+//!
+//! Not here: a verdict (`tests/queue.rs`).
+
+use std::time::Duration;
+
+use anyhow::Result;
+use netns_tests::bottleneck::{Seen, Sender, limit, share};
+use netns_tests::{Namespace, Veth};
+
+const RATES: [&str; 2] = ["100mbit", "1gbit"];
+const TIME: Duration = Duration::from_secs(3);
+
+const SENDERS: [(&str, Sender<'_>); 5] = [
+    ("quietline, `static131072_ge`", Sender::Quietline("static131072_ge", None)),
+    ("quietline, `v619` (default)", Sender::Quietline("v619", None)),
+    ("quietline, `off`", Sender::Quietline("off", None)),
+    ("kernel, `tcp_limit_output_bytes` 131072", Sender::Kernel(Some(131_072))),
+    ("kernel, 4 MB (its default)", Sender::Kernel(None)),
+];
+
+fn main() -> Result<()> {
+    let repeats = std::env::args().nth(1).map_or(Ok(3), |text| text.parse::<usize>())?;
+    let kernel = Namespace::create()?;
+    let veth = Veth::open(&kernel)?;
+    println!("| link | sender | Mbit/s | queue, median (most) | round trip |");
+    println!("|---|---|---|---|---|");
+    for rate in RATES {
+        limit(&veth, rate)?;
+        let mut all: Vec<Vec<Seen>> = SENDERS.iter().map(|_| Vec::new()).collect();
+        for _ in 0..repeats {
+            for (seen, (_, sender)) in all.iter_mut().zip(SENDERS) {
+                seen.push(share(&kernel, &veth, sender, TIME)?);
+            }
+        }
+        for (seen, (name, _)) in all.iter().zip(SENDERS) {
+            let most = seen.iter().map(Seen::backlog_max).max().unwrap_or(0);
+            println!(
+                "| {rate} | {name} | {:.1} | {:.0} kB ({:.0}) | {:.2} ms |",
+                median(seen.iter().map(|seen| seen.bits_per_second / 1e6)),
+                median(seen.iter().map(|seen| kilobytes(seen.backlog_median()))),
+                kilobytes(most),
+                median(seen.iter().map(|seen| seen.median().as_secs_f64() * 1e3)),
+            );
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a queue fits into memory")]
+fn kilobytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e3
+}
+
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = numbers.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+}

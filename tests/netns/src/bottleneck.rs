@@ -1,0 +1,239 @@
+//! A slow link of the kernel's (`tbf`) that a bulk sender shares with a 1-byte request and response: how long the queue is, by the
+//! kernel's own count, and how long the other flow waits behind it.
+//!
+//! Sender and echo are quietline on the link's near end, each at an address of its own, or for comparison the kernel there. The
+//! clients are kernel sockets on the far end.
+//!
+//! Not here: a verdict.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::lab::STACK;
+use crate::namespace::Namespace;
+use crate::quietline::Quietline;
+use crate::veth::Veth;
+
+/// Address of the echo beside the sender.
+const ECHO: &str = "10.77.0.3";
+
+/// Port of whoever sends for ever, and of whoever answers.
+const CHARGEN: u16 = 19;
+const ECHO_PORT: u16 = 7;
+
+/// How long the sender runs before anything counts.
+const WARM_UP: Duration = Duration::from_millis(1500);
+
+/// Between two requests, and between two looks at the queue.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender<'a> {
+    /// quietline with this `net.quietline.tsq_limit`, and `tcp_limit_output_bytes` if given.
+    Quietline(&'a str, Option<u32>),
+    /// The kernel, with this `tcp_limit_output_bytes` or its own.
+    Kernel(Option<u32>),
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Seen {
+    /// Payload bits per second of the bulk flow.
+    pub bits_per_second: f64,
+    /// Round trips of one byte, sorted.
+    pub round_trips: Vec<Duration>,
+    /// Bytes in the queue, sorted.
+    pub backlogs: Vec<u64>,
+}
+
+impl Seen {
+    /// Median of the round trips.
+    #[must_use]
+    pub fn median(&self) -> Duration {
+        self.round_trips[self.round_trips.len() / 2]
+    }
+
+    /// Median of the queue.
+    #[must_use]
+    pub fn backlog_median(&self) -> u64 {
+        self.backlogs[self.backlogs.len() / 2]
+    }
+
+    /// Longest queue seen.
+    #[must_use]
+    pub fn backlog_max(&self) -> u64 {
+        self.backlogs.last().copied().unwrap_or(0)
+    }
+}
+
+/// Puts a `tbf` of this rate on the near end, with a burst that any superframe fits into, so that none is cut before it has waited,
+/// and room for all that a sender may have in flight.
+///
+/// # Errors
+/// When `tc` fails.
+pub fn limit(veth: &Veth, rate: &str) -> Result<()> {
+    let line =
+        format!("qdisc replace dev {} root tbf rate {rate} burst 80kb limit 16mb", Veth::OURS);
+    veth.ours.tool("tc", &line).map(drop)
+}
+
+/// Lets `sender` fill the link for a while.
+///
+/// # Errors
+/// When a part of it fails or nothing was seen.
+pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration) -> Result<Seen> {
+    match sender {
+        Sender::Quietline(mode, bytes) => {
+            let mode = format!("--sysctl=net.quietline.tsq_limit={mode}");
+            let bytes =
+                bytes.map(|bytes| format!("--sysctl=net.ipv4.tcp_limit_output_bytes={bytes}"));
+            let mut words =
+                vec!["chargen", "--sysctl=net.ipv4.tcp_congestion_control=cubic", &mode];
+            words.extend(bytes.as_deref());
+            let chargen = veth.serve("", &words)?;
+            let echo = veth.serve_at(ECHO, ",mac=02:00:00:00:00:03", &["echo"])?;
+            let seen = watch(kernel, veth, time);
+            for server in [chargen, echo] {
+                Quietline::interrupt(server)?;
+            }
+            seen
+        }
+        Sender::Kernel(bytes) => {
+            let own = Veth::OURS;
+            let bytes = bytes.unwrap_or(4 << 20);
+            veth.ours.shell(&format!(
+                "ip address add {STACK}/24 dev {own}; ip address add {ECHO}/24 dev {own}
+                 echo cubic >/proc/sys/net/ipv4/tcp_congestion_control
+                 echo {bytes} >/proc/sys/net/ipv4/tcp_limit_output_bytes"
+            ))?;
+            let ended = AtomicBool::new(false);
+            let seen = thread::scope(|scope| {
+                let servers = scope.spawn(|| veth.ours.enter(|| kernel_servers(&ended)));
+                let seen = watch(kernel, veth, time);
+                ended.store(true, Ordering::Relaxed);
+                servers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                seen
+            });
+            veth.ours.ip(&format!("address flush dev {own}"))?;
+            seen
+        }
+    }
+}
+
+/// Sends to the first who comes to the one port, and answers the first who comes to the other.
+fn kernel_servers(ended: &AtomicBool) -> Result<()> {
+    let chargen = TcpListener::bind((STACK, CHARGEN)).context("the sender's port")?;
+    let echo = TcpListener::bind((ECHO, ECHO_PORT)).context("the echo's port")?;
+    thread::scope(|scope| {
+        let bulk = scope.spawn(|| -> Result<()> {
+            let (mut stream, _) = chargen.accept()?;
+            let block = vec![b'x'; 256 << 10];
+            while !ended.load(Ordering::Relaxed) && stream.write_all(&block).is_ok() {}
+            Ok(())
+        });
+        let (mut stream, _) = echo.accept()?;
+        stream.set_nodelay(true)?;
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+        bulk.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The far end: reads the bulk flow, asks and waits, and reads the queue meanwhile.
+fn watch(kernel: &Namespace, veth: &Veth, time: Duration) -> Result<Seen> {
+    let ended = AtomicBool::new(false);
+    let received = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let bulk = scope.spawn(|| kernel.enter(|| read_for_ever(&received, &ended)));
+        thread::sleep(WARM_UP);
+        let backlogs = scope.spawn(|| backlogs(veth, &ended));
+        let (begin, before) = (Instant::now(), received.load(Ordering::Relaxed));
+        let round_trips = kernel.enter(|| round_trips(time));
+        let bytes = received.load(Ordering::Relaxed) - before;
+        let seconds = begin.elapsed().as_secs_f64();
+        ended.store(true, Ordering::Relaxed);
+        bulk.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let backlogs = backlogs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let round_trips = round_trips?;
+        ensure!(!backlogs.is_empty() && !round_trips.is_empty(), "nothing was seen");
+        #[expect(clippy::cast_precision_loss, reason = "some seconds' worth")]
+        let bits_per_second = bytes as f64 * 8.0 / seconds;
+        Ok(Seen { bits_per_second, round_trips, backlogs })
+    })
+}
+
+fn read_for_ever(received: &AtomicU64, ended: &AtomicBool) -> Result<()> {
+    let mut stream = connect(STACK, CHARGEN)?;
+    let mut block = vec![0; 1 << 20];
+    while !ended.load(Ordering::Relaxed) {
+        let count = stream.read(&mut block).context("the bulk flow")?;
+        ensure!(count > 0, "the sender has ended");
+        received.fetch_add(count as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn round_trips(time: Duration) -> Result<Vec<Duration>> {
+    let mut stream = connect(ECHO, ECHO_PORT)?;
+    stream.set_nodelay(true)?;
+    let end = Instant::now() + time;
+    let mut all = Vec::new();
+    while Instant::now() < end {
+        let begin = Instant::now();
+        stream.write_all(b"x")?;
+        stream.read_exact(&mut [0]).context("the answer")?;
+        all.push(begin.elapsed());
+        thread::sleep(PAUSE);
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// The handshake's SYN and ARP may wait behind the queue as well.
+fn connect(host: &str, port: u16) -> Result<TcpStream> {
+    let address: SocketAddr = format!("{host}:{port}").parse()?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        match TcpStream::connect_timeout(&address, LIMIT) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                ensure!(Instant::now() < deadline, "nobody listens on {address}");
+                thread::sleep(PAUSE);
+            }
+            stream => {
+                let stream = stream.with_context(|| format!("connecting to {address}"))?;
+                stream.set_read_timeout(Some(LIMIT))?;
+                return Ok(stream);
+            }
+        }
+    }
+}
+
+/// What `tc -s qdisc` says of the queue, again and again.
+fn backlogs(veth: &Veth, ended: &AtomicBool) -> Result<Vec<u64>> {
+    let mut all = Vec::new();
+    while !ended.load(Ordering::Relaxed) {
+        all.push(qdisc_statistic(veth, "backlog")?);
+        thread::sleep(PAUSE);
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// A number that `tc -s qdisc` has for our end.
+///
+/// # Errors
+/// When it has none of that name.
+pub fn qdisc_statistic(veth: &Veth, name: &str) -> Result<u64> {
+    let text = veth.ours.tool("tc", &format!("-s -j qdisc show dev {}", Veth::OURS))?;
+    let report: serde_json::Value = serde_json::from_str(&text).context("tc's JSON")?;
+    report[0][name].as_u64().with_context(|| format!("no {name} in {text}"))
+}

@@ -1,0 +1,248 @@
+//! A stack on one end of a veth pair by `af_packet`, the kernel on the other.
+//!
+//! Not here: rings and frames (the device's own tests), the length of the queue (`queue.rs`).
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use netns_tests::bottleneck::qdisc_statistic;
+use netns_tests::{Content, Finished, Lab, Quietline, Running, STACK, Veth, binary};
+use serde_json::Value;
+
+const BULK_BYTES: usize = 48 << 20;
+const CONNECTIONS: usize = 64;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A file downloaded from the stack and uploaded to it is the same file. Returns what the stack has counted.
+fn both_ways(test: &str, options: &str, words: &[&str]) -> Result<Option<Value>> {
+    let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(None) };
+    let veth = Veth::open(&lab.namespace)?;
+    let root = lab.file("root");
+    fs::create_dir(&root)?;
+    let content = Content::create(&root, "bulk", BULK_BYTES, 1)?;
+    let root_text = root.display().to_string();
+    let all = ["http", "--dir", &root_text, "--upload", "--stats", "--json"];
+    let server = veth.serve(options, &[&all, words].concat())?;
+    let down = lab.file("down").display().to_string();
+    lab.curl(&["--fail", "-o", &down, &format!("http://{STACK}/bulk")])?.success()?;
+    ensure!(netns_tests::sha256(&lab.file("down"))? == content.sha256, "the download differs");
+    let from = content.path.display().to_string();
+    lab.curl(&["--fail", "-T", &from, &format!("http://{STACK}/up")])?.success()?;
+    ensure!(netns_tests::sha256(&root.join("up"))? == content.sha256, "the upload differs");
+    report(server).map(Some)
+}
+
+fn report(server: Quietline) -> Result<Value> {
+    let printed = server.interrupt()?.stdout;
+    serde_json::from_str(&printed).with_context(|| format!("not JSON: {printed}"))
+}
+
+fn counter(report: &Value, name: &str) -> Result<u64> {
+    report["counters"][name].as_u64().with_context(|| format!("no {name} in {report}"))
+}
+
+/// Talks on many connections in turn, so that their packets mix.
+fn talk(address: SocketAddr) -> Result<()> {
+    let mut connections = Vec::new();
+    for number in 0..CONNECTIONS {
+        let stream = TcpStream::connect_timeout(&address, LIMIT)
+            .with_context(|| format!("connection {number}"))?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        connections.push(stream);
+    }
+    for round in 0..10 {
+        let message = |number: usize| format!("{number} {round} ").repeat(700).into_bytes();
+        for (number, stream) in connections.iter_mut().enumerate() {
+            stream.write_all(&message(number)).context("sending")?;
+        }
+        for (number, stream) in connections.iter_mut().enumerate() {
+            let expected = message(number);
+            let mut answer = vec![0; expected.len()];
+            stream.read_exact(&mut answer).context("receiving")?;
+            ensure!(answer == expected, "connection {number} got another's bytes");
+        }
+    }
+    Ok(())
+}
+
+/// CPU time that a process has used, in clock ticks of 10 ms.
+fn ticks(process: u32) -> Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
+    number(11).zip(number(12)).map(|(user, system)| user + system).context("no CPU time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superframes_cross_both_ways() -> Result<()> {
+        let Some(report) = both_ways("superframes_cross_both_ways", "", &[])? else {
+            return Ok(());
+        };
+        let bytes = u64::try_from(BULK_BYTES)?;
+        for (count, octets) in
+            [("DeviceTxPackets", "DeviceTxBytes"), ("DeviceRxPackets", "DeviceRxBytes")]
+        {
+            let (count, octets) = (counter(&report, count)?, counter(&report, octets)?);
+            ensure!(octets > bytes, "{octets} bytes");
+            // Half of the frames are acknowledgments of the other direction.
+            ensure!(octets / count > 3_000, "{octets} bytes in {count} frames");
+        }
+        ensure!(counter(&report, "DeviceTxSuperframes")? > 100);
+        ensure!(counter(&report, "DeviceRxMissed")? == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn bulk_in_blocks_around_the_qdisc() -> Result<()> {
+        both_ways("bulk_in_blocks_around_the_qdisc", ",rx=v3,qdisc=bypass", &[]).map(drop)
+    }
+
+    #[test]
+    fn bulk_without_offloads() -> Result<()> {
+        both_ways("bulk_without_offloads", "", &["--no-vnet-hdr"]).map(drop)
+    }
+
+    #[test]
+    fn bulk_at_an_address_of_our_own() -> Result<()> {
+        both_ways("bulk_at_an_address_of_our_own", ",mac=02:00:00:00:00:07", &[]).map(drop)
+    }
+
+    fn many_connections(test: &str, options: &str) -> Result<()> {
+        let Some(lab) = Lab::open(test, &[])? else { return Ok(()) };
+        let veth = Veth::open(&lab.namespace)?;
+        let server = veth.serve(options, &["echo", "--cores=2", "--stats", "--json"])?;
+        let address: SocketAddr = format!("{STACK}:7").parse()?;
+        lab.namespace.enter(|| talk(address))?;
+        let report = report(server)?;
+        let processed: Vec<u64> = report["softnet_stat"]
+            .as_array()
+            .context("softnet_stat")?
+            .iter()
+            .filter_map(|line| line["processed"].as_u64())
+            .collect();
+        ensure!(processed.len() == 2, "two cores: {processed:?}");
+        if !options.contains("cpu") {
+            ensure!(processed.iter().all(|&count| count > 0), "one core only: {processed:?}");
+        }
+        ensure!(counter(&report, "DeviceRxMissed")? == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn many_connections_by_their_hash_on_two_cores() -> Result<()> {
+        many_connections("many_connections_by_their_hash_on_two_cores", "")
+    }
+
+    #[test]
+    fn many_connections_by_the_kernels_cpu_on_two_cores() -> Result<()> {
+        many_connections("many_connections_by_the_kernels_cpu_on_two_cores", ",fanout=cpu,rx=v3")
+    }
+
+    /// The kernel's queue is smaller than what TCP Small Queues let wait: it refuses frames, and none of them is lost.
+    #[test]
+    fn a_queue_that_refuses_frames_loses_none() -> Result<()> {
+        let test = "a_queue_that_refuses_frames_loses_none";
+        let Some(lab) = Lab::open(test, &["tc", "curl"])? else { return Ok(()) };
+        let veth = Veth::open(&lab.namespace)?;
+        let line = "qdisc add dev ql0 root tbf rate 200mbit burst 80kb limit 100kb";
+        veth.ours.tool("tc", line)?;
+        let content = Content::create(lab.directory(), "bulk", 8 << 20, 1)?;
+        let directory = lab.directory().display().to_string();
+        let words = ["http", "--dir", &directory, "--stats", "--json"];
+        let server = veth.serve("", &words)?;
+        let down = lab.file("down").display().to_string();
+        lab.curl(&["--fail", "-o", &down, &format!("http://{STACK}/bulk")])?.success()?;
+        ensure!(netns_tests::sha256(&lab.file("down"))? == content.sha256, "the download differs");
+        ensure!(qdisc_statistic(&veth, "drops")? > 0, "it refused nothing");
+        let report = report(server)?;
+        ensure!(counter(&report, "TcpRetransSegs")? == 0, "a refused frame was lost: {report}");
+        Ok(())
+    }
+
+    #[test]
+    fn an_interface_that_goes_down_for_a_while() -> Result<()> {
+        let test = "an_interface_that_goes_down_for_a_while";
+        let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
+        let veth = Veth::open(&lab.namespace)?;
+        let content = Content::create(lab.directory(), "bulk", 48 << 20, 3)?;
+        let directory = lab.directory().display().to_string();
+        let mut server = veth.serve("", &["http", "--dir", &directory])?;
+        let down = lab.file("down").display().to_string();
+        let mut curl = lab.namespace.command("curl");
+        curl.args(["-sSf", "--max-time", "50", "--limit-rate", "24M", "-o", &down]);
+        let curl = Running::start(curl.arg(format!("http://{STACK}/bulk")))?;
+        sleep(Duration::from_millis(700));
+        veth.ours.ip("link set ql0 down")?;
+        let before = ticks(server.id())?;
+        sleep(Duration::from_secs(1));
+        let used = ticks(server.id())? - before;
+        ensure!(used <= 50, "{used} ticks of 100 while the interface was down");
+        veth.ours.ip("link set ql0 up")?;
+        curl.wait(Duration::from_secs(50))?.success()?;
+        ensure!(netns_tests::sha256(&lab.file("down"))? == content.sha256, "the download differs");
+        server.assert_alive()?;
+        server.interrupt()?;
+        Ok(())
+    }
+
+    #[test]
+    fn an_interface_that_is_deleted_leaves_a_quiet_server() -> Result<()> {
+        let test = "an_interface_that_is_deleted_leaves_a_quiet_server";
+        let Some(lab) = Lab::open(test, &[])? else { return Ok(()) };
+        let veth = Veth::open(&lab.namespace)?;
+        let mut server = veth.serve("", &["chargen", "--stats", "--json"])?;
+        let address: SocketAddr = format!("{STACK}:19").parse()?;
+        let mut stream =
+            lab.namespace.enter(|| Ok(TcpStream::connect_timeout(&address, LIMIT)?))?;
+        stream.read_exact(&mut vec![0; 4 << 20]).context("bulk before")?;
+        lab.namespace.ip(&format!("link del {}", Veth::PEER))?;
+        // What is in flight is sent again a few times.
+        sleep(Duration::from_millis(500));
+        let before = ticks(server.id())?;
+        let begin = Instant::now();
+        sleep(Duration::from_secs(1));
+        let used = ticks(server.id())? - before;
+        ensure!(used <= 20, "{used} ticks of CPU in {:?}", begin.elapsed());
+        server.assert_alive()?;
+        let report = report(server)?;
+        ensure!(counter(&report, "DEV_READY")? > 0, "what is sent is counted as dropped: {report}");
+        Ok(())
+    }
+
+    #[test]
+    fn refusals_are_one_line_that_says_why() -> Result<()> {
+        let test = "refusals_are_one_line_that_says_why";
+        let Some(lab) = Lab::open(test, &["setpriv"])? else { return Ok(()) };
+        let veth = Veth::open(&lab.namespace)?;
+        let refusal = |prefix: &[&str], link: &str| -> Result<String> {
+            let mut command = veth.ours.command(prefix[0]);
+            command.args(&prefix[1..]).arg(binary()?).args(["serve", "echo"]);
+            let link = format!("--link=af_packet:{link}");
+            let ended = Finished::of(command.args([&link, &format!("--address={STACK}/24")]))?;
+            ensure!(!ended.status.success(), "it serves: {}", ended.stderr);
+            ensure!(ended.stderr.trim().lines().count() == 1, "not one line: {}", ended.stderr);
+            Ok(ended.stderr)
+        };
+        let text = refusal(&["env"], "nothing0")?;
+        ensure!(text.contains("nothing0") && text.contains("No such device"), "{text}");
+        let text = refusal(&["env"], "lo")?;
+        ensure!(text.contains("no Ethernet interface"), "{text}");
+        let text = refusal(&["env"], "ql0,rx=v1")?;
+        ensure!(text.contains("v2 or v3"), "{text}");
+        let text = refusal(&["setpriv", "--bounding-set", "-net_raw"], "ql0")?;
+        ensure!(text.contains("CAP_NET_RAW"), "{text}");
+        veth.ours.ip("link set ql0 down")?;
+        let text = refusal(&["env"], "ql0")?;
+        ensure!(text.contains("ip link set ql0 up"), "{text}");
+        Ok(())
+    }
+}
