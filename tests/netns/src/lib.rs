@@ -24,3 +24,4 @@ pub use lab::{KERNEL, Lab, STACK};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};
 pub use quietline::{LINKS, Link, Quietline, binary, modes};
+pub use veth::Veth;
