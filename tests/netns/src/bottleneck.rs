@@ -96,8 +96,10 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
             let mode = format!("--sysctl=net.quietline.tsq_limit={mode}");
             let bytes =
                 bytes.map(|bytes| format!("--sysctl=net.ipv4.tcp_limit_output_bytes={bytes}"));
-            let mut words =
-                vec!["chargen", "--sysctl=net.ipv4.tcp_congestion_control=cubic", &mode];
+            // The kernel's queue is the only one.
+            let noqueue = format!("--sysctl=net.quietline.dev.{}.qdisc=noqueue", Veth::OURS);
+            let cubic = "--sysctl=net.ipv4.tcp_congestion_control=cubic";
+            let mut words = vec!["chargen", cubic, &noqueue, &mode];
             words.extend(bytes.as_deref());
             let chargen = veth.serve("", &words)?;
             let echo = veth.serve_at(ECHO, ",mac=02:00:00:00:00:03", &["echo"])?;

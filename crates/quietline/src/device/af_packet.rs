@@ -32,7 +32,7 @@
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::event::{Timespec, epoll};
@@ -76,6 +76,10 @@ struct Queue {
     events: OwnedFd,
     /// The core that this queue belongs to.
     doorbell: OnceLock<Doorbell>,
+    /// Packets and bytes that were taken and dropped since the last completion. Written by who sends, taken by the core; the count is
+    /// released after the bytes.
+    given_up_packets: AtomicUsize,
+    given_up_bytes: AtomicUsize,
 }
 
 impl Queue {
@@ -201,6 +205,8 @@ fn open_queues(interface: &Interface, config: &AfPacketConfig) -> Result<Box<[Qu
             tx: TxRing::new(sender, places, config.vnet_hdr),
             events,
             doorbell: OnceLock::new(),
+            given_up_packets: AtomicUsize::new(0),
+            given_up_bytes: AtomicUsize::new(0),
         });
     }
     for queue in &mut queues {

@@ -5,7 +5,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use pkt::{Batch, DropReason, Instant, PacketList};
+use pkt::{Batch, DropReason, Instant, Packet, PacketList};
 use stack::counters::Counter;
 use stack::cx::Cx;
 use stack::device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
@@ -44,7 +44,7 @@ impl Device for AfPacket {
     /// Copies what finds room into the ring and rings the kernel once.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = self.queue(queue.0);
-        let filled = queue.tx.fill(list, &mut |reason, packet| cx.drop_packet(reason, packet));
+        let filled = queue.tx.fill(list, &mut |reason, packet| queue.give_up(cx, reason, packet));
         if filled {
             self.send(queue, cx);
         }
@@ -53,7 +53,9 @@ impl Device for AfPacket {
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let queue = self.queue(queue.0);
         let mut done = queue.tx.reap();
-        let completed = Completed { packets: done.len(), bytes: done.bytes() };
+        let lost = queue.take_given_up();
+        let completed =
+            Completed { packets: done.len() + lost.packets, bytes: done.bytes() + lost.bytes };
         while let Some(packet) = done.pop_front() {
             cx.pool.free(packet);
         }
@@ -81,7 +83,8 @@ impl Device for AfPacket {
 
 impl AfPacket {
     fn send(&self, queue: &Queue, cx: &mut Cx) {
-        let sent = queue.tx.send(cx.now, &mut |reason, packet| cx.drop_packet(reason, packet));
+        let now = cx.now;
+        let sent = queue.tx.send(now, &mut |reason, packet| queue.give_up(cx, reason, packet));
         match sent {
             Ok(None) => {}
             Ok(Some(at)) => {
@@ -94,5 +97,26 @@ impl AfPacket {
             }
             Err(_) => {}
         }
+    }
+}
+
+impl Queue {
+    /// Drops a packet that was taken and will never be sent. It counts as completed, because its bytes are no longer under way; the
+    /// core that is to hear of that may be asleep.
+    fn give_up(&self, cx: &mut Cx, reason: DropReason, packet: Packet) {
+        self.given_up_bytes.fetch_add(packet.len(), Ordering::Relaxed);
+        self.given_up_packets.fetch_add(1, Ordering::Release);
+        cx.drop_packet(reason, packet);
+        if let Some(doorbell) = self.doorbell.get() {
+            doorbell.ring_at(cx.now);
+        }
+    }
+
+    fn take_given_up(&self) -> Completed {
+        if self.given_up_packets.load(Ordering::Relaxed) == 0 {
+            return Completed::NONE;
+        }
+        let packets = self.given_up_packets.swap(0, Ordering::Acquire);
+        Completed { packets, bytes: self.given_up_bytes.swap(0, Ordering::Relaxed) }
     }
 }

@@ -286,7 +286,7 @@ fn what_the_kernels_queue_can_never_hold_is_dropped_and_counted() {
                 list.push_back(left.frame(number, if number == 2 { 1400 } else { 1000 }));
             }
             left.transmit(&mut list);
-            left.completed(5);
+            assert_eq!(left.completed(6).bytes, 6_400, "the dropped one is no longer under way");
             assert_eq!(left.cx.counters().drops.value(pkt::DropReason::QdiscDrop), 1);
             let packets = right.receive(5);
             assert!(packets.iter().map(number_of).eq([0, 1, 3, 4, 5]));
@@ -385,6 +385,8 @@ fn an_interface_that_goes_down_drops_and_comes_back() {
             assert!(list.is_empty(), "given up, not kept");
             let dropped = left.cx.counters().drops.value(pkt::DropReason::DeviceDown);
             assert_eq!(dropped, 3);
+            let completed = Completed { packets: 3, bytes: 300 };
+            assert_eq!(left.complete(), completed, "they are no longer under way");
             left.wait(0, Duration::ZERO);
             assert!(!left.wait(0, Duration::from_millis(20)), "nothing to spin on");
             assert!(!left.device.is_gone());
