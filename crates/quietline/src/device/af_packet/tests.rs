@@ -84,6 +84,13 @@ impl End {
         }
     }
 
+    /// Takes what the kernel has said by itself, and what the descriptor tells about it.
+    fn settle(&mut self) {
+        let packets = self.received(0);
+        packets.into_iter().for_each(|packet| self.cx.pool.free(packet));
+        self.wait(0, Duration::ZERO);
+    }
+
     /// Receives `count` packets on queue 0.
     fn receive(&mut self, count: usize) -> Vec<Packet> {
         let deadline = Clock::now() + PATIENCE;
@@ -235,12 +242,12 @@ fn completions_are_those_of_the_kernels_queue() {
     in_namespace(|| {
         let left = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
-            run("tc qdisc add dev left0 root tbf rate 2mbit burst 2kb limit 1mb");
+            run("tc qdisc add dev left0 root tbf rate 500kbit burst 2kb limit 1mb");
             let mut list: PacketList = (0..40).map(|number| left.frame(number, 1000)).collect();
             left.transmit(&mut list);
             assert_eq!(list.len(), 24, "16 places");
             let mut done = left.complete().packets;
-            assert!(done <= 3, "{done} frames have left a queue of 4 ms a frame");
+            assert!(done < 16, "{done} frames have left a queue of 16 ms a frame");
             let deadline = Clock::now() + PATIENCE;
             while done < 40 && Clock::now() < deadline {
                 left.wait(0, Duration::from_millis(100));
@@ -353,12 +360,12 @@ fn flows_are_spread_over_queues_and_stay_there() {
 #[test]
 fn an_address_of_our_own_makes_the_interface_promiscuous_while_it_lasts() {
     in_namespace(|| {
-        let flags = || {
+        let sockets = || {
             let text =
                 std::fs::read_to_string("/proc/thread-self/net/packet").expect("packet sockets");
             text.lines().count()
         };
-        let before = flags();
+        let before = sockets();
         let mac = Some([2, 0, 0, 0, 0, 9]);
         let left = AfPacketConfig { mac, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
@@ -371,7 +378,12 @@ fn an_address_of_our_own_makes_the_interface_promiscuous_while_it_lasts() {
             let packets = left.receive(1);
             free(left, packets);
         });
-        assert_eq!(flags(), before, "every socket is closed");
+        // A program that another test starts has a copy of every descriptor for a moment.
+        let deadline = Clock::now() + PATIENCE;
+        while sockets() != before {
+            assert!(Clock::now() < deadline, "{} sockets are left", sockets() - before);
+            std::thread::sleep(Duration::from_millis(5));
+        }
     });
 }
 
@@ -387,18 +399,27 @@ fn an_interface_that_goes_down_drops_and_comes_back() {
             assert_eq!(dropped, 3);
             let completed = Completed { packets: 3, bytes: 300 };
             assert_eq!(left.complete(), completed, "they are no longer under way");
-            left.wait(0, Duration::ZERO);
+            left.settle();
             assert!(!left.wait(0, Duration::from_millis(20)), "nothing to spin on");
             assert!(!left.device.is_gone());
             run("ip link set left0 up");
             let frame = left.frame(4, 100);
             left.transmit(&mut PacketList::from_iter([frame]));
             left.completed(1);
-            let frame = right.frame(5, 100);
-            right.transmit(&mut PacketList::from_iter([frame]));
-            let packets = left.receive(1);
-            assert_eq!(number_of(&packets[0]), 5);
-            free(left, packets);
+            // The other end finds out a little later that it has a carrier, and drops until then.
+            let deadline = Clock::now() + PATIENCE;
+            loop {
+                assert!(Clock::now() < deadline, "nothing arrives");
+                let frame = right.frame(5, 100);
+                right.transmit(&mut PacketList::from_iter([frame]));
+                left.wait(0, Duration::from_millis(20));
+                let packets = left.received(0);
+                let arrived = packets.iter().any(|packet| number_of(packet) == 5);
+                free(left, packets);
+                if arrived {
+                    break;
+                }
+            }
         });
     });
 }
@@ -410,6 +431,7 @@ fn a_deleted_interface_is_found_out_and_goes_silent() {
             run("ip link del left0");
             assert!(right.wait(0, PATIENCE), "the kernel reports an error");
             assert!(right.device.is_gone());
+            right.settle();
             assert!(!right.wait(0, Duration::from_millis(20)), "nothing to spin on");
             let frame = left.frame(1, 100);
             left.transmit(&mut PacketList::from_iter([frame]));
