@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::lab::STACK;
 use crate::namespace::Namespace;
@@ -114,7 +115,6 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
             let bytes = bytes.unwrap_or(4 << 20);
             veth.ours.shell(&format!(
                 "ip address add {STACK}/24 dev {own}; ip address add {ECHO}/24 dev {own}
-                 echo cubic >/proc/sys/net/ipv4/tcp_congestion_control
                  echo {bytes} >/proc/sys/net/ipv4/tcp_limit_output_bytes"
             ))?;
             let ended = AtomicBool::new(false);
@@ -134,6 +134,7 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
 /// Sends to the first who comes to the one port, and answers the first who comes to the other.
 fn kernel_servers(ended: &AtomicBool) -> Result<()> {
     let chargen = TcpListener::bind((STACK, CHARGEN)).context("the sender's port")?;
+    set_tcp_congestion(&chargen, "cubic").context("choosing cubic")?;
     let echo = TcpListener::bind((ECHO, ECHO_PORT)).context("the echo's port")?;
     thread::scope(|scope| {
         let bulk = scope.spawn(|| -> Result<()> {
