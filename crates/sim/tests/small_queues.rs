@@ -30,6 +30,15 @@ mod tests {
         superframes: bool,
         completion_delay: Duration,
         tsq_limit: &'static str,
+        /// `net.quietline.dev_orphan`.
+        dev_orphan: &'static str,
+    }
+
+    impl Setup {
+        fn new(rate_bps: u64, superframes: bool, completion_delay: Duration) -> Self {
+            let (tsq_limit, dev_orphan) = ("static131072_ge", "completion");
+            Self { rate_bps, superframes, completion_delay, tsq_limit, dev_orphan }
+        }
     }
 
     #[derive(Debug)]
@@ -46,6 +55,8 @@ mod tests {
     /// What a frame of 1,448 bytes of payload occupies.
     const FRAME: u64 = 1538;
     const PAYLOAD: u64 = 1448;
+    /// What its packet costs.
+    const TRUESIZE: u64 = 2176;
 
     /// Two hosts on a wire, of which the first is told how to limit what is below its sockets.
     fn world(setup: Setup) -> (World, Arc<Wire>) {
@@ -68,6 +79,7 @@ mod tests {
         }
         let set = |name, value| world.hosts[0].set_sysctl(name, value).expect("a setting");
         set("net.quietline.tsq_limit", setup.tsq_limit);
+        set("net.quietline.dev_orphan", setup.dev_orphan);
         // What waits is looked for in the wire.
         set("net.quietline.dev.default.qdisc", "noqueue");
         // It stops senders of its own.
@@ -112,6 +124,11 @@ mod tests {
         }
     }
 
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    fn float(number: u64) -> f64 {
+        number as f64
+    }
+
     fn show(setup: Setup, outcome: &Outcome) {
         println!(
             "{:>5} Mbit/s, superframes {:>5}, completion {:>5?}, {:>15}: waits {:>8.3} ms, {:>8} bytes below, {:>5.1} % of the link, throttled {}",
@@ -128,7 +145,8 @@ mod tests {
 
     /// The delay and throughput of one sender, with the limit of the seed and without.
     fn compare(rate_bps: u64, superframes: bool, completion_delay: Duration) -> (Outcome, Outcome) {
-        let setup = |tsq_limit| Setup { rate_bps, superframes, completion_delay, tsq_limit };
+        let setup =
+            |tsq_limit| Setup { tsq_limit, ..Setup::new(rate_bps, superframes, completion_delay) };
         let [off, seed] = ["off", "static131072_ge"].map(|tsq_limit| {
             let outcome = transfer(setup(tsq_limit));
             show(setup(tsq_limit), &outcome);
@@ -156,14 +174,62 @@ mod tests {
         }
     }
 
+    /// SCN-D8, TSQ8: a device that orphans what it takes has no small queue, whatever the limit.
+    #[test]
+    fn a_device_that_orphans_keeps_a_bulk_sender_s_whole_queue() {
+        for (rate_bps, superframes) in [(100, false), (100, true), (1000, false), (1000, true)] {
+            let held = Setup::new(rate_bps * MBIT, superframes, PROMPT);
+            let orphaned = Setup { dev_orphan: "xmit", ..held };
+            let [held, orphaned] = [held, orphaned].map(|setup| {
+                let outcome = transfer(setup);
+                show(setup, &outcome);
+                outcome
+            });
+            assert_eq!((orphaned.throttled, orphaned.most_below), (0, 0));
+            assert!(orphaned.wait > 5 * held.wait, "{held:?} {orphaned:?}");
+        }
+    }
+
+    /// Completions that come late hold back what they have not completed: the limit over the delay is the throughput, where that is less
+    /// than the link's.
+    #[test]
+    fn late_completions_bound_the_throughput_by_the_limit() {
+        for superframes in [false, true] {
+            for delay_ms in [1, 4] {
+                for rate_bps in [10 * MBIT, 100 * MBIT, 1000 * MBIT, 10_000 * MBIT] {
+                    let delay = Duration::from_millis(delay_ms);
+                    let setup = Setup::new(rate_bps, superframes, delay);
+                    let outcome = transfer(setup);
+                    show(setup, &outcome);
+                    let bits = float(131_072 * 8 * FRAME / TRUESIZE);
+                    let bound = (bits / delay.as_secs_f64() / float(rate_bps)).min(1.0);
+                    assert!(outcome.utilisation > 0.8 * bound, "{bound} {outcome:?}");
+                    let limit = Duration::from_secs_f64(960_000.0 / float(rate_bps));
+                    assert!(outcome.wait < limit, "{limit:?} {outcome:?}");
+                }
+            }
+        }
+    }
+
+    /// BUG-TSQ-7: completions 4 ms late at 100 Mbit/s. A limit of a millisecond of the pace is below that and costs
+    /// throughput; a packet beyond it where no more than one is in flight lets ACKs take over.
+    #[test]
+    fn the_exception_for_an_empty_flight_outweighs_late_completions() {
+        let setup = Setup::new(100 * MBIT, false, Duration::from_millis(4));
+        let [strict, exempt] = ["dyn_min2", "v619"].map(|tsq_limit| {
+            let setup = Setup { tsq_limit, ..setup };
+            let outcome = transfer(setup);
+            show(setup, &outcome);
+            outcome
+        });
+        assert!(strict.utilisation < 0.95, "{strict:?}");
+        assert!(exempt.utilisation > 0.99, "{exempt:?}");
+    }
+
     /// Many small writes on a slow link, with `tcp_autocorking` or without: segments with payload, and how many were held back.
     fn small_writes(autocorking: &str) -> (u64, u64) {
-        let (mut world, _) = world(Setup {
-            rate_bps: 10 * MBIT,
-            superframes: true,
-            completion_delay: PROMPT,
-            tsq_limit: "off",
-        });
+        let setup = Setup { tsq_limit: "off", ..Setup::new(10 * MBIT, true, PROMPT) };
+        let (mut world, _) = world(setup);
         world.hosts[0].set_sysctl("net.ipv4.tcp_autocorking", autocorking).expect("a setting");
         let host = Arc::clone(&world.hosts[0]);
         let listener = listen(&mut world, 80);

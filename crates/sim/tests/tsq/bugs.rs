@@ -1,0 +1,181 @@
+//! What went wrong with small queues elsewhere, each as the test that would have shown it: BUG-TSQ-4 and from BUG-TSQ-8 on. The first
+//! three are races (`sync::small_queue`), BUG-TSQ-5 and -6 are scenarios, BUG-TSQ-7 needs a link (`small_queues`).
+
+use std::{
+    io::IoSlice,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use pkt::PacketOwner;
+use sim::apps;
+use stack::counters::Counter;
+
+use super::shelf::Lab;
+
+/// BUG-TSQ-4: with `TCP_NODELAY` the run sends the small tail too, and does not leave it to an ACK or the timer.
+#[test]
+fn a_small_tail_without_nagle_leaves_with_the_run() {
+    let mut lab = Lab::new(&[]);
+    lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_nodelay(true));
+    lab.shelf.set_mute(true);
+    // Small segments on their way already: Nagle would hold another.
+    lab.write(100);
+    lab.write(150_000);
+    lab.world.settle();
+    let unsent = |lab: &mut Lab| {
+        lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info().notsent_bytes)
+    };
+    assert!(unsent(&mut lab) > 0, "the limit holds the rest");
+    while lab.shelf.len() > 0 {
+        lab.complete(1);
+    }
+    assert_eq!(unsent(&mut lab), 0, "without an ACK, and at the same moment");
+    lab.finish();
+}
+
+/// BUG-TSQ-8: a device that completes a packet only when the next one comes. Neither autocorking nor the limit may wait for ever.
+/// Without the exception for an empty flight (`dyn_max`, `dyn_min2`) a small packet behind a large one waited for the persist timer.
+#[test]
+fn a_device_that_keeps_its_last_packet_stops_nobody() {
+    for mode in ["static131072_ge", "paced_exempt", "v619"] {
+        let settings = [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_autocorking", "1")];
+        let mut lab = Lab::new(&settings);
+        for round in 0..100 {
+            let bytes = 100 + 700 * (round % 7);
+            lab.write(bytes);
+            lab.write(10);
+            let lazy = lab.shelf.len().saturating_sub(1);
+            lab.complete(lazy);
+            // Shorter than any timeout.
+            lab.world.pass(Duration::from_millis(100));
+            assert_eq!(lab.read(), bytes + 10, "{mode}, round {round}");
+        }
+        assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPTimeouts), 0);
+        lab.finish();
+    }
+}
+
+/// BUG-TSQ-9, TSQ1: what a packet charges is what it gives back, whatever becomes of it in between.
+#[test]
+fn a_packet_gives_back_what_it_charged() {
+    #[derive(Debug, Default)]
+    struct Owner(AtomicU32);
+    impl PacketOwner for Owner {
+        fn on_complete(&self, truesize: u32) {
+            self.0.fetch_add(truesize, Ordering::Relaxed);
+        }
+    }
+    let mut lab = Lab::new(&[]);
+    let pool = &mut lab.world.cx.pool;
+    let owner = Arc::new(Owner::default());
+    let mut packet = pool.alloc_from(&[1; 1000]).expect("memory");
+    let charged = packet.truesize();
+    packet.set_owner(Arc::clone(&owner) as _);
+    assert_eq!(packet.append(pool, &[2; 30_000]), 30_000);
+    assert!(packet.truesize() > charged);
+    pool.free(packet);
+    assert_eq!(owner.0.load(Ordering::Relaxed), charged);
+    lab.finish();
+}
+
+/// BUG-TSQ-10, TSQ4: a thousand connections stopped by one packet each, and one batch of completions. Each runs once and sends one packet.
+#[test]
+fn a_thousand_connections_get_one_turn_each() {
+    let mut lab = Lab::new(&[]);
+    let mut ends = Vec::new();
+    lab.shelf.set_prompt(true);
+    for _ in 0..1000 {
+        ends.push(apps::connect(&mut lab.world, &lab.listener));
+    }
+    lab.shelf.set_prompt(false);
+    lab.host.set_sysctl("net.ipv4.tcp_limit_output_bytes", "4096").expect("a setting");
+    lab.shelf.set_mute(true);
+    for (client, _) in &ends {
+        let data = [7; 1448 * 4];
+        client.send(&lab.host, &mut lab.world.cx, &[IoSlice::new(&data)]).expect("room");
+    }
+    lab.world.settle();
+    let each = lab.shelf.len() / 1000;
+    assert!((1..3).contains(&each) && lab.shelf.len() == 1000 * each, "{}", lab.shelf.len());
+    let runs = lab.count(Counter::TsqRuns);
+    lab.complete(1000 * each);
+    assert_eq!(lab.count(Counter::TsqRuns), runs + 1000);
+    assert_eq!(lab.shelf.len(), 1000 * (4 - each).min(each), "nobody got more than another");
+    let peer = Arc::clone(&lab.world.hosts[1]);
+    lab.shelf.set_mute(false);
+    for (client, server) in ends {
+        client.abort(&lab.host, &mut lab.world.cx);
+        server.abort(&peer, &mut lab.world.cx);
+    }
+    lab.finish();
+}
+
+/// BUG-TSQ-11: a limit of zero is none.
+#[test]
+fn a_limit_of_zero_is_none() {
+    for mode in ["static131072_ge", "dyn_min2", "v619"] {
+        let settings =
+            [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_limit_output_bytes", "0")];
+        let mut lab = Lab::new(&settings);
+        lab.shelf.set_mute(true);
+        lab.write(400_000);
+        lab.world.settle();
+        assert!(lab.client.wmem_alloc() > 262_144, "{mode}: {}", lab.client.wmem_alloc());
+        assert_eq!(lab.count(Counter::TsqThrottled), 0);
+        lab.finish();
+    }
+}
+
+/// BUG-TSQ-12: the limit becomes smaller, and larger, while a sender waits. TSQ3: completions alone carry it to the end.
+#[test]
+fn a_limit_that_changes_under_a_stopped_sender_holds_and_stops_nobody_for_ever() {
+    let mut lab = Lab::new(&[]);
+    lab.shelf.set_mute(true);
+    lab.write(150_000);
+    lab.world.settle();
+    let set = |lab: &Lab, limit| {
+        lab.host.set_sysctl("net.ipv4.tcp_limit_output_bytes", limit).expect("a setting");
+    };
+    set(&lab, "10000");
+    let before = lab.shelf.len();
+    lab.complete(1);
+    assert_eq!(lab.shelf.len(), before - 1, "above the new limit nothing is sent");
+    while lab.client.wmem_alloc() > 12_000 {
+        lab.complete(1);
+    }
+    set(&lab, "20000");
+    let unsent = |lab: &mut Lab| {
+        lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info().notsent_bytes)
+    };
+    assert!(unsent(&mut lab) > 0);
+    while lab.shelf.len() > 0 {
+        lab.complete(1);
+        assert!(lab.client.wmem_alloc() < 20_000 + 2304);
+    }
+    assert_eq!(unsent(&mut lab), 0);
+    lab.finish();
+}
+
+/// BUG-TSQ-13: requests and responses over a device whose completions come 16 µs late. The first packet of an exchange is never held back.
+#[test]
+fn requests_do_not_wait_for_completions() {
+    let mut lab = Lab::new(&[("net.ipv4.tcp_autocorking", "1")]);
+    let before = lab.tcp(tcp::Counter::TcpExtTCPAutoCorking);
+    for _ in 0..100 {
+        let start = lab.world.elapsed();
+        lab.write(64);
+        lab.world.settle();
+        assert_eq!(lab.read(), 64);
+        assert_eq!(lab.world.elapsed(), start, "at the same moment");
+        lab.world.pass(Duration::from_micros(16));
+        let waiting = lab.shelf.len();
+        lab.complete(waiting);
+        lab.world.pass(Duration::from_millis(50));
+    }
+    assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPAutoCorking), before);
+    lab.finish();
+}

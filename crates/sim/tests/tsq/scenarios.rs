@@ -1,0 +1,146 @@
+//! SCN-D1 to SCN-D8, as far as they are no races, and the invariants TSQ1 to TSQ10 they show.
+
+use std::sync::Arc;
+
+use stack::counters::Counter;
+
+use super::shelf::Lab;
+
+/// `tcp_limit_output_bytes` of the first version.
+const LIMIT: u32 = 131_072;
+
+/// A lab whose sender has stopped at the limit, and what one packet costs.
+fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
+    let mut lab = Lab::new(settings);
+    lab.write(1_000_000);
+    lab.world.settle();
+    let (truesize, _) = lab.shelf.oldest();
+    (lab, truesize)
+}
+
+/// SCN-D1, TSQ1, TSQ2, TSQ6: the first burst passes the limit by less than a packet; from then on each completion is one run and one packet.
+#[test]
+fn each_completion_sends_one_packet() {
+    for protocol in ["seed", "robust"] {
+        let (mut lab, truesize) = stopped(&[("net.quietline.tsq_protocol", protocol)]);
+        let burst = LIMIT.div_ceil(truesize);
+        assert_eq!(lab.shelf.len(), burst as usize);
+        assert_eq!(lab.client.wmem_alloc(), burst * truesize, "TSQ1");
+        assert!(lab.client.wmem_alloc() < LIMIT + truesize, "TSQ2");
+        let before = lab.count(Counter::TsqRuns);
+        let deferred = lab.count(Counter::TsqDeferred);
+        for completions in 1..=100 {
+            lab.complete(1);
+            assert_eq!(lab.shelf.len(), burst as usize);
+            assert_eq!(lab.client.wmem_alloc(), burst * truesize);
+            assert_eq!(lab.count(Counter::TsqRuns), before + completions, "TSQ6");
+        }
+        assert_eq!(lab.count(Counter::TsqDeferred), deferred);
+        lab.finish();
+    }
+}
+
+/// SCN-D2: where the packets divide the limit, meeting it stops the first version and not the next.
+#[test]
+fn meeting_the_limit_stops_the_first_version_only() {
+    let (lab, truesize) = stopped(&[]);
+    lab.finish();
+    let limit = (64 * truesize).to_string();
+    for (mode, packets) in [("static131072_ge", 64), ("dyn_max", 65)] {
+        // The pace of a round trip without delay is beyond any limit: only its absence leaves the bound alone.
+        let settings =
+            [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_limit_output_bytes", &*limit)];
+        let mut lab = Lab::new(&settings);
+        let pace = 1_000_000;
+        lab.client
+            .with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_max_pacing_rate(Some(pace)));
+        lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_max_pacing_rate(None));
+        lab.shelf.set_mute(true);
+        lab.write(1_000_000);
+        lab.world.settle();
+        assert_eq!(lab.shelf.len(), packets, "{mode}");
+        lab.finish();
+    }
+}
+
+/// SCN-D3: sixteen completions at once are one run, which sends sixteen.
+#[test]
+fn a_batch_of_completions_is_one_run() {
+    let (mut lab, truesize) = stopped(&[]);
+    let burst = LIMIT.div_ceil(truesize) as usize;
+    let (runs, stops) = (lab.count(Counter::TsqRuns), lab.count(Counter::TsqThrottled));
+    // Without an ACK, which would find the limit reached once more.
+    lab.shelf.set_mute(true);
+    lab.complete(16);
+    assert_eq!(lab.shelf.len(), burst, "sixteen were sent");
+    assert_eq!(lab.count(Counter::TsqRuns), runs + 1);
+    assert_eq!(lab.count(Counter::TsqThrottled), stops + 1);
+    lab.finish();
+}
+
+/// SCN-D6, BUG-TSQ-6: a thread holds the socket while completions arrive. The work is left to it once, and done once.
+#[test]
+fn a_holder_of_the_socket_sends_once_when_it_lets_go() {
+    let (mut lab, truesize) = stopped(&[]);
+    let burst = LIMIT.div_ceil(truesize) as usize;
+    lab.shelf.set_mute(true);
+    let (runs, deferred) = (lab.count(Counter::TsqRuns), lab.count(Counter::TsqDeferred));
+    let (shelf, host) = (Arc::clone(&lab.shelf), Arc::clone(&lab.host));
+    lab.client.hold(&lab.host, &mut lab.world.cx, |cx| {
+        for _ in 0..8 {
+            shelf.complete(1);
+            let _ = host.poll(cx);
+        }
+        assert_eq!(shelf.len(), burst - 8, "nothing is sent meanwhile");
+    });
+    assert_eq!(lab.shelf.len(), burst, "eight were sent");
+    assert_eq!(lab.count(Counter::TsqRuns), runs + 1);
+    assert_eq!(lab.count(Counter::TsqDeferred), deferred + 1);
+    lab.finish();
+}
+
+/// SCN-D7, BUG-TSQ-5, TSQ7, TSQ10: the connection ends with packets in the device and a run on the list. Nothing is sent any more, and the
+/// memory goes with the later of the last completion and the run.
+#[test]
+fn a_connection_that_ends_is_freed_after_its_last_packet() {
+    for run_first in [true, false] {
+        let (mut lab, _) = stopped(&[]);
+        let (_, owner) = lab.shelf.oldest();
+        let left = lab.shelf.len();
+        lab.shelf.complete(left - 10);
+        let runs = lab.count(Counter::TsqRuns);
+        lab.client.abort(&lab.host, &mut lab.world.cx);
+        let socket = Arc::downgrade(&lab.client);
+        lab.client = Arc::clone(&lab.server);
+        if run_first {
+            lab.world.settle();
+            assert_eq!(lab.shelf.len(), 10, "TSQ10: a closed connection sends nothing");
+            assert!(owner.strong_count() > 0);
+            lab.shelf.complete(10);
+        } else {
+            lab.shelf.complete(10);
+            lab.world.settle();
+        }
+        assert_eq!(lab.shelf.len(), 0);
+        assert!(lab.count(Counter::TsqRuns) <= runs + 1);
+        // What waits for its grace period goes home.
+        lab.world.packets_alive();
+        assert_eq!((socket.strong_count(), owner.strong_count()), (0, 0), "run first: {run_first}");
+        lab.finish();
+    }
+}
+
+/// SCN-D8, TSQ8: a device that orphans what it takes knows no limit.
+#[test]
+fn a_device_that_orphans_takes_everything() {
+    let mut lab = Lab::new(&[("net.quietline.dev_orphan", "xmit")]);
+    lab.shelf.set_mute(true);
+    let sent = lab.tcp(tcp::Counter::TcpExtTCPOrigDataSent);
+    lab.write(400_000);
+    lab.world.settle();
+    assert_eq!((lab.shelf.len(), lab.client.wmem_alloc()), (0, 0));
+    let sent = lab.tcp(tcp::Counter::TcpExtTCPOrigDataSent) - sent;
+    assert!(sent * 2176 > u64::from(LIMIT) * 2, "{sent} segments left at once");
+    assert_eq!(lab.count(Counter::TsqThrottled), 0);
+    lab.finish();
+}

@@ -1,0 +1,255 @@
+//! Two hosts joined without delay, where what the first has sent stays its own until the test completes it.
+
+use std::{
+    collections::VecDeque,
+    io::IoSlice,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use pkt::{Batch, Packet, PacketList, PacketOwner};
+use sim::{World, apps};
+use stack::{
+    Capabilities, Cx, Device, Errno,
+    config::{DeviceConfig, HostConfig},
+    counters::Counter,
+    device::{Doorbell, LinkType, QueueId},
+    host::Host,
+    link::ethernet::MacAddr,
+    socket::{Listener, TcpSocket},
+};
+
+/// One end: what arrives at it, and whom it rings.
+#[derive(Debug, Default)]
+struct Inbox {
+    packets: Mutex<VecDeque<Packet>>,
+    doorbell: OnceLock<Doorbell>,
+}
+
+/// What a packet that was sent still charges, and to whom.
+type Charge = (Arc<dyn PacketOwner>, u32);
+
+/// See the module head.
+pub(crate) struct Shelf {
+    caps: Capabilities,
+    own: Arc<Inbox>,
+    peer: Arc<Inbox>,
+    charges: Mutex<VecDeque<Charge>>,
+    /// Completes as it takes.
+    prompt: AtomicBool,
+    /// What it takes arrives nowhere.
+    mute: AtomicBool,
+}
+
+impl Shelf {
+    fn pair() -> [Arc<Self>; 2] {
+        let ends = [Arc::new(Inbox::default()), Arc::new(Inbox::default())];
+        [0u8, 1].map(|end| {
+            let index = usize::from(end);
+            Arc::new(Self {
+                caps: Capabilities {
+                    name: format!("shelf{end}"),
+                    mtu: 1500,
+                    link: LinkType::Ethernet { mac: MacAddr([0x52, 0x51, 0, 0, 0, end + 1]) },
+                    tx_checksum: true,
+                    tso4: true,
+                    tso6: true,
+                    gso_max_bytes: 65_535,
+                    queues: 1,
+                    async_completion: end == 0,
+                },
+                own: Arc::clone(&ends[index]),
+                peer: Arc::clone(&ends[1 - index]),
+                charges: Mutex::default(),
+                prompt: AtomicBool::new(true),
+                mute: AtomicBool::new(false),
+            })
+        })
+    }
+
+    /// Packets that have not completed.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.charges).len()
+    }
+
+    /// Completes the `count` oldest packets.
+    pub(crate) fn complete(&self, count: usize) {
+        let done: Vec<Charge> = lock(&self.charges).drain(..count).collect();
+        for (owner, truesize) in done {
+            owner.on_complete(truesize);
+        }
+    }
+
+    /// What the oldest charges, and what tells whether its owner lives.
+    pub(crate) fn oldest(&self) -> (u32, Weak<dyn PacketOwner>) {
+        let charges = lock(&self.charges);
+        let (owner, truesize) = charges.front().expect("something has not completed");
+        (*truesize, Arc::downgrade(owner))
+    }
+
+    pub(crate) fn set_prompt(&self, prompt: bool) {
+        self.prompt.store(prompt, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_mute(&self, mute: bool) {
+        self.mute.store(mute, Ordering::Relaxed);
+    }
+}
+
+impl Device for Shelf {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _queue: QueueId, _cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        out.take_from(&mut lock(&self.own.packets), budget)
+    }
+
+    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        while let Some(mut packet) = list.pop_front() {
+            if let Some(charge) = packet.take_owner() {
+                lock(&self.charges).push_back(charge);
+            }
+            if self.mute.load(Ordering::Relaxed) {
+                cx.pool.free(packet);
+                continue;
+            }
+            packet.meta_mut().rx_checksum = pkt::RxChecksum::Unnecessary;
+            lock(&self.peer.packets).push_back(packet);
+        }
+        if self.prompt.load(Ordering::Relaxed) {
+            self.complete(self.len());
+        }
+        if let Some(doorbell) = self.peer.doorbell.get() {
+            doorbell.ring(cx);
+        }
+    }
+
+    fn needs_qdisc(&self) -> bool {
+        false
+    }
+
+    fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+        let _ = self.own.doorbell.set(doorbell);
+    }
+}
+
+impl std::fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shelf").field("charges", &self.len()).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The two hosts, and a connection over which the first may send as much as it likes.
+pub(crate) struct Lab {
+    pub(crate) world: World,
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) host: Arc<Host>,
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) client: Arc<TcpSocket>,
+    pub(crate) server: Arc<TcpSocket>,
+}
+
+impl Lab {
+    /// Single segments, the limits of the first version, autocorking off; then `settings`.
+    pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
+        let mut world = World::new(1);
+        let [near, far] = Shelf::pair();
+        for (index, end) in [Arc::clone(&near), far].into_iter().enumerate() {
+            let addresses = vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
+            let devices = vec![DeviceConfig { device: end, addresses }];
+            world
+                .add_host(HostConfig { devices, cores: 1, ..HostConfig::default() })
+                .expect("valid");
+        }
+        let host = Arc::clone(&world.hosts[0]);
+        let common = [
+            ("net.quietline.tsq_limit", "static131072_ge"),
+            ("net.ipv4.tcp_autocorking", "0"),
+            ("net.ipv4.tcp_slow_start_after_idle", "0"),
+            ("net.quietline.dev.default.gso", "0"),
+        ];
+        for (name, value) in common.iter().chain(settings) {
+            host.set_sysctl(name, value).expect("a setting");
+        }
+        // A window that never limits.
+        let rmem = "4096 16777216 33554432";
+        world.hosts[1].set_sysctl("net.ipv4.tcp_rmem", rmem).expect("a setting");
+        let listener = apps::listen(&mut world, 80);
+        let (client, server) = apps::connect(&mut world, &listener);
+        let mut lab = Self { world, shelf: near, host, listener, client, server };
+        lab.warm_up();
+        lab
+    }
+
+    /// The window grows to some hundred segments.
+    fn warm_up(&mut self) {
+        self.client.with_tcb(&self.host, &mut self.world.cx, |tcb, _| tcb.set_sndbuf(16 << 20));
+        for _ in 0..40 {
+            self.write(600_000);
+            self.world.pass(Duration::from_millis(1));
+            self.read();
+        }
+        let cwnd = self.client.with_tcb(&self.host, &mut self.world.cx, |tcb, _| tcb.info().cwnd);
+        assert!(cwnd > 400_000, "{cwnd} bytes");
+        assert_eq!(self.client.wmem_alloc(), 0);
+        self.shelf.set_prompt(false);
+    }
+
+    /// Writes `bytes`, which must fit.
+    pub(crate) fn write(&mut self, bytes: usize) {
+        let data = vec![7; bytes];
+        let sent = self.client.send(&self.host, &mut self.world.cx, &[IoSlice::new(&data)]);
+        assert_eq!(sent, Ok(bytes));
+    }
+
+    /// Reads at the other end, and answers how much there was.
+    pub(crate) fn read(&mut self) -> usize {
+        let peer = Arc::clone(&self.world.hosts[1]);
+        let (mut buffer, mut total) = (vec![0; 1 << 16], 0);
+        loop {
+            match self.server.recv(&peer, &mut self.world.cx, &mut buffer, false) {
+                Ok(read @ 1..) => total += read,
+                Ok(_) | Err(Errno::EAGAIN) => return total,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Completes `count` packets and runs what follows at this moment.
+    pub(crate) fn complete(&mut self, count: usize) {
+        self.shelf.complete(count);
+        self.world.settle();
+    }
+
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
+        self.host.counters().stack(counter)
+    }
+
+    pub(crate) fn tcp(&self, counter: tcp::Counter) -> u64 {
+        self.host.counters().tcp(counter)
+    }
+
+    /// Ends everything; nothing may be left.
+    pub(crate) fn finish(self) {
+        let Self { mut world, shelf, host, listener, client, server } = self;
+        shelf.set_mute(false);
+        let peer = Arc::clone(&world.hosts[1]);
+        client.abort(&host, &mut world.cx);
+        server.abort(&peer, &mut world.cx);
+        listener.close(&peer, &mut world.cx);
+        drop((client, server, listener));
+        shelf.complete(shelf.len());
+        world.pass(Duration::from_secs(1));
+        assert_eq!(shelf.len(), 0);
+        assert_eq!((host.established_len(), peer.established_len()), (0, 0));
+        assert_eq!(world.packets_alive(), 0, "packets leaked");
+    }
+}
