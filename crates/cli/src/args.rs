@@ -12,6 +12,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, error::ErrorKind};
 use clap_complete::Shell;
 use ipnet::IpNet;
+use quietline::QdiscConfig;
 
 use crate::{
     demo::Workload,
@@ -174,6 +175,10 @@ pub(crate) struct LinkArgs {
     /// No checksum or segmentation offload on the link.
     #[arg(long)]
     pub(crate) no_vnet_hdr: bool,
+    /// Queueing discipline in front of the link, as tc writes it: pfifo_fast, fq, fq_codel, noqueue or tbf with their parameters,
+    /// such as 'tbf rate 100mbit burst 10kb latency 50ms'.
+    #[arg(long, value_name = "QDISC")]
+    pub(crate) qdisc: Option<QdiscConfig>,
     /// Set a sysctl of the stack by its Linux name, such as net.ipv4.tcp_timestamps=0, or one of a device, such as
     /// net.quietline.dev.ql0.rps_cpus=3 (repeatable).
     #[arg(long, value_name = "NAME=VALUE")]
@@ -187,7 +192,7 @@ pub(crate) struct ObserveArgs {
     /// Capture every frame into a pcapng file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) pcap: Option<PathBuf>,
-    /// Print the stack's counters at the end, by their Linux names, and softnet_stat.
+    /// Print the stack's counters at the end, by their Linux names, softnet_stat, and the transmit queues as tc -s qdisc does.
     #[arg(long)]
     pub(crate) stats: bool,
     /// Print one JSON object instead of text.

@@ -7,7 +7,7 @@ use std::{io, net::IpAddr, path::Path, str::FromStr, sync::Arc};
 use anyhow::Context as _;
 use ipnet::IpNet;
 use quietline::{
-    ConfigError, Snapshot, SoftnetStat, Stack,
+    ConfigError, Snapshot, SoftnetStat, Stack, TxQueueStats,
     device::{
         AfPacket, AfPacketConfig, AfXdp, AfXdpConfig, Capture, CaptureConfig, SetupError, Tun,
         TunConfig,
@@ -87,19 +87,24 @@ pub(crate) struct Books {
     counters: Snapshot,
     /// A line for each core.
     softnet: Vec<SoftnetStat>,
+    /// A row for each transmit queue.
+    tx_queues: Vec<TxQueueStats>,
 }
 
 impl Books {
-    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat.
+    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat, then what tc -s qdisc shows.
     pub(crate) fn text(&self) -> String {
         let lines: String = self.softnet.iter().map(|line| format!("{line}\n")).collect();
-        format!("{}\nsoftnet_stat\n{lines}", output::counter_lines(self.counters.iter()))
+        let queues: String = self.tx_queues.iter().map(|row| format!("{row}\n")).collect();
+        let counters = output::counter_lines(self.counters.iter());
+        format!("{counters}\nsoftnet_stat\n{lines}\n{queues}")
     }
 
-    /// Adds both to a JSON object.
+    /// Adds them to a JSON object.
     pub(crate) fn add_to(&self, summary: &mut serde_json::Value) {
         summary["counters"] = output::counter_object(self.counters.iter());
         summary["softnet_stat"] = self.softnet.iter().map(softnet_object).collect();
+        summary["qdisc"] = self.tx_queues.iter().map(queue_object).collect();
     }
 }
 
@@ -113,6 +118,24 @@ fn softnet_object(stat: &SoftnetStat) -> serde_json::Value {
         "flow_limit": stat.flow_limit,
         "input_qlen": stat.input_qlen,
         "process_qlen": stat.process_qlen,
+    })
+}
+
+fn queue_object(row: &TxQueueStats) -> serde_json::Value {
+    serde_json::json!({
+        "dev": row.device,
+        "queue": row.queue.0,
+        "kind": row.qdisc.to_string(),
+        "bytes": row.stats.bytes,
+        "packets": row.stats.packets,
+        "drops": row.stats.drops,
+        "overlimits": row.stats.overlimits,
+        "requeues": row.requeues,
+        "ecn_mark": row.stats.ecn_marks,
+        "backlog": row.stats.backlog_bytes,
+        "qlen": row.stats.qlen,
+        "bql_limit": row.bql_limit,
+        "bql_inflight": row.bql_inflight,
     })
 }
 
@@ -205,6 +228,9 @@ impl LinkArgs {
         if let Some(gateway) = self.gateway {
             builder = builder.gateway(gateway);
         }
+        if let Some(qdisc) = self.qdisc {
+            builder = builder.qdisc(qdisc);
+        }
         for Sysctl { name, value } in &self.sysctl {
             builder = builder.sysctl(name, value);
         }
@@ -241,6 +267,7 @@ impl LinkArgs {
             (self.gateway.is_some(), "--gateway"),
             (self.queues.is_some(), "--queues"),
             (self.no_vnet_hdr, "--no-vnet-hdr"),
+            (self.qdisc.is_some(), "--qdisc"),
             (!self.sysctl.is_empty(), "--sysctl"),
             (observe.pcap.is_some(), "--pcap"),
             (observe.stats, "--stats"),
@@ -257,7 +284,11 @@ impl LinkArgs {
 impl OpenLink {
     /// Ends the stack and the capture. Returns what was counted until then.
     pub(crate) fn close(self) -> Result<Books, Failure> {
-        let books = Books { counters: self.stack.counters(), softnet: self.stack.softnet_stat() };
+        let books = Books {
+            counters: self.stack.counters(),
+            softnet: self.stack.softnet_stat(),
+            tx_queues: self.stack.tx_queue_stats(),
+        };
         self.stack.shutdown();
         if let Some(recording) = self.capture {
             recording.finish()?;
@@ -408,6 +439,7 @@ mod tests {
             queues: None,
             mtu: None,
             no_vnet_hdr: false,
+            qdisc: None,
             sysctl: Vec::new(),
         }
     }

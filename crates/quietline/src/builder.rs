@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use stack::{
     config::{ConfigError, DeviceConfig, HostConfig},
     device::{Device, Wire},
+    qdisc::QdiscConfig,
     route::fib::RouteSpec,
 };
 
@@ -152,6 +153,19 @@ impl StackBuilder {
             }
         }
         self
+    }
+
+    /// Puts a queueing discipline in front of the device added last, as `tc qdisc replace dev DEVICE root` does. Default:
+    /// `net.core.default_qdisc` for devices of the operating system, none for a wire. The sysctl
+    /// `net.quietline.dev.DEVICE.qdisc` is the same, and changes it while the stack runs.
+    pub fn qdisc(mut self, qdisc: QdiscConfig) -> Self {
+        let Some(attachment) = self.attachments.last() else {
+            let error = ConfigError::new("qdisc", qdisc, "a discipline after its device");
+            self.error.get_or_insert(error);
+            return self;
+        };
+        let name = format!("net.quietline.dev.{}.qdisc", attachment.device.caps().name);
+        self.sysctl(&name, &qdisc.to_string())
     }
 
     /// Adds a route to `prefix` through the next hop `via`.

@@ -51,11 +51,13 @@ pub use stack::{
     config::ConfigError,
     counters::Snapshot,
     device::{Capabilities, Device, Impairment, Wire, WireConfig},
+    qdisc::{QdiscConfig, QdiscStats},
     rps::SoftnetStat,
     socket::{
         SendFlags,
         options::{OptionValue, SocketOption},
     },
+    tx_queue::TxQueueStats,
 };
 pub use stream::TcpStream;
 pub use tcp::{SenderTime, TcpInfo};

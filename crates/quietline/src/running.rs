@@ -15,6 +15,7 @@ use stack::{
     host::Host,
     route::fib::RouteSpec,
     rps::SoftnetStat,
+    tx_queue::TxQueueStats,
 };
 
 use crate::{
@@ -125,6 +126,12 @@ impl Stack {
     #[must_use]
     pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
         self.host().softnet_stat()
+    }
+
+    /// What each transmit queue of each device holds and has counted, as `tc -s qdisc`: `to_string` prints a row so.
+    #[must_use]
+    pub fn tx_queue_stats(&self) -> Vec<TxQueueStats> {
+        clock::with_cx(|cx| self.host().tx_queue_stats(cx))
     }
 
     /// The present value of a setting by its Linux name, as `sysctl -n NAME` prints it.

@@ -544,6 +544,8 @@ impl Host {
         let entered = cx.enter(self);
         let rows = self.tx.iter().flat_map(|tx| tx.stats(self, cx)).collect();
         cx.leave(entered);
+        // A queue that was taken for a moment may have sent meanwhile.
+        cx.do_softirq();
         rows
     }
 

@@ -66,8 +66,11 @@ pub struct Impairment {
     /// Packets that may wait in this direction; more are dropped. Default 5,000: what the largest default receive window
     /// (6 MB) holds at MTU 1,500. Linux's `txqueuelen` is 1,000.
     pub queue_packets: usize,
-    /// How long after a packet has left the sender keeps paying for it. Zero completes at once.
+    /// How long after a packet has left the sender keeps paying for it. Zero completes at once, or with a ring when it has left.
     pub completion_delay: Duration,
+    /// Places of the sender's transmit ring: packets that have not completed. Further ones stay with the host. `None` (the
+    /// default) takes everything.
+    pub ring_packets: Option<usize>,
     /// A router on the way that passes smaller packets only; `None` (the default) is none. [`Wire::set_path_mtu`]
     /// changes it on a living wire.
     pub path_mtu: Option<PathMtu>,
@@ -87,6 +90,7 @@ impl Default for Impairment {
             mark_above: None,
             queue_packets: 5000,
             completion_delay: Duration::ZERO,
+            ring_packets: None,
             path_mtu: None,
         }
     }
@@ -98,7 +102,16 @@ impl Impairment {
         let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } =
             self;
         let chance = loss + reorder + duplicate + corrupt + self.mark;
-        rate_bps.is_none() && delay.is_zero() && completion_delay.is_zero() && chance == 0.0
+        rate_bps.is_none()
+            && delay.is_zero()
+            && completion_delay.is_zero()
+            && chance == 0.0
+            && !self.completes_later()
+    }
+
+    /// Packets are kept after `transmit`.
+    const fn completes_later(&self) -> bool {
+        !self.completion_delay.is_zero() || self.ring_packets.is_some()
     }
 
     fn validate(&self, checksums: bool) -> Result<(), ConfigError> {
@@ -124,6 +137,9 @@ impl Impairment {
         }
         if self.queue_packets == 0 {
             return Err(ConfigError::new("queue_packets", 0, "at least 1 packet"));
+        }
+        if self.ring_packets == Some(0) {
+            return Err(ConfigError::new("ring_packets", 0, "at least 1 packet"));
         }
         if self.corrupt > 0.0 && !checksums {
             return Err(ConfigError::new("corrupt", self.corrupt, "a wire with checksums on"));
@@ -327,7 +343,7 @@ impl Wire {
                     tso6: config.tso && !config.checksums,
                     gso_max_bytes: config.gso_max_bytes,
                     queues: config.queues,
-                    async_completion: !outgoing[0].impairment.completion_delay.is_zero(),
+                    async_completion: outgoing[0].impairment.completes_later(),
                 },
                 checksums: config.checksums,
                 outgoing: outgoing.to_vec(),
@@ -402,7 +418,10 @@ impl Device for Wire {
         let (rings, first_due);
         {
             let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-            while let Some(mut packet) = list.pop_front() {
+            let ring = direction.impairment.ring_packets.unwrap_or(usize::MAX);
+            while in_flight.completions.len() < ring
+                && let Some(mut packet) = list.pop_front()
+            {
                 prepare(&mut packet, self.checksums);
                 packet.meta_mut().timestamp = cx.now;
                 let too_big = path_mtu.is_some_and(|path| !path.carries(&packet));
@@ -550,7 +569,7 @@ fn impair(
     in_flight.waits.count(start - cx.now);
     let sent = start + transmission_time(impairment.rate_bps, &packet);
     in_flight.idle_at = sent;
-    if impairment.completion_delay.is_zero() {
+    if !impairment.completes_later() {
         packet.orphan();
     } else {
         let (owner, mark) = (packet.take_owner(), packet.take_clone_mark());

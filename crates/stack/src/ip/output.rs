@@ -27,6 +27,8 @@ use crate::{
 pub struct IpFields {
     /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two bits of ECN, which are TCP's.
     pub tos: u8,
+    /// `SO_PRIORITY`, which `IP_TOS` sets too: no part of the header, but of what a discipline looks at.
+    pub priority: u8,
     /// `IP_TTL`; `None` is `ip_default_ttl`.
     pub ttl: Option<u8>,
     /// `IP_MTU_DISCOVER`; `None` is what `ip_no_pmtu_disc` says.
@@ -158,6 +160,7 @@ fn push_header<const V4: bool>(
     };
     header.emit::<V4>(segment.push(header_len));
     let meta = segment.meta_mut();
+    meta.priority = fields.priority;
     meta.protocol = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     if let TxChecksum::Partial { start, offset } = meta.tx_checksum {
         meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };

@@ -18,7 +18,7 @@ use super::{Fq, FqCodel, FqCodelConfig, FqConfig, PfifoFast, Qdisc, Tbf, TbfConf
 /// Which discipline a device queue has, and its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QdiscConfig {
-    /// Packets go straight to the device; what it cannot take is dropped. For devices that take everything.
+    /// Packets go straight to the device; what it has no room for waits for a completion. For devices that take everything.
     #[default]
     NoQueue,
     /// Three bands of `txqueuelen` packets.

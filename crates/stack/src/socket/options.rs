@@ -124,6 +124,8 @@ options! {
     KeepAlive = SOL_SOCKET 9, "SO_KEEPALIVE", Int, Both;
     /// Urgent data is read with the stream.
     OobInline = SOL_SOCKET 10, "SO_OOBINLINE", Int, Both;
+    /// How urgent what is sent is, 0 to 6: disciplines of several bands choose by it. `IP_TOS` sets it, too.
+    Priority = SOL_SOCKET 12, "SO_PRIORITY", Int, Both;
     /// What close does with unsent data.
     Linger = SOL_SOCKET 13, "SO_LINGER", Linger, Both;
     /// Several sockets may listen at one address, each in turn.

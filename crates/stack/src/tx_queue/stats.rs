@@ -2,7 +2,7 @@
 //!
 //! Whoever reads takes the queue's ownership for a moment, as a sender would, and runs it before it lets go.
 
-use std::{string::String, vec::Vec};
+use std::{fmt, string::String, vec::Vec};
 
 use super::DeviceTx;
 use crate::{
@@ -30,6 +30,25 @@ pub struct TxQueueStats {
     pub bql_limit: Option<u32>,
     /// Bytes that it holds (`byte_queue_limits/inflight`).
     pub bql_inflight: Option<u32>,
+}
+
+/// As `tc -s qdisc` prints it, with the byte queue limit that sysfs shows.
+impl fmt::Display for TxQueueStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, queue, qdisc, stats, requeues, .. } = self;
+        writeln!(f, "qdisc {qdisc} dev {device} queue {}", queue.0)?;
+        let QdiscStats { bytes, packets, drops, overlimits, ecn_marks, backlog_bytes, qlen } =
+            stats;
+        writeln!(
+            f,
+            " Sent {bytes} bytes {packets} pkt (dropped {drops}, overlimits {overlimits} requeues {requeues})"
+        )?;
+        write!(f, " backlog {backlog_bytes}b {qlen}p requeues {requeues} ecn_mark {ecn_marks}")?;
+        match (self.bql_limit, self.bql_inflight) {
+            (Some(limit), Some(inflight)) => write!(f, "\n bql limit {limit} inflight {inflight}"),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl DeviceTx {

@@ -358,6 +358,32 @@ fn completion_comes_when_the_frame_has_left() {
 }
 
 #[test]
+fn a_ring_takes_as_many_as_it_has_places_and_leaves_the_others() {
+    let mut bench = Bench::forward(Impairment {
+        rate_bps: Some(8_000_000),
+        ring_packets: Some(2),
+        ..Impairment::default()
+    });
+    assert!(bench.left.caps().async_completion && bench.left.needs_qdisc());
+    let mut list: PacketList = (0..5).map(|number| frame(&mut bench.cx, number)).collect();
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+    assert_eq!(list.len(), 3);
+    // A frame is on the link for 1,038 microseconds, and has left its place then.
+    bench.cx.now += Duration::from_micros(1038);
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+    assert_eq!(list.len(), 3, "its place is free when that was looked for");
+    let completed = bench.left.complete(QUEUE, &mut bench.cx);
+    assert_eq!((completed.packets, completed.bytes), (1, list.bytes() / 3));
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+    assert_eq!(list.len(), 2);
+    list.free_all(&mut bench.cx.pool);
+    bench.cx.now += Duration::from_secs(1);
+    assert_eq!(bench.numbers(), [0, 1, 2]);
+    bench.left.complete(QUEUE, &mut bench.cx);
+    bench.finish();
+}
+
+#[test]
 fn without_a_completion_delay_the_sender_is_told_at_once() {
     for loss in [0.0, 1.0] {
         let mut bench = Bench::forward(Impairment { loss, ..Impairment::default() });

@@ -320,6 +320,25 @@ pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
     Ok(low & !0b11)
 }
 
+/// The priority that goes with a differentiated services field (Linux: `rt_tos2priority`): the bits that once were delay and
+/// throughput (RFC 1349 §4).
+pub(super) const fn priority_of_tos(tos: u8) -> u8 {
+    match tos >> 3 & 3 {
+        0b10 => 6,
+        0b11 => 4,
+        0b01 => 2,
+        _ => 0,
+    }
+}
+
+/// `SO_PRIORITY`: 7 and more are for the privileged, which nobody is.
+pub(super) fn priority(value: &OptionValue) -> Result<u8, Errno> {
+    match u8::try_from(int(value)?) {
+        Ok(priority @ 0..=6) => Ok(priority),
+        _ => Err(Errno::EPERM),
+    }
+}
+
 /// `IP_TTL`: -1 leaves it to the sysctl.
 pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
     match int(value)? {

@@ -41,7 +41,7 @@ pub struct SocketSettings {
     pub send_timeout: Option<Duration>,
     /// `SO_BUSY_POLL` and its companions.
     pub busy_poll: BusyPoll,
-    /// `IP_TOS` and `IP_TTL`.
+    /// `IP_TOS`, `IP_TTL`, `SO_PRIORITY`.
     pub ip: IpFields,
     /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
     pub incoming_core: Option<CoreId>,
@@ -170,7 +170,11 @@ impl SocketSettings {
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts = check::switch(value)?,
-            O::TypeOfService => self.ip.tos = check::tos(value)?,
+            O::TypeOfService => {
+                self.ip.tos = check::tos(value)?;
+                self.ip.priority = check::priority_of_tos(self.ip.tos);
+            }
+            O::Priority => self.ip.priority = check::priority(value)?,
             O::TimeToLive => self.ip.ttl = check::ttl(value)?,
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
@@ -274,6 +278,7 @@ impl SocketSettings {
             O::RtoMax => check::show_ms(tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts.into(),
             O::TypeOfService => OptionValue::Int(i32::from(self.ip.tos)),
+            O::Priority => OptionValue::Int(i32::from(self.ip.priority)),
             O::TimeToLive => {
                 OptionValue::Int(i32::from(self.ip.ttl.unwrap_or(sysctls.ip_default_ttl)))
             }

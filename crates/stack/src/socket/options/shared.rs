@@ -24,6 +24,8 @@ pub(in crate::socket) struct SharedSettings {
     reuse_port: AtomicBool,
     /// `IP_TOS`.
     tos: AtomicU8,
+    /// `SO_PRIORITY`.
+    priority: AtomicU8,
     /// `IP_TTL`; 0 is the sysctl's.
     ttl: AtomicU8,
     busy_poll: BusyPollCell,
@@ -77,6 +79,7 @@ impl SharedSettings {
 
     pub(in crate::socket) fn set_ip_fields(&self, fields: IpFields) {
         self.tos.store(fields.tos, Ordering::Relaxed);
+        self.priority.store(fields.priority, Ordering::Relaxed);
         self.ttl.store(fields.ttl.unwrap_or(0), Ordering::Relaxed);
         let discover = fields.mtu_discover.map_or(0, |discover| discover as u8 + 1);
         self.mtu_discover.store(discover, Ordering::Relaxed);
@@ -87,6 +90,7 @@ impl SharedSettings {
         let discover = usize::from(self.mtu_discover.load(Ordering::Relaxed));
         IpFields {
             tos: self.tos.load(Ordering::Relaxed),
+            priority: self.priority.load(Ordering::Relaxed),
             ttl: (ttl != 0).then_some(ttl),
             mtu_discover: discover.checked_sub(1).map(|index| MtuDiscover::ALL[index]),
         }

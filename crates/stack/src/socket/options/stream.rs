@@ -44,7 +44,13 @@ impl TcpSocket {
             O::ReusePort => self.settings().set_reuse_port(check::flag(value)?),
             O::TypeOfService => {
                 let tos = check::tos(value)?;
-                self.settings().set_ip_fields(IpFields { tos, ..self.settings().ip_fields() });
+                let priority = check::priority_of_tos(tos);
+                let fields = IpFields { tos, priority, ..self.settings().ip_fields() };
+                self.settings().set_ip_fields(fields);
+            }
+            O::Priority => {
+                let priority = check::priority(value)?;
+                self.settings().set_ip_fields(IpFields { priority, ..self.settings().ip_fields() });
             }
             O::TimeToLive => {
                 let ttl = check::ttl(value)?;
@@ -161,6 +167,7 @@ impl TcpSocket {
                 self.with_tcb(host, cx, |tcb, _| memory_info(tcb, below))
             }
             O::TypeOfService => OptionValue::Int(i32::from(self.settings().ip_fields().tos)),
+            O::Priority => OptionValue::Int(i32::from(self.settings().ip_fields().priority)),
             O::TimeToLive => {
                 let default = cx.sysctls_of(host).ip_default_ttl;
                 OptionValue::Int(i32::from(self.settings().ip_fields().ttl.unwrap_or(default)))

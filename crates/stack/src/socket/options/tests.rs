@@ -70,6 +70,8 @@ fn sample(option: O) -> OptionValue {
         O::RtoMax => OptionValue::Int(2000),
         O::ThinLinearTimeouts => OptionValue::Int(1),
         O::TypeOfService => OptionValue::Int(0xb8),
+        // What goes with that.
+        O::Priority => OptionValue::Int(4),
         O::FastOpenConnect | O::FastOpenNoCookie => OptionValue::Int(1),
         O::FastOpenKey => OptionValue::Bytes(vec![7; 32]),
         _ => match option.form() {
@@ -122,6 +124,21 @@ fn every_row_works_on_both_kinds_of_socket() {
         let readable = get && option != O::PathMtu;
         assert_eq!(settings.get(option, &sysctls).is_ok(), readable, "{name} before");
         assert_eq!(bench.get(option).is_ok(), get, "{name} connected");
+    }
+    bench.finish();
+}
+
+#[test]
+fn the_type_of_service_has_its_priority() {
+    let mut bench = Bench::new();
+    for (tos, priority) in [(0x10, 6), (0x18, 4), (0x08, 2), (0xb8, 4), (0, 0)] {
+        bench.set(O::TypeOfService, tos).unwrap();
+        assert_eq!(bench.int(O::Priority), priority, "{tos:#x}");
+    }
+    bench.set(O::Priority, 6).unwrap();
+    assert_eq!((bench.int(O::Priority), bench.int(O::TypeOfService)), (6, 0));
+    for refused in [-1, 7, 300] {
+        assert_eq!(bench.set(O::Priority, refused), Err(Errno::EPERM));
     }
     bench.finish();
 }

@@ -1,0 +1,335 @@
+//! Hosts with queueing disciplines in front of their devices, in virtual time.
+//!
+//! `cargo test -p quietline-sim --test qdisc -- --nocapture` prints what was measured.
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, sync::Arc, time::Duration};
+
+    use sim::{
+        World,
+        apps::{Pattern, Receiver, Sender, connect, listen},
+    };
+    use stack::{
+        Errno,
+        device::{Impairment, WireConfig},
+        socket::{
+            TcpSocket,
+            options::{OptionValue, SocketOption},
+        },
+        tx_queue::TxQueueStats,
+    };
+
+    const MBIT: u64 = 1_000_000;
+
+    /// A link with a ring of 64 places at the sender's end, a millisecond long.
+    fn link(rate_bps: u64) -> WireConfig {
+        let delay = Duration::from_millis(1);
+        let forward = Impairment {
+            rate_bps: Some(rate_bps),
+            ring_packets: Some(64),
+            delay,
+            ..Impairment::default()
+        };
+        let backward = Impairment { delay, ..Impairment::default() };
+        WireConfig { forward, backward, ..WireConfig::default() }
+    }
+
+    fn world(wire: &WireConfig, settings: &[(&str, &str)]) -> World {
+        let world = World::pair(7, wire).expect("a valid wire");
+        for (name, value) in settings {
+            world.hosts[0].set_sysctl(name, value).expect("a setting");
+        }
+        world
+    }
+
+    /// The transmit queue of the first host's wire.
+    fn queue(world: &mut World) -> TxQueueStats {
+        let host = Arc::clone(&world.hosts[0]);
+        host.tx_queue_stats(&mut world.cx).pop().expect("a row for the wire")
+    }
+
+    /// One byte, answered by one byte, again and again.
+    struct Exchange {
+        client: Arc<TcpSocket>,
+        server: Arc<TcpSocket>,
+        sent_at: Option<Duration>,
+        took: Vec<Duration>,
+    }
+
+    impl Exchange {
+        fn read(world: &mut World, host: usize, socket: &TcpSocket) -> bool {
+            let host = Arc::clone(&world.hosts[host]);
+            match socket.recv(&host, &mut world.cx, &mut [0; 1], false) {
+                Ok(read) => read == 1,
+                Err(Errno::EAGAIN) => false,
+                Err(error) => panic!("recv: {error}"),
+            }
+        }
+
+        fn write(world: &mut World, host: usize, socket: &TcpSocket) {
+            let host = Arc::clone(&world.hosts[host]);
+            assert_eq!(socket.send(&host, &mut world.cx, &[IoSlice::new(&[1])]), Ok(1));
+        }
+
+        fn step(&mut self, world: &mut World) {
+            if Self::read(world, 1, &self.server) {
+                Self::write(world, 1, &self.server);
+            }
+            match self.sent_at {
+                Some(at) if Self::read(world, 0, &self.client) => {
+                    self.took.push(world.elapsed() - at);
+                    self.sent_at = None;
+                }
+                Some(_) => {}
+                None => {
+                    self.sent_at = Some(world.elapsed());
+                    Self::write(world, 0, &self.client);
+                }
+            }
+        }
+
+        fn median(&mut self) -> Duration {
+            self.took.sort_unstable();
+            self.took[self.took.len() / 2]
+        }
+    }
+
+    #[derive(Debug)]
+    struct Beside {
+        /// Of the exchange.
+        median: Duration,
+        /// Most that the discipline ever held.
+        backlog: u64,
+        /// Bits per second of payload that the bulk transfer got.
+        bulk_bps: u64,
+    }
+
+    /// A bulk transfer and an exchange over one link of 100 Mbit/s.
+    fn beside(settings: &[(&str, &str)]) -> Beside {
+        // Without a loss a window grows slowly once slow start is over.
+        const WARM: Duration = Duration::from_secs(15);
+        const TIME: Duration = Duration::from_secs(2);
+        let mut world = world(&link(100 * MBIT), settings);
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let (asks, answers) = connect(&mut world, &listener);
+        let mut sender = Sender::new(0, client, Pattern(1), u64::MAX);
+        let mut receiver = Receiver::new(1, server, Pattern(1), 1 << 20);
+        let (sent_at, took) = (None, Vec::new());
+        let mut exchange = Exchange { client: asks, server: answers, sent_at, took };
+        let start = world.elapsed();
+        let (mut backlog, mut warm) = (0, None);
+        let done = world.run(Duration::from_secs(60), |world| {
+            sender.step(world);
+            receiver.step(world);
+            exchange.step(world);
+            backlog = backlog.max(queue(world).stats.backlog_bytes);
+            let elapsed = world.elapsed() - start;
+            if warm.is_none() && elapsed >= WARM {
+                exchange.took.clear();
+                warm = Some(receiver.received());
+            }
+            elapsed >= WARM + TIME
+        });
+        done.unwrap_or_else(|stalled| panic!("{settings:?}: {stalled:?}"));
+        let received = receiver.received() - warm.expect("past the beginning");
+        let outcome =
+            Beside { median: exchange.median(), backlog, bulk_bps: received * 8 / TIME.as_secs() };
+        println!("{settings:?}: {outcome:?}");
+        outcome
+    }
+
+    /// The proof that issue and seed ask for: a bulk sender's queue stays below `tcp_limit_output_bytes` and one packet, and an
+    /// exchange beside it does not wait.
+    #[test]
+    fn small_queues_keep_an_exchange_beside_bulk_short() {
+        const PACKET: u64 = 66 * 1024;
+        let seed = beside(&[
+            ("net.quietline.tsq_limit", "static131072_ge"),
+            ("net.ipv4.tcp_limit_output_bytes", "131072"),
+        ]);
+        let modern = beside(&[]);
+        let off = beside(&[("net.quietline.tsq_limit", "off")]);
+        // The first version's limit alone is worth a hundredth of a second of the link.
+        for (with, median) in [(&seed, 20), (&modern, 10)] {
+            assert!(with.median < Duration::from_millis(median), "{with:?}");
+            assert!(with.backlog <= 131_072 + PACKET, "{with:?}");
+            assert!(with.bulk_bps * 100 >= off.bulk_bps * 99, "{with:?} {off:?}");
+        }
+        assert!(off.median > Duration::from_millis(100), "{off:?}");
+    }
+
+    /// Where TCP does not keep its queue short, disciplines that serve flows in turn keep the others out of it.
+    #[test]
+    fn fair_queueing_keeps_an_exchange_out_of_the_queue_of_bulk() {
+        for qdisc in ["fq flow_limit 10000", "fq_codel"] {
+            let settings =
+                [("net.quietline.tsq_limit", "off"), ("net.quietline.dev.default.qdisc", qdisc)];
+            let outcome = beside(&settings);
+            assert!(outcome.median < Duration::from_millis(10), "{qdisc}: {outcome:?}");
+            assert!(outcome.bulk_bps > 70 * MBIT, "{qdisc}: {outcome:?}");
+        }
+    }
+
+    /// Everything arrives, as fast as it may.
+    fn transfer(
+        world: &mut World,
+        length: u64,
+        prepare: impl FnOnce(&mut World, &TcpSocket),
+    ) -> Duration {
+        let listener = listen(world, 80);
+        let (client, server) = connect(world, &listener);
+        prepare(world, &client);
+        let mut sender = Sender::new(0, client, Pattern(1), length);
+        let mut receiver = Receiver::new(1, server, Pattern(1), 1 << 20);
+        let start = world.elapsed();
+        let done = world.run(Duration::from_secs(600), |world| {
+            let sent = sender.step(world);
+            receiver.step(world) && sent
+        });
+        done.unwrap_or_else(|stalled| panic!("{stalled:?}: {:?}", queue(world)));
+        world.elapsed() - start
+    }
+
+    fn megabits(length: u64, time: Duration) -> u64 {
+        u64::try_from(u128::from(length) * 8 / time.as_micros()).expect("a rate")
+    }
+
+    /// The token bucket is the bottleneck, on our side of the link.
+    #[test]
+    fn a_token_bucket_is_a_slower_link() {
+        let qdisc = "tbf rate 50mbit burst 20kb latency 50ms";
+        let settings = [("net.quietline.dev.default.qdisc", qdisc)];
+        let mut world = world(&link(1000 * MBIT), &settings);
+        let time = transfer(&mut world, 10_000_000, |_, _| {});
+        let rate = megabits(10_000_000, time);
+        assert!((45..=50).contains(&rate), "{rate} Mbit/s");
+        let row = queue(&mut world);
+        assert!(row.stats.overlimits > 0, "{row}");
+        assert_eq!(row.stats.backlog_bytes, 0);
+    }
+
+    /// A queue that is too short drops, TCP learns of it at once and goes on.
+    #[test]
+    fn what_a_discipline_drops_makes_tcp_slow_down() {
+        let settings = [
+            ("net.quietline.tsq_limit", "off"),
+            ("net.quietline.dev.default.qdisc", "tbf rate 50mbit burst 10kb limit 30kb"),
+        ];
+        let mut world = world(&link(1000 * MBIT), &settings);
+        let time = transfer(&mut world, 10_000_000, |_, _| {});
+        let rate = megabits(10_000_000, time);
+        assert!(rate > 15, "{rate} Mbit/s");
+        let counters = world.hosts[0].counters();
+        assert!(counters.get("QDISC_DROP").unwrap_or(0) > 0);
+        assert_eq!(counters.get("QDISC_DROP"), Some(queue(&mut world).stats.drops));
+    }
+
+    /// `SO_MAX_PACING_RATE` where `fq` holds the packets: TCP only says when they depart.
+    #[test]
+    fn fq_holds_packets_to_the_pace_that_tcp_stamps() {
+        let settings = [("net.quietline.dev.default.qdisc", "fq")];
+        let mut world = world(&link(1000 * MBIT), &settings);
+        // Two megabytes per second.
+        let time = transfer(&mut world, 10_000_000, |world, client| {
+            let host = Arc::clone(&world.hosts[0]);
+            let rate = OptionValue::Int(2_000_000);
+            client
+                .set_option(&host, &mut world.cx, SocketOption::MaxPacingRate, &rate)
+                .expect("a pace");
+        });
+        let rate = megabits(10_000_000, time);
+        assert!((15..=16).contains(&rate), "{rate} Mbit/s");
+        assert!(queue(&mut world).stats.overlimits > 100, "{}", queue(&mut world));
+    }
+
+    /// A model paces itself over `fq` as it does with timers of its own.
+    #[test]
+    fn bbr_fills_the_link_over_fq() {
+        for qdisc in ["fq", "pfifo_fast"] {
+            let settings = [
+                ("net.quietline.dev.default.qdisc", qdisc),
+                ("net.ipv4.tcp_congestion_control", "bbr"),
+            ];
+            let mut world = world(&link(100 * MBIT), &settings);
+            let time = transfer(&mut world, 20_000_000, |_, _| {});
+            let rate = megabits(20_000_000, time);
+            assert!(rate >= 75, "{qdisc}: {rate} Mbit/s");
+        }
+    }
+
+    /// `SO_PRIORITY` and `IP_TOS` choose the band.
+    #[test]
+    fn an_urgent_connection_overtakes_bulk() {
+        for (option, value) in [(SocketOption::Priority, 6), (SocketOption::TypeOfService, 0x10)] {
+            let settings =
+                [("net.quietline.tsq_limit", "off"), ("net.ipv4.tcp_congestion_control", "reno")];
+            let mut world = world(&link(100 * MBIT), &settings);
+            let listener = listen(&mut world, 80);
+            let (client, server) = connect(&mut world, &listener);
+            let (asks, answers) = connect(&mut world, &listener);
+            let host = Arc::clone(&world.hosts[0]);
+            asks.set_option(&host, &mut world.cx, option, &OptionValue::Int(value))
+                .expect("anybody may");
+            let mut sender = Sender::new(0, client, Pattern(1), u64::MAX);
+            let mut receiver = Receiver::new(1, server, Pattern(1), 1 << 20);
+            let (sent_at, took) = (None, Vec::new());
+            let mut exchange = Exchange { client: asks, server: answers, sent_at, took };
+            let start = world.elapsed();
+            let done = world.run(Duration::from_secs(60), |world| {
+                sender.step(world);
+                receiver.step(world);
+                exchange.step(world);
+                world.elapsed() - start > Duration::from_secs(2)
+            });
+            assert!(done.is_ok());
+            let waits = queue(&mut world).stats.backlog_bytes;
+            assert!(waits > 500_000, "bulk waits: {waits}");
+            assert!(exchange.median() < Duration::from_millis(20), "{:?}", exchange.median());
+        }
+    }
+
+    /// SCN-D8, TSQ8: a device that pays senders back as it is given their packets leaves TCP Small Queues without effect on what it
+    /// holds; a byte queue limit keeps that short, and what waits in front of it counts again.
+    #[test]
+    fn an_orphaning_device_is_kept_short_by_its_byte_limit_only() {
+        let run = |orphan, qdisc| {
+            let settings = [
+                ("net.quietline.dev_orphan", orphan),
+                ("net.quietline.dev.default.qdisc", qdisc),
+                ("net.ipv4.tcp_congestion_control", "reno"),
+            ];
+            let mut wire = link(100 * MBIT);
+            wire.forward.ring_packets = Some(1000);
+            let mut world = world(&wire, &settings);
+            let listener = listen(&mut world, 80);
+            let (client, server) = connect(&mut world, &listener);
+            let mut sender = Sender::new(0, Arc::clone(&client), Pattern(1), u64::MAX);
+            let mut receiver = Receiver::new(1, server, Pattern(1), 1 << 20);
+            let start = world.elapsed();
+            let (mut wmem, mut inflight) = (0, 0);
+            let done = world.run(Duration::from_secs(60), |world| {
+                sender.step(world);
+                receiver.step(world);
+                wmem = wmem.max(client.wmem_alloc());
+                inflight = inflight.max(queue(world).bql_inflight.unwrap_or(0));
+                world.elapsed() - start > Duration::from_secs(2)
+            });
+            assert!(done.is_ok());
+            let srtt = client.with_tcb(&world.hosts[0], &mut world.cx, |tcb, _| {
+                tcb.info().rtt.unwrap_or_default()
+            });
+            println!("{orphan} {qdisc}: {wmem} bytes below, {inflight} in the device, {srtt:?}");
+            (wmem, inflight, srtt)
+        };
+        let (wmem, _, srtt) = run("xmit", "noqueue");
+        assert!(wmem <= 1, "at most an entry of the tasklet is the socket's: {wmem}");
+        assert!(srtt > Duration::from_millis(100), "nothing bounds the ring: {srtt:?}");
+        let (wmem, inflight, srtt) = run("xmit", "pfifo_fast");
+        assert!(wmem > 0 && inflight > 0);
+        assert!(srtt < Duration::from_millis(50), "the byte limit does: {srtt:?}");
+        let (_, _, srtt) = run("completion", "noqueue");
+        assert!(srtt < Duration::from_millis(20), "the socket's limit does: {srtt:?}");
+    }
+}
