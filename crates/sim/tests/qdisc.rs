@@ -22,7 +22,7 @@ mod tests {
 
     const MBIT: u64 = 1_000_000;
 
-    /// A link with a ring of 64 places at the sender's end, a millisecond long.
+    /// A link with a ring of 64 places at the sender's end, a millisecond long. Frames are on it one by one, as on a real one.
     fn link(rate_bps: u64) -> WireConfig {
         let delay = Duration::from_millis(1);
         let forward = Impairment {
@@ -32,7 +32,7 @@ mod tests {
             ..Impairment::default()
         };
         let backward = Impairment { delay, ..Impairment::default() };
-        WireConfig { forward, backward, ..WireConfig::default() }
+        WireConfig { tso: false, forward, backward, ..WireConfig::default() }
     }
 
     fn world(wire: &WireConfig, settings: &[(&str, &str)]) -> World {

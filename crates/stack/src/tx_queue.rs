@@ -280,13 +280,16 @@ impl DeviceTx {
                 Next::More => {}
                 wait => return wait,
             }
-            let before = state.ready.bytes();
-            let handed = self.hand_over(queue, cx, &mut state.ready);
-            state.on_handed(handed, before - state.ready.bytes());
+            let mut list = state.take_portion();
+            let before = list.bytes();
+            let handed = self.hand_over(queue, cx, &mut list);
+            let (bytes, left) = (before - list.bytes(), list.len() as u64);
+            state.put_back(list);
+            state.on_handed(handed, bytes);
             *quota = quota.saturating_sub(handed);
-            if !state.ready.is_empty() {
-                state.requeues += state.ready.len() as u64;
-                cx.count(Counter::TxRequeues, state.ready.len() as u64);
+            if left > 0 {
+                state.requeues += left;
+                cx.count(Counter::TxRequeues, left);
                 let at = cx.now + if self.async_completion { WATCHDOG } else { RETRY };
                 state.stopped_until = Some(at);
                 return Next::At(at);

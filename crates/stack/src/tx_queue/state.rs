@@ -208,6 +208,33 @@ impl TxState {
         }
     }
 
+    /// What goes to the device now: as much as it may hold, and one packet at least. The segments of a superframe need not all be
+    /// among it.
+    pub(super) fn take_portion(&mut self) -> PacketList {
+        let mut room = match &self.dql {
+            Some(dql) => i64::from(dql.available()),
+            None => i64::MAX,
+        };
+        if i64::try_from(self.ready.bytes()).is_ok_and(|bytes| bytes <= room) {
+            return core::mem::take(&mut self.ready);
+        }
+        let mut portion = PacketList::new();
+        while let Some(packet) = self.ready.pop_front() {
+            room -= i64::from(length(&packet));
+            portion.push_back(packet);
+            if room <= 0 {
+                break;
+            }
+        }
+        portion
+    }
+
+    /// What the device had no room for stays in front.
+    pub(super) fn put_back(&mut self, mut list: PacketList) {
+        list.append(&mut self.ready);
+        self.ready = list;
+    }
+
     /// The device has taken `packets` of `bytes` together.
     pub(super) fn on_handed(&mut self, packets: usize, bytes: usize) {
         let Some(dql) = self.dql.as_mut().filter(|_| packets > 0) else { return };
