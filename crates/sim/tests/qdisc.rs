@@ -107,10 +107,12 @@ mod tests {
 
     /// A bulk transfer and an exchange over one link of 100 Mbit/s.
     fn beside(settings: &[(&str, &str)]) -> Beside {
-        // Without a loss a window grows slowly once slow start is over.
-        const WARM: Duration = Duration::from_secs(15);
+        const WARM: Duration = Duration::from_secs(2);
         const TIME: Duration = Duration::from_secs(2);
-        let mut world = world(&link(100 * MBIT), settings);
+        // No algorithm that looks at delay: what keeps it short must be the host.
+        let mut all = vec![("net.ipv4.tcp_congestion_control", "reno")];
+        all.extend(settings);
+        let mut world = world(&link(100 * MBIT), &all);
         let listener = listen(&mut world, 80);
         let (client, server) = connect(&mut world, &listener);
         let (asks, answers) = connect(&mut world, &listener);
@@ -140,24 +142,29 @@ mod tests {
         outcome
     }
 
-    /// The proof that issue and seed ask for: a bulk sender's queue stays below `tcp_limit_output_bytes` and one packet, and an
-    /// exchange beside it does not wait.
+    /// A bulk sender's queue stays below its limit and one packet, and an exchange beside it is short: within 10 ms where TCP makes
+    /// segments. Two superframes alone are worth 11 ms of this link, and the packet that goes over the limit is a third.
     #[test]
     fn small_queues_keep_an_exchange_beside_bulk_short() {
-        const PACKET: u64 = 66 * 1024;
-        let seed = beside(&[
+        const PACKET: u64 = 70 * 1024;
+        let seed = [
             ("net.quietline.tsq_limit", "static131072_ge"),
             ("net.ipv4.tcp_limit_output_bytes", "131072"),
-        ]);
-        let modern = beside(&[]);
-        let off = beside(&[("net.quietline.tsq_limit", "off")]);
-        // The first version's limit alone is worth a hundredth of a second of the link.
-        for (with, median) in [(&seed, 20), (&modern, 10)] {
-            assert!(with.median < Duration::from_millis(median), "{with:?}");
-            assert!(with.backlog <= 131_072 + PACKET, "{with:?}");
-            assert!(with.bulk_bps * 100 >= off.bulk_bps * 99, "{with:?} {off:?}");
+        ];
+        for (gso, median) in [("0", 10), ("1", 25)] {
+            for mode in [&seed[..], &[]] {
+                let mut settings = vec![("net.quietline.dev.default.gso", gso)];
+                settings.extend(mode);
+                let with = beside(&settings);
+                assert!(with.median < Duration::from_millis(median), "{with:?}");
+                assert!(with.backlog <= 131_072 + PACKET, "{with:?}");
+                // 1,448 of 1,538 bytes are payload.
+                assert!(with.bulk_bps >= 93 * MBIT, "{with:?}");
+            }
+            let off = [("net.quietline.dev.default.gso", gso), ("net.quietline.tsq_limit", "off")];
+            let off = beside(&off);
+            assert!(off.median > Duration::from_millis(100), "{off:?}");
         }
-        assert!(off.median > Duration::from_millis(100), "{off:?}");
     }
 
     /// Where TCP does not keep its queue short, disciplines that serve flows in turn keep the others out of it.
@@ -301,7 +308,7 @@ mod tests {
                 ("net.ipv4.tcp_congestion_control", "reno"),
             ];
             let mut wire = link(100 * MBIT);
-            wire.forward.ring_packets = Some(1000);
+            wire.forward.ring_packets = Some(100_000);
             let mut world = world(&wire, &settings);
             let listener = listen(&mut world, 80);
             let (client, server) = connect(&mut world, &listener);
@@ -330,6 +337,6 @@ mod tests {
         assert!(wmem > 0 && inflight > 0);
         assert!(srtt < Duration::from_millis(50), "the byte limit does: {srtt:?}");
         let (_, _, srtt) = run("completion", "noqueue");
-        assert!(srtt < Duration::from_millis(20), "the socket's limit does: {srtt:?}");
+        assert!(srtt < Duration::from_millis(30), "the socket's limit does: {srtt:?}");
     }
 }
