@@ -144,6 +144,7 @@ mod tests {
 
     /// A bulk sender's queue stays below its limit and one packet, and an exchange beside it is short: within 10 ms where TCP makes
     /// segments. Two superframes alone are worth 11 ms of this link, and the packet that goes over the limit is a third.
+    /// Without small queues a band holds 1,000 packets: of single segments at most 123 ms, and reno is at half of that as often.
     #[test]
     fn small_queues_keep_an_exchange_beside_bulk_short() {
         const PACKET: u64 = 70 * 1024;
@@ -151,7 +152,7 @@ mod tests {
             ("net.quietline.tsq_limit", "static131072_ge"),
             ("net.ipv4.tcp_limit_output_bytes", "131072"),
         ];
-        for (gso, median) in [("0", 10), ("1", 25)] {
+        for (gso, median, without) in [("0", 10, 50), ("1", 25, 100)] {
             for mode in [&seed[..], &[]] {
                 let mut settings = vec![("net.quietline.dev.default.gso", gso)];
                 settings.extend(mode);
@@ -163,7 +164,7 @@ mod tests {
             }
             let off = [("net.quietline.dev.default.gso", gso), ("net.quietline.tsq_limit", "off")];
             let off = beside(&off);
-            assert!(off.median > Duration::from_millis(100), "{off:?}");
+            assert!(off.median > Duration::from_millis(without), "{off:?}");
         }
     }
 
