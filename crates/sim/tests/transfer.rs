@@ -32,6 +32,7 @@ mod tests {
             mark: if rng.below(4) == 0 { 0.02 } else { 0.0 },
             mark_above: (rng.below(4) == 0).then(|| Duration::from_millis(5)),
             completion_delay: Duration::from_micros(u64::from(rng.below(3) * 1000)),
+            ring_packets: None,
             path_mtu: None,
         }
     }
