@@ -321,7 +321,7 @@ pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
 }
 
 /// The priority that goes with a differentiated services field (Linux: `rt_tos2priority`): the bits that once were delay and
-/// throughput (RFC 1349 §4).
+/// throughput.
 pub(super) const fn priority_of_tos(tos: u8) -> u8 {
     match tos >> 3 & 3 {
         0b10 => 6,

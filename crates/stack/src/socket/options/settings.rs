@@ -170,11 +170,7 @@ impl SocketSettings {
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts = check::switch(value)?,
-            O::TypeOfService => {
-                self.ip.tos = check::tos(value)?;
-                self.ip.priority = check::priority_of_tos(self.ip.tos);
-            }
-            O::Priority => self.ip.priority = check::priority(value)?,
+            O::TypeOfService | O::Priority => self.set_urgency(option, value)?,
             O::TimeToLive => self.ip.ttl = check::ttl(value)?,
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
@@ -214,6 +210,21 @@ impl SocketSettings {
             }
         }
         Ok(())
+    }
+
+    fn set_urgency(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
+        if option == SocketOption::Priority {
+            self.ip.priority = check::priority(value)?;
+        } else {
+            self.ip.tos = check::tos(value)?;
+            self.ip.priority = check::priority_of_tos(self.ip.tos);
+        }
+        Ok(())
+    }
+
+    fn urgency(&self, option: SocketOption) -> OptionValue {
+        let IpFields { tos, priority, .. } = self.ip;
+        OptionValue::Int(i32::from(if option == SocketOption::Priority { priority } else { tos }))
     }
 
     /// Reads an option.
@@ -277,8 +288,7 @@ impl SocketSettings {
             }
             O::RtoMax => check::show_ms(tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts.into(),
-            O::TypeOfService => OptionValue::Int(i32::from(self.ip.tos)),
-            O::Priority => OptionValue::Int(i32::from(self.ip.priority)),
+            O::TypeOfService | O::Priority => self.urgency(option),
             O::TimeToLive => {
                 OptionValue::Int(i32::from(self.ip.ttl.unwrap_or(sysctls.ip_default_ttl)))
             }
