@@ -10,13 +10,11 @@ pub mod af_xdp;
 pub mod capture;
 mod checksum;
 pub mod interface;
-#[allow(dead_code, reason = "its users are the devices with rings")]
 mod mapping;
 #[cfg(test)]
 mod namespace;
 pub mod netlink;
 pub mod setup_error;
-#[allow(dead_code, reason = "its users are the devices with rings")]
 mod sockopt;
 pub mod tun;
 pub mod vnet_hdr;

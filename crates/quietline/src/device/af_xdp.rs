@@ -51,6 +51,18 @@ use program::{Attached, Hook, Program};
 use queue::{Queue, Unbound};
 
 /// Queues of an interface, taken from the kernel.
+///
+/// ```no_run
+/// use quietline::{Stack, device::{AfXdp, AfXdpConfig}};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = AfXdp::open(&AfXdpConfig::new("eth1"))?;
+/// println!("{}", device.describe());
+/// let stack = Stack::builder().device(device).address("192.0.2.7/24".parse()?).build()?;
+/// # let _ = stack;
+/// # Ok(())
+/// # }
+/// ```
 pub struct AfXdp {
     caps: Capabilities,
     mode: XdpMode,

@@ -126,7 +126,13 @@ impl Device for AfXdp {
         } else {
             queue.note_outstanding(&tx, cx.now);
         }
-        tx.take_completed()
+        let completed = tx.take_completed();
+        drop(tx);
+        // Whoever runs the core now need not be the one that sleeps until then.
+        if let (Some(doorbell), Some(due)) = (queue.doorbell().get(), queue.due()) {
+            doorbell.ring_at(due);
+        }
+        completed
     }
 
     fn next_deadline(&self, queue: QueueId) -> Option<pkt::Instant> {
