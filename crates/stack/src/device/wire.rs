@@ -558,6 +558,12 @@ fn impair(
     let impairment = &direction.impairment;
     let waiting = in_flight.ready.len() + in_flight.timed.len();
     if waiting >= impairment.queue_packets {
+        if !impairment.completion_delay.is_zero() {
+            // Taken and lost: whoever counts what the device has not completed must not count it for ever.
+            let due = in_flight.completions.back().map_or(cx.now, |last| last.due.max(cx.now));
+            let bytes = packet.len();
+            in_flight.completions.push_back(Completion { due, bytes, owner: None, _mark: None });
+        }
         refused.push((DropReason::WireQueueFull, packet));
         return;
     }
