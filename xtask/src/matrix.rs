@@ -13,13 +13,13 @@ use crate::suite::{binary, prepare_netns};
 /// Where tests look for the mode they are to run in.
 const VARIABLE: &str = "QUIETLINE_SYSCTL";
 
-/// The tests against the kernel that every row runs in CI: both ways, half-close, offloads, many at once, in seconds.
-const SHORT: [&str; 3] = ["netcat", "links", "many"];
+/// The tests against the kernel that every row runs in CI: both ways, half-close, many at once, in seconds.
+const SHORT: [&str; 2] = ["netcat", "many"];
 
 /// Seeds of the simulator in each row of the night.
 const NIGHT_SEEDS: &str = "2000";
 
-/// CI: the whole suite against the kernel in as many rows as every value of every mode needs, and the shorter half of it
+/// CI: the whole suite against the kernel in as many rows as every value of every mode needs, and the quickest of it
 /// in every pairwise row.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {

@@ -283,3 +283,6 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,7 +80,7 @@ impl ByteLink {
 
 /// As a device with a ring of receive slots. With `paged` the device writes padding behind a short frame and cuts it off,
 /// so that the frame stays in its page: headers must be asked for before they are read.
-fn receive(cx: &mut Cx, frame: &[u8], paged: bool) -> Option<Packet> {
+pub(crate) fn receive(cx: &mut Cx, frame: &[u8], paged: bool) -> Option<Packet> {
     let written = if paged { frame.len().max(PAGED_BYTES_MIN) } else { frame.len() };
     let mut slot = cx.pool.rx_slot(written)?;
     slot.write(frame);

@@ -18,6 +18,7 @@ pub mod frame;
 pub mod hostile;
 pub mod modes;
 pub mod network;
+pub mod offload;
 pub mod peer;
 pub mod rig;
 pub mod scenario;

@@ -11,7 +11,7 @@
 //! Not here: link addresses (frames begin with the IP header), what hosts do, when paths change (`scenario`).
 
 mod capture;
-mod edit;
+pub(crate) mod edit;
 mod path;
 
 use std::{
@@ -229,7 +229,7 @@ impl State {
     fn send(&mut self, from: usize, now: Instant, frame: Frame) {
         self.record(from, now, true, &frame.bytes);
         if self.offload == Offload::Cut && frame.gso.kind != GsoKind::None {
-            for bytes in edit::segments(&frame.bytes, usize::from(frame.gso.size)) {
+            for bytes in edit::segments(&frame.bytes, frame.gso) {
                 self.travel(from, now, Frame { bytes, gso: Gso::default() });
             }
         } else {

@@ -50,6 +50,8 @@ pub struct RigConfig {
     pub ethernet: bool,
     /// MTU of the link.
     pub mtu: u32,
+    /// There is a second link, [`Rig::other`], of another subnet.
+    pub second_link: bool,
     /// Everything beyond the link goes through the peer.
     pub default_route: bool,
     /// Settings of the host.
@@ -67,6 +69,7 @@ impl Default for RigConfig {
         Self {
             ethernet: true,
             mtu: 1500,
+            second_link: false,
             default_route: true,
             sysctls: Sysctls::default(),
             cores: 1,
@@ -83,6 +86,8 @@ pub struct Rig {
     pub world: World,
     /// The host's device.
     pub link: Arc<ByteLink>,
+    /// The host's second device, if there is one.
+    pub other: Option<Arc<ByteLink>>,
     /// The peer answers ARP requests for its address.
     pub answers_arp: bool,
     seen: VecDeque<Seen>,
@@ -98,9 +103,9 @@ impl Rig {
     /// When the configuration is refused.
     #[must_use]
     pub fn new(config: RigConfig) -> Self {
-        let RigConfig { ethernet, mtu, default_route, sysctls, cores, memory_bytes, seed } = config;
-        let link = Arc::new(ByteLink::new(Capabilities {
-            name: String::from("bytes"),
+        let RigConfig { ethernet, mtu, sysctls, cores, .. } = config;
+        let capabilities = |name| Capabilities {
+            name: String::from(name),
             mtu,
             link: if ethernet { LinkType::Ethernet { mac: HOST_MAC } } else { LinkType::Ip },
             tx_checksum: false,
@@ -109,16 +114,22 @@ impl Rig {
             gso_max_bytes: 65_535,
             queues: 1,
             async_completion: false,
-        }));
-        let mut world = World::with_memory(seed, memory_bytes);
+        };
+        let link = Arc::new(ByteLink::new(capabilities("bytes")));
+        let other = config.second_link.then(|| Arc::new(ByteLink::new(capabilities("other"))));
+        let device = |link: &Arc<ByteLink>, address: String| DeviceConfig {
+            device: Arc::clone(link) as _,
+            addresses: vec![address.parse().expect("a prefix")],
+        };
+        let other_device = other.iter().map(|other| device(other, String::from("10.0.1.1/24")));
+        let mut world = World::with_memory(config.seed, config.memory_bytes);
         let everywhere = "0.0.0.0/0".parse().expect("a prefix");
-        let default = default_route.then(|| RouteSpec::via(everywhere, IpAddr::V4(PEER_IP)));
+        let default = config.default_route.then(|| RouteSpec::via(everywhere, IpAddr::V4(PEER_IP)));
         let added = world.add_host(HostConfig {
             name: String::from("host"),
-            devices: vec![DeviceConfig {
-                device: Arc::clone(&link) as _,
-                addresses: vec![format!("{HOST_IP}/24").parse().expect("a prefix")],
-            }],
+            devices: std::iter::once(device(&link, format!("{HOST_IP}/24")))
+                .chain(other_device)
+                .collect(),
             routes: default.into_iter().collect(),
             cores,
             sysctls,
@@ -126,7 +137,7 @@ impl Rig {
         });
         added.expect("a valid configuration");
         let seen = VecDeque::new();
-        Self { world, link, answers_arp: true, seen, ethernet, mtu, delivered: 0 }
+        Self { world, link, other, answers_arp: true, seen, ethernet, mtu, delivered: 0 }
     }
 
     /// The host.

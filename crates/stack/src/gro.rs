@@ -30,12 +30,14 @@ use crate::{counters::Counter, cx::Cx};
 
 pub(crate) use exit::GroMode;
 pub use exit::{BusyPollFlush, GroExit};
+pub use offline::Offline;
 
 use exit::Exit;
 use table::{Outcome, Table};
 
 mod exit;
 mod held;
+mod offline;
 mod read;
 mod table;
 #[cfg(test)]

@@ -59,8 +59,9 @@ fn headers(packet: &[u8]) -> Option<(usize, usize)> {
     (transport >= IPV4_HEADER_LEN && payload <= packet.len()).then_some((transport, payload))
 }
 
-/// Cuts a superframe into segments of `size` bytes of payload, as a network card does.
-pub(super) fn segments(packet: &[u8], size: usize) -> Vec<Vec<u8>> {
+/// Cuts a superframe into the segments that `gso` says, as a network card does.
+pub(crate) fn segments(packet: &[u8], gso: Gso) -> Vec<Vec<u8>> {
+    let size = usize::from(gso.size);
     let Some((transport, payload)) = headers(packet) else { return vec![packet.to_vec()] };
     let (headers, data) = packet.split_at(payload);
     let count = data.chunks(size).count();
@@ -70,7 +71,9 @@ pub(super) fn segments(packet: &[u8], size: usize) -> Vec<Vec<u8>> {
         let length = u16::try_from(bytes.len()).expect("a segment");
         bytes[TOTAL_LEN..TOTAL_LEN + 2].copy_from_slice(&length.to_be_bytes());
         let at = u32::try_from(index * size).expect("inside a superframe");
-        add(&mut bytes[ID..ID + 2], u32::try_from(index).expect("few segments"));
+        if !gso.fixed_id {
+            add(&mut bytes[ID..ID + 2], u32::try_from(index).expect("few segments"));
+        }
         add(&mut bytes[transport + SEQ..transport + SEQ + 4], at);
         if index + 1 < count {
             bytes[transport + FLAGS] &= !FIN_PSH;
@@ -145,7 +148,8 @@ mod tests {
     #[test]
     fn segments_of_a_superframe_are_sound_and_hold_its_bytes() {
         let payload: Vec<u8> = (0..=255).cycle().take(2500).collect();
-        let cut = segments(&superframe(&payload), 1000);
+        let gso = Gso { kind: GsoKind::TcpV4, size: 1000, segs: 3, ..Gso::default() };
+        let cut = segments(&superframe(&payload), gso);
         let mut joined = Vec::new();
         for (index, packet) in cut.iter().enumerate() {
             let Ok(Seen::Tcp(_, header, bytes)) = judge_ipv4(packet, 1500) else {

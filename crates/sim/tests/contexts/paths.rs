@@ -1,5 +1,5 @@
 //! What becomes of a packet's path when the packet waits for a reader: a reference with each, or none (PQ4 to PQ7, SCN-A1,
-//! SCN-A2, BUG-PQ-2).
+//! SCN-A2, SCN-A3, BUG-PQ-2).
 //!
 //! Differs from SCN-A2 in one number: a packet that brings a reference along gives it to a socket that has none. The
 //! kernel takes a second one for the socket and puts the packet's, one get and one put more for the same end.
@@ -15,6 +15,7 @@ use stack::{
     counters::Snapshot,
     device::WireConfig,
     socket::{Reader, RxContext},
+    sysctl::Sysctls,
 };
 
 use super::waiting::{PREQUEUES, Waiting};
@@ -123,6 +124,40 @@ fn a_change_of_routes_while_packets_wait_costs_one_look_up() {
     assert_eq!(waiting.read(100).expect("data"), b"next");
     assert_eq!(changes(&waiting.host.counters(), &before, &names), [0; 5]);
     waiting.finish();
+}
+
+/// SCN-A3: the peer's packets come in on another interface. The first version of the drop does not compare interfaces: it
+/// leaves behind a path that the socket could have used, and the next packet has to be looked up as well. Two look-ups are
+/// its price; the mode that compares pays one.
+#[test]
+fn a_change_of_interface_costs_two_look_ups_or_one() {
+    let names = [
+        "RxRouteLookups",
+        "DstDropNoref",
+        "DstForce",
+        "RxDstInvalidated",
+        "RxDstSetNullSkipped",
+        "RxDstSet",
+    ];
+    let optimistic = [[1, 1, 0, 1, 1, 0], [1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0]];
+    let compared = [[1, 0, 1, 1, 0, 1], [0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]];
+    for (mode, expected) in [("optimistic_drop", optimistic), ("rcu_clear_then_release", compared)]
+    {
+        let mut sysctls = Sysctls { rx_context: RxContext::PrequeueDrop, ..Sysctls::default() };
+        sysctls.set("net.quietline.rx_dst_mode", mode).expect("a mode");
+        let mut waiting = Waiting::with(sysctls);
+        waiting.arrives(b"first");
+        assert_eq!(waiting.recv(10, false).expect("data"), b"first");
+        for (number, expected) in expected.into_iter().enumerate() {
+            waiting.wait();
+            let before = waiting.host.counters();
+            waiting.arrives_elsewhere(b"data");
+            assert_eq!(waiting.read(10).expect("data"), b"data");
+            let change = changes(&waiting.host.counters(), &before, &names);
+            assert_eq!(change, expected, "{mode}: packet {number}: {names:?}");
+        }
+        waiting.finish();
+    }
 }
 
 /// BUG-PQ-2, PQ6: with up to forty packets queued, one more makes the connection whole again.

@@ -37,7 +37,7 @@ impl Waiting {
     pub(crate) fn with(mut sysctls: Sysctls) -> Self {
         // Every segment comes to the socket by itself.
         sysctls.set("net.quietline.dev.default.gro", "0").expect("a switch");
-        let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+        let mut rig = Rig::new(RigConfig { sysctls, second_link: true, ..RigConfig::default() });
         let listener = rig.listen(80, 8);
         let peer = Peer::open(&mut rig, 80, 2000, Options::default());
         let socket = listener.accept().expect("an established connection");
@@ -83,6 +83,16 @@ impl Waiting {
     /// The next data of the peer arrives, in a poll of its own.
     pub(crate) fn arrives(&mut self, payload: &[u8]) {
         self.peer.send_next(&mut self.rig, PSH_ACK, payload);
+    }
+
+    /// The next data of the peer arrives on the host's other link.
+    pub(crate) fn arrives_elsewhere(&mut self, payload: &[u8]) {
+        let header = self.peer.header(PSH_ACK);
+        let frame = self.rig.framed(&self.peer.packet(&header, payload));
+        let other = Arc::clone(self.rig.other.as_ref().expect("a second link"));
+        assert!(other.deliver(&mut self.rig.world.cx, &frame));
+        self.peer.snd_nxt += header.segment_len(u32::try_from(payload.len()).expect("a segment"));
+        self.rig.settle();
     }
 
     /// The next data of the peer reaches the device; nobody has looked yet.

@@ -1,0 +1,147 @@
+//! How a worker polls on after frames have come, from a device that counts its polls.
+//!
+//! Time is real here, so nothing is asserted that a descheduled thread could make untrue.
+
+use std::sync::atomic::AtomicUsize;
+
+use pkt::{Batch, PacketList};
+use stack::{
+    Capabilities, Device,
+    config::{DeviceConfig, HostConfig},
+    device::{LinkType, RxSignal},
+    sysctl::Sysctls,
+};
+
+use super::*;
+
+/// A queue with a descriptor, and so many frames that nobody wants.
+#[derive(Debug)]
+struct Ring {
+    caps: Capabilities,
+    waiting: AtomicUsize,
+    polls: AtomicUsize,
+    /// Frames that one poll finds at most.
+    at_once: usize,
+}
+
+impl Device for Ring {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        let taken = self.waiting.load(Ordering::Relaxed).min(budget).min(self.at_once);
+        self.waiting.fetch_sub(taken, Ordering::Relaxed);
+        for _ in 0..taken {
+            let frame = cx.pool.alloc_from(&[0; 64]).expect("memory");
+            out.push(frame).expect("room for the budget");
+        }
+        taken
+    }
+
+    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        while let Some(packet) = list.pop_front() {
+            cx.pool.free(packet);
+        }
+    }
+
+    fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+        RxSignal::Descriptor
+    }
+}
+
+/// A worker that no thread runs, with its one queue.
+fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
+    let caps = Capabilities {
+        name: String::from("ring"),
+        mtu: 1500,
+        link: LinkType::Ip,
+        tx_checksum: false,
+        tso4: false,
+        tso6: false,
+        gso_max_bytes: 1500,
+        queues: 1,
+        async_completion: false,
+    };
+    let (waiting, polls) = (AtomicUsize::new(frames), AtomicUsize::new(0));
+    let ring = Arc::new(Ring { caps, waiting, polls, at_once });
+    let mut sysctls = Sysctls::default();
+    // How long a thread that prefers to poll keeps the worker away.
+    sysctls.set("net.quietline.dev.default.gro_flush_timeout", "1000000000").expect("a time");
+    let device = DeviceConfig { device: Arc::clone(&ring) as _, addresses: Vec::new() };
+    let config = HostConfig { cores: 1, devices: vec![device], sysctls, ..HostConfig::default() };
+    let host = Host::new(clock::memory(), config).expect("a host");
+    let core = Arc::clone(&host.cores()[0]);
+    let napi = core.napi_of(1, QueueId(0)).expect("an instance");
+    let attachment = Attachment { device: Arc::clone(&ring) as _, fds: None };
+    let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
+    let worker = Worker {
+        host,
+        core,
+        queues: RefCell::new(vec![Watched { attachment, queue: 0, napi }]),
+        kick: Arc::new(Eventfd(kick)),
+        stop: Arc::new(Stop::default()),
+    };
+    let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
+    cx.now = clock::now();
+    (worker, ring, cx)
+}
+
+const SOON: Option<Duration> = Some(Duration::ZERO);
+
+#[test]
+fn frames_that_keep_coming_are_taken_without_a_sleep() {
+    let (worker, ring, mut cx) = bench(1, 100);
+    let mut window = Window::default();
+    let mut rounds = 0;
+    while ring.waiting.load(Ordering::Relaxed) > 0 {
+        // A CPU that is wanted by others closes the window: then the worker would sleep, and be woken.
+        let before = cx.received();
+        worker.poll_on(&mut cx, &mut window, SOON);
+        assert!(cx.received() > before, "a window that is open polls");
+        rounds += 1;
+    }
+    assert!(rounds <= 100 && cx.received() == 100, "{} frames in {rounds} rounds", cx.received());
+}
+
+#[test]
+fn a_worker_whose_frames_come_seldom_does_not_poll() {
+    let (worker, ring, mut cx) = bench(1, 100);
+    let mut window = Window::default();
+    assert!(!worker.poll_on(&mut cx, &mut window, Some(Duration::from_secs(1))));
+    assert!(!worker.poll_on(&mut cx, &mut window, None), "nor without a sleep before");
+    worker.host.set_sysctl("net.quietline.worker_poll_usecs", "0").expect("a number");
+    assert!(!worker.poll_on(&mut cx, &mut window, SOON), "nor where it is switched off");
+    assert_eq!(ring.polls.load(Ordering::Relaxed), 0);
+}
+
+/// A thread polls the core now: the worker leaves after one run, but not without saying that there is work left, which
+/// that thread has not announced.
+#[test]
+fn a_worker_leaves_to_a_thread_that_polls_and_says_what_is_left() {
+    let (worker, ring, mut cx) = bench(usize::MAX, 100_000);
+    worker.core.stop_polling(&mut cx, &worker.host, true);
+    assert!(worker.core.is_polled(clock::now()), "for a second");
+    let mut window = Window::default();
+    assert!(worker.poll_on(&mut cx, &mut window, SOON), "work is left");
+    let left = ring.waiting.load(Ordering::Relaxed);
+    assert!((90_000..100_000).contains(&left), "one run: {left} frames are left");
+    ring.waiting.store(0, Ordering::Relaxed);
+    assert!(!worker.poll_on(&mut cx, &mut window, SOON), "nothing is left");
+}
+
+#[test]
+fn a_worker_that_is_to_end_does_not_poll() {
+    let (worker, ring, mut cx) = bench(1, 100);
+    worker.stop.stop();
+    assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
+    assert_eq!(ring.polls.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_window_without_frames_ends() {
+    let (worker, ring, mut cx) = bench(1, 0);
+    assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
+    assert!(ring.polls.load(Ordering::Relaxed) > 0 && cx.received() == 0);
+}

@@ -1,0 +1,239 @@
+//! Receive offload against any train of frames: a string of bytes as segments, oddities and ends of polls.
+//!
+//! Below: the fuzz target `offload`, and the tests that replay its corpus. Any string is a valid play; most frames continue
+//! their flow as a real sender would, so that few bytes lead to long superframes.
+//!
+//! What is asked: no panic; every superframe comes apart, by the plain code of this crate, into the very frames it was made of;
+//! no frame is lost, made up or altered; within a flow they go up in the order they came, except in the one mode that is known
+//! to reorder; behind the end of a poll nothing is held; in the end no packet is left.
+//!
+//! Not here: IPv6 (the stack's own oracle has it), what IP and TCP make of it (`hostile`).
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use pkt::{EtherType, GsoKind, PacketList};
+use stack::{
+    Cx, Memory,
+    gro::{GRO_BYTES_MAX, GroExit, Offline},
+    link::ethernet::MacAddr,
+};
+use tcp::{Flags, Options, SegmentHeader, SeqNum};
+
+use crate::{
+    byte_link,
+    frame::{self, Ipv4},
+    hostile::input::Input,
+    network::edit,
+};
+
+/// Frames of one play.
+const FRAMES_MAX: usize = 300;
+
+/// Bytes in front of the IP header.
+const LINK: usize = 14;
+
+/// Flows of one play.
+const FLOWS: u8 = 8;
+
+const SRC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// What a play leaves to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Frames that came.
+    pub frames: usize,
+    /// Superframes they became.
+    pub superframes: usize,
+    /// Segments of the largest.
+    pub largest: usize,
+}
+
+/// One sender.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    seq: u32,
+    id: u16,
+}
+
+/// Plays `input`.
+///
+/// # Panics
+/// When receive offload fails in what the module head asks of it.
+pub fn run(input: &[u8]) -> Outcome {
+    let mut input = Input::new(input);
+    let (how, limits) = (input.next(), input.next());
+    let exit = [
+        GroExit::UnifiedListSegments,
+        GroExit::UnifiedListPackets,
+        GroExit::Immediate,
+        GroExit::NormalOnlyList,
+    ][usize::from(how & 3)];
+    let paged = how & 4 != 0;
+    let max_bytes = [GRO_BYTES_MAX, GRO_BYTES_MAX, 4000, 0][usize::from(limits & 3)];
+    let memory = Memory::new(64 << 20);
+    let mut cx = Cx::new(&memory, 1);
+    let mut gro = Offline::new(exit, 1 + u32::from(limits >> 2), max_bytes, LINK);
+    let (mut came, mut went) = (Vec::new(), Vec::new());
+    let mut flows = [Flow::default(); FLOWS as usize];
+    let mut outcome = Outcome::default();
+    while let Some(first) = input.byte().filter(|_| came.len() < FRAMES_MAX) {
+        let bytes = next_frame(&mut flows[usize::from(first % FLOWS)], first, &mut input);
+        let packet = byte_link::receive(&mut cx, &bytes, paged).expect("memory for a play");
+        came.push(bytes);
+        let up = gro.receive(&mut cx, packet);
+        collect(&mut cx, up, &mut went, &mut outcome);
+        if first & 0x80 != 0 {
+            // The end of a poll, or of a cycle of one that goes on.
+            let old_only = first & 0x40 != 0;
+            cx.now += Duration::from_micros(300);
+            let up = gro.end_poll(&cx, old_only);
+            collect(&mut cx, up, &mut went, &mut outcome);
+            assert!(old_only || gro.is_empty(), "held behind the end of a poll");
+        }
+    }
+    let up = gro.end_poll(&cx, false);
+    collect(&mut cx, up, &mut went, &mut outcome);
+    assert!(gro.is_empty(), "held behind the last poll");
+    compare(&came, &went, exit);
+    drop((gro, cx));
+    assert_eq!(memory.packets.balance(), 0, "packets leaked");
+    outcome.frames = came.len();
+    outcome
+}
+
+/// The next frame of a flow, with what is odd about it.
+fn next_frame(flow: &mut Flow, first: u8, input: &mut Input<'_>) -> Vec<u8> {
+    let (length, oddity) = (input.next(), input.next());
+    let number = u16::from(first % FLOWS);
+    let length = match length {
+        0..160 => 500,
+        160 => 0,
+        161..200 => 1448,
+        length => usize::from(length) * 2,
+    };
+    let mut header = SegmentHeader {
+        src_port: 1000 + number,
+        dst_port: 80,
+        seq: SeqNum(flow.seq),
+        ack: SeqNum(77),
+        flags: Flags::ACK,
+        window: 500,
+        options: Options { timestamps: Some((1000, 2000)), ..Options::default() },
+        ..SegmentHeader::default()
+    };
+    match oddity {
+        128..136 => header.flags |= Flags::from_bits_truncate(1 << (oddity - 128)),
+        136 => header.options.timestamps = Some((1001, 2000)),
+        137 => header.options.timestamps = None,
+        138 => header.window = 499,
+        139 => header.ack = SeqNum(78),
+        140 => header.urgent = 3,
+        141 => header.seq = SeqNum(flow.seq.wrapping_sub(1)),
+        142 => header.seq = SeqNum(flow.seq.wrapping_add(1)),
+        143 => header.flags |= Flags::PSH | Flags::URG,
+        _ => {}
+    }
+    let payload: Vec<u8> =
+        (0..length).map(|at| (flow.seq as usize + at).to_le_bytes()[0]).collect();
+    flow.seq = flow.seq.wrapping_add(u32::try_from(length).expect("a segment"));
+    // Half of the senders count their packets, as far as a number of 16 bits goes.
+    flow.id = flow.id.wrapping_add(number % 2);
+    let id = if oddity == 144 { flow.id ^ 0x8000 } else { flow.id };
+    let mut packet = Ipv4::new(SRC, DST, 6).with(&frame::tcp(SRC, DST, &header, &payload));
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    match oddity {
+        145 => packet[8] = 63,
+        146 => packet[1] = input.next(),
+        147 => packet[6] ^= 0x40,
+        148 => packet[6] |= 0x20,
+        149 => packet[7] |= 1,
+        150 => packet[9] = input.next(),
+        151 => packet[0] = input.next(),
+        _ => {}
+    }
+    frame::fix_ipv4_checksum(&mut packet);
+    let ether_type = if oddity == 152 { EtherType(0x8100) } else { EtherType::IPV4 };
+    let source = MacAddr::local(if oddity == 153 { 3 } else { 2 });
+    let mut bytes = frame::ethernet(MacAddr::local(1), source, ether_type, &packet);
+    match oddity {
+        // Anything anywhere, checksums as they were.
+        154..200 => {
+            let at = usize::from(input.next_u16()) % bytes.len();
+            bytes[at] ^= input.next();
+        }
+        200..210 => bytes.truncate(usize::from(input.next()).max(1)),
+        210..216 => bytes.extend([0; 6]),
+        _ => {}
+    }
+    bytes
+}
+
+/// What goes up, superframes as the frames they stand for.
+fn collect(cx: &mut Cx, mut up: PacketList, went: &mut Vec<Vec<u8>>, outcome: &mut Outcome) {
+    while let Some(packet) = up.pop_front() {
+        let (gso, bytes) = (packet.meta().gso, packet.to_vec());
+        cx.pool.free(packet);
+        if gso.kind == GsoKind::None {
+            went.push(bytes);
+            continue;
+        }
+        let (link, ip) = bytes.split_at(LINK);
+        let cut = edit::segments(ip, gso);
+        assert_eq!(cut.len(), usize::from(gso.segs), "{gso:?}");
+        assert!(cut.len() > 1 && ip.len() < GRO_BYTES_MAX as usize, "{gso:?}, {} bytes", ip.len());
+        outcome.superframes += 1;
+        outcome.largest = outcome.largest.max(cut.len());
+        went.extend(cut.into_iter().map(|segment| [link, &segment].concat()));
+    }
+}
+
+/// The frames that came are those that went up, and those of one flow in their order.
+fn compare(came: &[Vec<u8>], went: &[Vec<u8>], exit: GroExit) {
+    let by_flow = |frames: &[Vec<u8>]| {
+        let mut sorted: Vec<_> =
+            frames.iter().map(|bytes| (flow_of(bytes), bytes.clone())).collect();
+        // Stable: the order within a flow stays.
+        match exit {
+            GroExit::NormalOnlyList => sorted.sort(),
+            _ => sorted.sort_by(|one, two| one.0.cmp(&two.0)),
+        }
+        sorted
+    };
+    let (came, went) = (by_flow(came), by_flow(went));
+    assert_eq!(came.len(), went.len(), "{exit:?}: frames in and out");
+    let differ = came.iter().zip(&went).find(|(came, went)| came != went);
+    if let Some((came, went)) = differ {
+        // Headers are enough to see by: payload follows from the sequence number.
+        let start = |frame: &(Vec<u8>, Vec<u8>)| frame.1[..frame.1.len().min(LINK + 60)].to_vec();
+        panic!("{exit:?}: came {:02x?}, went up {:02x?}", start(came), start(went));
+    }
+}
+
+/// What packets have in common whose order must be kept: addresses and ports. Empty for what is no sound TCP segment: it is
+/// passed on, for those above to drop, and may overtake what is held of the flow it claims to be of. So may a fragment,
+/// which is of no flow before it is put together.
+fn flow_of(bytes: &[u8]) -> Vec<u8> {
+    match bytes.get(LINK..).and_then(sound_segment) {
+        Some((addresses, segment)) if bytes[12..14] == [8, 0] => {
+            [addresses, &segment[..4]].concat()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Addresses and TCP segment of an IPv4 packet, if it is one with good checksums.
+fn sound_segment(ip: &[u8]) -> Option<(&[u8], &[u8])> {
+    let header = usize::from(ip.first()? & 0x0f) * 4;
+    let length = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
+    let is_fragment = ip.get(6)? & 0x3f != 0 || *ip.get(7)? != 0;
+    if ip[0] >> 4 != 4 || header < 20 || is_fragment || *ip.get(9)? != 6 {
+        return None;
+    }
+    let (addresses, segment) = (ip.get(12..20)?, ip.get(header..length)?);
+    let pseudo = [addresses, &[0, 6], &u16::try_from(segment.len()).ok()?.to_be_bytes()].concat();
+    let sound = segment.len() >= 20
+        && frame::checksum(&[&ip[..header]]) == 0
+        && frame::checksum(&[&pseudo, segment]) == 0;
+    sound.then_some((addresses, segment))
+}

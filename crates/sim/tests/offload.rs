@@ -1,0 +1,84 @@
+//! The corpus of the fuzz target `offload`: its seeds are written here, and every input in it is played.
+//!
+//! `UPDATE_CORPUS=1 cargo test -p quietline-sim --test offload` writes the seeds to `fuzz/corpus/offload`. Other files there are
+//! inputs that once found a fault; they have names that say which.
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use sim::offload::{self, Outcome};
+    use tcp::Rng;
+
+    /// A frame of flow `flow` that continues it.
+    const fn next(flow: u8) -> [u8; 3] {
+        [flow, 0, 0]
+    }
+
+    fn seeds() -> Vec<(String, Vec<u8>)> {
+        let mut seeds = Vec::new();
+        for exit in 0..4 {
+            let train = [next(0), next(0), next(1), next(0), next(1)].concat();
+            seeds.push((format!("train-{exit}"), [&[exit, 0x1c][..], &train].concat()));
+            let long: Vec<u8> = next(2).repeat(60);
+            seeds.push((format!("long-{exit}"), [&[exit | 4, 0x1c][..], &long].concat()));
+        }
+        for oddity in (128..160).chain([200, 210]) {
+            let odd = [0, 0, oddity, 7, 7, 7];
+            let train = [&[0, 0x1c][..], &next(0), &next(0), &odd, &next(0), &next(0)].concat();
+            seeds.push((format!("odd-{oddity}"), train));
+        }
+        seeds
+            .push(("polls".into(), [&[0, 0x1c][..], &[0x80, 0, 0, 0xc0, 0, 0].repeat(9)].concat()));
+        seeds
+    }
+
+    fn corpus() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/offload")
+    }
+
+    #[test]
+    fn the_corpus_is_played() {
+        if std::env::var_os("UPDATE_CORPUS").is_some() {
+            fs::create_dir_all(corpus()).expect("a directory");
+            for (name, bytes) in seeds() {
+                fs::write(corpus().join(name), bytes).expect("the corpus is writable");
+            }
+        }
+        let mut played = 0;
+        for entry in fs::read_dir(corpus()).expect("the corpus") {
+            let path = entry.expect("a file").path();
+            offload::run(&fs::read(&path).expect("a file"));
+            played += 1;
+        }
+        assert!(played >= seeds().len(), "{played} inputs");
+    }
+
+    #[test]
+    fn the_seeds_reach_what_they_are_for() {
+        for (name, bytes) in seeds() {
+            let Outcome { frames, superframes, largest } = offload::run(&bytes);
+            assert!(frames > 0, "{name}");
+            if name.starts_with("long") {
+                assert!(superframes > 0 && largest >= 17, "{name}: {largest} segments");
+            }
+        }
+    }
+
+    #[test]
+    fn random_trains_come_apart_as_they_were() {
+        let mut rng = Rng::new(3);
+        let mut superframes = 0;
+        for _ in 0..3000 {
+            let length = 3 * rng.below(200);
+            // Mostly what continues a flow: a train of oddities merges nothing.
+            let byte = |rng: &mut Rng, at| match (at % 3, rng.below(3)) {
+                (2, 1..) => 0,
+                _ => u8::try_from(rng.below(256)).expect("a byte"),
+            };
+            let input: Vec<u8> = (0..length + 2).map(|at| byte(&mut rng, at + 1)).collect();
+            superframes += offload::run(&input).superframes;
+        }
+        assert!(superframes > 5000, "{superframes} superframes");
+    }
+}

@@ -1,0 +1,175 @@
+//! Receive offload as a whole host shows it: what its modes do to TCP, and what must not wait or recurse.
+//!
+//! Not here: the numbered scenarios inside receive offload (`stack::gro::tests`), trains of frames (`offload.rs`).
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pkt::EtherType;
+    use sim::{
+        Peer, Rig, RigConfig,
+        frame::{self, Ipv4},
+        rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
+    };
+    use stack::{counters::Counter, socket::TcpSocket, sysctl::Sysctls};
+    use tcp::{Counter as TcpCounter, Flags, Options};
+
+    const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);
+
+    /// A host with a connection.
+    struct Bench {
+        rig: Rig,
+        peer: Peer,
+        socket: Arc<TcpSocket>,
+    }
+
+    impl Bench {
+        fn new(cores: u16, settings: &[(&str, &str)]) -> Self {
+            let mut sysctls = Sysctls::default();
+            for (name, value) in settings {
+                sysctls.set(name, value).expect("a setting");
+            }
+            let mut rig = Rig::new(RigConfig { sysctls, cores, ..RigConfig::default() });
+            let listener = rig.listen(80, 8);
+            let peer = Peer::open(&mut rig, 80, 2000, Options::default());
+            let socket = listener.accept().expect("an established connection");
+            let host = rig.host();
+            listener.close(&host, &mut rig.world.cx);
+            rig.take();
+            Self { rig, peer, socket }
+        }
+
+        /// The next segment reaches the device; nobody has looked yet.
+        fn reaches_device(&mut self, flags: Flags, payload: &[u8]) {
+            let header = self.peer.header(flags);
+            let frame = self.rig.framed(&self.peer.packet(&header, payload));
+            self.rig.queue(&frame);
+            self.peer.snd_nxt += u32::try_from(payload.len()).expect("a segment");
+        }
+
+        fn read(&mut self) -> Vec<u8> {
+            let host = self.rig.host();
+            let mut buf = vec![0; 10_000];
+            let read = self.socket.recv(&host, &mut self.rig.world.cx, &mut buf, false);
+            buf.truncate(read.expect("data"));
+            buf
+        }
+
+        fn finish(self) {
+            let Self { mut rig, socket, .. } = self;
+            let host = rig.host();
+            socket.abort(&host, &mut rig.world.cx);
+            drop((socket, host));
+            rig.finish();
+        }
+    }
+
+    /// SCN-B1 for a whole host: p0 with PSH waits in the list, p1 is held, p2 with PSH completes it. TCP sees the disorder of
+    /// the first version of the list, and none with one door.
+    #[test]
+    fn tcp_sees_the_order_in_which_two_doors_let_packets_out() {
+        for (exit, out_of_order) in [
+            ("immediate", 0),
+            ("normal_only_list", 1),
+            ("unified_list_packets", 0),
+            ("unified_list_segments", 0),
+        ] {
+            let mut bench = Bench::new(1, &[("net.quietline.gro_exit", exit)]);
+            bench.reaches_device(PSH_ACK, &[0; 500]);
+            bench.reaches_device(Flags::ACK, &[1; 500]);
+            bench.reaches_device(PSH_ACK, &[2; 500]);
+            bench.rig.settle();
+            let merged = Counter::GroMergedFree;
+            let merged = bench.rig.count(Counter::GroMerged) + bench.rig.count(merged);
+            assert_eq!(merged, 1, "{exit}: p1 and p2 are one");
+            let queued = bench.rig.count_tcp(TcpCounter::TcpExtTCPOFOQueue);
+            assert_eq!(queued, out_of_order, "{exit}");
+            assert_eq!(bench.read(), [[0; 500], [1; 500], [2; 500]].concat(), "{exit}");
+            bench.finish();
+        }
+    }
+
+    /// BUG-GRO-2: packets that come in by another door than the poll of a device: here from another core. The list that they
+    /// wait in is let go at the end of that as well, however large a batch is.
+    #[test]
+    fn packets_from_another_core_do_not_wait_in_a_list() {
+        for exit in ["normal_only_list", "unified_list_packets", "unified_list_segments"] {
+            for mask in ["1", "2"] {
+                let mut bench = Bench::new(
+                    2,
+                    &[
+                        ("net.quietline.gro_exit", exit),
+                        ("net.core.gro_normal_batch", "1000"),
+                        ("net.quietline.dev.default.rps_cpus", mask),
+                    ],
+                );
+                let steered = bench.rig.count(Counter::RpsPackets);
+                assert_eq!(steered > 0, mask == "2", "the handshake came that way");
+                for (count, flags) in [(1, PSH_ACK), (3, Flags::ACK), (2, PSH_ACK)] {
+                    for number in 0..count {
+                        bench.reaches_device(flags, &[number; 100]);
+                    }
+                    // No time passes: nothing may wait for a timer or for the next packet.
+                    bench.rig.settle();
+                    assert_eq!(
+                        bench.read().len(),
+                        usize::from(count) * 100,
+                        "{exit}, cores {mask}"
+                    );
+                }
+                bench.finish();
+            }
+        }
+    }
+
+    /// BUG-GRO-7: headers in headers in headers. Receive offload looks at one link header, one IP header and one TCP header, so
+    /// that there is nothing to recurse into and nothing to hold.
+    #[test]
+    fn nested_headers_pass_unopened() {
+        let mut bench = Bench::new(1, &[]);
+        let header = bench.peer.header(Flags::ACK);
+        let inner = bench.peer.packet(&header, &[7; 100]);
+        let held = bench.rig.count(Counter::GroHeld);
+        for depth in [1, 2, 8, 60, 300] {
+            let mut tags = Vec::new();
+            let (mut v4, mut v6, mut chain) =
+                (inner.clone(), vec![0; 8], vec![59, 0, 1, 4, 0, 0, 0, 0]);
+            for _ in 0..depth {
+                tags.extend([0, 7, 0x81, 0]);
+                // IPv4 in IPv4 (RFC 2003) and IPv6 in IPv6 (RFC 2473), as long as a length can say it.
+                if v4.len() < 9000 {
+                    v4 = Ipv4::new(PEER_IP, HOST_IP, 4).with(&v4);
+                    v6 = ipv6(41, &v6);
+                }
+                chain = [&[0, 0, 1, 4, 0, 0, 0, 0], &chain[..]].concat();
+            }
+            tags.truncate(tags.len() - 2);
+            tags.extend([8, 0]);
+            let tagged = [&tags[..], &inner].concat();
+            let frames = [
+                frame::ethernet(HOST_MAC, PEER_MAC, EtherType(0x8100), &tagged),
+                frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, &v4),
+                frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV6, &v6),
+                frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV6, &ipv6(0, &chain)),
+            ];
+            for bytes in frames {
+                let before = bench.rig.host().counters().dropped();
+                bench.rig.give_frame(&bytes);
+                let dropped = bench.rig.host().counters().dropped() - before;
+                assert_eq!(dropped, 1, "{depth} headers: dropped, with its reason");
+            }
+        }
+        assert_eq!(bench.rig.count(Counter::GroHeld), held, "none of them was held");
+        bench.finish();
+    }
+
+    /// An IPv6 packet to nobody in particular.
+    fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
+        let mut header = vec![0x60, 0, 0, 0, 0, 0, next_header, 64];
+        header[4..6].copy_from_slice(&u16::try_from(payload.len()).unwrap().to_be_bytes());
+        header.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        header.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        [&header[..], payload].concat()
+    }
+}
