@@ -1,0 +1,180 @@
+//! What connections keep is bounded, theirs alone, and given back: SC1, SC6, SC7, SC10 and the bugs of mechanisms §6.11.
+
+use std::time::Duration;
+
+use pkt::DESCRIPTOR_BYTES;
+
+use super::rig::{CLIENT, Rig, SERVER};
+
+/// Bytes that the server's connections keep.
+fn held(rig: &Rig) -> u64 {
+    rig.ends[SERVER].count("SkbSocketCacheBytes")
+}
+
+const ONE: u64 = DESCRIPTOR_BYTES as u64;
+
+fn warm() -> (Rig, [std::sync::Arc<stack::socket::TcpSocket>; 2]) {
+    let mut rig = Rig::with_mode("socket_one");
+    let sockets = rig.connect();
+    for _ in 0..50 {
+        rig.exchange(&sockets, 64);
+    }
+    (rig, sockets)
+}
+
+/// A connection with both slots full: a request has acknowledged the last response and was read.
+fn full() -> (Rig, [std::sync::Arc<stack::socket::TcpSocket>; 2]) {
+    let (mut rig, sockets) = warm();
+    assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
+    rig.ends[SERVER].poll();
+    assert_eq!(rig.recv(SERVER, &sockets[SERVER], 64).map(|bytes| bytes.len()), Ok(64));
+    assert_eq!(held(&rig), 2 * ONE);
+    (rig, sockets)
+}
+
+/// SCN-E3, SC7, BUG-SC-6: the owner may be writing the slot; softirq leaves it alone until nobody owns the connection.
+#[test]
+fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
+    let (mut rig, sockets) = warm();
+    assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
+    let handoffs = rig.ends[SERVER].count("SkbRxCacheHandoff");
+    assert!(held(&rig) > 0, "the reader has filled it");
+    let end = &mut rig.ends[SERVER];
+    let (host, poll) = (std::sync::Arc::clone(&end.host), &mut end.poll);
+    sockets[SERVER].hold(&host, &mut end.app, |_| {
+        let _ = host.poll(poll);
+        assert_eq!(host.counters().get("SkbRxCacheHandoff"), Some(handoffs));
+    });
+    assert_eq!(rig.ends[SERVER].count("SocketBacklogQueued"), 1);
+    assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs);
+    // The reader finds it full, and the next segment that nobody is in the way of takes it.
+    assert_eq!(rig.recv(SERVER, &sockets[SERVER], 64).map(|bytes| bytes.len()), Ok(64));
+    assert_eq!(rig.ends[SERVER].count("SkbRxCacheFull"), 1);
+    assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
+    rig.ends[SERVER].poll();
+    assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs + 1);
+    rig.finish([sockets]);
+}
+
+/// SC6, BUG-SC-4.
+#[test]
+fn a_closed_connection_keeps_nothing() {
+    let (mut rig, sockets) = warm();
+    assert_eq!(held(&rig), ONE, "what was read last; what was sent last is in the queue");
+    let end = &mut rig.ends[SERVER];
+    sockets[SERVER].close(&end.host, &mut end.app);
+    assert_eq!(held(&rig), 0);
+    rig.finish([sockets]);
+}
+
+/// Both slots are full once everything is acknowledged, and an idle connection gives them back when the mode changes.
+#[test]
+fn an_idle_connection_gives_back_when_the_mode_changes() {
+    for mode in ["none", "list_after_unlock", "per_core_defer", "unified_pool"] {
+        let (mut rig, sockets) = full();
+        rig.ends[SERVER].set("net.quietline.skb_recycle", mode);
+        rig.ends[SERVER].poll();
+        assert_eq!(held(&rig), 0, "{mode}");
+        rig.exchange(&sockets, 64);
+        rig.finish([sockets]);
+    }
+}
+
+/// Each of the two switches empties its own slot.
+#[test]
+fn a_switch_empties_the_caches() {
+    for name in ["net.ipv4.tcp_tx_skb_cache", "net.ipv4.tcp_rx_skb_cache"] {
+        let (mut rig, sockets) = warm();
+        rig.ends[SERVER].set(name, "0");
+        rig.ends[SERVER].poll();
+        for _ in 0..10 {
+            rig.exchange(&sockets, 64);
+            assert!(held(&rig) <= ONE);
+        }
+        rig.finish([sockets]);
+    }
+}
+
+/// BUG-SC-8: caches hide nothing from a host that is short of memory.
+#[test]
+fn scarcity_empties_the_caches_of_idle_connections() {
+    let (mut rig, sockets) = full();
+    let other = rig.connect();
+    assert!(held(&rig) >= ONE);
+    rig.ends[SERVER].set("net.ipv4.tcp_mem", "1 2 100000");
+    // Another connection brings the host over the threshold.
+    for _ in 0..20 {
+        let _ = rig.send(CLIENT, &other[CLIENT], &[1; 1400]);
+        rig.settle();
+    }
+    assert_eq!(rig.ends[SERVER].count("TcpExtTCPMemoryPressures"), 1);
+    assert_eq!(held(&rig), 0, "of the idle one as well");
+    rig.exchange(&sockets, 64);
+    assert_eq!(held(&rig), 0, "and nothing is kept while it lasts");
+    rig.finish([sockets, other]);
+}
+
+/// BUG-SC-7: RPS begins with a filled slot. What is in it is freed as ever, and no more is put in.
+#[test]
+fn packets_that_may_change_core_are_not_kept() {
+    let (mut rig, sockets) = warm();
+    rig.ends[SERVER].set("net.quietline.dev.default.rps_cpus", "1");
+    let gated = rig.ends[SERVER].count("SkbRxCacheGated");
+    for _ in 0..10 {
+        rig.exchange(&sockets, 64);
+        rig.settle();
+    }
+    assert_eq!(rig.ends[SERVER].count("SkbRxCacheGated"), gated + 10);
+    rig.ends[SERVER].set("net.quietline.rx_skb_cache_rps_gate", "0");
+    let handoffs = rig.ends[SERVER].count("SkbRxCacheHandoff");
+    for _ in 0..10 {
+        rig.exchange(&sockets, 64);
+        rig.settle();
+    }
+    assert!(rig.ends[SERVER].count("SkbRxCacheHandoff") > handoffs, "the gate is open");
+    rig.finish([sockets]);
+}
+
+/// SC10, BUG-SC-11: many idle connections that have received a lot each keep descriptors and no page.
+#[test]
+fn idle_connections_keep_no_payload() {
+    const CONNECTIONS: usize = 300;
+    let mut rig = Rig::with_mode("socket_one");
+    let mut all = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let sockets = rig.connect();
+        for _ in 0..3 {
+            assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[7; 14_000]), Ok(14_000));
+            rig.pass(Duration::from_millis(1));
+            rig.settle();
+            assert!(rig.recv(SERVER, &sockets[SERVER], 20_000).is_ok());
+            rig.exchange(&sockets, 1000);
+        }
+        all.push(sockets);
+    }
+    rig.pass(Duration::from_millis(300));
+    rig.settle();
+    let bound = (CONNECTIONS * 2 * DESCRIPTOR_BYTES) as u64;
+    assert!((bound / 2..=bound).contains(&held(&rig)), "{} of {bound}", held(&rig));
+    let stats = rig.memory.packets.stats();
+    assert!(stats.pages_live < 20, "{stats:?}");
+    rig.finish(all);
+}
+
+/// BUG-SC-9: a packet that was kept and used again is retransmitted, with its first copy gone and with it under way.
+#[test]
+fn a_packet_used_again_is_retransmitted() {
+    let (mut rig, sockets) = full();
+    let hits = rig.ends[SERVER].count("SkbTxCacheHit");
+    assert_eq!(rig.send(SERVER, &sockets[SERVER], &[9; 500]), Ok(500));
+    assert_eq!(rig.ends[SERVER].count("SkbTxCacheHit"), hits + 1);
+    // It is lost, and sent again.
+    rig.ends[CLIENT].nic.lose();
+    rig.pass(Duration::from_millis(500));
+    rig.settle();
+    rig.pass(Duration::from_millis(500));
+    rig.settle();
+    assert!(rig.ends[SERVER].count("TcpRetransSegs") > 0);
+    assert_eq!(rig.recv(CLIENT, &sockets[CLIENT], 500), Ok(vec![9; 500]));
+    rig.finish([sockets]);
+}

@@ -1,0 +1,11 @@
+//! Packets that have served, between two hosts with an application's context and a polling one each: mechanisms §6.
+
+#[cfg(test)]
+mod rig;
+
+#[cfg(test)]
+mod caches;
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod requests;

@@ -1,0 +1,268 @@
+//! Two hosts whose network cards copy, as real ones do, so that a packet never changes hosts.
+
+use std::{
+    collections::VecDeque,
+    io::IoSlice,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use pkt::{Batch, Instant, PacketList, PoolStats};
+use stack::{
+    Capabilities, Cx, Device, Errno, Memory,
+    config::{DeviceConfig, HostConfig},
+    counters::Snapshot,
+    device::{Completed, LinkType, QueueId},
+    host::Host,
+    socket::{Listener, TcpSocket},
+};
+
+/// One end of a cable: what it transmits is copied to the other.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    caps: Capabilities,
+    peer: Mutex<Weak<Self>>,
+    arrived: Mutex<VecDeque<Vec<u8>>>,
+    /// Sent and not completed.
+    sent: Mutex<PacketList>,
+    /// Completions wait.
+    pub(crate) holds: AtomicBool,
+    /// Every frame that came.
+    pub(crate) seen: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Nic {
+    fn pair(async_completion: bool) -> [Arc<Self>; 2] {
+        let new = || {
+            Arc::new(Self {
+                caps: Capabilities {
+                    name: "nic0".to_owned(),
+                    mtu: 1500,
+                    link: LinkType::Ip,
+                    tx_checksum: false,
+                    tso4: false,
+                    tso6: false,
+                    gso_max_bytes: 65_535,
+                    queues: 1,
+                    async_completion,
+                },
+                peer: Mutex::default(),
+                arrived: Mutex::default(),
+                sent: Mutex::default(),
+                holds: AtomicBool::new(false),
+                seen: Mutex::default(),
+            })
+        };
+        let (left, right) = (new(), new());
+        *left.peer.lock().unwrap() = Arc::downgrade(&right);
+        *right.peer.lock().unwrap() = Arc::downgrade(&left);
+        [left, right]
+    }
+}
+
+impl Nic {
+    /// What has arrived and was not polled yet is lost.
+    pub(crate) fn lose(&self) {
+        self.arrived.lock().unwrap().clear();
+    }
+}
+
+impl Device for Nic {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        let mut arrived = self.arrived.lock().unwrap();
+        let count = arrived.len().min(budget);
+        for frame in arrived.drain(..count) {
+            out.push(cx.pool.alloc_from(&frame).expect("memory")).expect("room for the budget");
+        }
+        count
+    }
+
+    fn transmit(&self, _: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        let peer = self.peer.lock().unwrap().upgrade();
+        while let Some(packet) = list.pop_front() {
+            if let Some(peer) = &peer {
+                peer.seen.lock().unwrap().push(packet.to_vec());
+                peer.arrived.lock().unwrap().push_back(packet.to_vec());
+            }
+            if self.caps.async_completion {
+                self.sent.lock().unwrap().push_back(packet);
+            } else {
+                cx.pool.free(packet);
+            }
+        }
+    }
+
+    fn complete(&self, _: QueueId, cx: &mut Cx) -> Completed {
+        let mut completed = Completed::NONE;
+        while !self.holds.load(Ordering::Relaxed)
+            && let Some(packet) = self.sent.lock().unwrap().pop_front()
+        {
+            completed.add(packet.len());
+            cx.pool.free(packet);
+        }
+        completed
+    }
+}
+
+/// One end: its host, and who runs it.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) host: Arc<Host>,
+    pub(crate) nic: Arc<Nic>,
+    /// Polls the device: softirq.
+    pub(crate) poll: Cx,
+    /// Calls the sockets.
+    pub(crate) app: Cx,
+}
+
+impl End {
+    pub(crate) fn poll(&mut self) {
+        let _ = self.host.poll(&mut self.poll);
+    }
+
+    /// What both contexts have done.
+    pub(crate) fn stats(&self) -> [PoolStats; 2] {
+        [self.poll.pool.stats(), self.app.pool.stats()]
+    }
+
+    pub(crate) fn counters(&self) -> Snapshot {
+        self.host.counters()
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.counters().get(name).unwrap_or_else(|| panic!("{name} is no counter"))
+    }
+
+    pub(crate) fn set(&self, name: &str, value: &str) {
+        self.host.set_sysctl(name, value).expect("a setting");
+    }
+}
+
+/// Two ends and their memory.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) memory: Memory,
+    pub(crate) ends: [End; 2],
+    pub(crate) listener: Arc<Listener>,
+}
+
+/// The client and the server.
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
+
+impl Rig {
+    /// With `settings` at both ends.
+    pub(crate) fn new(async_completion: bool, settings: &[(&str, &str)]) -> Self {
+        let memory = Memory::new(256 << 20);
+        let mut number = 0;
+        let mut ends = Nic::pair(async_completion).map(|nic| {
+            number += 1;
+            let addresses = vec![format!("10.0.0.{number}/24").parse().expect("an address")];
+            let devices = vec![DeviceConfig { device: Arc::clone(&nic) as _, addresses }];
+            let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+            let host = Host::new(&memory, config).expect("valid");
+            for (name, value) in settings {
+                host.set_sysctl(name, value).expect("a setting");
+            }
+            let [mut poll, mut app] = [Cx::new(&memory, 1), Cx::new(&memory, 2)];
+            (poll.now, app.now) = (Instant::from_secs(1000), Instant::from_secs(1000));
+            End { host, nic, poll, app }
+        });
+        let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+        let server = &mut ends[SERVER];
+        let listener = Listener::listen(&server.host, &mut server.app, to, 1024).expect("a port");
+        Self { memory, ends, listener }
+    }
+
+    pub(crate) fn with_mode(mode: &str) -> Self {
+        Self::new(false, &[("net.quietline.skb_recycle", mode)])
+    }
+
+    pub(crate) fn connect(&mut self) -> [Arc<TcpSocket>; 2] {
+        let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+        let client = &mut self.ends[CLIENT];
+        let socket = TcpSocket::connect(&client.host, &mut client.app, None, to).expect("a route");
+        self.settle();
+        let sockets = [socket, self.listener.accept().expect("established")];
+        for (end, socket) in self.ends.iter_mut().zip(&sockets) {
+            socket.with_tcb(&end.host, &mut end.app, |tcb, _| tcb.set_nodelay(true));
+        }
+        sockets
+    }
+
+    /// Both poll until nothing is under way.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..4 {
+            self.ends.iter_mut().for_each(End::poll);
+        }
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        for end in &mut self.ends {
+            end.poll.now += time;
+            end.app.now += time;
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        from: usize,
+        socket: &TcpSocket,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let End { host, app, .. } = &mut self.ends[from];
+        socket.send(host, app, &[IoSlice::new(bytes)])
+    }
+
+    pub(crate) fn recv(
+        &mut self,
+        at: usize,
+        socket: &TcpSocket,
+        len: usize,
+    ) -> Result<Vec<u8>, Errno> {
+        let End { host, app, .. } = &mut self.ends[at];
+        let mut buf = vec![0; len];
+        let count = socket.recv(host, app, &mut buf, false)?;
+        buf.truncate(count);
+        Ok(buf)
+    }
+
+    /// A request and its response, each of `len` bytes.
+    pub(crate) fn exchange(&mut self, sockets: &[Arc<TcpSocket>; 2], len: usize) {
+        for from in [CLIENT, SERVER] {
+            let to = 1 - from;
+            let bytes = vec![[1, 2][from]; len];
+            assert_eq!(self.send(from, &sockets[from], &bytes), Ok(len));
+            self.pass(Duration::from_micros(10));
+            self.ends[to].poll();
+            assert_eq!(self.recv(to, &sockets[to], len).as_ref(), Ok(&bytes));
+        }
+    }
+
+    /// Everything is closed and dropped; no packet is left.
+    pub(crate) fn finish(mut self, sockets: impl IntoIterator<Item = [Arc<TcpSocket>; 2]>) {
+        for sockets in sockets {
+            for (end, socket) in self.ends.iter_mut().zip(sockets) {
+                socket.close(&end.host, &mut end.app);
+            }
+            self.settle();
+        }
+        for end in &mut self.ends {
+            end.host.shut_down(&mut end.app);
+            end.poll();
+            assert_eq!(end.count("SkbSocketCacheBytes"), 0, "caches are empty after close");
+        }
+        let Self { memory, ends, .. } = self;
+        drop(ends);
+        assert_eq!(memory.packets.balance(), 0, "every packet is freed");
+        assert_eq!(memory.packets.stats().packets_deferred, 0);
+    }
+}
