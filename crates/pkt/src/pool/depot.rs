@@ -12,6 +12,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use crate::packet::{PARCEL_LEN, Parcel};
 use crate::shim::Mutex;
 
+/// Not loom's `Arc`: where memory is leaked on purpose the depot is too.
+pub(crate) type DepotRef = std::sync::Arc<Depot>;
+
 /// Parcels of free descriptors of one domain, which are at home nowhere until a pool takes them.
 #[derive(Default)]
 pub(crate) struct Depot {

@@ -14,7 +14,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use crate::packet::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor};
 use crate::page::{FreePage, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
-use crate::pool::depot::Depot;
+use crate::pool::depot::DepotRef;
 use crate::pool::home::{Home, HomeRef};
 use crate::pool::{Local, Pool, PoolStats};
 use crate::shim::{Arc, Mutex};
@@ -79,7 +79,7 @@ impl Domain {
         Self(Arc::new(Core {
             config,
             number: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
-            depot: Arc::new(Depot::default()),
+            depot: DepotRef::default(),
             state: Mutex::new(State::default()),
         }))
     }
@@ -93,7 +93,7 @@ impl Domain {
             state.idle.pop().unwrap_or_else(|| {
                 let home = HomeRef::leak(Home::new(self.0.number));
                 state.homes.push(home);
-                Local::new(home, Arc::clone(&self.0.depot))
+                Local::new(home, DepotRef::clone(&self.0.depot))
             })
         };
         local.open();
@@ -152,7 +152,7 @@ impl fmt::Debug for Domain {
 pub(crate) struct Core {
     config: DomainConfig,
     number: u64,
-    depot: Arc<Depot>,
+    depot: DepotRef,
     state: Mutex<State>,
 }
 

@@ -11,13 +11,13 @@ use arrayvec::ArrayVec;
 
 use super::{
     FreeMode,
-    depot::Depot,
+    depot::DepotRef,
     domain,
     home::{Elsewhere, HomeRef, Recycle},
 };
 use crate::packet::{FreeDescriptor, PARCEL_LEN, Packet, Parcel, end};
 use crate::page::{Cursor, FreePage, Slice};
-use crate::shim::{Arc, fence};
+use crate::shim::fence;
 
 /// Partly carved receive pages a pool keeps: as many receive queues can fill packets in turn without
 /// wasting the rest of a page.
@@ -35,7 +35,7 @@ pub(crate) struct Local {
     /// What becomes of packets of other homes.
     pub(super) mode: FreeMode,
     /// What is too much here goes there.
-    depot: Arc<Depot>,
+    depot: DepotRef,
     /// Descriptors of this home, last in, first out. What does not fit goes to the depot, so that freeing never
     /// allocates.
     pub(super) free: Vec<FreeDescriptor>,
@@ -56,7 +56,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    pub(crate) fn new(home: HomeRef, depot: Arc<Depot>) -> Self {
+    pub(crate) fn new(home: HomeRef, depot: DepotRef) -> Self {
         Self {
             home,
             mode: FreeMode::default(),
