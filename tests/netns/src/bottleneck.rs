@@ -92,6 +92,8 @@ pub fn limit(veth: &Veth, rate: &str) -> Result<()> {
 /// # Errors
 /// When a part of it fails or nothing was seen.
 pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration) -> Result<Seen> {
+    // The addresses may have been another sender's.
+    kernel.ip(&format!("neighbour flush dev {}", Veth::PEER))?;
     match sender {
         Sender::Quietline(mode, bytes) => {
             let mode = format!("--sysctl=net.quietline.tsq_limit={mode}");
@@ -122,6 +124,11 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
                 let servers = scope.spawn(|| veth.ours.enter(|| kernel_servers(&ended)));
                 let seen = watch(kernel, veth, time);
                 ended.store(true, Ordering::Relaxed);
+                // Nobody waits for a client that failed to come.
+                let _woken = veth.ours.enter(|| {
+                    let ports = [(ECHO, ECHO_PORT), (STACK, CHARGEN)];
+                    Ok(ports.map(|port| TcpStream::connect(port).is_ok()))
+                });
                 servers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
                 seen
             });
