@@ -134,8 +134,8 @@ pub trait Device: Send + Sync + Debug {
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList);
 
     /// Runs the destructors of packets that it has sent since `transmit` returned, and says how much that was: every packet of
-    /// the queue, owned or not. Called at the beginning of every turn of the queue's core. Devices that are through with a packet
-    /// when `transmit` returns (`async_completion` is false) complete nothing here.
+    /// the queue that it has taken, owned or not, sent or dropped. Called at the beginning of every turn of the queue's core.
+    /// Devices that are through with a packet when `transmit` returns (`async_completion` is false) complete nothing here.
     fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> Completed {
         Completed::NONE
     }

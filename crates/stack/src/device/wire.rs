@@ -558,7 +558,7 @@ fn impair(
     let impairment = &direction.impairment;
     let waiting = in_flight.ready.len() + in_flight.timed.len();
     if waiting >= impairment.queue_packets {
-        if !impairment.completion_delay.is_zero() {
+        if impairment.completes_later() {
             // Taken and lost: whoever counts what the device has not completed must not count it for ever.
             let due = in_flight.completions.back().map_or(cx.now, |last| last.due.max(cx.now));
             let bytes = packet.len();

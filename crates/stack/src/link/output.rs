@@ -18,6 +18,9 @@ use crate::{
     route::Dst,
 };
 
+/// The most urgent class (Linux: `TC_PRIO_CONTROL`).
+const PRIORITY_CONTROL: u8 = 7;
+
 /// Sends a list of IP packets to the next hop of `dst`.
 pub(crate) fn output(
     host: &Host,
@@ -65,7 +68,10 @@ pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: 
     let mut bytes = [0; ARP_LEN];
     arp.emit(&mut bytes);
     packet.append(&mut cx.pool, &bytes);
-    packet.meta_mut().protocol = ETHER_TYPE_ARP;
+    let meta = packet.meta_mut();
+    meta.protocol = ETHER_TYPE_ARP;
+    // Behind bulk on a slow link it would come too late for whoever waits for it.
+    meta.priority = PRIORITY_CONTROL;
     push_header(&mut packet, to, mac);
     cx.count(Counter::ArpOutPackets, 1);
     let mut list = PacketList::new();

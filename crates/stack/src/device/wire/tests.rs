@@ -384,6 +384,23 @@ fn a_ring_takes_as_many_as_it_has_places_and_leaves_the_others() {
 }
 
 #[test]
+fn what_is_dropped_after_it_was_taken_is_completed_too() {
+    let mut bench = Bench::forward(Impairment {
+        rate_bps: Some(8_000_000),
+        ring_packets: Some(9),
+        queue_packets: 2,
+        ..Impairment::default()
+    });
+    let mut list: PacketList = (0..5).map(|number| frame(&mut bench.cx, number)).collect();
+    bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
+    assert!(list.is_empty());
+    bench.cx.now += Duration::from_secs(1);
+    assert_eq!(bench.left.complete(QUEUE, &mut bench.cx).packets, 5);
+    assert_eq!(bench.numbers(), [0, 1]);
+    bench.finish();
+}
+
+#[test]
 fn without_a_completion_delay_the_sender_is_told_at_once() {
     for loss in [0.0, 1.0] {
         let mut bench = Bench::forward(Impairment { loss, ..Impairment::default() });
