@@ -1,7 +1,7 @@
 //! The settings that choose between mechanisms, and combinations of them for whole suites to run in.
 //!
 //! The modes are read from the table of settings: everything below `net.quietline` whose value is a word or a switch is
-//! one, so that a new one takes part without a line here. [`MORE`] adds those that are numbers, have names of Linux, or
+//! one, so that a new one takes part without a line here. `MORE` adds those that are numbers, have names of Linux, or
 //! belong together. docs/mechanisms.md says what each does.
 //!
 //! Suites run in combinations of them: every packet script in [`pairwise`] rows (`tests/modes.rs`), every seed of the

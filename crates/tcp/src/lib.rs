@@ -72,7 +72,7 @@
 //! - [`congestion`]: how much may be in flight (RFC 5681, RFC 6582).
 //! - [`reassembly`]: packets that arrived before their turn.
 //! - [`isn`], [`ports`], [`syn_cookie`]: numbers an outsider must not guess (RFC 6528, RFC 6056, RFC 4987).
-//! - [`counters`], [`rng`]: what is counted under Linux's names, and the engine's source of chance.
+//! - [`mod@counters`], [`rng`]: what is counted under Linux's names, and the engine's source of chance.
 #![no_std]
 #![forbid(unsafe_code)]
 

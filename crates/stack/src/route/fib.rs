@@ -3,7 +3,7 @@
 //! Below: `config`, which says what addresses and routes there are. Above: `Host::route` on the way out, `ip::input` on the way in. Linux: net/ipv4/fib_trie.c, and the `local` and
 //! `main` tables of `ip route`.
 //!
-//! Immutable once built; a change of routes is a new table ([`RouteTable`](super::table::RouteTable)). As in Linux the local table is asked first, so no route can
+//! Immutable once built; a change of routes is a new table (`route::table`). As in Linux the local table is asked first, so no route can
 //! take an address away from this host. An address on a device makes three entries: itself as local, its network as
 //! directly reachable, and the network's broadcast address.
 //!
