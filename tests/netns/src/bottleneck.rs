@@ -164,6 +164,10 @@ fn watch(kernel: &Namespace, veth: &Veth, time: Duration) -> Result<Seen> {
     let received = AtomicU64::new(0);
     thread::scope(|scope| {
         let bulk = scope.spawn(|| kernel.enter(|| read_for_ever(&received, &ended)));
+        // A new link may take seconds until it carries anything.
+        while received.load(Ordering::Relaxed) == 0 && !bulk.is_finished() {
+            thread::sleep(PAUSE);
+        }
         thread::sleep(WARM_UP);
         let backlogs = scope.spawn(|| backlogs(veth, &ended));
         let (begin, before) = (Instant::now(), received.load(Ordering::Relaxed));
