@@ -306,6 +306,12 @@ impl Slice {
         header.place.store(u32::try_from(place).expect("2^32 pages"), Ordering::Relaxed);
     }
 
+    /// The page goes to a shelf when nobody holds it any more.
+    pub(crate) fn is_lent(&self) -> bool {
+        let page = Page::of(self.data);
+        !page.header().shelf.load(Ordering::Relaxed).is_null()
+    }
+
     /// Gives the reference back. Returns the page when it was the last one and the page was not lent.
     #[inline]
     pub(crate) fn release(self) -> Option<FreePage> {

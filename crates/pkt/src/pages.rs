@@ -155,7 +155,7 @@ impl Pages {
     /// stack of this process.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        !self.is_recalled() && self.slices.iter().all(Slice::is_unique)
+        if self.is_recalled() { self.is_back() } else { self.slices.iter().all(Slice::is_unique) }
     }
 
     /// The bytes in parts, none of them empty.
@@ -165,7 +165,7 @@ impl Pages {
 
     /// The bytes in parts, to be written. `None` unless [idle](Self::is_idle).
     pub fn chunks_mut(&mut self) -> Option<impl Iterator<Item = &mut [u8]>> {
-        if !self.is_idle() {
+        if !self.is_idle() || !self.collect() {
             return None;
         }
         // Unique they stay: only `self` could share them.

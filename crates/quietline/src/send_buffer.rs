@@ -85,9 +85,10 @@ impl SendBuffer {
     /// Waits until the buffer is [idle](Self::is_idle); it keeps what it held.
     ///
     /// # Errors
-    /// `TimedOut` after `timeout`. The buffer is then called back: it cannot be sent before a later call has succeeded.
+    /// `TimedOut` after `timeout`. The buffer is then called back: it cannot be sent before it is idle and was written, or a
+    /// later call has succeeded.
     pub fn wait_idle(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        if self.is_idle() {
+        if self.is_idle() && self.pages.collect() {
             return Ok(());
         }
         let deadline = timeout.map(|timeout| clock::now() + timeout);

@@ -95,6 +95,11 @@ impl Packet {
         true
     }
 
+    /// Some of its payload lies in lent pages.
+    pub(crate) fn holds_lent(&self) -> bool {
+        self.body().frags().iter().any(Slice::is_lent)
+    }
+
     /// Cuts the packet: the bytes from `at` on move into a new packet with the same metadata and full
     /// headroom, and the charge for their pages with them. The owner stays here, and is charged as before.
     /// `None`, and nothing done, at the domain's limit or when `at` lies behind the end.

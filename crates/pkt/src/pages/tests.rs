@@ -1,4 +1,6 @@
-use crate::{Domain, DomainConfig, FRAGS_MAX, Packet, Pages, Payload, Pool};
+use std::sync::Arc;
+
+use crate::{Domain, DomainConfig, FRAGS_MAX, FreeMode, Packet, Pages, Payload, Pool, PoolKick};
 
 const LEN: usize = 100_000;
 
@@ -38,8 +40,8 @@ fn new_pages_hold_nothing_of_their_former_life() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     drop(filled(&mut pool));
-    pool.drain_returns();
-    let pages = Pages::new(&mut pool, LEN).expect("memory");
+    // More than the slab has pages that were never used.
+    let pages = Pages::new(&mut pool, 2 * LEN).expect("memory");
     assert!(pages.chunks().flatten().all(|byte| *byte == 0));
 }
 
@@ -120,6 +122,42 @@ fn recalled_pages_come_back_in_order_with_their_bytes() {
     fill(&mut pages, 1);
     drop(pages);
     assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn recalled_pages_that_are_back_can_be_written() {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    let mut pages = filled(&mut pool);
+    let packet = packet_of(&mut pool, &pages, 0, LEN);
+    pages.recall();
+    assert!(!pages.is_idle() && pages.chunks_mut().is_none());
+    pool.free(packet);
+    assert!(pages.is_idle() && pages.is_recalled());
+    fill(&mut pages, 1);
+    assert!(pages.is_idle() && !pages.is_recalled());
+}
+
+struct Awake;
+
+impl PoolKick for Awake {
+    fn kick(&self) {}
+}
+
+/// Another core defers the end of what it frees; a page that somebody waits for does not wait with it.
+#[test]
+fn lent_pages_are_not_deferred() {
+    let domain = Domain::new(DomainConfig::default());
+    let (mut here, mut there) = (domain.pool(), domain.pool());
+    here.set_kick(Some(Arc::new(Awake)));
+    there.set_free_mode(FreeMode::Defer { max: 64 });
+    let mut pages = filled(&mut here);
+    let packet = packet_of(&mut here, &pages, 0, LEN);
+    pages.recall();
+    there.free(packet);
+    assert!(pages.collect(), "the payload has left the packet that waits");
+    drop(pages);
+    here.drain_returns();
 }
 
 #[test]

@@ -219,7 +219,8 @@ impl Local {
         // Who waits for its end learns of it now.
         packet.orphan();
         drop(packet.take_dst());
-        if !home.reach.is_kickable() {
+        // Nor may lent pages wait there: their owner may be asleep until the last one is back.
+        if !home.reach.is_kickable() || packet.holds_lent() {
             packet.drop_payload(|slice| self.put_slice(slice));
         }
         self.home.stats.defer_pushed.add(1);

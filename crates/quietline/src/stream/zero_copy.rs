@@ -35,10 +35,6 @@ impl TcpStream {
     /// # Errors
     /// As sendfile(2), unless bytes were sent before.
     pub fn send_file(&self, file: &File, offset: u64, count: u64) -> io::Result<u64> {
-        let count = match file.metadata()? {
-            data if data.is_file() => count.min(data.len().saturating_sub(offset)),
-            _ => count,
-        };
         let mut sent = 0;
         while sent < count {
             match self.send_file_step(file, offset + sent, count - sent) {
@@ -49,7 +45,7 @@ impl TcpStream {
             }
         }
         if sent < count {
-            // The last step promised another one.
+            // The last step has promised another one: the file's length is not known before its end.
             let Shared { stack, socket, .. } = &*self.shared;
             with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.cut_write()));
         }
