@@ -300,7 +300,9 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Option<FreeDescriptor> {
-        if self.drain_returns() == 0
+        // What ends on its return need not leave a descriptor: that of an original stays until its clone is gone.
+        self.drain_returns();
+        if self.local.free.is_empty()
             && !self.local.take_from_depot()
             && !self.local.grow_descriptors(&self.core)
             && !self.core.collect_returns(&mut self.local)

@@ -144,6 +144,26 @@ fn a_deferred_packet_tells_its_owner_and_its_original_at_once() {
     assert_eq!(domain.balance(), 0);
 }
 
+/// What came home to die and leaves no descriptor, as its clone is still on its way, does not stand for one that is free.
+#[test]
+fn a_dry_pool_grows_although_an_original_has_come_home_before_its_clone() {
+    let (domain, mut here, mut there) = pools(FreeMode::Defer { max: 64 });
+    let original = here.alloc_fclone().expect("memory");
+    let clone = original.clone_in(&mut here).expect("memory");
+    // The rest of a slab of 93.
+    let mut held: Vec<_> = (0..91).map(|_| here.alloc().expect("memory")).collect();
+    assert_eq!(here.stats().slab_refill, 1, "the first slab is used up, and no more");
+    there.free(original);
+    assert!(here.has_deferred());
+    held.push(here.alloc().expect("there is plenty of memory"));
+    let stats = here.stats();
+    assert_eq!((stats.defer_drained, stats.slab_refill, stats.alloc_failed), (1, 2, 0));
+    there.free(clone);
+    held.into_iter().for_each(|packet| here.free(packet));
+    here.drain_returns();
+    assert_eq!(domain.balance(), 0);
+}
+
 /// Rule of M§6.5: what may wait for long waits without its payload. Where somebody can be kicked it does not wait for long.
 #[test]
 fn payload_goes_home_only_with_somebody_to_kick() {
