@@ -85,7 +85,7 @@ pub struct TcpConfig {
     pub tcp_probe_interval: Duration,
     /// `tcp_base_mss`: where path MTU probing starts and where a suspected black hole is retried.
     pub tcp_base_mss: u16,
-    /// `tcp_min_snd_mss`: no peer and no ICMP may push our segments below this.
+    /// `tcp_min_snd_mss`: no MSS option and no ICMP pushes our segments below this, options included; a small window may.
     pub tcp_min_snd_mss: u16,
     /// `tcp_challenge_ack_limit`: challenge ACKs of all connections together in a second, about; INT_MAX is no limit
     /// (RFC 5961 §7).

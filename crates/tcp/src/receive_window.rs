@@ -112,7 +112,13 @@ fn announce(tcb: &mut Tcb, window: u32, may_shrink: bool) {
     debug_assert!(may_shrink || edge.ge(last) || tcb.flags.contains(TcbFlags::RETRACTED));
     let retracted = edge.lt(highest);
     tcb.flags.set(TcbFlags::RETRACTED, retracted);
+    if tcb.flags.contains(TcbFlags::HAS_RETRACTED) && tcb.rcv_nxt.gt(tcb.retracted_edge) {
+        // Who sends beyond all we retracted has seen a later window.
+        tcb.flags -= TcbFlags::HAS_RETRACTED;
+    }
     if retracted {
+        let known = tcb.flags.contains(TcbFlags::HAS_RETRACTED);
+        tcb.retracted_to = if known { tcb.retracted_to.min(edge) } else { edge };
         tcb.flags |= TcbFlags::HAS_RETRACTED;
         tcb.retracted_edge = highest;
     }

@@ -98,7 +98,7 @@ bitflags! {
         const RECEIVE_ERROR = 1 << 20;
         /// The announced window ends before `retracted_edge`.
         const RETRACTED = 1 << 21;
-        /// It did at some time.
+        /// It did, and RCV.NXT has not passed `retracted_edge` since: the peer may number its ACKs from `retracted_to` on.
         const HAS_RETRACTED = 1 << 22;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
@@ -202,8 +202,10 @@ pub struct Tcb {
     /// IRS: the peer's.
     pub(crate) irs: SeqNum,
     pub(crate) totals: Totals,
-    /// While RETRACTED: the highest right edge ever announced (Linux `rcv_mwnd_seq`).
+    /// While RETRACTED: the highest right edge ever announced (Linux `rcv_mwnd_seq`). It stays until the next retraction.
     pub(crate) retracted_edge: SeqNum,
+    /// While HAS_RETRACTED: the lowest right edge announced instead of a higher one.
+    pub(crate) retracted_to: SeqNum,
     pub(crate) keepalive: Keepalive,
     pub(crate) user_timeout: Option<Duration>,
     /// `SO_LINGER` in milliseconds; `LINGER_OFF` is off.
@@ -342,6 +344,7 @@ impl Tcb {
             irs: SeqNum(0),
             totals: Totals::default(),
             retracted_edge: SeqNum(0),
+            retracted_to: SeqNum(0),
             keepalive: options.keepalive_times,
             user_timeout: options.user_timeout,
             linger_ms: sockopt::linger_ms(options.linger),

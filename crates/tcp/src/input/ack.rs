@@ -26,6 +26,11 @@ use crate::{
     urgent,
 };
 
+/// Whether the segment's ACK may be the peer's, and all that follows from it.
+///
+/// TS.Recent moves only once that is known: RFC 7323 §5.3 takes the timestamp of whatever lies in the window (R3), and one made
+/// up by somebody who guessed the window but not SND.UNA would have PAWS refuse all the peer sends. Linux goes further:
+/// there a late ACK's timestamp is not taken either, not even with data.
 pub(super) fn check(
     tcb: &mut Tcb,
     segment: &Segment<'_>,
@@ -46,8 +51,6 @@ pub(super) fn check(
         }
         return Err(DropReason::TcpAckUnsentData);
     }
-    // RFC 7323 §4.3, once the segment is known to be the peer's.
-    sequence::take_timestamp(tcb, segment, cx.now);
     if ack.lt(tcb.snd_una) {
         // RFC 5961 §5: older than any window the peer can have meant, or than anything it can have acknowledged, is a
         // blind injection.
@@ -56,11 +59,13 @@ pub(super) fn check(
             reset::challenge(tcb, cx);
             return Err(DropReason::TcpTooOldAck);
         }
+        sequence::take_timestamp(tcb, segment, cx.now);
         // A late ACK acknowledges nothing new, but its segment may carry data, and its SACK blocks may be news.
         note_alive(tcb, cx.now);
         process_old_blocks(tcb, segment, cx);
         return Ok(());
     }
+    sequence::take_timestamp(tcb, segment, cx.now);
     if segment.seq_len() == 0 {
         cx.count(Counter::TcpExtTCPPureAcks);
     }

@@ -4,7 +4,7 @@
 //! tcp_paws_discard.
 //!
 //! After it the segment starts at RCV.NXT or later and ends inside the window: what was received before and what
-//! lies beyond are cut off. A segment that is refused is answered by an ACK, at most one per
+//! lies beyond are cut off. The one exception carries nothing (`ends_at_retracted_edge`). A segment that is refused is answered by an ACK, at most one per
 //! `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
 
 use core::time::Duration;
@@ -16,7 +16,6 @@ use crate::{
     counters::Counter,
     cx::Cx,
     header::Flags,
-    receive_buffer::UNSCALED_MAX,
     receive_window::acceptable_window,
     sack_report,
     state::State,
@@ -46,26 +45,31 @@ pub(super) fn check(
     let window = acceptable_window(tcb);
     let old = segment.seq_len() > 0 && segment.end_seq().le(tcb.rcv_nxt);
     let beyond = segment.seq.gt(tcb.rcv_nxt + window);
-    let before = segment.end_seq().lt(tcb.rcv_nxt) && !ends_at_retracted_edge(tcb, segment);
+    let precedes = segment.end_seq().lt(tcb.rcv_nxt);
+    let excepted = precedes && ends_at_retracted_edge(tcb, segment);
+    let before = precedes && !excepted;
     let may_be_exact = rst && segment.header.seq == tcb.rcv_nxt;
     if (old || beyond || before) && !may_be_exact {
         return Err(refuse(tcb, segment, cx, window));
+    }
+    if excepted {
+        answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
     }
     trim(tcb, segment, cx, window);
     Ok(())
 }
 
 /// A bare ACK with a number before RCV.NXT, from a peer that keeps its numbers inside a window we have retracted although what
-/// it had sent beyond that has arrived (`segment::acceptable_seq`). No window of ours was larger than the widest its scale
-/// can express.
+/// it had sent beyond that has arrived (`segment::acceptable_seq`): no further back than the edges we retracted to.
 ///
-/// Differs from RFC 9293 §3.10.7.4, because two ends that retract their windows at once would refuse each other's ACKs for
-/// ever; Linux takes what is not before the last window it announced.
+/// Its ACK field and its window count, its timestamp does not (`take_timestamp`), and it is answered like the refused, because
+/// a probe looks the same. Differs from RFC 9293 §3.10.7.4, because two ends that retract their windows at once would
+/// refuse each other's ACKs for ever; Linux takes what is not before the last window it announced.
 fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     tcb.flags.contains(TcbFlags::HAS_RETRACTED)
         && segment.header.flags == Flags::ACK
         && segment.seq_len() == 0
-        && segment.seq.ge(tcb.rcv_nxt - (UNSCALED_MAX << tcb.rcv_wscale))
+        && segment.seq.ge(tcb.retracted_to)
 }
 
 /// Names why the segment is refused, and answers it.
@@ -169,11 +173,13 @@ fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
         && late_ms <= tcb.rtt.rto().as_millis()
 }
 
-/// TS.Recent follows segments that touch what was last acknowledged (RFC 7323 §4.3).
+/// TS.Recent follows segments that touch what was last acknowledged (RFC 7323 §4.3). What is not at RCV.NXT or beyond by now
+/// is outside the window (§5.3, R2) and was let in for its ACK field only.
 pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant) {
     if let Some((value, _)) = segment.header.options.timestamps
         && tcb.flags.contains(TcbFlags::TIMESTAMPS)
         && segment.header.seq.le(tcb.rcv_wup)
+        && segment.seq.ge(tcb.rcv_nxt)
         && (!is_older(value, tcb.ts_recent) || now - tcb.ts_recent_at > TS_RECENT_LIFETIME)
     {
         tcb.ts_recent = value;

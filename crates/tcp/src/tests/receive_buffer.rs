@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::net::{Net, Side};
-use crate::{Counter, Readiness, SendError};
+use crate::{Counter, Readiness, SendError, tcb::TcbFlags};
 
 /// Sends from A for `time` as fast as the buffers let it; B reads with every step if `reads`. Answers what B read.
 fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
@@ -222,6 +222,39 @@ fn shrinking(shrink: bool) -> (u64, u64) {
 fn tcp_shrink_window_moves_the_edge_back_and_takes_what_is_on_its_way() {
     assert_eq!(shrinking(true), (0, 0));
     assert_eq!(shrinking(false), (0, 0));
+}
+
+#[test]
+fn a_retraction_excuses_old_numbers_until_the_peer_is_past_what_was_retracted() {
+    let mut net = Net::new(15);
+    net.delay = Duration::from_millis(25);
+    net.host(Side::B).config.tcp_shrink_window = true;
+    net.open();
+    stream(&mut net, Duration::from_secs(1), true);
+    net.run_for(Duration::from_secs(1));
+    net.recv(Side::B);
+    net.call(Side::B, |tcb, _| tcb.set_rcvbuf(40_000));
+    net.send(Side::A, &[7; 1448]);
+    net.run_for(Duration::from_secs(1));
+    let tcb = net.tcb(Side::B);
+    assert!(tcb.flags.contains(TcbFlags::RETRACTED | TcbFlags::HAS_RETRACTED));
+    let (low, high) = (tcb.retracted_to, tcb.retracted_edge);
+    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "nothing before RCV.NXT is excused yet");
+    // The new edge is passed, the old one is not.
+    while net.tcb(Side::B).rcv_nxt.le(low) {
+        net.send(Side::A, &[7; 1448]);
+        net.run_for(Duration::from_millis(100));
+        net.recv(Side::B);
+    }
+    assert!(net.tcb(Side::B).rcv_nxt.lt(high), "otherwise this shows nothing");
+    assert!(net.tcb(Side::B).flags.contains(TcbFlags::HAS_RETRACTED));
+    assert_eq!(net.tcb(Side::B).retracted_to, low);
+    stream(&mut net, Duration::from_secs(10), true);
+    assert!(net.tcb(Side::B).rcv_nxt.gt(high));
+    assert!(!net.tcb(Side::B).flags.contains(TcbFlags::HAS_RETRACTED));
+    net.run_for(Duration::from_secs(1));
+    net.recv(Side::B);
+    net.finish_clean();
 }
 
 #[test]
