@@ -325,14 +325,11 @@ impl Host {
     /// # Errors
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
-        self.sysctls.set(name, value, |present, next| {
+        let mut trims = false;
+        let set = self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
-            if present.tcp != next.tcp {
-                // Connections may keep packets by the present settings that they must not by the next.
-                self.tcp_memory.want_trim();
-                self.cores[0].wake_before(Instant::ZERO);
-            }
+            trims = present.tcp != next.tcp;
             for tx in &self.tx {
                 tx.configure(next);
             }
@@ -344,7 +341,14 @@ impl Host {
                 // ones.
                 self.invalidate_routes();
             }
-        })
+        });
+        if set.is_ok() && trims {
+            // Connections may keep packets by the earlier settings that they must not by these, which are published by now:
+            // whoever is told finds them.
+            self.tcp_memory.want_trim();
+            self.cores[0].wake_before(Instant::ZERO);
+        }
+        set
     }
 
     /// The settings with their generation, for a context that enters.

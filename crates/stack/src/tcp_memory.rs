@@ -59,7 +59,8 @@ pub(crate) struct TcpMemory {
 struct Verdict {
     /// A `MemoryPressure`. Relaxed: a verdict orders nothing.
     pressure: AtomicU8,
-    /// Idle connections keep packets that they should not any more. Relaxed: whoever takes it looks at them under their locks.
+    /// Idle connections keep packets that they should not any more. Release after what says so (the settings, the verdict),
+    /// Acquire by who takes it, before it looks at that.
     trim: AtomicBool,
 }
 
@@ -199,14 +200,14 @@ impl TcpMemory {
 
     /// What connections keep for later has to go: memory is scarce, or it is not wanted any more.
     pub(crate) fn want_trim(&self) {
-        self.verdict.trim.store(true, Ordering::Relaxed);
+        self.verdict.trim.store(true, Ordering::Release);
     }
 
-    /// Whether somebody wanted that; the caller does it.
+    /// Whether somebody wanted that; the caller does it, by settings that it reads after this.
     #[inline]
     pub(crate) fn take_trim(&self) -> bool {
         self.verdict.trim.load(Ordering::Relaxed)
-            && self.verdict.trim.swap(false, Ordering::Relaxed)
+            && self.verdict.trim.swap(false, Ordering::Acquire)
     }
 
     /// A connection begins or ends.

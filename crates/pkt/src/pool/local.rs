@@ -78,13 +78,14 @@ impl Local {
         self.home.reach.set_online(true);
     }
 
-    /// The thread goes: what it holds is put where others find it, and what comes later dies where it is.
+    /// The thread goes: what it holds is put where others find it, but for a magazine for whoever comes next, and what comes
+    /// later dies where it is.
     pub(super) fn close(&mut self) {
         self.home.reach.set_kick(None);
         self.home.reach.set_online(false);
         // Whoever pushes after this look sees that nobody is online: the fences in `set_online` and `defer` pair.
         self.drain_deferred();
-        self.send_parcels();
+        self.set_mode(FreeMode::Unified);
         self.retire_cursors();
     }
 

@@ -23,6 +23,8 @@ pub(super) fn turn(
     cx: &mut Cx,
     scope: Scope,
 ) -> PollReport {
+    // Before the settings are looked at: who is told of a change finds it.
+    let trims = host.tcp_memory().take_trim();
     let entered = cx.enter(host);
     cx.count(Counter::CoreTurns, 1);
     let again = power::follow(core, state, cx);
@@ -30,7 +32,7 @@ pub(super) fn turn(
         state.put_back(again);
     }
     collect_deferred_frees(cx);
-    if host.tcp_memory().take_trim() {
+    if trims {
         host.trim_packet_caches(cx);
     }
     complete_transmissions(host, state, cx);

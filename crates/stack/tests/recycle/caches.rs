@@ -1,8 +1,13 @@
 //! What connections keep is bounded, theirs alone, and given back: SC1, SC6, SC7, SC10 and the bugs of mechanisms §6.11.
 
-use std::time::Duration;
+use std::{
+    cell::RefCell,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use pkt::DESCRIPTOR_BYTES;
+use stack::{Cx, core::Kick, host::Host};
 
 use super::rig::{CLIENT, Rig, SERVER};
 
@@ -13,7 +18,7 @@ fn held(rig: &Rig) -> u64 {
 
 const ONE: u64 = DESCRIPTOR_BYTES as u64;
 
-fn warm() -> (Rig, [std::sync::Arc<stack::socket::TcpSocket>; 2]) {
+fn warm() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
     let mut rig = Rig::with_mode("socket_one");
     let sockets = rig.connect();
     for _ in 0..50 {
@@ -23,7 +28,7 @@ fn warm() -> (Rig, [std::sync::Arc<stack::socket::TcpSocket>; 2]) {
 }
 
 /// A connection with both slots full: a request has acknowledged the last response and was read.
-fn full() -> (Rig, [std::sync::Arc<stack::socket::TcpSocket>; 2]) {
+fn full() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
     let (mut rig, sockets) = warm();
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
     rig.ends[SERVER].poll();
@@ -40,7 +45,7 @@ fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
     let handoffs = rig.ends[SERVER].count("SkbRxCacheHandoff");
     assert!(held(&rig) > 0, "the reader has filled it");
     let end = &mut rig.ends[SERVER];
-    let (host, poll) = (std::sync::Arc::clone(&end.host), &mut end.poll);
+    let (host, poll) = (Arc::clone(&end.host), &mut end.poll);
     sockets[SERVER].hold(&host, &mut end.app, |_| {
         let _ = host.poll(poll);
         assert_eq!(host.counters().get("SkbRxCacheHandoff"), Some(handoffs));
@@ -78,6 +83,43 @@ fn an_idle_connection_gives_back_when_the_mode_changes() {
         rig.exchange(&sockets, 64);
         rig.finish([sockets]);
     }
+}
+
+thread_local! {
+    /// The context of a worker that runs within the kick.
+    static WORKER: RefCell<Option<Cx>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug)]
+struct RunsAtOnce(Weak<Host>);
+
+impl Kick for RunsAtOnce {
+    fn kick(&self) {
+        let Some(host) = self.0.upgrade() else { return };
+        WORKER.with_borrow_mut(|cx| {
+            let _ = host.poll(cx.as_mut().expect("set by the test"));
+        });
+    }
+}
+
+/// The worker may run before the call that changes the mode has returned: it finds the mode changed.
+#[test]
+fn a_worker_told_of_a_mode_finds_it_in_force() {
+    let (mut rig, sockets) = full();
+    let end = &mut rig.ends[SERVER];
+    let mut worker = Cx::new(&rig.memory, 3);
+    worker.now = end.poll.now;
+    // It has the settings of before.
+    let _ = end.host.poll(&mut worker);
+    WORKER.set(Some(worker));
+    let core = &end.host.cores()[0];
+    core.set_kick(Arc::new(RunsAtOnce(Arc::downgrade(&end.host))));
+    let _ = core.prepare_sleep(end.poll.now, false);
+    end.set("net.quietline.skb_recycle", "none");
+    assert_eq!(held(&rig), 0, "with nobody else to look");
+    rig.exchange(&sockets, 64);
+    rig.finish([sockets]);
+    WORKER.set(None);
 }
 
 /// Each of the two switches empties its own slot.

@@ -179,6 +179,25 @@ fn payload_goes_home_only_with_somebody_to_kick() {
     assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
 }
 
+/// A thread that leaves takes nothing with it that others could use.
+#[test]
+fn a_pool_that_is_left_keeps_a_magazine_in_every_mode() {
+    for mode in [FreeMode::Home, FreeMode::Defer { max: 64 }, FreeMode::Unified] {
+        let (domain, mut here, mut there) = pools(mode);
+        let held: Vec<_> = (0..2000).map(|_| here.alloc().expect("memory")).collect();
+        held.into_iter().for_each(|packet| here.free(packet));
+        let bytes = domain.live_bytes();
+        drop(here);
+        let depot = domain.stats().descriptors_depot;
+        assert!(depot >= 2000 - 8 * PARCEL_LEN, "{mode:?}: {depot}");
+        let held: Vec<_> = (0..depot).map(|_| there.alloc().expect("memory")).collect();
+        assert_eq!(domain.live_bytes(), bytes, "{mode:?}: what was left serves");
+        held.into_iter().for_each(|packet| there.free(packet));
+        drop(there);
+        assert_eq!(domain.balance(), 0);
+    }
+}
+
 /// BUG-SC-10: the thread whose packets come home has exited.
 #[test]
 fn nothing_is_sent_to_a_home_that_nobody_lives_in() {
