@@ -73,6 +73,13 @@ impl Dql {
         self.adjusted_limit = self.limit.wrapping_add(self.completed);
     }
 
+    /// Nothing is with the device any more, and nothing is known of it (`dql_reset`).
+    pub fn reset(&mut self, now: Instant) {
+        let (min, max) = self.limits;
+        *self = Self::new(now);
+        self.set_limits(min, max);
+    }
+
     /// `bytes` are handed to the device.
     pub fn on_queued(&mut self, bytes: u32) {
         self.last_bytes = bytes;

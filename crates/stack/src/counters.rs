@@ -116,6 +116,7 @@ tcp::counters! {
     DeviceTxPackets: "Frames handed to devices; a superframe counts once.",
     DeviceTxBytes: "Bytes of frames handed to devices, link headers included.",
     TxRequeues: "Packets that a device had no room for and that were kept to be tried again.",
+    TxTimeouts: "Queues stopped by their byte limit that went on because the device had completed nothing for 5 s.",
     DeviceTxSuperframes: "Superframes handed to devices whole (TSO).",
     GroMerged: "Segments merged into a held packet by copying their payload, which lay beside their headers.",
     GroMergedFree: "Segments merged into a held packet without copying: the descriptor was free at once.",

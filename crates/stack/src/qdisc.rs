@@ -27,6 +27,9 @@ pub use fq_codel::{FqCodel, FqCodelConfig};
 pub use pfifo_fast::PfifoFast;
 pub use tbf::{Tbf, TbfConfig};
 
+/// The priority of what keeps the network going, ARP for one. Linux: `TC_PRIO_CONTROL`.
+pub(crate) const PRIORITY_CONTROL: u8 = 7;
+
 /// `net.core.default_qdisc`: what a device gets that needs a discipline and has been given none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultQdisc {

@@ -379,6 +379,13 @@ impl Wire {
         }
     }
 
+    /// Our own core looks for completions then, though it may be another thread that sends or looks now.
+    fn wake_to_complete(&self, queue: QueueId, at: Option<Instant>) {
+        if let (Some(at), Some(own)) = (at, self.incoming[usize::from(queue.0)].doorbell.get()) {
+            own.ring_at(at);
+        }
+    }
+
     /// How long what this end has sent on `queue` waited for the transmitter, since the last call. Only packets of a
     /// direction with a rate are counted.
     pub fn take_waits(&self, queue: QueueId) -> Waits {
@@ -415,7 +422,7 @@ impl Device for Wire {
         let direction = &self.outgoing[usize::from(queue.0)];
         let path_mtu = direction.path_mtu.load();
         let mut refused = Vec::new();
-        let (rings, first_due);
+        let (rings, first_due, completes_at);
         {
             let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             let ring = direction.impairment.ring_packets.unwrap_or(usize::MAX);
@@ -441,7 +448,9 @@ impl Device for Wire {
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();
             first_due = in_flight.timed.front().map(|first| first.due);
+            completes_at = in_flight.completions.front().map(|first| first.due);
         }
+        self.wake_to_complete(queue, completes_at);
         for (reason, packet) in refused {
             let path = path_mtu.filter(|_| reason == DropReason::PacketTooBig);
             let report = path.and_then(|path| direction.path_mtu.report(cx, &packet, path));
@@ -463,12 +472,15 @@ impl Device for Wire {
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let direction = &self.outgoing[usize::from(queue.0)];
         let mut done = Vec::new();
+        let next;
         {
             let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             while in_flight.completions.front().is_some_and(|first| first.due <= cx.now) {
                 done.extend(in_flight.completions.pop_front());
             }
+            next = in_flight.completions.front().map(|first| first.due);
         }
+        self.wake_to_complete(queue, next);
         let mut completed = Completed::NONE;
         for completion in done {
             completed.add(completion.bytes);

@@ -14,12 +14,9 @@ use crate::{
     cx::Cx,
     device::{LinkType, QueueId},
     host::Host,
-    qdisc::NetXmit,
+    qdisc::{NetXmit, PRIORITY_CONTROL},
     route::Dst,
 };
-
-/// The most urgent class (Linux: `TC_PRIO_CONTROL`).
-const PRIORITY_CONTROL: u8 = 7;
 
 /// Sends a list of IP packets to the next hop of `dst`.
 pub(crate) fn output(

@@ -10,7 +10,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Du
 
 use pkt::{Instant, Packet, PacketList};
 
-use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
+use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, wire_bytes};
 
 /// Chains of the flow table; a power of two (`buckets`).
 const BUCKETS: usize = 1024;
@@ -75,6 +75,8 @@ pub struct Fq {
     buckets: Vec<Option<u32>>,
     flows: Vec<Flow>,
     free: Vec<u32>,
+    /// Packets of [`PRIORITY_CONTROL`]: no pace and no flow's limit holds them up. Linux: `internal`.
+    control: PacketList,
     new_flows: VecDeque<u32>,
     old_flows: VecDeque<u32>,
     /// By departure time of the first packet.
@@ -82,8 +84,14 @@ pub struct Fq {
     stats: QdiscStats,
 }
 
-/// How long an idle flow keeps its credit before its entry is given to another.
+/// How long an idle flow keeps its credit before its entry is given to another; not while there are more than [`FLOWS_MAX`].
 const FLOW_IDLE: Duration = Duration::from_secs(3);
+
+/// Flows in the table above which idle ones are forgotten at once: two to a chain.
+const FLOWS_MAX: usize = 2 * BUCKETS;
+
+/// Idle flows that one look-up forgets at most. Linux: `FQ_GC_MAX`.
+const COLLECT_MAX: usize = 8;
 
 impl Fq {
     /// An empty `fq`.
@@ -94,6 +102,7 @@ impl Fq {
             buckets: vec![None; BUCKETS],
             flows: Vec::with_capacity(64),
             free: Vec::new(),
+            control: PacketList::new(),
             new_flows: VecDeque::with_capacity(64),
             old_flows: VecDeque::with_capacity(64),
             throttled: BinaryHeap::with_capacity(64),
@@ -108,9 +117,17 @@ impl Fq {
         now: Instant,
         dropped: &mut PacketList,
     ) -> NetXmit {
+        if self.stats.qlen >= u64::from(self.config.limit) {
+            return self.drop_packet(packet, dropped);
+        }
+        if packet.meta().priority == PRIORITY_CONTROL {
+            self.control.push_back(packet);
+            self.stats.on_enqueue(bytes);
+            return NetXmit::Success;
+        }
         let horizon = now + self.config.horizon;
         let beyond = packet.meta().timestamp > horizon;
-        if self.stats.qlen >= u64::from(self.config.limit) || beyond && self.config.horizon_drop {
+        if beyond && self.config.horizon_drop {
             return self.drop_packet(packet, dropped);
         }
         if beyond {
@@ -134,6 +151,10 @@ impl Fq {
     }
 
     pub(super) fn dequeue(&mut self, link_header: usize, now: Instant) -> Dequeued {
+        if let Some(packet) = self.control.pop_front() {
+            self.stats.on_dequeue(&packet, wire_bytes(&packet, link_header));
+            return Dequeued::Packet(packet);
+        }
         self.release(now);
         loop {
             let from_new = !self.new_flows.is_empty();
@@ -250,15 +271,17 @@ impl Fq {
         index
     }
 
-    /// Forgets the flows of a bucket that have been idle for [`FLOW_IDLE`].
+    /// Forgets some of a bucket's flows that have been idle for [`FLOW_IDLE`], or at all under a flood of flows. Linux: `fq_gc`.
     fn collect(&mut self, bucket: usize, now: Instant) {
-        let mut kept = None;
+        let flooded = self.flows.len() - self.free.len() > FLOWS_MAX;
+        let (mut kept, mut left) = (None, COLLECT_MAX);
         let mut at = self.buckets[bucket].take();
         while let Some(index) = at {
             let flow = &mut self.flows[index as usize];
             at = flow.next;
-            let idle = now.saturating_duration_since(flow.used) > FLOW_IDLE;
-            if flow.place == Place::Detached && idle {
+            let idle = flooded || now.saturating_duration_since(flow.used) > FLOW_IDLE;
+            if left > 0 && flow.place == Place::Detached && idle {
+                left -= 1;
                 self.free.push(index);
             } else {
                 flow.next = kept;
@@ -343,6 +366,34 @@ mod tests {
         let mut bench = fq(FqConfig { horizon_drop: false, ..FqConfig::default() });
         bench.enqueue(Spec { number: 1, delay, ..Spec::default() });
         assert_eq!(bench.drain_timed(), [(Duration::from_secs(10), 1)]);
+        bench.finish();
+    }
+
+    #[test]
+    fn control_packets_go_first_and_know_no_pace_and_no_flow_limit() {
+        let mut bench = fq(FqConfig { flow_limit: 1, ..FqConfig::default() });
+        bench.enqueue(Spec { number: 1, ..Spec::default() });
+        let delay = Duration::from_secs(20);
+        for number in 2..4 {
+            bench.enqueue(Spec { number, priority: 7, delay, ..Spec::default() });
+        }
+        assert_eq!(bench.dropped(), []);
+        assert_eq!(
+            [bench.dequeue(), bench.dequeue(), bench.dequeue()],
+            [Some(2), Some(3), Some(1)]
+        );
+        bench.finish();
+    }
+
+    #[test]
+    fn a_flood_of_flows_does_not_grow_the_table() {
+        let mut bench = fq(FqConfig::default());
+        for flow in 0..20_000 {
+            bench.enqueue(Spec { number: flow, flow, ..Spec::default() });
+            bench.dequeue();
+        }
+        let Qdisc::Fq(fq) = &bench.qdisc else { unreachable!() };
+        assert!(fq.flows.len() <= FLOWS_MAX + BUCKETS, "{}", fq.flows.len());
         bench.finish();
     }
 

@@ -69,6 +69,8 @@ impl Tbf {
         let Some(packet) = self.queue.pop_front() else { return Dequeued::Empty };
         let bytes = wire_bytes(&packet, link_header);
         let cost = lasts(bytes, self.config.rate_bps);
+        // One owner's clock may be behind the last one's: what was filled until then is not filled again.
+        let now = now.max(self.as_of);
         let filled = self.tokens + now.saturating_duration_since(self.as_of);
         let tokens = filled.min(self.depth);
         // A superframe of just the burst may cost more than the bucket holds, because its segments have headers: it
@@ -138,6 +140,27 @@ mod tests {
         }
         let times: Vec<_> = bench.drain_timed().into_iter().map(|(at, _)| at.as_micros()).collect();
         assert_eq!(times, [60_000_000, 60_000_000, 60_000_080, 60_000_160]);
+        bench.finish();
+    }
+
+    #[test]
+    fn an_owner_whose_clock_is_behind_earns_nothing_twice() {
+        let mut bench = tbf(1000, 1_000_000);
+        for number in 0..4 {
+            bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
+        }
+        let ahead = START + Duration::from_micros(80);
+        let mut dropped = PacketList::new();
+        let mut goes = |bench: &mut Bench, at| match bench.qdisc.dequeue(0, at, &mut dropped) {
+            Dequeued::Packet(packet) => bench.free(packet),
+            Dequeued::Throttled(at) => Some(at),
+            Dequeued::Empty => unreachable!("four wait"),
+        };
+        assert_eq!(goes(&mut bench, START), None);
+        assert_eq!(goes(&mut bench, ahead), None);
+        let next = Some(START + Duration::from_micros(160));
+        assert_eq!(goes(&mut bench, START), next, "asked by an owner behind");
+        assert_eq!(goes(&mut bench, ahead), next);
         bench.finish();
     }
 

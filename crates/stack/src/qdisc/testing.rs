@@ -115,6 +115,12 @@ impl Bench {
         assert_eq!((self.qdisc.stats().qlen, self.qdisc.stats().backlog_bytes), (0, 0));
     }
 
+    /// Takes back what a test has dequeued itself.
+    pub(crate) fn free<T>(&mut self, packet: Packet) -> Option<T> {
+        self.cx.pool.free(packet);
+        None
+    }
+
     fn packet(&mut self, spec: Spec) -> Packet {
         let payload_len = spec.bytes - 20;
         let mut packet = self.cx.pool.alloc().unwrap();

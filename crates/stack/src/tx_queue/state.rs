@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use pkt::{DropReason, Instant, Packet, PacketList};
 
-use super::{DeviceTx, TxQueue};
+use super::{DeviceTx, TxQueue, WATCHDOG};
 use crate::{
     bql::Dql,
+    counters::Counter,
     cx::Cx,
     gso,
     qdisc::{Dequeued, NetXmit, Qdisc, QdiscConfig},
@@ -36,6 +37,8 @@ pub(super) struct TxState {
     pub(super) ready: PacketList,
     /// The device had no room: nothing is tried before a completion, or before this moment. Linux: `__QUEUE_STATE_DRV_XOFF`.
     pub(super) stopped_until: Option<Instant>,
+    /// Packets wait for the byte limit: when the device counts as one that has forgotten its completions.
+    overdue_at: Option<Instant>,
     /// What the discipline answered when it had no more, so that it is not asked again in the same pass.
     pub(super) spent: Option<Next>,
     /// Only for devices that complete, behind a discipline.
@@ -47,9 +50,9 @@ pub(super) struct TxState {
 }
 
 impl TxState {
-    /// Takes changed settings over.
+    /// Takes changed settings over. A caller who has not seen the last change does not undo it.
     pub(super) fn follow(&mut self, tx: &DeviceTx, cx: &mut Cx) {
-        if self.generation == cx.generation() {
+        if cx.generation() <= self.generation {
             return;
         }
         self.generation = cx.generation();
@@ -81,7 +84,7 @@ impl TxState {
         if bytes == 0 {
             return;
         }
-        self.stopped_until = None;
+        (self.stopped_until, self.overdue_at) = (None, None);
         if let Some(dql) = &mut self.dql {
             // What was sent before there were books is not in them.
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(dql.in_flight());
@@ -104,7 +107,7 @@ impl TxState {
                 dql.on_completed(bytes, cx.now);
             }
         }
-        (self.stopped_until, self.spent) = (None, None);
+        (self.stopped_until, self.overdue_at, self.spent) = (None, None, None);
     }
 
     /// What others have left comes before what the owner has brought.
@@ -125,12 +128,7 @@ impl TxState {
     pub(super) fn send(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let header = tx.offload.link_header;
         let may_bypass = self.ready.is_empty() && self.has_room(list.len());
-        let Some(qdisc) = &mut self.qdisc else {
-            while let Some(packet) = list.pop_front() {
-                tx.offload.fit(cx, packet, &mut self.ready);
-            }
-            return NetXmit::Success;
-        };
+        let Some(qdisc) = &mut self.qdisc else { return self.send_unqueued(tx, cx, list) };
         if may_bypass && qdisc.can_bypass() {
             while let Some(packet) = list.pop_front() {
                 qdisc.on_bypass(&packet, header);
@@ -157,6 +155,24 @@ impl TxState {
         result
     }
 
+    /// Without a discipline what finds the device full waits in `ready`, at most as many packets as a queue may hold.
+    fn send_unqueued(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
+        let max = if self.ready.is_empty() && self.has_room(list.len()) {
+            usize::MAX
+        } else {
+            cx.sysctls().devices.of(tx.index).tx_queue_len as usize
+        };
+        while self.ready.len() < max {
+            let Some(packet) = list.pop_front() else { return NetXmit::Success };
+            tx.offload.fit(cx, packet, &mut self.ready);
+        }
+        if list.is_empty() {
+            return NetXmit::Success;
+        }
+        drop_all(cx, DropReason::QdiscDrop, core::mem::take(list));
+        NetXmit::Drop
+    }
+
     /// A list of so many packets may go to the device without more ado: one packet may always exceed the limit, more are counted.
     fn has_room(&self, packets: usize) -> bool {
         match &self.dql {
@@ -165,10 +181,29 @@ impl TxState {
         }
     }
 
+    /// What the queue waits for while the device holds as much as it may. One that completes nothing for too long has failed, or
+    /// forgotten: the books begin anew. Linux: `dev_watchdog`, `netdev_tx_reset_queue`.
+    fn wait_for_completions(&mut self, cx: &Cx) -> Option<Next> {
+        let dql = self.dql.as_mut().filter(|dql| !dql.has_room())?;
+        if self.ready.is_empty() && self.qdisc.as_ref().is_none_or(|it| it.stats().qlen == 0) {
+            return Some(Next::Events);
+        }
+        let overdue_at = *self.overdue_at.get_or_insert(cx.now + WATCHDOG);
+        if overdue_at > cx.now {
+            return Some(Next::At(overdue_at));
+        }
+        self.overdue_at = None;
+        dql.reset(cx.now);
+        cx.count(Counter::TxTimeouts, 1);
+        None
+    }
+
     /// Gets ready what may go, at most `quota` packets and as many bytes as the device may hold. `More`: there is something.
     pub(super) fn fill(&mut self, tx: &DeviceTx, cx: &mut Cx, quota: usize) -> Next {
+        if let Some(wait) = self.wait_for_completions(cx) {
+            return wait;
+        }
         let mut room = match &self.dql {
-            Some(dql) if !dql.has_room() => return Next::Events,
             Some(dql) => i64::from(dql.available()),
             None => i64::MAX,
         };

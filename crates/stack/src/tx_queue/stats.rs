@@ -57,7 +57,8 @@ impl DeviceTx {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {
-                match queue.state.try_own() {
+                // Without a trace: an owner who is made to run once more each time would never let go.
+                match queue.state.own_if_idle() {
                     Some(guard) => break guard,
                     None => core::hint::spin_loop(),
                 }

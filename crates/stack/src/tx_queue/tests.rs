@@ -195,6 +195,19 @@ fn what_the_device_has_no_room_for_goes_first_when_it_has() {
 }
 
 #[test]
+fn what_waits_for_a_full_device_without_a_discipline_has_a_bound() {
+    let mut bench = Bench::new(true, "noqueue");
+    bench.host.set_sysctl("net.quietline.dev.few.tx_queue_len", "3").expect("a length");
+    assert_eq!(bench.xmit(0..2), NetXmit::Success);
+    assert_eq!(bench.xmit(2..4), NetXmit::Drop);
+    assert_eq!(bench.dropped(DropReason::QdiscDrop), 1);
+    bench.complete(9);
+    assert_eq!(bench.sent().0, [0, 1, 2]);
+    assert_eq!(bench.xmit(4..9), NetXmit::Success, "a device with room takes longer lists");
+    bench.finish();
+}
+
+#[test]
 fn a_device_without_completions_is_tried_again_a_little_later() {
     let mut bench = Bench::new(false, "noqueue");
     bench.room(1);

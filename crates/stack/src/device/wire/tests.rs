@@ -2,7 +2,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::{
+    config::{DeviceConfig, HostConfig},
+    core::Kick,
     cx::Memory,
+    host::Host,
     ip::header::{ETHER_TYPE_IPV4, Fragment, IpHeader, protocol},
     link::ethernet::EthernetHeader,
 };
@@ -380,6 +383,44 @@ fn a_ring_takes_as_many_as_it_has_places_and_leaves_the_others() {
     bench.cx.now += Duration::from_secs(1);
     assert_eq!(bench.numbers(), [0, 1, 2]);
     bench.left.complete(QUEUE, &mut bench.cx);
+    bench.finish();
+}
+
+#[derive(Default)]
+struct Kicks(AtomicU32);
+
+impl Kick for Kicks {
+    fn kick(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An application's thread sends and nothing arrives: nobody else would tell the worker.
+#[test]
+fn a_sleeping_worker_is_woken_for_the_completions_of_its_queue() {
+    let mut bench = Bench::forward(Impairment {
+        rate_bps: Some(8_000_000),
+        ring_packets: Some(2),
+        ..Impairment::default()
+    });
+    let devices = vec![DeviceConfig { device: Arc::clone(&bench.left) as _, addresses: vec![] }];
+    let name = "host".to_string();
+    let config = HostConfig { name, devices, cores: 1, ..HostConfig::default() };
+    let host = Host::new(&bench.memory, config).expect("valid");
+    let (core, kicks) = (host.core_of_queue(QUEUE), Arc::new(Kicks::default()));
+    core.set_kick(Arc::clone(&kicks) as Arc<dyn Kick>);
+    assert_eq!(core.prepare_sleep(START, false), None);
+    bench.send(2);
+    assert_eq!(kicks.0.load(Ordering::Relaxed), 1);
+    // A frame is on the link for 1,038 microseconds.
+    let due = |frames| START + Duration::from_micros(1038) * frames;
+    assert_eq!(core.prepare_sleep(START, false), Some(due(1)));
+    bench.cx.now = due(1);
+    assert_eq!(bench.left.complete(QUEUE, &mut bench.cx).packets, 1);
+    assert_eq!(core.prepare_sleep(due(1), false), Some(due(2)));
+    bench.cx.now = due(2);
+    assert_eq!(bench.left.complete(QUEUE, &mut bench.cx).packets, 1);
+    drop(host);
     bench.finish();
 }
 

@@ -60,6 +60,22 @@ fn an_empty_discipline_is_passed_by_and_counts_all_the_same() {
     bench.finish();
 }
 
+/// A context that entered the host before a change sends after one that has seen it.
+#[test]
+fn older_settings_do_not_bring_a_discipline_back() {
+    let mut bench = Bench::new(true, "pfifo_fast");
+    let mut old = Cx::new(&bench.memory, 2);
+    old.now = bench.cx.now;
+    let entered = old.enter(&bench.host);
+    bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("a discipline");
+    let _ = bench.xmit(0..5);
+    let left = bench.stats().stats.qlen;
+    let _ = bench.host.tx(1).xmit(&bench.host, &mut old, QUEUE, &mut PacketList::new());
+    old.leave(entered);
+    assert_eq!((bench.stats().stats.qlen, bench.dropped(DropReason::QueuePurge)), (left, 0));
+    bench.finish();
+}
+
 /// The moments are the discipline's own, not those of a wheel.
 #[test]
 fn a_token_bucket_wakes_its_core_at_the_very_moment() {
@@ -138,6 +154,28 @@ fn the_byte_limit_grows_until_the_device_does_not_starve() {
     assert_eq!(complete(&mut bench, 3), 4542);
     assert_eq!(queue(&mut bench, 9), 4, "the fourth goes over the limit, the others wait");
     assert_eq!(bench.stats().stats.qlen, 5);
+    bench.finish();
+}
+
+/// Linux: `dev_watchdog`.
+#[test]
+fn a_byte_limit_does_not_wait_for_ever_for_lost_completions() {
+    let mut bench = Bench::new(true, "pfifo_fast");
+    bench.room(99);
+    let _ = bench.xmit([0]);
+    assert_eq!(bench.host.tx(1).deadline(QUEUE), None, "nothing waits");
+    let overdue_at = bench.cx.now + WATCHDOG;
+    let _ = bench.xmit(1..3);
+    bench.cx.now += Duration::from_secs(1);
+    let _ = bench.xmit([3]);
+    assert_eq!(bench.sent().0, [0]);
+    assert_eq!(bench.host.tx(1).deadline(QUEUE), Some(overdue_at));
+    bench.cx.now = overdue_at;
+    let _ = bench.host.poll(&mut bench.cx);
+    assert_eq!(bench.sent().0, [1], "a new limit begins with one packet");
+    assert_eq!(bench.host.counters().get("TxTimeouts"), Some(1));
+    bench.complete(1);
+    assert_eq!(bench.sent().0, [2, 3]);
     bench.finish();
 }
 
