@@ -44,8 +44,8 @@ impl Device for AfPacket {
     /// Copies what finds room into the ring and rings the kernel once.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = self.queue(queue.0);
-        let filled = queue.tx.fill(list, &mut |reason, packet| queue.give_up(cx, reason, packet));
-        if filled {
+        let waits = queue.tx.fill(list, &mut |reason, packet| queue.give_up(cx, reason, packet));
+        if waits {
             self.send(queue, cx);
         }
     }
@@ -53,9 +53,7 @@ impl Device for AfPacket {
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let queue = self.queue(queue.0);
         let mut done = queue.tx.reap();
-        let lost = queue.take_given_up();
-        let completed =
-            Completed { packets: done.len() + lost.packets, bytes: done.bytes() + lost.bytes };
+        let mut completed = Completed { packets: done.len(), bytes: done.bytes() };
         while let Some(packet) = done.pop_front() {
             cx.pool.free(packet);
         }
@@ -64,11 +62,19 @@ impl Device for AfPacket {
         {
             self.send(queue, cx);
         }
+        // Those that the sending has given up, too.
+        let lost = queue.take_given_up();
+        completed.packets += lost.packets;
+        completed.bytes += lost.bytes;
         completed
     }
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
-        self.queue(queue.0).tx.retry_at()
+        let queue = self.queue(queue.0);
+        if queue.given_up_packets.load(Ordering::Relaxed) > 0 {
+            return Some(Instant::ZERO);
+        }
+        queue.tx.retry_at()
     }
 
     fn rx_signal(&self, _queue: QueueId) -> RxSignal {
@@ -85,17 +91,11 @@ impl AfPacket {
     fn send(&self, queue: &Queue, cx: &mut Cx) {
         let now = cx.now;
         let sent = queue.tx.send(now, &mut |reason, packet| queue.give_up(cx, reason, packet));
-        match sent {
-            Ok(None) => {}
-            Ok(Some(at)) => {
-                if let Some(doorbell) = queue.doorbell.get() {
-                    doorbell.ring_at(at);
-                }
-            }
-            Err(_) if socket::is_unbound(queue.receiver()) => {
-                self.gone.store(true, Ordering::Relaxed);
-            }
-            Err(_) => {}
+        if let (Some(at), Some(doorbell)) = (queue.tx.retry_at(), queue.doorbell.get()) {
+            doorbell.ring_at(at);
+        }
+        if sent.is_err() && socket::is_unbound(queue.receiver()) {
+            self.gone.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -50,7 +50,10 @@ impl End {
 
     fn complete(&mut self) -> Completed {
         self.cx.now = crate::clock::now();
-        self.device.complete(QueueId(0), &mut self.cx)
+        let completed = self.device.complete(QueueId(0), &mut self.cx);
+        let deadline = self.device.next_deadline(QueueId(0));
+        assert_ne!(deadline, Some(pkt::Instant::ZERO), "what was given up is told");
+        completed
     }
 
     /// Waits until the descriptor of `queue` is readable. False when it is not for `time`.
@@ -397,6 +400,8 @@ fn an_interface_that_goes_down_drops_and_comes_back() {
             assert!(list.is_empty(), "given up, not kept");
             let dropped = left.cx.counters().drops.value(pkt::DropReason::DeviceDown);
             assert_eq!(dropped, 3);
+            let deadline = left.device.next_deadline(QueueId(0));
+            assert_eq!(deadline, Some(pkt::Instant::ZERO), "a core that falls asleep sees it");
             let completed = Completed { packets: 3, bytes: 300 };
             assert_eq!(left.complete(), completed, "they are no longer under way");
             left.settle();

@@ -22,7 +22,9 @@
 //! the kernel would wait at its place for ever.
 //!
 //! Two locks: `kick` orders the system calls, so that whoever holds it knows that the kernel does not look at the ring; `state` is
-//! held while places are filled and reaped. `kick` is taken first.
+//! held while places are filled and reaped. `kick` is taken first. While a system call runs a frame that is refused looks completed
+//! for a moment, so only what the kernel had passed when the last one returned (`passed`) is reaped; who comes too early is told to
+//! come again when the call has returned.
 //!
 //! Not here: segmentation in software (the capabilities tell the stack what to cut beforehand).
 
@@ -85,7 +87,8 @@ pub(super) struct TxRing {
     state: Mutex<TxState>,
     /// Packets in the ring. Written under `state`; read without it by who only wants to know whether to look.
     held: AtomicUsize,
-    /// When to offer what the kernel had no room for, in nanoseconds; `u64::MAX` when there is none. Relaxed: a hint.
+    /// When to come again although nothing is completed, in nanoseconds; `u64::MAX` when there is no need. Written under `kick`;
+    /// relaxed, because the doorbell orders it for a core that is about to sleep.
     retry_ns: AtomicU64,
 }
 
@@ -97,54 +100,52 @@ struct Refusals(u32);
 #[derive(Debug)]
 struct TxState {
     head: usize,
+    /// Where the kernel stood when the last system call returned. Behind it places only ever become free.
+    passed: usize,
     tail: usize,
+    /// The last reaping has met a place that looked free and that the kernel had not passed.
+    too_early: bool,
     packets: Box<[Option<Packet>]>,
-}
-
-/// What became of a system call that was to send what waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sent {
-    /// Everything was taken.
-    All,
-    /// Some frames wait for room.
-    Some,
 }
 
 impl TxRing {
     pub(super) fn new(socket: OwnedFd, mapping: Mapping, vnet_hdr: bool) -> Self {
         let places = mapping.len() / PLACE_BYTES;
         let packets = (0..places).map(|_| None).collect();
+        let state = TxState { head: 0, passed: 0, tail: 0, too_early: false, packets };
         Self {
             socket,
             mapping,
             vnet_hdr,
             kick: Mutex::new(Refusals(0)),
-            state: Mutex::new(TxState { head: 0, tail: 0, packets }),
+            state: Mutex::new(state),
             held: AtomicUsize::new(0),
             retry_ns: AtomicU64::new(u64::MAX),
         }
     }
 
-    /// Copies packets from the front of `list` into the ring while there is room. What cannot be sent at all is appended to
-    /// `bad`. True if there is something to send.
+    /// Copies packets from the front of `list` into the ring while there is room. What cannot be sent at all is given to `bad`.
+    /// True if there is something to send, of this list or from before.
     pub(super) fn fill(
         &self,
         list: &mut PacketList,
         bad: &mut impl FnMut(DropReason, Packet),
     ) -> bool {
         let mut refused = None;
-        let mut filled = false;
+        let mut waits = false;
         while !list.is_empty() {
             {
                 let mut state = self.lock();
                 while state.head - state.tail < state.packets.len() {
-                    let Some(mut packet) = list.pop_front() else { break };
                     let index = state.head % state.packets.len();
+                    if self.status(index) != libc::TP_STATUS_AVAILABLE {
+                        break;
+                    }
+                    let Some(mut packet) = list.pop_front() else { break };
                     match self.write(index, &mut packet) {
                         Ok(()) => {
                             state.packets[index] = Some(packet);
                             state.head += 1;
-                            filled = true;
                         }
                         Err(reason) => {
                             refused = Some((reason, packet));
@@ -153,6 +154,7 @@ impl TxRing {
                     }
                 }
                 self.held.store(state.head - state.tail, Ordering::Relaxed);
+                waits = self.newest_waits(&state);
             }
             // Its owner is told outside of the lock.
             match refused.take() {
@@ -160,11 +162,11 @@ impl TxRing {
                 None => break,
             }
         }
-        filled
+        waits
     }
 
-    /// Sends what waits, in one system call unless something is wrong with a frame. Answers when to come again although
-    /// nothing is completed.
+    /// Sends what waits, in one system call unless something is wrong with a frame. [`TxRing::retry_at`] says afterwards when to
+    /// come again.
     ///
     /// # Errors
     /// The interface is down or gone. What waits is given to `bad`.
@@ -172,69 +174,84 @@ impl TxRing {
         &self,
         now: Instant,
         bad: &mut impl FnMut(DropReason, Packet),
-    ) -> Result<Option<Instant>, Errno> {
+    ) -> Result<(), Errno> {
         let mut refused = None;
-        let sent = loop {
-            let sent = self.send_until_refused(&mut refused);
-            // Its owner is told outside of the lock.
-            match refused.take() {
-                Some((reason, packet)) => bad(reason, packet),
-                None => break sent,
-            }
-        };
-        let retry = match sent {
-            Ok(Sent::All) => None,
-            Ok(Sent::Some) => Some(now + RETRY),
-            Err(errno) => {
-                let mut withdrawn = self.withdraw();
+        loop {
+            if let Err(errno) = self.send_until_refused(now, &mut refused) {
+                let mut withdrawn = self.withdraw(now);
                 while let Some(packet) = withdrawn.pop_front() {
                     bad(DropReason::DeviceDown, packet);
                 }
-                self.retry_ns.store(u64::MAX, Ordering::Relaxed);
                 return Err(errno);
             }
-        };
-        self.retry_ns.store(retry.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
-        Ok(retry)
+            // Its owner is told outside of the lock.
+            match refused.take() {
+                Some((reason, packet)) => bad(reason, packet),
+                None => return Ok(()),
+            }
+        }
     }
 
     /// One system call. If it has met a frame that will never go that one is taken out of the ring, and there is more to send.
+    ///
+    /// Success does not say that everything was taken: the kernel also answers it when the send buffer is full after a few.
     fn send_until_refused(
         &self,
+        now: Instant,
         refused: &mut Option<(DropReason, Packet)>,
-    ) -> Result<Sent, Errno> {
+    ) -> Result<(), Errno> {
         let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
-        match send_waiting(self.socket.as_fd()) {
-            Ok(()) => {
-                refusals.0 = 0;
-                return Ok(Sent::All);
-            }
+        let sent = send_waiting(self.socket.as_fd());
+        let mut state = self.lock();
+        state.passed = self.first_waiting(&state);
+        match sent {
+            Ok(()) => refusals.0 = 0,
             Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV)) => return Err(errno),
             // The send buffer is full, of what is under way.
-            Err(Errno::AGAIN) => return Ok(Sent::Some),
+            Err(Errno::AGAIN) => {}
             // So is the queueing discipline, or the driver behind its back.
             Err(Errno::NOBUFS) => {
-                refusals.0 = if self.is_idle() { refusals.0 + 1 } else { 0 };
+                let idle = state.tail == state.passed;
+                refusals.0 = if idle { refusals.0 + 1 } else { 0 };
                 if refusals.0 > REFUSALS_MAX {
                     refusals.0 = 0;
-                    let packet = self.skip(libc::TP_STATUS_SEND_REQUEST);
+                    let packet = self.skip(&mut state, libc::TP_STATUS_SEND_REQUEST);
                     *refused = packet.map(|packet| (DropReason::QdiscDrop, packet));
                 }
             }
             // Anything else is about the frame that comes next, if about a frame at all.
             Err(_) => {
-                let packet = self.skip(libc::TP_STATUS_WRONG_FORMAT);
+                let packet = self.skip(&mut state, libc::TP_STATUS_WRONG_FORMAT);
                 *refused = packet.map(|packet| (DropReason::DeviceTxError, packet));
             }
         }
-        Ok(Sent::Some)
+        self.set_retry(&state, now);
+        Ok(())
     }
 
-    /// Whether the kernel has nothing of ours.
-    fn is_idle(&self) -> bool {
-        let state = self.lock();
-        state.tail < state.head
-            && self.status(state.tail % state.packets.len()) == libc::TP_STATUS_SEND_REQUEST
+    /// Whether the newest frame waits for the kernel, which takes them in their order: none waits if that one does not.
+    fn newest_waits(&self, state: &TxState) -> bool {
+        state.passed < state.head && self.waits(state.head - 1)
+    }
+
+    /// The first frame that waits for the kernel, or `head`. Where the kernel stands, if the caller holds `kick`.
+    fn first_waiting(&self, state: &TxState) -> usize {
+        if !self.newest_waits(state) {
+            return state.head;
+        }
+        (state.passed..state.head).find(|&count| self.waits(count)).unwrap_or(state.head)
+    }
+
+    /// Says when to come again. The caller holds `kick`.
+    fn set_retry(&self, state: &TxState, now: Instant) {
+        let retry = if state.too_early && state.tail < state.passed {
+            now.as_nanos()
+        } else if state.passed < state.head {
+            (now + RETRY).as_nanos()
+        } else {
+            u64::MAX
+        };
+        self.retry_ns.store(retry, Ordering::Relaxed);
     }
 
     /// Packets that the kernel is done with, oldest first.
@@ -244,9 +261,14 @@ impl TxRing {
             return done;
         }
         let mut state = self.lock();
+        state.too_early = false;
         while state.tail < state.head {
             let index = state.tail % state.packets.len();
             if self.status(index) != libc::TP_STATUS_AVAILABLE {
+                break;
+            }
+            if state.tail == state.passed {
+                state.too_early = true;
                 break;
             }
             done.extend(state.packets[index].take());
@@ -256,7 +278,8 @@ impl TxRing {
         done
     }
 
-    /// When what the kernel had no room for is to be offered again.
+    /// When to come again although nothing is completed: to offer what the kernel had no room for, or to reap what was being sent
+    /// the last time.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         match self.retry_ns.load(Ordering::Relaxed) {
             u64::MAX => None,
@@ -303,7 +326,7 @@ impl TxRing {
     fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.mapping.at(offset, bytes.len());
         // SAFETY: inside the mapping (checked by `at`), which overlaps no packet; and the place is ours: it lies between head and
-        // tail + places, which the kernel has given back, and the caller holds `state`.
+        // tail + places, so the kernel has passed it and given it back, and the caller holds `state`.
         unsafe { to.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
     }
 
@@ -315,14 +338,22 @@ impl TxRing {
         self.mapping.word(index * PLACE_BYTES).store(status, Ordering::Release);
     }
 
-    /// Takes the first frame of this status, at which the kernel stands, out of the ring. The caller holds `kick`.
+    /// Whether the frame of this count waits for the kernel, or the kernel for us to take it out.
+    fn waits(&self, count: usize) -> bool {
+        let waiting = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_WRONG_FORMAT;
+        self.status(count % (self.mapping.len() / PLACE_BYTES)) & waiting != 0
+    }
+
+    /// Takes the frame at which the kernel stands out of the ring if it has this status. The caller holds `kick`.
     ///
     /// The kernel waits at that place, so the frames behind it move up by one; its own place is offered last, when all others
     /// are in order.
-    fn skip(&self, status: u32) -> Option<Packet> {
-        let mut state = self.lock();
+    fn skip(&self, state: &mut TxState, status: u32) -> Option<Packet> {
         let places = state.packets.len();
-        let wrong = (state.tail..state.head).find(|count| self.status(count % places) == status)?;
+        let wrong = state.passed;
+        if wrong == state.head || self.status(wrong % places) != status {
+            return None;
+        }
         let packet = state.packets[wrong % places].take();
         for count in wrong + 1..state.head {
             let (from, to) = (count % places, (count - 1) % places);
@@ -343,20 +374,19 @@ impl TxRing {
     }
 
     /// Takes back what the kernel has not taken.
-    fn withdraw(&self) -> PacketList {
+    fn withdraw(&self, now: Instant) -> PacketList {
         let _kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
         let places = state.packets.len();
-        let taken = (state.tail..state.head)
-            .find(|count| self.status(count % places) == libc::TP_STATUS_SEND_REQUEST)
-            .unwrap_or(state.head);
+        state.passed = self.first_waiting(&state);
         let mut list = PacketList::new();
-        for count in taken..state.head {
+        for count in state.passed..state.head {
             self.set_status(count % places, libc::TP_STATUS_AVAILABLE);
             list.extend(state.packets[count % places].take());
         }
-        state.head = taken;
+        state.head = state.passed;
         self.held.store(state.head - state.tail, Ordering::Relaxed);
+        self.set_retry(&state, now);
         list
     }
 

@@ -1,6 +1,7 @@
-//! What only a wrong frame in the ring brings about.
+//! What only shows on the ring itself: wrong frames, a small send buffer, and reaping while a system call runs.
 
-use pkt::{Domain, DomainConfig, PacketList};
+use pkt::{Domain, DomainConfig, PacketList, Pool};
+use rustix::net::sockopt;
 
 use super::*;
 use crate::device::af_packet::receive::{Received, RxRing};
@@ -8,20 +9,98 @@ use crate::device::af_packet::{AfPacketConfig, socket};
 use crate::device::interface::Interface;
 use crate::device::namespace::{in_namespace, run};
 
+/// The sending half of a veth pair: 16 places.
+fn open_ring() -> TxRing {
+    run("ip link add left0 type veth peer name right0");
+    run("ip link set left0 up");
+    run("ip link set right0 up");
+    let config = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
+    let left = Interface::find("left0").expect("left0");
+    let (socket, mapping) = socket::open_sender(&left, &config).expect("a ring");
+    TxRing::new(socket, mapping, true)
+}
+
+/// Frames of an experimental type (RFC 5342).
+fn frames(pool: &mut Pool, count: usize) -> PacketList {
+    let mut bytes = [0xff; 1000];
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    (0..count).map(|_| pool.alloc_from(&bytes).expect("memory")).collect()
+}
+
+/// The kernel says success when the send buffer is full after a few frames. The others are offered again, and by a list
+/// that finds no room, too.
+#[test]
+fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
+    in_namespace(|| {
+        let ring = open_ring();
+        run("tc qdisc add dev left0 root tbf rate 8mbit burst 2kb limit 1mb");
+        sockopt::set_socket_send_buffer_size(&ring.socket, 1).expect("the smallest there is");
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        let none = &mut |reason, _| panic!("{reason}");
+        assert!(ring.fill(&mut frames(&mut pool, 16), none));
+        assert_eq!(ring.send(Instant::ZERO, none), Ok(()));
+        assert_eq!(ring.retry_at(), Some(Instant::ZERO + RETRY));
+        let mut more = frames(&mut pool, 1);
+        assert!(ring.fill(&mut more, none), "a full ring of which some waits is to be sent");
+        assert_eq!(more.len(), 1);
+        more.free_all(&mut pool);
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let mut done = 0;
+        while done < 16 {
+            let mut list = ring.reap();
+            done += list.len();
+            list.free_all(&mut pool);
+            if ring.retry_at().is_some() {
+                assert_eq!(ring.send(Instant::ZERO, none), Ok(()));
+            }
+            assert!(std::time::Instant::now() < deadline, "{done} completed");
+        }
+        assert_eq!(ring.retry_at(), None);
+        drop(pool);
+        assert_eq!(domain.balance(), 0);
+    });
+}
+
+/// A frame that a queueing discipline refuses looks completed for a moment before it is put back. It is not reaped then, and
+/// who came too early is told to come again when the system call has returned.
+#[test]
+fn what_the_kernel_has_not_passed_is_not_reaped() {
+    in_namespace(|| {
+        let ring = open_ring();
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        let none = &mut |reason, _| panic!("{reason}");
+        let now = Instant::from_nanos(1_000);
+        assert!(ring.fill(&mut frames(&mut pool, 3), none));
+        // As in the middle of the call.
+        ring.set_status(0, libc::TP_STATUS_AVAILABLE);
+        assert!(ring.reap().is_empty());
+        ring.set_status(0, libc::TP_STATUS_SEND_REQUEST);
+        assert_eq!((ring.send(now, none), ring.retry_at()), (Ok(()), Some(now)));
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let mut done = 0;
+        while done < 3 {
+            let mut list = ring.reap();
+            done += list.len();
+            list.free_all(&mut pool);
+            assert!(std::time::Instant::now() < deadline, "{done} completed");
+        }
+        assert_eq!((ring.send(now, none), ring.retry_at()), (Ok(()), None));
+        drop(pool);
+        assert_eq!(domain.balance(), 0);
+    });
+}
+
 /// A frame that the kernel cannot read is taken out, and those behind it are sent in their order.
 #[test]
 fn a_wrong_frame_is_skipped_and_named() {
     in_namespace(|| {
-        run("ip link add left0 type veth peer name right0");
-        run("ip link set left0 up");
-        run("ip link set right0 up");
-        let config = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
-        let left = Interface::find("left0").expect("left0");
+        let mut ring = open_ring();
+        let config = AfPacketConfig::new("right0");
         let right = Interface::find("right0").expect("right0");
-        let (socket, mapping) = socket::open_sender(&left, &config).expect("a ring");
         let (_receiver, mapping_there, geometry) =
             socket::open_receiver(&right, &config).expect("a ring");
-        let mut ring = TxRing::new(socket, mapping, true);
         let mut there = RxRing::new(mapping_there, geometry, true);
         let domain = Domain::new(DomainConfig::default());
         let mut pool = domain.pool();
@@ -43,7 +122,7 @@ fn a_wrong_frame_is_skipped_and_named() {
             let mut refused = Vec::new();
             let sent =
                 ring.send(Instant::ZERO, &mut |reason, packet| refused.push((reason, packet)));
-            assert_eq!(sent, Ok(None));
+            assert_eq!((sent, ring.retry_at()), (Ok(()), None));
             let [(DropReason::DeviceTxError, packet)] = &refused[..] else { panic!("{refused:?}") };
             assert_eq!(usize::from(packet.to_vec()[15]), wrong);
             refused.drain(..).for_each(|(_, packet)| pool.free(packet));
