@@ -74,7 +74,7 @@ pub(crate) struct Hop {
     /// Largest IP packet: the device's, the route's or what ICMP has taught.
     pub(crate) mtu: u32,
     pub(crate) dont_fragment: bool,
-    generation: u32,
+    pub(crate) generation: u32,
     exception: Stamp,
     expires: Instant,
 }
@@ -325,30 +325,28 @@ impl Host {
     /// # Errors
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
-        let mut trims = false;
-        let set = self.sysctls.set(name, value, |present, next| {
+        let (trims, stale) = self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
-            trims = present.tcp != next.tcp;
             for tx in &self.tx {
                 tx.configure(next);
             }
-            if present.dst_ref != next.dst_ref
+            let stale = present.dst_ref != next.dst_ref
                 || present.devices != next.devices
-                || present.default_qdisc != next.default_qdisc
-            {
-                // Entries are counted as they were made to be, and know what their device may do: let everybody make new
-                // ones.
-                self.invalidate_routes();
-            }
-        });
-        if set.is_ok() && trims {
-            // Connections may keep packets by the earlier settings that they must not by these, which are published by now:
-            // whoever is told finds them.
+                || present.default_qdisc != next.default_qdisc;
+            (present.tcp != next.tcp, stale)
+        })?;
+        // The set is published by now: whoever is told finds it.
+        if trims {
+            // Connections may keep packets by the earlier settings that they must not by these.
             self.tcp_memory.want_trim();
             self.cores[0].wake_before(Instant::ZERO);
         }
-        set
+        if stale {
+            // Entries are counted as they were made to be, and know what their device may do: let everybody make new ones.
+            self.invalidate_routes();
+        }
+        Ok(())
     }
 
     /// The settings with their generation, for a context that enters.
@@ -573,7 +571,7 @@ impl Host {
     /// Whether a cached path is still what [`Host::route`] would answer (Linux: `dst_check`).
     #[inline]
     pub(crate) fn is_current(&self, path: &Path, now: Instant) -> bool {
-        path.dst.tail().generation == self.route_generation()
+        path.generation == self.route_generation()
             && self.exceptions.is_current(path.exception)
             && now < path.expires
     }
@@ -633,17 +631,22 @@ impl Host {
         source: Option<IpAddr>,
         core: CoreId,
     ) -> Result<Path, Errno> {
-        let hop = self.hop(cx, remote, source)?;
+        self.path_along(cx, &self.hop(cx, remote, source)?, core)
+    }
+
+    /// The second half of `route`.
+    fn path_along(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<Path, Errno> {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let found = self.output_routes.entry(self, cx, &hop, core, &rcu)?;
+        let found = self.output_routes.entry(self, cx, hop, core, &rcu)?;
         let dst = match found.try_get() {
             Some(dst) => dst,
             // It was replaced between the look-up and the get.
-            None => self.make_dst(cx, &hop)?,
+            None => self.make_dst(cx, hop)?,
         };
         cx.count(Counter::DstGet, 1);
-        Ok(Path { dst, exception: hop.exception, expires: hop.expires })
+        let Hop { generation, exception, expires, .. } = *hop;
+        Ok(Path { dst, generation, exception, expires })
     }
 
     /// The source address of a connection to `remote` that has not chosen one.
@@ -705,7 +708,7 @@ impl Host {
         })
     }
 
-    /// The second half of `route`: makes an entry, and the neighbour if it is a new one.
+    /// Makes the entry of a hop, and the neighbour if it is a new one.
     pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstRef, Errno> {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
@@ -743,7 +746,8 @@ impl Host {
     /// A dst entry in the layout of this host, counted as `dst_ref` says now.
     pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstRef {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
-        let counting = cx.sysctls().dst_ref.counting();
+        // Not the set that the caller has entered with: the entry may be of a generation that began since.
+        let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
         DstRef::new(&self.rcu, self.dst_layout.into(), counting, entry)
     }

@@ -150,6 +150,22 @@ mod tests {
         assert_eq!(net.received(&server), Ok(13), "{:?}", net.client.counters());
     }
 
+    #[test]
+    fn what_comes_while_a_device_is_down_does_not_come_out_when_it_is_up() {
+        let mut net = Net::new(&WireConfig::default(), &[]);
+        let (client, server) = net.connect("10.0.0.2:80");
+        assert_eq!(net.server.set_device_up(&mut net.cx, 1, false), Ok(()));
+        let before = net.server.counters();
+        net.send(&client, b"late");
+        assert_eq!(net.server.counters().since(&before).drops(DropReason::DeviceDown), 0);
+        assert_eq!(net.server.set_device_up(&mut net.cx, 1, true), Ok(()));
+        let change = net.server.counters().since(&before);
+        assert_eq!((change.drops(DropReason::DeviceDown), change.get("TcpInSegs")), (1, Some(0)));
+        assert_eq!(net.received(&server), Err(Errno::EAGAIN));
+        net.pass(Duration::from_secs(3));
+        assert_eq!(net.received(&server), Ok(4), "sent again");
+    }
+
     /// BUG-DST-6: a device is taken away while a socket holds an entry of it. The entry leads nowhere, the device is freed, and the
     /// socket goes on by another route.
     #[test]
@@ -212,9 +228,11 @@ mod tests {
             for _ in 0..5 {
                 net.send(&client, &[7; 2000]);
             }
-            let before = net.drops();
+            let (before, sent) = (net.drops(), net.client.counters().get("DeviceTxPackets"));
             assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
             assert_eq!(client.wmem_alloc(), 0, "{qdisc}: {} dropped", net.drops() - before);
+            assert!(net.drops() > before, "{qdisc}: with a reason");
+            assert_eq!(net.client.counters().get("DeviceTxPackets"), sent, "{qdisc}: none sent");
         }
     }
 

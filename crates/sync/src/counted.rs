@@ -505,6 +505,12 @@ impl<P: Parts> Ref<P> {
         self.view().refs()
     }
 
+    /// How the entry is counted.
+    #[must_use]
+    pub fn counting(&self) -> Counting {
+        self.view().header().counting
+    }
+
     /// How the entry lies in memory.
     #[must_use]
     pub fn layout(&self) -> Layout {

@@ -63,6 +63,15 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         self.update(|_| value);
     }
 
+    /// Puts `value` in place of the present one, which is retired when the answer is dropped: for a caller that holds a lock. To
+    /// retire may run the drops of whatever else was retired before, which must not meet that lock.
+    pub fn exchange(&self, value: T) -> Replaced<'_, T> {
+        let writer = self.writer.lock();
+        let old = self.current.swap(Box::into_raw(Box::new(value)), Ordering::Release);
+        drop(writer);
+        Replaced { domain: &self.domain, old }
+    }
+
     /// Puts `next(present)` in its place. Writers wait for each other while `next` runs; readers do not.
     pub fn update(&self, next: impl FnOnce(&T) -> T) {
         let writer = self.writer.lock();
@@ -74,6 +83,29 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
             // SAFETY: `old` was a leaked box, the swap made it unreachable, and gave it to this thread alone.
             unsafe { self.domain.retire_raw(old) };
         }
+    }
+}
+
+/// A value that was replaced and is not retired yet ([`RcuCell::exchange`]).
+#[must_use = "retires what was replaced when it is dropped: after the lock"]
+pub struct Replaced<'a, T: Send + 'static> {
+    domain: &'a Domain,
+    /// A leaked box that this alone owns, but for readers.
+    old: *mut T,
+}
+
+impl<T: Send + 'static> Drop for Replaced<'_, T> {
+    fn drop(&mut self) {
+        if let Some(old) = NonNull::new(self.old) {
+            // SAFETY: `old` was a leaked box, the exchange made it unreachable and gave it to this value, which is dropped once.
+            unsafe { self.domain.retire_raw(old) };
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Replaced<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replaced").finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use pkt::{Batch, PacketList};
+use pkt::{Batch, DropReason, PacketList};
 use stack::{
     Capabilities, Device,
     config::{DeviceConfig, HostConfig},
@@ -137,6 +137,31 @@ fn a_worker_that_is_to_end_does_not_poll() {
     worker.stop.stop();
     assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
     assert_eq!(ring.polls.load(Ordering::Relaxed), 0);
+}
+
+/// Down masks the descriptor, and a worker that was asleep meanwhile sleeps without it: nothing would ever wake it. What has come
+/// to the device that was down is dropped.
+#[test]
+fn a_worker_that_sleeps_is_woken_when_a_device_comes_up() {
+    let (worker, ring, mut cx) = bench(usize::MAX, 0);
+    worker.core.set_kick(Arc::clone(&worker.kick) as _);
+    let napi = worker.queues.borrow()[0].napi;
+    let is_kicked = || read(&worker.kick.0, &mut [0; 8][..]).is_ok();
+    assert_eq!(worker.host.set_device_up(&mut cx, 1, false), Ok(()));
+    assert!(worker.core.is_masked(napi));
+    ring.waiting.store(100, Ordering::Relaxed);
+    worker.core.interrupt(napi);
+    assert_eq!(worker.core.run_interrupted(&worker.host, &mut cx), CoreRun::Idle);
+    assert_eq!(ring.waiting.load(Ordering::Relaxed), 100, "nobody polls it");
+    assert_eq!(worker.core.prepare_sleep(cx.now, false), None, "for ever");
+    let _ = is_kicked();
+    assert_eq!(worker.host.set_device_up(&mut cx, 1, true), Ok(()));
+    assert!(!worker.core.is_masked(napi) && is_kicked());
+    worker.core.finish_sleep();
+    assert_eq!(ring.waiting.load(Ordering::Relaxed), 0);
+    let counters = worker.host.counters();
+    assert_eq!(counters.drops(DropReason::DeviceDown), 100);
+    assert_eq!(counters.get("DeviceRxPackets"), Some(0));
 }
 
 #[test]

@@ -28,6 +28,9 @@ use crate::{
 /// [`Batch`] holds.
 pub const WEIGHT: usize = 64;
 
+/// Polls that empty a queue whose device comes up: more frames than any device's queue holds.
+const STALE_POLLS_MAX: usize = 256;
+
 /// One queue of one device, polled by one core.
 #[derive(Debug)]
 pub(super) struct Napi {
@@ -150,6 +153,21 @@ impl Napi {
         }
         self.device.stop(self.queue, cx);
         self.deferral = Deferral::default();
+    }
+
+    /// The queue is polled again. Frames that have come meanwhile came to a device that was down; those that come while they are
+    /// dropped end that after [`STALE_POLLS_MAX`].
+    pub(super) fn enable(&mut self, cx: &mut Cx) {
+        let weight = self.weight.min(WEIGHT);
+        for _ in 0..STALE_POLLS_MAX {
+            let received = self.device.receive(self.queue, cx, weight, &mut self.batch);
+            for packet in self.batch.drain() {
+                cx.drop_packet(DropReason::DeviceDown, packet);
+            }
+            if received < weight {
+                break;
+            }
+        }
     }
 
     pub(super) fn device(&self) -> &dyn Device {

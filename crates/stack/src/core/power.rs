@@ -9,6 +9,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use pkt::Instant;
+
 use super::{Core, CoreState};
 use crate::{
     cx::Cx,
@@ -75,8 +77,12 @@ impl Core {
             // Nobody owns the core: this thread runs the turn. Somebody does: it is made to run once more, and acts on it then.
             match self.lock.try_own() {
                 Some(guard) => self.run_for_another(host, guard, cx),
-                None => core::hint::spin_loop(),
+                None => std::thread::yield_now(),
             }
+        }
+        if change == PowerChange::Up {
+            // The worker may sleep without the descriptors of these queues: it is to watch them from here on.
+            self.wake_before(Instant::ZERO);
         }
         cx.do_softirq();
     }
@@ -108,9 +114,13 @@ fn apply(core: &Core, state: &mut CoreState, cx: &mut Cx, wanted: u64) -> u64 {
     let disabled = core.power.disabled.load(Ordering::Relaxed);
     let gone = core.power.gone.load(Ordering::Relaxed);
     let before = core::mem::replace(&mut state.powered, Powered { change: wanted, disabled, gone });
+    let again = before.disabled & !disabled;
     for (bit, napi) in state.napis.iter_mut().enumerate() {
         if (disabled & !before.disabled) & (1 << bit) != 0 {
             napi.disable(cx);
+        }
+        if again & (1 << bit) != 0 {
+            napi.enable(cx);
         }
         if (gone & !before.gone) & (1 << bit) != 0 {
             let caps = napi.device().caps().clone();
@@ -118,7 +128,6 @@ fn apply(core: &Core, state: &mut CoreState, cx: &mut Cx, wanted: u64) -> u64 {
         }
     }
     state.holding &= !disabled;
-    let again = before.disabled & !disabled;
     let masked = (core.masked.load(Ordering::Relaxed) & !again) | disabled;
     core.masked.store(masked, Ordering::Relaxed);
     super::turn::publish_deferrals(core, state);

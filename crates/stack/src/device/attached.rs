@@ -19,7 +19,7 @@ use pkt::{Batch, DropReason, Instant, PacketList};
 use sync::{RcuCell, epoch::Domain};
 
 use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
-use crate::cx::Cx;
+use crate::{counters::Counter, cx::Cx};
 
 /// See the module head.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Device for Attached {
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         if self.is_up() {
-            return self.with(cx, |device, cx| device.transmit(queue, cx, list));
+            return self.with(cx, |device, cx| transmit_counted(device, queue, cx, list));
         }
         self.dropped[usize::from(queue.0)].fetch_add(list.bytes(), Ordering::Relaxed);
         drop_down(cx, list);
@@ -108,8 +108,10 @@ impl Device for Attached {
 
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let mut completed = self.with(cx, |device, cx| device.complete(queue, cx));
-        if !self.is_up() {
-            completed.bytes += self.dropped[usize::from(queue.0)].swap(0, Ordering::Relaxed);
+        // Also when it is up again: whoever was handing over when it went down may have been late.
+        let dropped = &self.dropped[usize::from(queue.0)];
+        if dropped.load(Ordering::Relaxed) != 0 {
+            completed.bytes += dropped.swap(0, Ordering::Relaxed);
         }
         completed
     }
@@ -137,6 +139,14 @@ impl Device for Attached {
     }
 }
 
+/// Hands `list` over, and counts what is taken.
+fn transmit_counted(device: &dyn Device, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+    let (packets, bytes) = (list.len(), list.bytes());
+    device.transmit(queue, cx, list);
+    cx.count(Counter::DeviceTxPackets, (packets - list.len()) as u64);
+    cx.count(Counter::DeviceTxBytes, (bytes - list.bytes()) as u64);
+}
+
 /// What is left of a device that is gone. Linux: `blackhole_netdev`.
 #[derive(Debug)]
 pub(crate) struct Blackhole(pub(crate) Capabilities);
@@ -158,5 +168,42 @@ impl Device for Blackhole {
 fn drop_down(cx: &mut Cx, list: &mut PacketList) {
     while let Some(packet) = list.pop_front() {
         cx.drop_packet(DropReason::DeviceDown, packet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cx::Memory, device::LinkType};
+
+    fn caps() -> Capabilities {
+        Capabilities {
+            name: "few".into(),
+            mtu: 1500,
+            link: LinkType::Ip,
+            tx_checksum: true,
+            tso4: true,
+            tso6: true,
+            gso_max_bytes: 65_535,
+            queues: 1,
+            async_completion: true,
+        }
+    }
+
+    /// Else its byte queue limit would count these bytes as in flight for ever.
+    #[test]
+    fn what_was_dropped_while_it_was_down_is_completed_once_it_is_up() {
+        const QUEUE: QueueId = QueueId(0);
+        let memory = Memory::new(1 << 20);
+        let mut cx = Cx::new(&memory, 1);
+        let device = Attached::new(&memory.rcu, Arc::new(Blackhole(caps())));
+        device.set_up(false);
+        let mut list = PacketList::new();
+        list.push_back(cx.pool.alloc_from(&[0; 100]).expect("memory"));
+        device.transmit(QUEUE, &mut cx, &mut list);
+        assert!(list.is_empty());
+        device.set_up(true);
+        assert_eq!(device.complete(QUEUE, &mut cx).bytes, 100);
+        assert_eq!(device.complete(QUEUE, &mut cx), Completed::NONE);
     }
 }

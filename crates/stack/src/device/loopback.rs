@@ -15,7 +15,7 @@ use std::{
 use pkt::{Batch, DropReason, Packet, PacketList, RxChecksum};
 
 use super::{Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal};
-use crate::cx::Cx;
+use crate::{counters::Counter, cx::Cx};
 
 /// MTU of loopback. Differs from Linux: one byte less, so that no packet exceeds an IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;
@@ -76,6 +76,8 @@ impl Device for Loopback {
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = &self.queues[usize::from(queue.0)];
         let mut refused = PacketList::new();
+        cx.count(Counter::DeviceTxPackets, list.len() as u64);
+        cx.count(Counter::DeviceTxBytes, list.bytes() as u64);
         // As in Linux, where a packet that loops back goes through the backlog of a core.
         let queue_max = cx.sysctls().netdev_max_backlog as usize;
         {

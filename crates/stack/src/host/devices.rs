@@ -17,7 +17,8 @@ use crate::{core::PowerChange, cx::Cx, device::attached::Attached, errno::Errno}
 
 impl Host {
     /// Takes a device down or up (`ip link set DEVICE down`). Down it carries nothing: its networks and the routes through it
-    /// are gone, its addresses stay this host's. Up again its networks are back, but not the routes that were added.
+    /// are gone, its addresses stay this host's. Up again its networks are back, but not the routes that were added; frames that
+    /// came meanwhile are dropped.
     ///
     /// # Errors
     /// `ENODEV` without such a device, `EINVAL` for loopback.

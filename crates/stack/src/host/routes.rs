@@ -137,3 +137,6 @@ fn refuse_ipv6(spec: &RouteSpec) -> Result<(), ConfigError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,10 +42,11 @@ use crate::{
     socket::Flow,
 };
 
-/// Where the packet before has gone.
+/// Where the last packet that was not dropped has gone. One that is dropped ends no sublist (Linux: `ip_list_rcv_finish` goes on
+/// with the next).
 #[derive(Clone, Copy)]
 enum Place<'s> {
-    /// Nowhere: it was the first, or dropped.
+    /// Nowhere yet, or along an entry that it brought itself.
     Nowhere,
     /// To the current connection of the flow.
     Connection,

@@ -285,6 +285,8 @@ impl DstInfo {
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) dst: DstRef,
+    /// Number of the routes that say so. The entry may be of another: the next hop is the same, its choice may not be.
+    pub(crate) generation: u32,
     /// What was known about the destination when this was resolved.
     pub(crate) exception: Stamp,
     /// When that counts no more (RFC 1191 §6.3); far away without an exception.

@@ -75,7 +75,7 @@ impl OutputRoutes {
         let hash = fold(next_hop);
         let routes = &self.cores[usize::from(core.0)];
         if let Some(dst) = routes.lookup(hash, &key, rcu)
-            && dst.tail().generation == host.route_generation()
+            && dst.tail().generation == hop.generation
         {
             dst.stats().on_lookup(cx.now);
             return Ok(dst.handle());
@@ -93,7 +93,8 @@ impl OutputRoutes {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
-        // Another thread may have cleared the table since: the peer repeats what is not answered.
+        // Another thread may have cleared the table since: the peer repeats what is not answered. Or it may have put an entry of
+        // other routes there, which leads where this one does.
         routes.lookup(hash, &key, rcu).map(DstRef::handle).ok_or(Errno::ENOBUFS)
     }
 

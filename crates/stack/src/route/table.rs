@@ -70,9 +70,12 @@ impl RouteTable {
         let mut builder = self.builder.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = builder.clone();
         change(&mut next)?;
-        self.fib.replace(next.build());
+        let old = self.fib.exchange(next.build());
         *builder = next;
         self.bump();
+        drop(builder);
+        // Not under the lock: what else is retired by now is dropped on the way.
+        drop(old);
         Ok(())
     }
 

@@ -48,20 +48,20 @@ impl LiveSysctls {
     }
 
     /// Sets one value and hands the present set and the next to `publish`, before anybody else can see the next and before
-    /// the change after that.
-    pub(crate) fn set(
+    /// the change after that. Answers what it answers, when everybody can.
+    pub(crate) fn set<R>(
         &self,
         name: &str,
         value: &str,
-        publish: impl FnOnce(&Sysctls, &Sysctls),
-    ) -> Result<(), SysctlError> {
+        publish: impl FnOnce(&Sysctls, &Sysctls) -> R,
+    ) -> Result<R, SysctlError> {
         let mut present = self.lock();
         let mut next = Sysctls::clone(&present);
         next.set_live(name, value)?;
-        publish(&present, &next);
+        let answer = publish(&present, &next);
         *present = Arc::new(next);
         self.generation.fetch_add(1, Ordering::Release);
-        Ok(())
+        Ok(answer)
     }
 }
 

@@ -24,6 +24,17 @@ mod threads {
     }
 
     #[test]
+    fn what_is_exchanged_is_retired_when_the_caller_lets_go() {
+        let domain = Domain::new();
+        let mut cell = RcuCell::new(&domain, 1);
+        let replaced = cell.exchange(2);
+        assert_eq!((domain.pending(), domain.reclaim()), (0, 0));
+        drop(replaced);
+        assert_eq!((domain.pending(), domain.reclaim()), (1, 0));
+        assert_eq!(*cell.get_mut(), 2);
+    }
+
+    #[test]
     #[should_panic(expected = "another domain")]
     fn a_foreign_section_is_refused() {
         let cell = RcuCell::new(&Domain::new(), 0);

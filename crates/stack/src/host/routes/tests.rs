@@ -1,0 +1,68 @@
+//! Paths whose making a change overtakes.
+
+use std::{net::IpAddr, sync::Arc, vec};
+
+use pkt::Instant;
+use sync::Counting;
+
+use super::*;
+use crate::{
+    config::{DeviceConfig, HostConfig},
+    core::CoreId,
+    cx::{Cx, Memory},
+    device::{Wire, WireConfig},
+};
+
+const CORE: CoreId = CoreId(0);
+
+/// A host with 10.0.0.1/24 on a wire, and routes to 192.0.2.0/24 and 198.51.100.0/24 via 10.0.0.2.
+fn bench() -> (Arc<Host>, Cx) {
+    let memory = Memory::new(16 << 20);
+    let (device, _nobody) = Wire::pair(&WireConfig::default()).expect("valid");
+    let addresses = vec!["10.0.0.1/24".parse().expect("an address")];
+    let routes = vec![via("192.0.2.0/24", "10.0.0.2"), via("198.51.100.0/24", "10.0.0.2")];
+    let devices = vec![DeviceConfig { device, addresses }];
+    let config = HostConfig { devices, routes, cores: 1, ..HostConfig::default() };
+    let host = Host::new(&memory, config).expect("valid");
+    let mut cx = Cx::new(&memory, 1);
+    cx.now = Instant::from_secs(1000);
+    (host, cx)
+}
+
+fn via(prefix: &str, next_hop: &str) -> RouteSpec {
+    RouteSpec::via(prefix.parse().expect("a prefix"), ip(next_hop))
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// Its way is looked up; the route changes; somebody else makes an entry of the new routes for the same next hop, and it gets that
+/// one.
+#[test]
+fn a_path_that_a_change_has_overtaken_is_stale_whatever_entry_it_gets() {
+    let (host, mut cx) = bench();
+    let entered = cx.enter(&host);
+    let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("a route");
+    host.replace_route(&via("192.0.2.0/24", "10.0.0.3")).expect("valid");
+    let other = host.route(&cx, ip("198.51.100.9"), None, CORE).expect("a route");
+    let path = host.path_along(&cx, &hop, CORE).expect("an entry");
+    assert!(!host.is_current(&path, cx.now), "{path:?}");
+    assert!(host.is_current(&other, cx.now));
+    let again = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("a route");
+    assert!(host.is_current(&again, cx.now));
+    assert_eq!(again.neighbor.as_ref().map(|neighbor| neighbor.ip()), Some(ip("10.0.0.3")));
+    cx.leave(entered);
+}
+
+/// Whoever has entered with the settings before makes an entry of the present generation.
+#[test]
+fn an_entry_is_counted_by_the_settings_of_its_generation() {
+    let (host, mut cx) = bench();
+    let entered = cx.enter(&host);
+    host.set_sysctl("net.quietline.dst_ref", "cas_inc_not_zero").expect("a word");
+    let path = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("a route");
+    assert!(host.is_current(&path, cx.now));
+    assert_eq!(path.dst.counting(), Counting::CasIncNotZero);
+    cx.leave(entered);
+}
