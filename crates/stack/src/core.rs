@@ -273,7 +273,7 @@ impl Core {
         let mut guard = loop {
             match self.lock.try_own() {
                 Some(guard) => break guard,
-                None => core::hint::spin_loop(),
+                None => sync::yield_now(),
             }
         };
         guard.napis.clear();

@@ -217,7 +217,7 @@ impl DeviceTx {
             let mut guard = loop {
                 match queue.state.own_if_idle() {
                     Some(guard) => break guard,
-                    None => std::thread::yield_now(),
+                    None => sync::yield_now(),
                 }
             };
             loop {

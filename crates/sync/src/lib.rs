@@ -54,3 +54,8 @@ pub use rcu_map::RcuMap;
 pub use refcount::{Counting, RefCount};
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};
+
+/// Lets other threads run: for a caller that waits for one of them, off the data path.
+pub fn yield_now() {
+    shim::yield_now();
+}

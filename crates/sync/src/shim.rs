@@ -17,7 +17,7 @@ mod std_side {
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard};
-    pub(crate) use std::thread::{Thread, current, park, park_timeout};
+    pub(crate) use std::thread::{Thread, current, park, park_timeout, yield_now};
 
     /// A small number that is this thread's as long as it lives, for choosing one of several equal slots.
     pub(crate) fn thread_slot() -> usize {
@@ -62,7 +62,7 @@ mod loom_side {
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     pub(crate) use loom::sync::{Mutex as RawMutex, MutexGuard};
-    pub(crate) use loom::thread::{Thread, current, park};
+    pub(crate) use loom::thread::{Thread, current, park, yield_now};
 
     /// Models have one slot of everything.
     pub(crate) fn thread_slot() -> usize {

@@ -77,7 +77,7 @@ impl Core {
             // Nobody owns the core: this thread runs the turn. Somebody does: it is made to run once more, and acts on it then.
             match self.lock.try_own() {
                 Some(guard) => self.run_for_another(host, guard, cx),
-                None => std::thread::yield_now(),
+                None => sync::yield_now(),
             }
         }
         if change == PowerChange::Up {

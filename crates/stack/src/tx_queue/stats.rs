@@ -60,7 +60,7 @@ impl DeviceTx {
                 // Without a trace: an owner who is made to run once more each time would never let go.
                 match queue.state.own_if_idle() {
                     Some(guard) => break guard,
-                    None => core::hint::spin_loop(),
+                    None => sync::yield_now(),
                 }
             };
             guard.follow(self, cx);
