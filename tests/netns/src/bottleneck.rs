@@ -17,7 +17,7 @@ use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::lab::STACK;
 use crate::namespace::Namespace;
-use crate::quietline::Quietline;
+use crate::quietline::{Quietline, SUPERFRAMES};
 use crate::veth::Veth;
 
 /// Address of the echo beside the sender.
@@ -102,8 +102,11 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
             // The kernel's queue is the only one.
             let noqueue = format!("--sysctl=net.quietline.dev.{}.qdisc=noqueue", Veth::OURS);
             let cubic = "--sysctl=net.ipv4.tcp_congestion_control=cubic";
-            let mut words = vec!["chargen", cubic, &noqueue, &mode];
+            // What is told at once that it has left cannot be kept small.
+            let completion = "--sysctl=net.quietline.dev_orphan=completion";
+            let mut words = vec!["chargen", cubic, completion, &noqueue, &mode];
             words.extend(bytes.as_deref());
+            words.extend(SUPERFRAMES);
             let chargen = veth.serve("", &words)?;
             let echo = veth.serve_at(ECHO, ",mac=02:00:00:00:00:03", &["echo"])?;
             let seen = watch(kernel, veth, time);

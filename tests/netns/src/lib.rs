@@ -23,5 +23,5 @@ pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};
-pub use quietline::{LINKS, Link, Quietline, binary, modes};
+pub use quietline::{LINKS, Link, Quietline, SUPERFRAMES, binary, modes};
 pub use veth::Veth;

@@ -54,8 +54,7 @@ impl Link {
 
     /// Cores of the stack. Modes that take packets from core to core need two.
     fn cores(&self) -> u16 {
-        let steers = modes().iter().any(|mode| mode.contains(".rps_"));
-        self.cores.max(1 + u16::from(steers))
+        self.cores.max(cores_of_modes())
     }
 
     fn arguments(&self) -> Vec<String> {
@@ -91,6 +90,9 @@ impl Quietline {
     pub fn serve_with(namespace: &Namespace, words: &[&str]) -> Result<Self> {
         let mut command = namespace.command(binary()?);
         command.arg("serve").args(modes()).args(words);
+        if !words.iter().any(|word| word.starts_with("--cores")) {
+            command.arg(format!("--cores={}", cores_of_modes()));
+        }
         let mut running = Running::start(&mut command)?;
         let deadline = Instant::now() + START_LIMIT;
         while !running.stderr_so_far().contains("listening") {
@@ -155,6 +157,18 @@ pub fn modes() -> Vec<String> {
     let settings = std::env::var("QUIETLINE_SYSCTL").unwrap_or_default();
     let settings = settings.split(',').filter(|setting| !setting.is_empty());
     settings.map(|setting| format!("--sysctl={setting}")).collect()
+}
+
+/// What a test says that is about superframes, whatever the mode says.
+pub const SUPERFRAMES: [&str; 3] = [
+    "--sysctl=net.quietline.dev.default.gso=1",
+    "--sysctl=net.quietline.dev.default.gro=1",
+    "--sysctl=net.quietline.dev.default.gro_max_size=65536",
+];
+
+/// Cores that the mode needs: two where it takes packets from core to core.
+fn cores_of_modes() -> u16 {
+    1 + u16::from(modes().iter().any(|mode| mode.contains(".rps_")))
 }
 
 /// The `quietline` to test: `QUIETLINE_BIN`, or a release build made here.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::bottleneck::qdisc_statistic;
-use netns_tests::{Content, Finished, Lab, Quietline, Running, STACK, Veth, binary};
+use netns_tests::{Content, Finished, Lab, Quietline, Running, STACK, SUPERFRAMES, Veth, binary};
 use serde_json::Value;
 
 const BULK_BYTES: usize = 48 << 20;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn superframes_cross_both_ways() -> Result<()> {
-        let Some(report) = both_ways("superframes_cross_both_ways", "", &[])? else {
+        let Some(report) = both_ways("superframes_cross_both_ways", "", &SUPERFRAMES)? else {
             return Ok(());
         };
         let bytes = u64::try_from(BULK_BYTES)?;
@@ -158,7 +158,7 @@ mod tests {
         let content = Content::create(lab.directory(), "bulk", 8 << 20, 1)?;
         let directory = lab.directory().display().to_string();
         let words = ["http", "--dir", &directory, "--stats", "--json"];
-        let server = veth.serve("", &words)?;
+        let server = veth.serve("", &[&words[..], &SUPERFRAMES].concat())?;
         let down = lab.file("down").display().to_string();
         lab.curl(&["--fail", "-o", &down, &format!("http://{STACK}/bulk")])?.success()?;
         ensure!(netns_tests::sha256(&lab.file("down"))? == content.sha256, "the download differs");
