@@ -45,6 +45,7 @@ mod deferral;
 mod napi;
 mod power;
 mod sleep;
+mod trim;
 mod turn;
 
 /// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
@@ -139,6 +140,8 @@ pub(crate) struct CoreState {
     /// Packets from other cores, and for them.
     backlog: BacklogPoll,
     outbox: Outbox,
+    /// What connections keep and that has to go.
+    trim: trim::TrimWalk,
     /// Sockets taken off the tasklet's list.
     resumed: Vec<Weak<TcpSocket>>,
     /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
@@ -207,6 +210,7 @@ impl Core {
             powered: power::Powered::default(),
             next_napi: 0,
             due: Vec::new(),
+            trim: trim::TrimWalk::default(),
             resumed: Vec::new(),
             backlog: BacklogPoll::default(),
             outbox: Outbox::new(id, cores),

@@ -21,6 +21,7 @@ use siphasher::sip::SipHasher13;
 use sync::{
     RcuMap,
     epoch::{Domain, Reader, Section},
+    rcu_map::Place,
 };
 use tcp::FourTuple;
 
@@ -240,6 +241,17 @@ impl Demux {
         mut visit: impl FnMut(&FourTuple, &Entry),
     ) {
         self.established.for_each(rcu, |tuple, entry| visit(tuple, entry));
+    }
+
+    /// About `entries` of them from `from` on; returns where to go on, `None` at the end.
+    pub(crate) fn for_each_established_from(
+        &self,
+        rcu: &Section<'_>,
+        from: Place,
+        entries: usize,
+        mut visit: impl FnMut(&Entry),
+    ) -> Option<Place> {
+        self.established.for_each_from(rcu, from, entries, |_, entry| visit(entry))
     }
 
     pub(crate) fn for_each_listener(

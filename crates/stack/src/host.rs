@@ -16,6 +16,7 @@ use pkt::Instant;
 use sync::{
     counted,
     epoch::{Domain, Section},
+    rcu_map::Place,
 };
 use tcp::{
     ChallengeBudget, FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector,
@@ -57,6 +58,9 @@ static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Cores a host may have.
 pub const CORES_MAX: u16 = 64;
+
+/// Connections that a turn looks at when what they keep has to go.
+const TRIM_PIECE: usize = 64;
 
 /// Index of the loopback device.
 const LOOPBACK: u32 = 0;
@@ -175,7 +179,13 @@ impl Host {
             input_routes: InputRoutes::new(&memory.rcu),
             rcu: memory.rcu.clone(),
             icmp_limiter: IcmpLimiter::new(),
-            tcp_memory: Arc::new(TcpMemory::new()),
+            tcp_memory: {
+                let memory = TcpMemory::new();
+                if config.sysctls.tcp.keeps_packets() {
+                    memory.note_kept();
+                }
+                Arc::new(memory)
+            },
             packets: memory.packets.clone(),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
@@ -253,12 +263,22 @@ impl Host {
         cx.do_softirq();
     }
 
-    /// Looks at what every connection keeps for later (`skb_recycle`), as it may have to go.
+    /// Looks at what some connections keep for later (`skb_recycle`), as it may have to go; returns where the next begin,
+    /// `None` after the last.
     #[cold]
-    pub(crate) fn trim_packet_caches(&self, cx: &mut Cx) {
-        for socket in self.streams(cx) {
+    pub(crate) fn trim_packet_caches(&self, cx: &mut Cx, from: Place) -> Option<Place> {
+        let mut streams = Vec::with_capacity(TRIM_PIECE);
+        let reader = cx.reader();
+        let visit = |entry: &Entry| {
+            if let Entry::Stream(socket) = entry {
+                streams.push(Arc::clone(socket));
+            }
+        };
+        let rest = self.demux.for_each_established_from(&reader.pin(), from, TRIM_PIECE, visit);
+        for socket in streams {
             socket.trim_packet_cache(self, cx);
         }
+        rest
     }
 
     /// Every connection in the tables.
@@ -328,6 +348,9 @@ impl Host {
         let (trims, stale) = self.sysctls.set(name, value, |present, next| {
             self.neighbours.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
+            if next.tcp.keeps_packets() {
+                self.tcp_memory.note_kept();
+            }
             for tx in &self.tx {
                 tx.configure(next);
             }
@@ -336,10 +359,9 @@ impl Host {
                 || present.default_qdisc != next.default_qdisc;
             (present.tcp != next.tcp, stale)
         })?;
-        // The set is published by now: whoever is told finds it.
-        if trims {
-            // Connections may keep packets by the earlier settings that they must not by these.
-            self.tcp_memory.want_trim();
+        // The set is published by now: whoever is told finds it. Connections may keep packets by the earlier settings that they
+        // must not by these.
+        if trims && self.tcp_memory.want_trim() {
             self.cores[0].wake_before(Instant::ZERO);
         }
         if stale {

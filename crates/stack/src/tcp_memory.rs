@@ -62,6 +62,8 @@ struct Verdict {
     /// Idle connections keep packets that they should not any more. Release after what says so (the settings, the verdict),
     /// Acquire by who takes it, before it looks at that.
     trim: AtomicBool,
+    /// Some setting so far let connections keep packets. Relaxed: who misses it misses a setting of this very moment.
+    kept: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -159,7 +161,7 @@ impl TcpMemory {
         if verdict != before {
             self.verdict.pressure.store(verdict, Ordering::Relaxed);
             if before == 0 {
-                self.want_trim();
+                let _ = self.want_trim();
             }
         }
     }
@@ -198,9 +200,19 @@ impl TcpMemory {
         }
     }
 
-    /// What connections keep for later has to go: memory is scarce, or it is not wanted any more.
-    pub(crate) fn want_trim(&self) {
-        self.verdict.trim.store(true, Ordering::Release);
+    /// The next setting lets connections keep packets.
+    pub(crate) fn note_kept(&self) {
+        self.verdict.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// What connections keep for later has to go: memory is scarce, or it is not wanted any more. False when they never kept
+    /// anything: then nobody need look at them.
+    pub(crate) fn want_trim(&self) -> bool {
+        let kept = self.verdict.kept.load(Ordering::Relaxed);
+        if kept {
+            self.verdict.trim.store(true, Ordering::Release);
+        }
+        kept
     }
 
     /// Whether somebody wanted that; the caller does it, by settings that it reads after this.
@@ -260,6 +272,18 @@ mod tests {
         assert_eq!(charge(-50, 6500), MemoryPressure::None);
         assert_eq!(counters.value(Counter::TcpExtTCPMemoryPressures), 1);
         assert_eq!(counters.value(Counter::TcpExtTCPMemoryPressuresChrono), 4500);
+    }
+
+    #[test]
+    fn pressure_sends_nobody_to_connections_that_never_kept_anything() {
+        let (memory, counters, reserve) = (TcpMemory::new(), Counters::new(), AtomicI64::new(0));
+        let charge = |pages| memory.charge(&reserve, pages, &LIMITS, &counters, Instant::ZERO);
+        charge(400);
+        assert!(pressure(&memory) != MemoryPressure::None && !memory.take_trim());
+        charge(-400);
+        memory.note_kept();
+        charge(400);
+        assert!(memory.take_trim() && !memory.take_trim(), "once for each time it begins");
     }
 
     #[test]

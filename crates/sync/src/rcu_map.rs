@@ -25,7 +25,7 @@
 //! An entry costs its key and value, 24 bytes, the allocator's header, and one to two bucket words: below 64
 //! bytes of overhead.
 //!
-//! Not here: the hash function, shrinking, iteration in any order.
+//! Not here: the hash function, shrinking (walks in pieces rely on that), iteration in any order.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -44,6 +44,16 @@ const STRIPES_MAX: usize = 64;
 
 /// Overfull inserts between two attempts to end the grace period that forbids growing.
 const ADVANCE_EVERY: usize = 32;
+
+/// Buckets that a piece of a walk looks into for each entry it may visit.
+const SPARSE: usize = 16;
+
+/// Where a walk in pieces goes on ([`RcuMap::for_each_from`]); it begins at the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    stripe: usize,
+    bucket: usize,
+}
 
 /// A map from `K` to `V` whose lookups write nothing shared. The caller brings the hash of each key.
 pub struct RcuMap<K, V> {
@@ -157,20 +167,48 @@ impl<K, V> RcuMap<K, V> {
     /// # Panics
     ///
     /// When `section` is of another domain.
-    pub fn for_each(&self, section: &Section<'_>, mut visit: impl FnMut(&K, &V)) {
+    pub fn for_each(&self, section: &Section<'_>, visit: impl FnMut(&K, &V)) {
+        let _ = self.for_each_from(section, Place::default(), usize::MAX, visit);
+    }
+
+    /// The same in pieces, each under a section of its own: `visit` sees about `entries` of them from `from` on, a chain to
+    /// its end, or fewer where the table is sparse. Returns where to go on, `None` at the end. When the table grows between
+    /// two pieces an entry may be visited twice, and none that was there all the time is left out.
+    ///
+    /// # Panics
+    ///
+    /// When `section` is of another domain.
+    pub fn for_each_from(
+        &self,
+        section: &Section<'_>,
+        from: Place,
+        entries: usize,
+        mut visit: impl FnMut(&K, &V),
+    ) -> Option<Place> {
         assert!(section.covers(&self.domain), "section of another domain");
-        for table in &self.tables {
+        let buckets_max = entries.saturating_mul(SPARSE);
+        let (mut visited, mut walked) = (0, 0);
+        let mut first = from.bucket;
+        for (stripe, table) in self.tables.iter().enumerate().skip(from.stripe) {
             // SAFETY: as in `lookup_where`.
             let table = unsafe { &*table.load(Ordering::Acquire) };
-            for bucket in &table.buckets {
-                let mut next = bucket;
+            // A grown table has the entries of a bucket there or further on.
+            for (bucket, head) in table.buckets.iter().enumerate().skip(core::mem::take(&mut first))
+            {
+                if visited >= entries || walked >= buckets_max {
+                    return Some(Place { stripe, bucket });
+                }
+                walked += 1;
+                let mut next = head;
                 // SAFETY: as in `lookup_where`.
                 while let Some(node) = unsafe { next.load(Ordering::Acquire).as_ref() } {
                     visit(&node.key, &node.value);
+                    visited += 1;
                     next = &node.next[table.side];
                 }
             }
         }
+        None
     }
 }
 

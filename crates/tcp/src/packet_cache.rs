@@ -241,6 +241,12 @@ impl Tcb {
 }
 
 impl TcpConfig {
+    /// Connections may keep packets that have served, or leave them behind for whoever comes next.
+    #[must_use]
+    pub const fn keeps_packets(&self) -> bool {
+        matches!(self.packet_recycle, PacketRecycle::SocketOne | PacketRecycle::ListAfterUnlock)
+    }
+
     fn caches_tx(&self) -> bool {
         self.packet_recycle == PacketRecycle::SocketOne && self.tcp_tx_packet_cache
     }

@@ -32,17 +32,20 @@ pub(super) fn turn(
         state.put_back(again);
     }
     collect_deferred_frees(cx);
-    if trims {
-        host.trim_packet_caches(cx);
-    }
+    let trims_on = state.trim.step(trims, host, cx);
     complete_transmissions(host, state, cx);
     let around = cx.set_running(Some(core.id));
-    let report = receive(host, core, state, cx, scope);
+    let mut report = receive(host, core, state, cx, scope);
     resume_throttled(host, core, state, cx);
     expire_timers(host, core, state, cx);
     restart_transmissions(host, state, cx);
     state.outbox.kick(host, cx);
     quiesce(host, cx);
+    if trims_on {
+        // Not let go before the walk is at its end, whatever the runner makes of the report.
+        state.put_back(1 << BACKLOG);
+        report = PollReport::Pending;
+    }
     cx.set_running(around);
     cx.leave(entered);
     report

@@ -122,6 +122,28 @@ fn a_worker_told_of_a_mode_finds_it_in_force() {
     WORKER.set(None);
 }
 
+/// Nobody waits for thousands of locks: a turn looks at some of the connections.
+#[test]
+fn many_idle_connections_give_back_a_few_in_each_turn() {
+    const CONNECTIONS: usize = 300;
+    let mut rig = Rig::with_mode("socket_one");
+    let mut all = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let sockets = rig.connect();
+        rig.exchange(&sockets, 64);
+        all.push(sockets);
+    }
+    rig.settle();
+    assert!(held(&rig) >= CONNECTIONS as u64 * ONE);
+    let turns = rig.ends[SERVER].count("CoreTurns");
+    rig.ends[SERVER].set("net.quietline.skb_recycle", "unified_pool");
+    rig.ends[SERVER].poll();
+    assert_eq!(held(&rig), 0);
+    let turns = rig.ends[SERVER].count("CoreTurns") - turns;
+    assert!((4..=8).contains(&turns), "{turns} turns, of 64 and a chain's rest");
+    rig.finish(all);
+}
+
 /// Each of the two switches empties its own slot.
 #[test]
 fn a_switch_empties_the_caches() {

@@ -60,6 +60,35 @@ mod threads {
         assert!(map.is_empty() && domain.reclaim() == 0);
     }
 
+    /// Pieces of a walk between which the table grows.
+    #[test]
+    fn a_walk_in_pieces_misses_nothing_while_the_table_grows() {
+        const ENTRIES: u32 = 2000;
+        let domain = Domain::new();
+        let map = RcuMap::new(&domain, 16);
+        (0..ENTRIES).for_each(|key| map.insert(key, key, ()).unwrap());
+        let (reader, grown_from) = (domain.reader(), buckets(&map));
+        let (mut seen, mut pieces, mut added) = (vec![0; ENTRIES as usize], 0, ENTRIES);
+        let mut place = Some(Place::default());
+        while let Some(from) = place {
+            let mut visited = 0;
+            place = map.for_each_from(&reader.pin(), from, 64, |key, _| {
+                visited += 1;
+                if let Some(times) = seen.get_mut(*key as usize) {
+                    *times += 1;
+                }
+            });
+            assert!(visited < 64 + 20, "{visited}: as many as wanted and the rest of a chain");
+            pieces += 1;
+            if added < 4 * ENTRIES {
+                (0..500).for_each(|key| map.insert(added + key, added + key, ()).unwrap());
+                added += 500;
+            }
+        }
+        assert!(buckets(&map) > grown_from && pieces > 30);
+        assert!(seen.iter().all(|times| *times > 0));
+    }
+
     /// A reader that never ends its section forbids all growing but the first, and costs nothing else.
     #[test]
     fn does_not_grow_over_a_section_twice() {
