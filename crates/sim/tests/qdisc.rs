@@ -168,6 +168,19 @@ mod tests {
         }
     }
 
+    /// What nobody set: CUBIC sees the queue that its superframes make, ends slow start and with it the pace that doubles the
+    /// limit of what waits below.
+    #[test]
+    fn an_exchange_beside_bulk_is_short_by_default() {
+        for gso in ["0", "1"] {
+            let cubic = ("net.ipv4.tcp_congestion_control", "cubic");
+            let outcome = beside(&[cubic, ("net.quietline.dev.default.gso", gso)]);
+            assert!(outcome.median < Duration::from_millis(10), "{gso}: {outcome:?}");
+            assert!(outcome.backlog <= 200 * 1024, "{gso}: {outcome:?}");
+            assert!(outcome.bulk_bps >= 93 * MBIT, "{gso}: {outcome:?}");
+        }
+    }
+
     /// Where TCP does not keep its queue short, disciplines that serve flows in turn keep the others out of it.
     #[test]
     fn fair_queueing_keeps_an_exchange_out_of_the_queue_of_bulk() {

@@ -156,22 +156,17 @@ impl Congestion {
         if self.policy.model().is_some() {
             return false;
         }
-        if !self.is_cwnd_limited() {
+        let limited = self.is_cwnd_limited();
+        let (divisor, stopped) = if limited || sample.held_min_rtt.is_some() {
+            self.watch_slow_start(sample)
+        } else {
+            (1, false)
+        };
+        if !limited {
             self.policy.pause(sample.now);
-            return false;
+            return stopped;
         }
-        let mut stopped = false;
         let counted = if self.in_slow_start() {
-            let divisor = match self.hystart.as_mut().map(|hystart| hystart.on_ack(sample)) {
-                Some(Verdict::Stop) => {
-                    stopped = true;
-                    self.hystart = None;
-                    self.window.set_ssthresh(self.window.cwnd);
-                    1
-                }
-                Some(Verdict::Grow(divisor)) => divisor,
-                None => 1,
-            };
             let limit = self.slow_start_limit_segments.saturating_mul(self.window.mss);
             let counted = sample.acked_bytes.min(limit);
             let used = self.window.slow_start(counted / divisor);
@@ -183,6 +178,26 @@ impl Congestion {
             self.policy.avoid(&mut self.window, counted, sample);
         }
         stopped
+    }
+
+    /// What slow start's growth is divided by, and whether this acknowledgment ended it.
+    fn watch_slow_start(&mut self, sample: &AckSample) -> (u32, bool) {
+        if !self.in_slow_start() {
+            return (1, false);
+        }
+        let Some(hystart) = &mut self.hystart else { return (1, false) };
+        let verdict = match sample.held_min_rtt {
+            Some(min_rtt) => hystart.on_ack_held(sample, self.window.mss, min_rtt),
+            None => hystart.on_ack(sample),
+        };
+        match verdict {
+            Verdict::Stop => {
+                self.hystart = None;
+                self.window.set_ssthresh(self.window.cwnd);
+                (1, true)
+            }
+            Verdict::Grow(divisor) => (divisor, false),
+        }
     }
 
     /// An acknowledgment was processed, in whatever state: a model takes what it tells and sets the window, DCTCP counts

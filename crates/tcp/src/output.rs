@@ -158,6 +158,7 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.snd_nxt != before && tcb.timers.rtx() != Some(RtxPurpose::Reorder) {
         retransmit::arm_watch(tcb, cx, None, false);
     }
+    tcb.flags.set(TcbFlags::HOST_LIMITED, blocked == Blocked::HostQueue);
     let cwnd_limited = blocked == Blocked::Congestion;
     tcb.flags.set(TcbFlags::CWND_LIMITED, cwnd_limited);
     let judged = tcb.recovery.state().is_calm() || tcb.congestion.algorithm().needs_pacing();

@@ -293,7 +293,9 @@ fn is_over(tcb: &Tcb) -> bool {
 
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
     let (snd_una, snd_nxt) = (tcb.snd_una, tcb.snd_nxt);
-    let sample = AckSample { now: cx.now, acked_bytes, rtt, snd_una, snd_nxt };
+    let held = tcb.flags.contains(TcbFlags::HOST_LIMITED);
+    let held_min_rtt = tcb.rtt.min_rtt().filter(|_| held);
+    let sample = AckSample { now: cx.now, acked_bytes, rtt, snd_una, held_min_rtt, snd_nxt };
     if tcb.congestion.on_ack(&sample) {
         let segments = tcb.congestion.cwnd_segments();
         cx.count(Counter::TcpExtTCPHystartDelayDetect);

@@ -100,6 +100,8 @@ bitflags! {
         const RETRACTED = 1 << 21;
         /// It did, and RCV.NXT has not passed `retracted_edge` since: the peer may number its ACKs from `retracted_to` on.
         const HAS_RETRACTED = 1 << 22;
+        /// TCP Small Queues ended the last transmission.
+        const HOST_LIMITED = 1 << 23;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).

@@ -169,6 +169,7 @@ mod tests {
             now: Instant::from_millis(1000 + ms),
             acked_bytes: MSS,
             rtt: Some(Duration::from_millis(100)),
+            held_min_rtt: None,
             snd_una: SeqNum(0),
             snd_nxt: SeqNum(0),
         }

@@ -4,6 +4,10 @@
 //!
 //! When the smallest round trip of a round is clearly longer than the round before's, a queue builds up: growth falls to a
 //! quarter (conservative slow start). Five such rounds end slow start; a round trip that falls again was a false alarm.
+//!
+//! Where TCP Small Queues hold sending back, the queue that grows is our own and there is nothing to find out about the path: then
+//! a rise against the shortest round trip ends slow start at once (Linux: hystart_update, delay_min). An acknowledgment of a
+//! superframe counts there as the samples of its segments.
 
 use core::time::Duration;
 
@@ -41,6 +45,8 @@ pub(super) struct HyStart {
     round_min: Option<Duration>,
     /// cssBaselineMinRtt: conservative slow start runs while there is one.
     css_baseline: Option<Duration>,
+    /// Segments that this round's samples stand for.
+    segments: u8,
     samples: u8,
     css_rounds: u8,
     started: bool,
@@ -52,7 +58,7 @@ impl HyStart {
             self.started = true;
             self.round_end = sample.snd_nxt;
             self.last_round_min = self.round_min.take();
-            self.samples = 0;
+            (self.samples, self.segments) = (0, 0);
             if self.css_baseline.is_some() {
                 self.css_rounds += 1;
                 if self.css_rounds >= CSS_ROUNDS {
@@ -68,6 +74,23 @@ impl HyStart {
             self.judge();
         }
         Verdict::Grow(if self.css_baseline.is_some() { CSS_GROWTH_DIVISOR } else { 1 })
+    }
+
+    /// As [`on_ack`](Self::on_ack) while TCP Small Queues limit the flight. `mss` in bytes, not 0; `min_rtt` is the connection's.
+    pub(super) fn on_ack_held(
+        &mut self,
+        sample: &AckSample,
+        mss: u32,
+        min_rtt: Duration,
+    ) -> Verdict {
+        let verdict = self.on_ack(sample);
+        if sample.rtt.is_some() {
+            let segments = u8::try_from(sample.acked_bytes.div_ceil(mss)).unwrap_or(u8::MAX);
+            self.segments = self.segments.saturating_add(segments);
+        }
+        let thresh = (min_rtt / RTT_DIVISOR).clamp(RTT_THRESH_MIN, RTT_THRESH_MAX);
+        let rises = self.round_min.is_some_and(|current| current >= min_rtt + thresh);
+        if rises && self.segments >= 2 * RTT_SAMPLES { Verdict::Stop } else { verdict }
     }
 
     fn judge(&mut self) {
@@ -100,6 +123,7 @@ mod tests {
                 now: Instant::ZERO,
                 acked_bytes: 1000,
                 rtt: Some(Duration::from_millis(rtt_ms)),
+                held_min_rtt: None,
                 snd_una: SeqNum(number * 10 + index),
                 snd_nxt: SeqNum(number * 10 + index + 10),
             });
@@ -128,5 +152,24 @@ mod tests {
         round(&mut hystart, 0, 40);
         assert_eq!(round(&mut hystart, 1, 50), Verdict::Grow(4));
         assert_eq!(round(&mut hystart, 2, 41), Verdict::Grow(1));
+    }
+
+    /// Superframes of 20 segments, acknowledged whole: the second shows the rise, and the shortest round trip is what counts.
+    #[test]
+    fn a_queue_of_our_own_ends_slow_start_at_once() {
+        let mut hystart = HyStart::default();
+        let mut ack = |number: u32, rtt_ms| {
+            let sample = AckSample {
+                now: Instant::ZERO,
+                acked_bytes: 20_000,
+                rtt: Some(Duration::from_millis(rtt_ms)),
+                snd_una: SeqNum(number * 20),
+                held_min_rtt: None,
+                snd_nxt: SeqNum(number * 20 + 40),
+            };
+            hystart.on_ack_held(&sample, 1000, Duration::from_millis(2))
+        };
+        assert_eq!(ack(0, 5), Verdict::Grow(1), "less than 4 ms more");
+        assert_eq!(ack(2, 6), Verdict::Stop);
     }
 }

@@ -50,6 +50,8 @@ pub struct AckSample {
     pub rtt: Option<Duration>,
     /// SND.UNA after it.
     pub snd_una: SeqNum,
+    /// The shortest round trip of the connection, while TCP Small Queues limit its flight.
+    pub held_min_rtt: Option<Duration>,
     /// SND.NXT: a round of growth ends when `snd_una` passes the value noted at its start.
     pub snd_nxt: SeqNum,
 }

@@ -18,7 +18,7 @@ fn fresh() -> Congestion {
 
 fn ack(acked_bytes: u32) -> AckSample {
     let (snd_una, snd_nxt) = (SeqNum(0), SeqNum(0));
-    AckSample { now: Instant::ZERO, acked_bytes, rtt: None, snd_una, snd_nxt }
+    AckSample { now: Instant::ZERO, acked_bytes, rtt: None, snd_una, held_min_rtt: None, snd_nxt }
 }
 
 fn sent(in_flight: u32, cwnd_limited: bool, now: Instant) -> SendSample {
