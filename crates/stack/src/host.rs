@@ -14,7 +14,6 @@ use std::{
 
 use pkt::Instant;
 use sync::{
-    counted,
     epoch::{Domain, Section},
     rcu_map::Place,
 };
@@ -26,32 +25,36 @@ use tcp::{
 use crate::{
     config::{ConfigError, DeviceConfig, HostConfig},
     core::{Core, CoreId, CoreRun, DEVICE_QUEUES_MAX},
-    counters::{Counter, CounterPage, Snapshot},
+    counters::CounterPage,
     cx::{Cx, Memory},
     demux::{Demux, Entry},
-    device::{Device, Doorbell, LinkType, Loopback, QueueId, attached::Attached},
+    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     errno::Errno,
     fast_open::FastOpenMemory,
     ip::IcmpLimiter,
     neighbour_table::NeighborTable,
     route::{
-        Dst, DstHandle, DstRef, Path,
-        dst::{DstInfo, DstLayout, DstOrigin, DstStats, DstTail},
-        exception::{Exceptions, Limits, Stamp},
+        Dst,
+        dst::DstLayout,
+        exception::Exceptions,
         fib::{Fib, RouteKind},
         input::InputRoutes,
         output::OutputRoutes,
         table::RouteTable,
     },
-    rps::{SockFlows, SoftnetStat},
+    rps::SockFlows,
     socket::SocketRef,
     sysctl::{LiveSysctls, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
-    tx_queue::{DeviceTx, TxQueueStats},
+    tx_queue::DeviceTx,
 };
 
 mod devices;
+mod paths;
+mod report;
 mod routes;
+
+pub(crate) use paths::Hop;
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
 static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
@@ -64,24 +67,6 @@ const TRIM_PIECE: usize = 64;
 
 /// Index of the loopback device.
 const LOOPBACK: u32 = 0;
-
-/// Which way a packet goes, as the tables say: what a path is made from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop {
-    /// Device the packet leaves by.
-    pub(crate) index: u32,
-    /// `Local` when it is for this host.
-    kind: RouteKind,
-    pub(crate) next_hop: IpAddr,
-    pub(crate) source: IpAddr,
-    ipv4: bool,
-    /// Largest IP packet: the device's, the route's or what ICMP has taught.
-    pub(crate) mtu: u32,
-    pub(crate) dont_fragment: bool,
-    pub(crate) generation: u32,
-    exception: Stamp,
-    expires: Instant,
-}
 
 /// One instance of the stack.
 #[derive(Debug)]
@@ -390,20 +375,6 @@ impl Host {
         self.rfs_needed.load(Ordering::Relaxed)
     }
 
-    /// What each core counts of its receive work: /proc/net/softnet_stat, a line for each.
-    #[must_use]
-    pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
-        self.cores.iter().map(|core| core.backlog().stat(core.id())).collect()
-    }
-
-    /// Memory that the queues of all connections hold, in pages of 4 KB: `mem` of `/proc/net/sockstat`.
-    #[must_use]
-    pub fn tcp_memory_pages(&self) -> i64 {
-        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let reserves = pages.iter().map(|page| page.tcp_reserve.load(Ordering::Relaxed));
-        self.tcp_memory.pages() + reserves.sum::<i64>()
-    }
-
     pub(crate) const fn tcp_memory(&self) -> &Arc<TcpMemory> {
         &self.tcp_memory
     }
@@ -418,29 +389,6 @@ impl Host {
     #[must_use]
     pub fn established_len(&self) -> usize {
         self.demux.established_len()
-    }
-
-    /// The sum of all counter pages.
-    #[must_use]
-    pub fn counters(&self) -> Snapshot {
-        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sums = Snapshot::sum(pages.iter().map(|page| &**page));
-        self.cores.iter().for_each(|core| core.add_counts(&mut sums));
-        self.neighbours.add_counts(&mut sums);
-        add_packet_memory(&mut sums, &self.packets);
-        sums
-    }
-
-    /// A page for a context that enters this host for the first time. A page whose context is gone is taken over with
-    /// its counts, so that pages do not pile up with threads.
-    pub(crate) fn register_page(&self) -> Arc<CounterPage> {
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(idle) = pages.iter().find(|page| Arc::strong_count(page) == 1) {
-            return Arc::clone(idle);
-        }
-        let page = Arc::new(CounterPage::default());
-        pages.push(Arc::clone(&page));
-        page
     }
 
     pub(crate) const fn demux(&self) -> &Demux {
@@ -472,22 +420,6 @@ impl Host {
 
     pub(crate) const fn syn_cookies(&self) -> &SynCookies {
         &self.syn_cookies
-    }
-
-    /// The way of an answer from `source` to `remote` that no socket sends. Allocates only for a next hop that no packet
-    /// of `core` has taken lately.
-    ///
-    /// # Errors
-    /// As [`route`](Self::route).
-    pub(crate) fn reply_path<'s>(
-        &'s self,
-        cx: &Cx,
-        remote: IpAddr,
-        source: Option<IpAddr>,
-        core: CoreId,
-        rcu: &'s Section<'_>,
-    ) -> Result<DstHandle<'s>, Errno> {
-        self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
     }
 
     pub(crate) const fn input_routes(&self) -> &InputRoutes {
@@ -562,70 +494,9 @@ impl Host {
             .min()
     }
 
-    /// What every transmit queue of every device holds and has counted: `tc -s qdisc`. Loopback first.
-    #[must_use]
-    pub fn tx_queue_stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
-        let entered = cx.enter(self);
-        let rows = self.tx.iter().flat_map(|tx| tx.stats(self, cx)).collect();
-        cx.leave(entered);
-        // A queue that was taken for a moment may have sent meanwhile.
-        cx.do_softirq();
-        rows
-    }
-
-    /// The dst entries in the tables: input routes first.
-    #[must_use]
-    pub fn dst_entries(&self) -> Vec<DstInfo> {
-        let generation = self.route_generation();
-        let mut entries = Vec::new();
-        let reader = self.rcu.reader();
-        let rcu = reader.pin();
-        self.input_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
-        self.output_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
-        entries
-    }
-
     #[inline]
     pub(crate) fn route_generation(&self) -> u32 {
         self.routes.generation()
-    }
-
-    /// Whether a cached path is still what [`Host::route`] would answer (Linux: `dst_check`).
-    #[inline]
-    pub(crate) fn is_current(&self, path: &Path, now: Instant) -> bool {
-        path.generation == self.route_generation()
-            && self.exceptions.is_current(path.exception)
-            && now < path.expires
-    }
-
-    /// Whether `path` is what [`Host::route`] answers now: what [`is_current`](Self::is_current) promises without a look-up.
-    pub(crate) fn would_answer(
-        &self,
-        cx: &Cx,
-        path: &Path,
-        remote: IpAddr,
-        source: IpAddr,
-    ) -> bool {
-        self.hop(cx, remote, Some(source)).is_ok_and(|hop| {
-            let next_hop = path.neighbor.as_ref().map(|neighbor| neighbor.ip());
-            hop.index == path.dst.tail().device
-                && hop.mtu == path.mtu
-                && next_hop.is_none_or(|ip| ip == hop.next_hop)
-        })
-    }
-
-    /// Whether an entry is still what [`InputRoutes`] would answer for a packet that came by `device`.
-    #[inline]
-    pub(crate) fn is_valid_input(&self, tail: &DstTail, device: u32) -> bool {
-        tail.generation == self.route_generation() && tail.device == device && tail.is_input
-    }
-
-    /// A validated report says that the path `dst` to `remote` carries `mtu` only. Answers whether cached paths changed.
-    /// Linux: `ip_rt_update_pmtu`.
-    pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
-        let Sysctls { route_min_pmtu: min_pmtu, route_mtu_expires: mtu_expires, .. } =
-            *cx.sysctls();
-        self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
     /// An address of this host?
@@ -638,140 +509,6 @@ impl Host {
         self.fib(&cx.reader().pin())
             .lookup(ip)
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
-    }
-
-    /// Resolves the way to `remote` for a socket of `core`, with `source` where the caller has chosen one.
-    ///
-    /// # Errors
-    /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
-    /// `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour table is
-    /// full, as Linux.
-    pub(crate) fn route(
-        &self,
-        cx: &Cx,
-        remote: IpAddr,
-        source: Option<IpAddr>,
-        core: CoreId,
-    ) -> Result<Path, Errno> {
-        self.path_along(cx, &self.hop(cx, remote, source)?, core)
-    }
-
-    /// The second half of `route`.
-    fn path_along(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<Path, Errno> {
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let found = self.output_routes.entry(self, cx, hop, core, &rcu)?;
-        let dst = match found.try_get() {
-            Some(dst) => dst,
-            // It was replaced between the look-up and the get.
-            None => self.make_dst(cx, hop)?,
-        };
-        cx.count(Counter::DstGet, 1);
-        let Hop { generation, exception, expires, .. } = *hop;
-        Ok(Path { dst, generation, exception, expires })
-    }
-
-    /// The source address of a connection to `remote` that has not chosen one.
-    ///
-    /// # Errors
-    /// As [`route`](Self::route), but `ENOBUFS`.
-    pub(crate) fn source_for(&self, cx: &Cx, remote: IpAddr) -> Result<IpAddr, Errno> {
-        self.hop(cx, remote, None).map(|hop| hop.source)
-    }
-
-    /// The first half of `route`: everything that is only looked up.
-    fn hop(&self, cx: &Cx, remote: IpAddr, source: Option<IpAddr>) -> Result<Hop, Errno> {
-        if let Some(source) = source
-            && !self.is_local(cx, source)
-        {
-            return Err(Errno::EADDRNOTAVAIL);
-        }
-        // RFC 1122 §3.2.1.3 (a): "this host on this network" is nobody's address.
-        if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
-            return Err(Errno::EINVAL);
-        }
-        // Before the table: a change in between makes the path too old, never too young.
-        let generation = self.route_generation();
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let route = self.fib(&rcu).lookup(remote).ok_or(Errno::ENETUNREACH)?;
-        let index = match route.kind {
-            RouteKind::Local => LOOPBACK,
-            RouteKind::Unicast => route.device,
-            RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::EACCES),
-            RouteKind::Blackhole => return Err(Errno::EINVAL),
-            RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
-        };
-        let next_hop = route.via.unwrap_or(remote);
-        let source = match (source.or(route.prefsrc), route.kind) {
-            (Some(source), _) => source,
-            (None, RouteKind::Local) => remote,
-            (None, _) => return Err(Errno::EADDRNOTAVAIL),
-        };
-        // RFC 1122 §3.2.1.3 (g).
-        if source.is_loopback() && index != LOOPBACK {
-            return Err(Errno::EINVAL);
-        }
-        let caps_mtu = self.device(index).caps().mtu;
-        let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
-        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &rcu);
-        Ok(Hop {
-            index,
-            kind: route.kind,
-            next_hop,
-            source,
-            ipv4: remote.is_ipv4(),
-            mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
-            dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
-                && !exception.is_some_and(|exception| exception.locked),
-            generation,
-            exception: stamp,
-            expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
-        })
-    }
-
-    /// Makes the entry of a hop, and the neighbour if it is a new one.
-    pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstRef, Errno> {
-        let device = Arc::clone(self.device(hop.index));
-        let caps = device.caps();
-        let link = caps.link;
-        let neighbor = match link {
-            LinkType::Ethernet { .. } => {
-                let entry = self.neighbours.entry(hop.index, hop.next_hop, hop.source);
-                Some(entry.ok_or(Errno::ENOBUFS)?)
-            }
-            LinkType::Ip => None,
-        };
-        let keeps_dst = self.is_loopback_device(hop.index);
-        let head = Dst {
-            tx: Arc::clone(self.tx(hop.index)),
-            link,
-            neighbor,
-            mtu: hop.mtu,
-            gso: self.sysctls().devices.of(hop.index).gso,
-            tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
-            completes: self.tx(hop.index).completes(),
-            paces: self.tx(hop.index).paces(),
-            dont_fragment: hop.dont_fragment,
-            keeps_dst,
-            device,
-        };
-        let tail = DstTail {
-            generation: hop.generation,
-            device: hop.index,
-            kind: hop.kind,
-            is_input: keeps_dst && hop.kind == RouteKind::Local,
-        };
-        Ok(self.new_dst(cx, head, tail, DstOrigin { source: hop.source }))
-    }
-
-    /// A dst entry in the layout of this host, counted as `dst_ref` says now.
-    pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstRef {
-        let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
-        // Not the set that the caller has entered with: the entry may be of a generation that began since.
-        let counting = self.sysctls().dst_ref.counting();
-        cx.count(Counter::DstAllocs, 1);
-        DstRef::new(&self.rcu, self.dst_layout.into(), counting, entry)
     }
 
     /// What a connection of `tuple` along `dst` starts with.
@@ -842,32 +579,6 @@ fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<Dev
         .zip(devices)
         .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
         .collect()
-}
-
-/// What packet memory has done, for every host that shares it.
-fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
-    let stats = packets.stats();
-    let bytes = |descriptors: i64| descriptors.unsigned_abs() * pkt::DESCRIPTOR_BYTES as u64;
-    let pool = &stats.pool;
-    let values = [
-        (Counter::SkbAllocs, pool.alloc_local),
-        (Counter::SkbFreesLocal, pool.free_local),
-        (Counter::SkbFreesRemote, pool.free_remote),
-        (Counter::SkbFreesAdopted, pool.adopted),
-        (Counter::SkbReturnsDrained, pool.returns_drained),
-        (Counter::SkbDeferPushed, pool.defer_pushed),
-        (Counter::SkbDeferOverflows, pool.defer_overflow),
-        (Counter::SkbDeferKicks, pool.defer_kicks),
-        (Counter::SkbDeferDrained, pool.defer_drained),
-        (Counter::SkbMagazineFlushes, pool.magazine_flushes),
-        (Counter::SkbMagazineRefills, pool.magazine_refills),
-        (Counter::SkbSlabRefills, pool.slab_refill),
-        (Counter::SkbFreeBytes, bytes(stats.descriptors_free.max(0))),
-        (Counter::SkbDeferredBytes, bytes(stats.packets_deferred.max(0))),
-    ];
-    for (counter, value) in values {
-        sums.add_stack(counter, value);
-    }
 }
 
 /// A secret from the seed of the host.

@@ -1,0 +1,105 @@
+//! What a host tells about itself: counters, queues, entries, memory.
+//!
+//! Linux: `nstat`, `/proc/net/softnet_stat`, `/proc/net/sockstat`, `tc -s qdisc`.
+
+use std::{
+    sync::{Arc, PoisonError, atomic::Ordering},
+    vec::Vec,
+};
+
+use super::Host;
+use crate::{
+    counters::{Counter, CounterPage, Snapshot},
+    cx::Cx,
+    route::dst::DstInfo,
+    rps::SoftnetStat,
+    tx_queue::TxQueueStats,
+};
+
+impl Host {
+    /// The sum of all counter pages.
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = Snapshot::sum(pages.iter().map(|page| &**page));
+        self.cores.iter().for_each(|core| core.add_counts(&mut sums));
+        self.neighbours.add_counts(&mut sums);
+        add_packet_memory(&mut sums, &self.packets);
+        sums
+    }
+
+    /// What each core counts of its receive work: /proc/net/softnet_stat, a line for each.
+    #[must_use]
+    pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
+        self.cores.iter().map(|core| core.backlog().stat(core.id())).collect()
+    }
+
+    /// Memory that the queues of all connections hold, in pages of 4 KB: `mem` of `/proc/net/sockstat`.
+    #[must_use]
+    pub fn tcp_memory_pages(&self) -> i64 {
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let reserves = pages.iter().map(|page| page.tcp_reserve.load(Ordering::Relaxed));
+        self.tcp_memory.pages() + reserves.sum::<i64>()
+    }
+
+    /// What every transmit queue of every device holds and has counted: `tc -s qdisc`. Loopback first.
+    #[must_use]
+    pub fn tx_queue_stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
+        let entered = cx.enter(self);
+        let rows = self.tx.iter().flat_map(|tx| tx.stats(self, cx)).collect();
+        cx.leave(entered);
+        // A queue that was taken for a moment may have sent meanwhile.
+        cx.do_softirq();
+        rows
+    }
+
+    /// The dst entries in the tables: input routes first.
+    #[must_use]
+    pub fn dst_entries(&self) -> Vec<DstInfo> {
+        let generation = self.route_generation();
+        let mut entries = Vec::new();
+        let reader = self.rcu.reader();
+        let rcu = reader.pin();
+        self.input_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
+        self.output_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
+        entries
+    }
+
+    /// A page for a context that enters this host for the first time. A page whose context is gone is taken over with
+    /// its counts, so that pages do not pile up with threads.
+    pub(crate) fn register_page(&self) -> Arc<CounterPage> {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(idle) = pages.iter().find(|page| Arc::strong_count(page) == 1) {
+            return Arc::clone(idle);
+        }
+        let page = Arc::new(CounterPage::default());
+        pages.push(Arc::clone(&page));
+        page
+    }
+}
+
+/// What packet memory has done, for every host that shares it.
+fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
+    let stats = packets.stats();
+    let bytes = |descriptors: i64| descriptors.unsigned_abs() * pkt::DESCRIPTOR_BYTES as u64;
+    let pool = &stats.pool;
+    let values = [
+        (Counter::SkbAllocs, pool.alloc_local),
+        (Counter::SkbFreesLocal, pool.free_local),
+        (Counter::SkbFreesRemote, pool.free_remote),
+        (Counter::SkbFreesAdopted, pool.adopted),
+        (Counter::SkbReturnsDrained, pool.returns_drained),
+        (Counter::SkbDeferPushed, pool.defer_pushed),
+        (Counter::SkbDeferOverflows, pool.defer_overflow),
+        (Counter::SkbDeferKicks, pool.defer_kicks),
+        (Counter::SkbDeferDrained, pool.defer_drained),
+        (Counter::SkbMagazineFlushes, pool.magazine_flushes),
+        (Counter::SkbMagazineRefills, pool.magazine_refills),
+        (Counter::SkbSlabRefills, pool.slab_refill),
+        (Counter::SkbFreeBytes, bytes(stats.descriptors_free.max(0))),
+        (Counter::SkbDeferredBytes, bytes(stats.packets_deferred.max(0))),
+    ];
+    for (counter, value) in values {
+        sums.add_stack(counter, value);
+    }
+}
