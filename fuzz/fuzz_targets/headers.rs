@@ -69,11 +69,12 @@ fn read_ip<const V4: bool>(bytes: &[u8]) {
     assert_eq!(header::parse::<V4>(&written[..fixed_len], packet_len), Ok(plain));
 
     let mut segment = bytes[..usize::from(read.header_len)].to_vec();
-    header::set_segment::<V4>(&mut segment, read.payload_len / 2, 1);
+    let half = read.payload_len / 2;
+    header::set_segment::<V4>(&mut segment, u16::try_from(half).unwrap(), 1);
     let again = header::parse::<V4>(&segment, bytes.len()).ok();
     // A length of zero with next header 0 announces a jumbogram, which is refused.
-    let refused = !V4 && read.payload_len / 2 == 0 && read.protocol == 0;
-    assert_eq!(again.map(|again| again.payload_len), (!refused).then_some(read.payload_len / 2));
+    let refused = !V4 && half == 0 && read.protocol == 0;
+    assert_eq!(again.map(|again| again.payload_len), (!refused).then_some(half));
 }
 
 /// RFC 1071, the plain way.

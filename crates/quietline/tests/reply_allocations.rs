@@ -123,7 +123,7 @@ mod tests {
             id: 0,
             fragment: Fragment::default(),
             header_len: u16::try_from(IPV4_HEADER_LEN).expect("20"),
-            payload_len: u16::try_from(tcp_len).expect("at most 60"),
+            payload_len: u32::try_from(tcp_len).expect("at most 60"),
         };
         let mut bytes = vec![0; IPV4_HEADER_LEN + tcp_len];
         ip.emit::<true>(&mut bytes[..IPV4_HEADER_LEN]);

@@ -27,6 +27,9 @@ pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
 /// Largest superframe where nothing says otherwise: what the length field of an IPv4 header can say.
 pub const GSO_BYTES_MAX: u32 = 65_535;
 
+/// Largest superframe at all (BIG TCP), eight times as much, as in Linux (`GSO_MAX_SIZE`): 17 fragments hold it, 32 KiB each.
+pub const BIG_TCP_BYTES_MAX: u32 = 8 * GSO_BYTES_MAX;
+
 /// Index of a queue pair of a device. One core polls one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueId(pub u16);
@@ -81,7 +84,8 @@ pub struct Capabilities {
     pub tso4: bool,
     /// The device takes TCP superframes over IPv6 (`NETIF_F_TSO6`).
     pub tso6: bool,
-    /// Largest superframe in bytes of IP packet (`gso_max_size`), at most [`GSO_BYTES_MAX`].
+    /// Largest superframe in bytes of IP packet that it can be asked for (`tso_max_size`), at most [`BIG_TCP_BYTES_MAX`]. How
+    /// large TCP makes them is a setting (`gso_max_size`).
     pub gso_max_bytes: u32,
     /// Queue pairs.
     pub queues: u16,

@@ -43,8 +43,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-/// Largest superframe where the device says nothing else (`gro_max_size`): what the length field of an IPv4 header can say,
-/// and one more, because a superframe stays below.
+/// What a superframe stays below where the settings of the device say nothing else (`gro_max_size`): what the length field of
+/// an IPv4 header can say, and one more.
 pub const GRO_BYTES_MAX: u32 = 65_536;
 
 /// Why a held packet was completed.
@@ -101,12 +101,12 @@ impl Gro {
     /// [`ready`](Self::ready).
     #[inline]
     pub(crate) fn receive(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
-        if mode.max_bytes == 0 {
+        if !mode.merges {
             // It may have been switched off with something held.
             self.complete(cx, mode, false);
             return self.exit.normal(cx, mode, packet);
         }
-        let received = self.table.receive(cx, network, mode.max_bytes, packet);
+        let received = self.table.receive(cx, network, mode, packet);
         if let Some(completed) = received.completed {
             self.exit.completed(cx, mode, completed);
         }

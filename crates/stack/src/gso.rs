@@ -44,6 +44,7 @@ pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, network: usize, list: &mu
     let is_v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
     let mut shares = Shares::of(&mut packet, payload.div_ceil(mss));
     let id_step = u16::from(!packet.meta().gso.fixed_id);
+    let whole = packet.len() - network;
     let mut offset = 0;
     let mut index = 0;
     while offset < payload {
@@ -57,7 +58,7 @@ pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, network: usize, list: &mu
         piece.push(headers).copy_from_slice(&packet.linear()[..headers]);
         *piece.meta_mut() = *packet.meta();
         piece.meta_mut().gso = Gso::default();
-        let place = Place { index, offset, last, id_step: index.wrapping_mul(id_step) };
+        let place = Place { index, offset, last, id_step: index.wrapping_mul(id_step), whole };
         fix_headers(&mut piece, network..headers, is_v4, &place);
         shares.give(&mut piece);
         list.push_back(piece);
@@ -116,18 +117,19 @@ struct Place {
     last: bool,
     /// What its IPv4 identification has gone on by.
     id_step: u16,
+    /// Bytes of the superframe's IP packet.
+    whole: usize,
 }
 
 /// Turns the superframe's headers into those of the segment at `place`.
 fn fix_headers(piece: &mut Packet, headers: Range<usize>, is_v4: bool, place: &Place) {
-    let Place { index, offset, last, id_step } = *place;
+    let Place { index, offset, last, id_step, whole } = *place;
     let ip_len = {
         let first = piece.linear()[headers.start];
         if is_v4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN }
     };
     let ip_payload = u16::try_from(piece.len() - headers.start - ip_len)
         .expect("a segment is smaller than its superframe");
-    let old_len = ip_payload_len(&piece.linear()[headers.start..], is_v4, ip_len);
     let bytes = &mut piece.linear_mut()[headers];
     if is_v4 {
         header::set_segment::<true>(&mut bytes[..ip_len], ip_payload, id_step);
@@ -136,7 +138,7 @@ fn fix_headers(piece: &mut Packet, headers: Range<usize>, is_v4: bool, place: &P
     }
     let tcp = &mut bytes[ip_len..];
     let seq = u32::from_be_bytes([tcp[SEQ], tcp[SEQ + 1], tcp[SEQ + 2], tcp[SEQ + 3]]);
-    #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet of 64 KB")]
+    #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet")]
     let seq = seq.wrapping_add(offset as u32);
     tcp[SEQ..SEQ + 4].copy_from_slice(&seq.to_be_bytes());
     if !last {
@@ -145,23 +147,17 @@ fn fix_headers(piece: &mut Packet, headers: Range<usize>, is_v4: bool, place: &P
     if index > 0 {
         tcp[FLAGS] &= !CWR;
     }
-    fix_pseudo_header(tcp, old_len, ip_payload);
+    fix_pseudo_header(tcp, whole - ip_len, ip_payload);
 }
 
-fn ip_payload_len(bytes: &[u8], is_v4: bool, ip_len: usize) -> u16 {
-    if is_v4 {
-        let total = u16::from_be_bytes([bytes[2], bytes[3]]);
-        total - u16::try_from(ip_len).expect("at most 60")
-    } else {
-        u16::from_be_bytes([bytes[4], bytes[5]])
-    }
-}
-
-/// The checksum field of a partial packet holds the pseudo-header sum, which contains the length (RFC 1624 update).
-fn fix_pseudo_header(tcp: &mut [u8], old_len: u16, new_len: u16) {
+/// The checksum field of a partial packet holds the pseudo-header sum, which contains the length (RFC 1624 update). That of a
+/// superframe may have more than 16 bits, both halves of which are summed.
+fn fix_pseudo_header(tcp: &mut [u8], old_len: usize, new_len: u16) {
     const CHECKSUM: usize = tcp::header::CHECKSUM_OFFSET;
     let sum = u16::from_be_bytes([tcp[CHECKSUM], tcp[CHECKSUM + 1]]);
-    let wide = u32::from(sum) + u32::from(!old_len) + u32::from(new_len);
+    #[expect(clippy::cast_possible_truncation, reason = "the low half, and a high half of 32 bits")]
+    let (low, high) = (old_len as u16, (old_len >> 16) as u16);
+    let wide = u32::from(sum) + u32::from(!low) + u32::from(!high) + u32::from(new_len);
     let wide = (wide >> 16) + (wide & 0xffff);
     #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
     let sum = ((wide >> 16) + (wide & 0xffff)) as u16;

@@ -44,7 +44,7 @@ use crate::{
     },
     rps::SockFlows,
     socket::SocketRef,
-    sysctl::{LiveSysctls, SysctlError, Sysctls},
+    sysctl::{LiveSysctls, Present, SysctlError, Sysctls},
     tcp_memory::{MemoryLimits, TcpMemory},
     tx_queue::DeviceTx,
 };
@@ -141,9 +141,7 @@ impl Host {
         // What is attached is the host's alone from here on.
         let addresses = config.devices.drain(..).map(|entry| entry.addresses).collect::<Vec<_>>();
         let fib = routes::builder_of(&addresses, &config.routes)?;
-        let names =
-            devices.iter().map(|device| (device.caps().name.as_str(), device.caps().queues));
-        config.sysctls.devices.bind(names)?;
+        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(device.caps())))?;
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
@@ -523,7 +521,7 @@ impl Host {
             tuple,
             iss: self.isn.isn(&tuple, now),
             ts_offset: self.isn.timestamp_offset(&tuple),
-            path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes(), flow_hash: hash },
+            path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes, flow_hash: hash },
             options: SocketOptions::default(),
             ts_recent: None,
             fast_open: FastOpen::Off,

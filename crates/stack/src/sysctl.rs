@@ -34,6 +34,7 @@ use codec::{
     Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds,
     Switch, TsqLimitWord, TsqProtocolWord,
 };
+pub(crate) use device::Present;
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
 
 pub(crate) use live::LiveSysctls;

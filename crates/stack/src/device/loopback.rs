@@ -14,7 +14,9 @@ use std::{
 
 use pkt::{Batch, DropReason, Packet, PacketList, RxChecksum};
 
-use super::{Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal};
+use super::{
+    BIG_TCP_BYTES_MAX, Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
+};
 use crate::{counters::Counter, cx::Cx};
 
 /// MTU of loopback. Differs from Linux: one byte less, so that no packet exceeds an IPv4 length field.
@@ -48,7 +50,7 @@ impl Loopback {
                 tx_checksum: true,
                 tso4: true,
                 tso6: true,
-                gso_max_bytes: GSO_BYTES_MAX,
+                gso_max_bytes: BIG_TCP_BYTES_MAX,
                 queues: cores,
                 async_completion: false,
             },

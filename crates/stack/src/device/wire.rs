@@ -27,7 +27,7 @@ use path_mtu::PathMtuCell;
 pub use path_mtu::{PathMtu, TooBigReport};
 
 use super::{
-    Capabilities, Completed, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
+    BIG_TCP_BYTES_MAX, Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal,
 };
 use crate::{
     config::ConfigError,
@@ -157,7 +157,8 @@ pub struct WireConfig {
     pub mtu: u32,
     /// Superframes pass whole. Default true.
     pub tso: bool,
-    /// Largest superframe in bytes. Default [`GSO_BYTES_MAX`].
+    /// Largest superframe in bytes that it passes. Default [`BIG_TCP_BYTES_MAX`]; how large TCP makes them is a setting of the
+    /// device (`gso_max_size`, `gso_ipv4_max_size`).
     pub gso_max_bytes: u32,
     /// Senders complete checksums and receivers verify them, as on a real link. Default false.
     pub checksums: bool,
@@ -177,7 +178,7 @@ impl Default for WireConfig {
             name: String::from("wire"),
             mtu: 1500,
             tso: true,
-            gso_max_bytes: GSO_BYTES_MAX,
+            gso_max_bytes: BIG_TCP_BYTES_MAX,
             checksums: false,
             queues: 1,
             forward: Impairment::default(),
@@ -311,11 +312,11 @@ impl Wire {
         if !(68..=65_535).contains(&config.mtu) {
             return Err(ConfigError::new("mtu", config.mtu, "68 to 65535 bytes"));
         }
-        if config.gso_max_bytes < config.mtu || config.gso_max_bytes > GSO_BYTES_MAX {
+        if config.gso_max_bytes < config.mtu || config.gso_max_bytes > BIG_TCP_BYTES_MAX {
             return Err(ConfigError::new(
                 "gso_max_bytes",
                 config.gso_max_bytes,
-                "the MTU to 65535 bytes",
+                "the MTU to 524280 bytes",
             ));
         }
         if config.queues == 0 || config.queues > 64 {
@@ -635,7 +636,7 @@ fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
     let frames = u64::from(packet.meta().gso.segs.max(1));
     let header = 14 + gso::header_bytes(packet, 14) as u64;
     let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
-    // A packet has at most 64 KB: the product stays below 2^50.
+    // A packet has at most 512 KB: the product stays below 2^53.
     Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)
 }
 

@@ -46,8 +46,12 @@ pub(crate) struct GroMode {
     pub(crate) exit: GroExit,
     /// `net.core.gro_normal_batch`, at least 1.
     pub(crate) batch: u32,
-    /// A superframe has fewer bytes of IP packet than this (`gro_max_size`). 0 merges nothing.
+    /// Segments are merged at all.
+    pub(crate) merges: bool,
+    /// A superframe over IPv6 has fewer bytes of IP packet than this (`gro_max_size`).
     pub(crate) max_bytes: u32,
+    /// One over IPv4 (`gro_ipv4_max_size`).
+    pub(crate) ipv4_max_bytes: u32,
 }
 
 impl GroMode {
@@ -58,8 +62,16 @@ impl GroMode {
         Self {
             exit: sysctls.gro_exit,
             batch: sysctls.gro_normal_batch,
-            max_bytes: if may_merge && device.gro { device.gro_max_size } else { 0 },
+            merges: may_merge && device.gro,
+            max_bytes: device.gro_max_size,
+            ipv4_max_bytes: device.gro_ipv4_bytes(),
         }
+    }
+
+    /// What a superframe of this family stays below.
+    #[inline]
+    pub(crate) const fn bytes_max(&self, v4: bool) -> u32 {
+        if v4 { self.ipv4_max_bytes } else { self.max_bytes }
     }
 }
 

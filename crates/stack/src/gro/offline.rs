@@ -20,7 +20,9 @@ impl Offline {
     /// merges nothing; the IP header of a frame begins `network` bytes in.
     #[must_use]
     pub fn new(exit: GroExit, batch: u32, max_bytes: u32, network: usize) -> Self {
-        let mode = GroMode { exit, batch: batch.max(1), max_bytes };
+        let merges = max_bytes > 0;
+        let batch = batch.max(1);
+        let mode = GroMode { exit, batch, merges, max_bytes, ipv4_max_bytes: max_bytes };
         Self { gro: Gro::default(), mode, network }
     }
 

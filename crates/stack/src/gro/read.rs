@@ -150,8 +150,7 @@ pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<(IpAddr, I
     if !packet.require_linear(network + header_len) {
         return None;
     }
-    let bytes = &packet.linear()[network..];
-    let ip = header::parse::<true>(bytes, packet.len().checked_sub(network)?).ok()?;
+    let ip = header::parse_packet::<true>(packet, network).ok()?;
     (ip.protocol == protocol::TCP && ip.fragment.is_piece()).then_some((ip.src, ip.dst))
 }
 
@@ -179,7 +178,7 @@ fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candid
     if !packet.require_linear(network + claimed + HEADER_BYTES_MIN) {
         return None;
     }
-    let ip = header::parse::<V4>(&packet.linear()[network..], packet.len() - network).ok()?;
+    let ip = header::parse_packet::<V4>(packet, network).ok()?;
     if ip.protocol != protocol::TCP || ip.fragment.is_piece() {
         return None;
     }
@@ -195,7 +194,7 @@ fn read_tcp(packet: &mut Packet, network: usize, ip: &IpHeader) -> Option<Candid
     if tcp_len < HEADER_BYTES_MIN || !packet.require_linear(headers) {
         return None;
     }
-    let payload = usize::from(ip.payload_len).checked_sub(tcp_len)?;
+    let payload = (ip.payload_len as usize).checked_sub(tcp_len)?;
     let bytes = &packet.linear()[transport..];
     let ports = SegmentHeader::ports(bytes)?;
     let seq = SeqNum(u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));

@@ -101,14 +101,14 @@ impl Table {
         &mut self,
         cx: &mut Cx,
         network: usize,
-        max_bytes: u32,
+        mode: &GroMode,
         mut packet: Packet,
     ) -> Received {
         if self.mask == 0 && read::goes_alone(&packet, network) {
             return Received::normal(packet);
         }
         match read::read(&mut packet, network) {
-            Some(new) => self.receive_segment(cx, &new, max_bytes, packet),
+            Some(new) => self.receive_segment(cx, &new, mode, packet),
             None => match read::fragment(&mut packet, network) {
                 Some(between) => {
                     Received { completed: None, outcome: Outcome::Fragment(packet, between) }
@@ -122,11 +122,12 @@ impl Table {
         &mut self,
         cx: &mut Cx,
         new: &Candidate,
-        max_bytes: u32,
+        mode: &GroMode,
         mut packet: Packet,
     ) -> Received {
         let index = new.key.bucket(BUCKET_BITS);
         let found = self.buckets[index].iter().position(|held| held.is_of(&new.key));
+        let max_bytes = mode.bytes_max(new.v4);
         let refused =
             found.and_then(|at| self.buckets[index][at].accepts(new, &packet, max_bytes).err());
         let joins = found.is_some() && refused.is_none();

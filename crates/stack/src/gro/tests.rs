@@ -103,7 +103,7 @@ impl Frame {
             id: self.id,
             fragment: Fragment { dont: self.dont_fragment, ..Fragment::default() },
             header_len: 0,
-            payload_len: u16::try_from(len).unwrap(),
+            payload_len: len,
         };
         let ip_len = if self.v4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
         let mut bytes = vec![0; LINK + ip_len];
@@ -138,7 +138,8 @@ impl Bench {
     fn new(exit: GroExit) -> Self {
         let memory = Memory::new(16 << 20);
         let cx = Cx::new(&memory, 1);
-        let mode = GroMode { exit, batch: 8, max_bytes: GRO_BYTES_MAX };
+        let (max_bytes, ipv4_max_bytes) = (GRO_BYTES_MAX, GRO_BYTES_MAX);
+        let mode = GroMode { exit, batch: 8, merges: true, max_bytes, ipv4_max_bytes };
         Self { memory, cx, gro: Gro::default(), mode, up: Vec::new(), lists: Vec::new() }
     }
 

@@ -78,7 +78,7 @@ impl Case {
             id: self.id,
             fragment: Fragment::DONT,
             header_len: 0,
-            payload_len: u16::try_from(len).unwrap(),
+            payload_len: len,
         };
         let bytes = packet.push(self.ip_len());
         if self.v4 {

@@ -210,7 +210,11 @@ impl Host {
             link,
             neighbor,
             mtu: hop.mtu,
-            gso: self.sysctls().devices.of(hop.index).gso,
+            gso_max_bytes: Dst::superframe_max(
+                caps,
+                self.sysctls().devices.of(hop.index),
+                hop.ipv4,
+            ),
             tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
             completes: self.tx(hop.index).completes(),
             paces: self.tx(hop.index).paces(),

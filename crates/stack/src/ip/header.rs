@@ -7,11 +7,15 @@
 //! `parse` returns is checked: lengths fit the packet, the IPv4 checksum holds, options are well formed and no address is
 //! one that no packet may carry. A version without a field has its neutral value (`id` 0, no fragment, flow label 0).
 //!
+//! **BIG TCP.** Length fields have 16 bits. A superframe of more stays inside this process or a device that takes it, and has a
+//! length of 0 in its header: then the packet's own length counts ([`parse_packet`]). Any other packet with a length of 0 is what
+//! it says. Linux: `iph_totlen`, `iph_set_totlen`. Differs from Linux: IPv6 has no jumbo payload option (RFC 2675) either.
+//!
 //! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers, reassembly.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pkt::{DropReason, EtherType};
+use pkt::{DropReason, EtherType, GsoKind, Packet};
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -37,6 +41,9 @@ pub mod protocol {
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
 }
+
+/// Most bytes that a length field can say.
+const LENGTH_MAX: usize = 0xffff;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
@@ -116,8 +123,9 @@ pub struct IpHeader {
     pub fragment: Fragment,
     /// Bytes of this header, IPv4 options included.
     pub header_len: u16,
-    /// Bytes after this header. The packet may be longer by the padding of a short frame.
-    pub payload_len: u16,
+    /// Bytes after this header, of a superframe perhaps more than its header can say. The packet may be longer by the padding
+    /// of a short frame.
+    pub payload_len: u32,
 }
 
 /// Bytes of the header without options: what must be linear before [`claimed_len`] can be asked.
@@ -160,23 +168,73 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// stalls.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
+    parse_as::<V4, false>(linear, packet_len)
+}
+
+/// [`parse`] for `packet`, whose IP header begins `network` bytes in and is linear: a BIG TCP superframe is as long as it is.
+///
+/// # Errors
+/// Those of [`parse`].
+#[inline(always)]
+pub(crate) fn parse_packet<const V4: bool>(
+    packet: &Packet,
+    network: usize,
+) -> Result<IpHeader, DropReason> {
+    let linear = packet.linear().get(network..).ok_or(DropReason::PacketTooShort)?;
+    let packet_len = packet.len() - network;
+    if packet_len > LENGTH_MAX {
+        parse_long::<V4>(packet, linear, packet_len)
+    } else {
+        parse::<V4>(linear, packet_len)
+    }
+}
+
+/// More bytes than a length field can say: a superframe, or a packet with something behind it.
+#[cold]
+fn parse_long<const V4: bool>(
+    packet: &Packet,
+    linear: &[u8],
+    packet_len: usize,
+) -> Result<IpHeader, DropReason> {
+    let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
+    if packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
+        parse_as::<V4, true>(linear, packet_len)
+    } else {
+        parse::<V4>(linear, packet_len)
+    }
+}
+
+/// With `WHOLE` the length is the packet's, whatever the header says.
+#[inline(always)]
+fn parse_as<const V4: bool, const WHOLE: bool>(
+    linear: &[u8],
+    packet_len: usize,
+) -> Result<IpHeader, DropReason> {
     let header_len = claimed_len::<V4>(linear)?;
-    let header =
-        if V4 { parse_v4(linear, header_len, packet_len)? } else { parse_v6(linear, packet_len)? };
+    let header = if V4 {
+        parse_v4::<WHOLE>(linear, header_len, packet_len)?
+    } else {
+        parse_v6::<WHOLE>(linear, packet_len)?
+    };
     check_addresses(header.src, header.dst)?;
     Ok(header)
 }
 
 /// RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the latter.
 #[inline(always)]
-fn parse_v4(linear: &[u8], header_len: usize, packet_len: usize) -> Result<IpHeader, DropReason> {
+fn parse_v4<const WHOLE: bool>(
+    linear: &[u8],
+    header_len: usize,
+    packet_len: usize,
+) -> Result<IpHeader, DropReason> {
     let bytes = linear.get(..header_len).ok_or(DropReason::PacketTooShort)?;
     let (wire, options) =
         Ipv4Header::read_from_prefix(bytes).map_err(|_| DropReason::PacketTooShort)?;
     if header_checksum(bytes) != 0 {
         return Err(DropReason::IpCsum);
     }
-    let total_len = usize::from(wire.total_len.get());
+    let total_len = if WHOLE { packet_len } else { usize::from(wire.total_len.get()) };
     if total_len > packet_len {
         return Err(DropReason::PacketTooShort);
     }
@@ -199,14 +257,15 @@ fn parse_v4(linear: &[u8], header_len: usize, packet_len: usize) -> Result<IpHea
             offset: (flags & FRAGMENT_OFFSET) << 3,
         },
         header_len: len16(header_len),
-        payload_len: len16(payload_len),
+        payload_len: len32(payload_len),
     })
 }
 
-fn parse_v6(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
+fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     let (wire, _) = Ipv6Header::read_from_prefix(linear).map_err(|_| DropReason::PacketTooShort)?;
-    let payload_len = wire.payload_len.get();
-    if usize::from(payload_len) > packet_len.saturating_sub(IPV6_HEADER_LEN) {
+    let carried = packet_len.saturating_sub(IPV6_HEADER_LEN);
+    let payload_len = if WHOLE { carried } else { usize::from(wire.payload_len.get()) };
+    if payload_len > carried {
         return Err(DropReason::PacketTooShort);
     }
     // RFC 2675: a hop-by-hop header with a zero length announces a jumbogram, which no device here carries.
@@ -225,7 +284,7 @@ fn parse_v6(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
         id: 0,
         fragment: Fragment::default(),
         header_len: len16(IPV6_HEADER_LEN),
-        payload_len,
+        payload_len: len32(payload_len),
     })
 }
 
@@ -257,15 +316,14 @@ impl IpHeader {
     #[must_use]
     #[inline]
     pub fn total_len(&self) -> usize {
-        usize::from(self.header_len) + usize::from(self.payload_len)
+        usize::from(self.header_len) + self.payload_len as usize
     }
 
     /// Writes the header at the front of `bytes`, IPv4 checksum included, always without options: `header_len` is not
-    /// read.
+    /// read. A length that the field cannot say is 0, as a superframe's may be.
     ///
     /// # Panics
-    /// When `bytes` is shorter than [`fixed_len`], an address is of the other family, or an IPv4 packet would exceed
-    /// 65,535 bytes: each is a mistake of the caller.
+    /// When `bytes` is shorter than [`fixed_len`], or an address is of the other family: each is a mistake of the caller.
     #[inline]
     pub fn emit<const V4: bool>(&self, bytes: &mut [u8]) {
         match (V4, self.src, self.dst) {
@@ -282,7 +340,7 @@ impl IpHeader {
         let mut wire = Ipv4Header {
             version_ihl: 0x45,
             tos: self.traffic_class,
-            total_len: ipv4_total_len(self.payload_len, IPV4_HEADER_LEN),
+            total_len: length_field(self.payload_len + u32::from(len16(IPV4_HEADER_LEN))),
             id: U16::new(self.id),
             flags_fragment: U16::new(
                 if fragment.dont { DONT_FRAGMENT } else { 0 }
@@ -304,7 +362,7 @@ impl IpHeader {
             version_class_flow: U32::new(
                 0x6000_0000 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff,
             ),
-            payload_len: U16::new(self.payload_len),
+            payload_len: length_field(self.payload_len),
             next_header: self.protocol,
             hop_limit: self.hop_limit,
             src: src.octets(),
@@ -328,7 +386,8 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
     let header_len = claimed_len::<V4>(bytes).expect("an IPv4 header");
     let header = &mut bytes[..header_len];
     let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
-    wire.total_len = ipv4_total_len(payload_len, header_len);
+    let total_len = payload_len.checked_add(len16(header_len));
+    wire.total_len = U16::new(total_len.expect("an IPv4 packet of 65,535 bytes at most"));
     wire.id = U16::new(wire.id.get().wrapping_add(id_step));
     wire.checksum = U16::ZERO;
     let checksum = header_checksum(header);
@@ -336,30 +395,29 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
 }
 
 /// Gives the header of a first segment the length of the superframe it begins, `payload_len` bytes behind this header, and
-/// the checksum. A length that the field cannot say is 0 (BIG TCP): then the packet's own length counts.
+/// the checksum. A length that the field cannot say is 0 (BIG TCP).
 ///
 /// # Panics
 /// When `bytes` does not start with a header that [`parse`] accepted.
 pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32) {
     if !V4 {
         let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("a whole IPv6 header");
-        wire.payload_len = U16::new(u16::try_from(payload_len).unwrap_or(0));
+        wire.payload_len = length_field(payload_len);
         return;
     }
     let header_len = claimed_len::<V4>(bytes).expect("an IPv4 header");
     let total_len = payload_len + u32::from(len16(header_len));
     let header = &mut bytes[..header_len];
     let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
-    wire.total_len = U16::new(u16::try_from(total_len).unwrap_or(0));
+    wire.total_len = length_field(total_len);
     wire.checksum = U16::ZERO;
     let checksum = header_checksum(header);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-fn ipv4_total_len(payload_len: u16, header_len: usize) -> U16 {
-    U16::new(
-        payload_len.checked_add(len16(header_len)).expect("an IPv4 packet of 65,535 bytes at most"),
-    )
+/// What a length field says of `bytes`: 0 for more than it can.
+fn length_field(bytes: u32) -> U16 {
+    U16::new(u16::try_from(bytes).unwrap_or(0))
 }
 
 /// The Internet checksum (RFC 1071) of an IPv4 header: a multiple of 4 bytes, 60 at most. Zero over a header whose
@@ -381,14 +439,18 @@ const fn len16_wrapping(sum: u64) -> u16 {
     sum as u16
 }
 
-/// A length read from, or bounded by, a 16-bit field.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "never above the 16-bit total length it comes from"
-)]
+/// The length of a header.
+#[expect(clippy::cast_possible_truncation, reason = "at most 60")]
 const fn len16(len: usize) -> u16 {
-    debug_assert!(len <= 0xffff);
+    debug_assert!(len <= 60);
     len as u16
+}
+
+/// Bytes of one packet.
+#[expect(clippy::cast_possible_truncation, reason = "17 fragments of 32 KiB at most")]
+const fn len32(len: usize) -> u32 {
+    debug_assert!(len <= 0xffff_ffff);
+    len as u32
 }
 
 #[cfg(test)]

@@ -167,7 +167,7 @@ fn send(
         id: cx.next_ip_id(1),
         fragment: Fragment::default(),
         header_len: 0,
-        payload_len: u16::try_from(packet.len()).expect("it came in one packet"),
+        payload_len: u32::try_from(packet.len()).expect("it came in one packet"),
     };
     header.emit::<true>(packet.push(IPV4_HEADER_LEN));
     let meta = packet.meta_mut();

@@ -53,7 +53,7 @@ pub(super) fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHead
     if !packet.require_linear(header_len) {
         return Err(DropReason::PacketTooShort);
     }
-    header::parse::<V4>(packet.linear(), packet.len())
+    header::parse_packet::<V4>(packet, 0)
 }
 
 pub(super) fn count_header_error(cx: &Cx, reason: DropReason) {

@@ -15,7 +15,7 @@ use crate::{
     core::CoreId,
     counters::Counter,
     cx::Cx,
-    device::QueueId,
+    device::{GSO_BYTES_MAX, QueueId},
     host::Host,
     link,
     qdisc::NetXmit,
@@ -142,7 +142,7 @@ fn push_header<const V4: bool>(
     (tuple, fields): (&FourTuple, IpFields),
     segment: &mut Packet,
 ) {
-    let payload_len = segment.len();
+    let payload_len = u32::try_from(segment.len()).expect("a packet of 4 GB at most");
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
     // A superframe is one packet of gso_segs segments, each with an identification of its own.
     let segments = segment.meta().gso.segs.max(1);
@@ -156,8 +156,9 @@ fn push_header<const V4: bool>(
         id: if V4 { cx.next_ip_id(segments) } else { 0 },
         fragment: Fragment { dont: dont_fragment(cx, dst, fields), ..Fragment::default() },
         header_len: len16(header_len),
-        payload_len: len16(payload_len),
+        payload_len,
     };
+    debug_assert!(header.total_len() <= GSO_BYTES_MAX as usize || segments > 1, "a superframe");
     header.emit::<V4>(segment.push(header_len));
     let meta = segment.meta_mut();
     meta.priority = fields.priority;
@@ -174,9 +175,9 @@ fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
     fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
 }
 
-/// TCP never makes a superframe beyond what the path's device takes, which is at most 65,535 bytes of IP packet.
+/// The length of a header.
 fn len16(bytes: usize) -> u16 {
-    u16::try_from(bytes).expect("an IP packet of at most 65,535 bytes")
+    u16::try_from(bytes).expect("at most 60")
 }
 
 /// What TCP wanted to send has no route any more.

@@ -137,7 +137,7 @@ impl Bench {
             id: 0,
             fragment: Fragment::DONT,
             header_len: 20,
-            payload_len,
+            payload_len: payload_len.into(),
         };
         header.emit::<true>(packet.push(IPV4_HEADER_LEN));
         let meta = packet.meta_mut();

@@ -41,6 +41,7 @@ use super::{exception::Stamp, fib::RouteKind};
 use crate::{
     device::{Capabilities, Device, GSO_BYTES_MAX, LinkType},
     neighbour_table::NeighborEntry,
+    sysctl::DeviceSettings,
     tx_queue::DeviceTx,
 };
 
@@ -149,8 +150,8 @@ pub struct Dst {
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
     /// Largest IP packet in bytes on this path.
     pub(crate) mtu: u32,
-    /// TCP may make superframes for this device.
-    pub(crate) gso: bool,
+    /// Largest superframe TCP may make ([`Dst::superframe_max`]). 0: single segments.
+    pub(crate) gso_max_bytes: u32,
     /// Largest superframe the device takes for this address family; 0 when it takes none.
     pub(crate) tso_max_bytes: u32,
     /// Packets may wait on this path after they were sent, and complete later (`DeviceTx::completes`).
@@ -233,16 +234,14 @@ impl Dst {
         if tso && caps.tx_checksum { caps.gso_max_bytes } else { 0 }
     }
 
-    /// Largest superframe TCP may make: what the device takes, or what `gso` cuts up where the device takes none. Either
-    /// way TCP, the socket lock and the route see one packet for many segments. 0: single segments.
-    pub(crate) const fn gso_max_bytes(&self) -> u32 {
-        if !self.gso {
-            0
-        } else if self.tso_max_bytes > 0 {
-            self.tso_max_bytes
-        } else {
-            GSO_BYTES_MAX
-        }
+    /// Largest superframe TCP may make for a device: what the settings ask for and the device takes, or what `gso` cuts up
+    /// where it takes none. Either way TCP, the socket lock and the route see one packet for many segments.
+    pub(crate) fn superframe_max(caps: &Capabilities, settings: &DeviceSettings, v4: bool) -> u32 {
+        let limit = match Self::tso_limit(caps, v4) {
+            0 => caps.gso_max_bytes.max(GSO_BYTES_MAX),
+            tso => tso,
+        };
+        settings.gso_bytes_max(v4).min(limit)
     }
 }
 

@@ -86,7 +86,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
         link: caps.link,
         neighbor: None,
         mtu: caps.mtu,
-        gso: false,
+        gso_max_bytes: 0,
         tso_max_bytes: 0,
         completes: caps.async_completion,
         paces: false,

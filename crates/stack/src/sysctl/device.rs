@@ -21,7 +21,13 @@ use super::{
     codec::{Codec, Discipline, Mask, Nanos, Number, RoundedUp, Switch},
     describe,
 };
-use crate::{bql, config::ConfigError, gro::GRO_BYTES_MAX, qdisc::QdiscConfig};
+use crate::{
+    bql,
+    config::ConfigError,
+    device::{BIG_TCP_BYTES_MAX, Capabilities},
+    gro::GRO_BYTES_MAX,
+    qdisc::QdiscConfig,
+};
 
 /// What every name here begins with.
 pub(super) const PREFIX: &str = "net.quietline.dev.";
@@ -115,8 +121,16 @@ device_sysctls! {
         gso: bool = true, Switch 0..=1;
         /// Whether segments that the device delivers are merged (`ethtool -K DEVICE gro`). Loopback's never are, as in Linux.
         gro: bool = true, Switch 0..=1;
-        /// Bytes of IP packet that a superframe stays below (`ip link set DEVICE gro_max_size`).
-        gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=GRO_BYTES_MAX as u64;
+        /// Bytes of IP packet that a merged superframe stays below (`ip link set DEVICE gro_max_size`). Above 65536 (BIG TCP) it
+        /// is for IPv6 only; less holds for IPv4 too.
+        gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
+        /// The same for IPv4 (`gro_ipv4_max_size`).
+        gro_ipv4_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
+        /// Bytes of IP packet that a superframe TCP makes stays below (`ip link set DEVICE gso_max_size`), as far as the device
+        /// takes such. Above 65536 (BIG TCP) it is for IPv6 only; less holds for IPv4 too.
+        gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
+        /// The same for IPv4 (`gso_ipv4_max_size`).
+        gso_ipv4_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
         /// The queueing discipline of every transmit queue, as `tc qdisc replace dev DEVICE root ...` has it: `tbf rate 100mbit
         /// burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device that has queues of its own, and `noqueue`
         /// for one that takes everything at once. What waits in the one before is dropped.
@@ -144,7 +158,24 @@ struct Named {
     name: String,
     /// Receive queues; `None` as long as nobody knows.
     queues: Option<u16>,
+    /// What `gso_max_size` can be: the largest superframe it takes, and one more. No bound as long as nobody knows.
+    superframe_end: u32,
     settings: DeviceSettings,
+}
+
+/// A device that the host has.
+pub(crate) struct Present<'a> {
+    name: &'a str,
+    queues: u16,
+    superframe_end: u32,
+}
+
+impl<'a> Present<'a> {
+    pub(crate) fn of(caps: &'a Capabilities) -> Self {
+        // Of a device that takes none software cuts up what every IPv4 header can say.
+        let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
+        Self { name: &caps.name, queues: caps.queues, superframe_end }
+    }
 }
 
 /// The settings of all devices.
@@ -176,6 +207,34 @@ impl DeviceSettings {
             }
         };
         &mut self.rx_apart[index].1
+    }
+
+    /// What a superframe merged for IPv4 stays below.
+    #[inline]
+    #[must_use]
+    pub fn gro_ipv4_bytes(&self) -> u32 {
+        of_ipv4(self.gro_max_size, self.gro_ipv4_max_size)
+    }
+
+    /// Largest superframe TCP makes of this family; 0: none.
+    #[must_use]
+    pub fn gso_bytes_max(&self, v4: bool) -> u32 {
+        let end = match v4 {
+            true => of_ipv4(self.gso_max_size, self.gso_ipv4_max_size),
+            false => self.gso_max_size,
+        };
+        if self.gso { end - 1 } else { 0 }
+    }
+
+    /// The names of sizes that are for superframes that a device has to take.
+    const fn gso_sizes(&self) -> [(&'static str, u32); 2] {
+        [("gso_max_size", self.gso_max_size), ("gso_ipv4_max_size", self.gso_ipv4_max_size)]
+    }
+
+    /// No size is `end` or more. What was asked of all devices each does as far as it can.
+    fn bound_superframes(&mut self, end: u32) {
+        self.gso_max_size = end.min(self.gso_max_size);
+        self.gso_ipv4_max_size = end.min(self.gso_ipv4_max_size);
     }
 
     /// Whether a queue has a map or a table: whether packets of this device may change core.
@@ -262,9 +321,10 @@ impl DeviceSysctls {
             if name.queue.is_some() {
                 return Err(unknown());
             }
-            let devices = self.devices.iter_mut().map(|device| &mut device.settings);
-            for settings in devices.chain([&mut self.default]) {
-                settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
+            self.default.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
+            for device in &mut self.devices {
+                device.settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
+                device.settings.bound_superframes(device.superframe_end);
             }
             return Ok(());
         }
@@ -272,9 +332,16 @@ impl DeviceSysctls {
         let mut settings = self.find(&name).ok_or_else(unknown)?.clone();
         settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
         match self.devices.iter_mut().find(|device| device.name == name.device) {
-            Some(device) => device.settings = settings,
+            Some(device) => {
+                let end = device.superframe_end;
+                if settings.gso_sizes().iter().any(|&(_, size)| size > end) {
+                    return Err(invalid(format!("a number from 1500 to {end} for this device")));
+                }
+                device.settings = settings;
+            }
             None => {
-                self.devices.push(Named { name: name.device.to_owned(), queues: None, settings });
+                let name = name.device.to_owned();
+                self.devices.push(Named { name, queues: None, superframe_end: u32::MAX, settings });
             }
         }
         Ok(())
@@ -329,7 +396,7 @@ impl DeviceSysctls {
     /// named.
     pub(crate) fn bind<'a>(
         &mut self,
-        devices: impl Iterator<Item = (&'a str, u16)>,
+        devices: impl Iterator<Item = Present<'a>>,
     ) -> Result<(), ConfigError> {
         let refuse = |who: String, why: String| {
             let name = PREFIX.to_owned() + &who;
@@ -337,16 +404,24 @@ impl DeviceSysctls {
             ConfigError::new("sysctl", name, error)
         };
         let named = core::mem::take(&mut self.devices);
-        for (name, queues) in devices {
-            let settings = named.iter().find(|device| device.name == name);
-            let settings = settings.map_or(&self.default, |device| &device.settings).clone();
+        for Present { name, queues, superframe_end: end } in devices {
+            let own = named.iter().find(|device| device.name == name);
+            let mut settings = own.map_or(&self.default, |device| &device.settings).clone();
+            let of_all = self.default.gso_sizes();
+            let beyond = |size: &(_, u32)| size.1 > end && !of_all.contains(size);
+            if let Some((size, _)) = settings.gso_sizes().into_iter().find(beyond) {
+                let size = format!("{name}.{size}");
+                return Err(refuse(size, format!("{name} takes {end} at most")));
+            }
+            settings.bound_superframes(end);
             if let Some((queue, _)) = settings.rx_apart.iter().find(|(queue, _)| *queue >= queues) {
                 return Err(refuse(
                     format!("{name}.rx-{queue}"),
                     format!("{name} has {queues} queues"),
                 ));
             }
-            self.devices.push(Named { name: name.to_owned(), queues: Some(queues), settings });
+            let (name, queues) = (name.to_owned(), Some(queues));
+            self.devices.push(Named { name, queues, superframe_end: end, settings });
         }
         self.bound = true;
         let has = |name: &str| self.devices.iter().any(|device| device.name == name);
@@ -357,6 +432,12 @@ impl DeviceSysctls {
         }
         Ok(())
     }
+}
+
+/// The size for IPv4: its own, unless that for both families is one that all devices have. Linux writes the one into the other
+/// then; here the smaller holds, whichever was written last.
+const fn of_ipv4(both: u32, ipv4: u32) -> u32 {
+    if both < ipv4 && both < GRO_BYTES_MAX { both } else { ipv4 }
 }
 
 fn lines(settings: &DeviceSettings, prefix: String) -> impl Iterator<Item = (String, String)> + '_ {

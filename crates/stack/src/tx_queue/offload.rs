@@ -9,7 +9,7 @@ use pkt::{Packet, PacketList, TxChecksum};
 use crate::{
     counters::Counter,
     cx::Cx,
-    device::{Capabilities, GSO_BYTES_MAX},
+    device::{BIG_TCP_BYTES_MAX, Capabilities},
     gso,
     ip::header::ETHER_TYPE_IPV4,
     route::Dst,
@@ -37,7 +37,7 @@ impl Offload {
             tx_checksum: caps.tx_checksum,
             tso_v4,
             tso_v6,
-            all: caps.tx_checksum && tso_v4.min(tso_v6) >= GSO_BYTES_MAX as usize,
+            all: caps.tx_checksum && tso_v4.min(tso_v6) >= BIG_TCP_BYTES_MAX as usize,
         }
     }
 

@@ -129,7 +129,7 @@ impl PathMtuCell {
             id,
             fragment: Fragment::default(),
             header_len: 0,
-            payload_len: u16::try_from(message.len()).ok()?,
+            payload_len: u32::try_from(message.len()).ok()?,
         };
         header.emit::<true>(report.push(IPV4_HEADER_LEN));
         let back = EthernetHeader::new(ethernet.src, ethernet.dst, ETHER_TYPE_IPV4);

@@ -55,7 +55,7 @@ fn a_list_for_aggregates_alone_reorders_too() {
     let mut table = Table::default();
     for frame in [&first, &other] {
         let packet = bench.packet(&frame.bytes());
-        let received = table.receive(&mut bench.cx, LINK, GRO_BYTES_MAX, packet);
+        let received = table.receive(&mut bench.cx, LINK, &bench.mode, packet);
         list.extend(received.completed.map(|completed| completed.into_packet(&bench.cx)));
         if let Outcome::Normal(packet) = received.outcome {
             up.push(packet);
@@ -235,7 +235,7 @@ fn held_packets_of_a_closed_instance_are_freed() {
 fn switched_off_it_merges_nothing() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.receive(&Frame::new(1, 0, MSS));
-    bench.mode.max_bytes = 0;
+    bench.mode.merges = false;
     bench.receive(&Frame { id: 1, ..Frame::new(1, MSS, MSS) });
     bench.receive(&Frame { id: 2, ..Frame::new(1, 2 * MSS, MSS) });
     bench.complete();

@@ -35,7 +35,7 @@ fn sample_v6() -> IpHeader {
 }
 
 fn bytes_of<const V4: bool>(header: &IpHeader) -> Vec<u8> {
-    let mut bytes = vec![0; fixed_len::<V4>() + usize::from(header.payload_len)];
+    let mut bytes = vec![0; fixed_len::<V4>() + header.payload_len as usize];
     header.emit::<V4>(&mut bytes);
     bytes
 }
@@ -209,7 +209,7 @@ proptest! {
     #[test]
     fn emitted_v4_headers_parse(
         src in 1_u32..0x7f00_0000, dst in 1_u32..0x7f00_0000, id: u16, class: u8, ttl: u8, protocol: u8,
-        dont: bool, more: bool, offset in 0_u16..0x2000, payload_len in 0_u16..=65_515,
+        dont: bool, more: bool, offset in 0_u16..0x2000, payload_len in 0_u32..=65_515,
     ) {
         let src = Ipv4Addr::from_bits(src | 0x0100_0000);
         let dst = Ipv4Addr::from_bits(dst | 0x0100_0000);
@@ -219,13 +219,13 @@ proptest! {
         };
         let mut bytes = [0; 20];
         header.emit::<true>(&mut bytes);
-        prop_assert_eq!(parse::<true>(&bytes, 20 + usize::from(payload_len)), Ok(header));
+        prop_assert_eq!(parse::<true>(&bytes, 20 + payload_len as usize), Ok(header));
     }
 
     #[test]
     fn emitted_v6_headers_parse(
         src in 1_u128..1 << 120, dst in 1_u128..1 << 120, class: u8, hop_limit: u8, flow_label in 0_u32..1 << 20,
-        protocol in 1_u8.., payload_len: u16,
+        protocol in 1_u8.., payload_len in 0_u32..=65_535,
     ) {
         let header = IpHeader {
             src: Ipv6Addr::from_bits(src).into(), dst: Ipv6Addr::from_bits(dst).into(), protocol, hop_limit,
@@ -233,7 +233,7 @@ proptest! {
         };
         let mut bytes = [0; 40];
         header.emit::<false>(&mut bytes);
-        prop_assert_eq!(parse::<false>(&bytes, 40 + usize::from(payload_len)), Ok(header));
+        prop_assert_eq!(parse::<false>(&bytes, 40 + payload_len as usize), Ok(header));
     }
 
     #[test]

@@ -3,9 +3,14 @@
 use super::*;
 use crate::sysctl::Sysctls;
 
+fn present(devices: &'static [(&str, u16)]) -> impl Iterator<Item = Present<'static>> {
+    let end = |name| if name == "lo" { BIG_TCP_BYTES_MAX + 1 } else { GRO_BYTES_MAX };
+    devices.iter().map(move |&(name, queues)| Present { name, queues, superframe_end: end(name) })
+}
+
 fn bound() -> Sysctls {
     let mut sysctls = Sysctls::default();
-    sysctls.devices.bind([("lo", 1), ("tap0", 2), ("eth0.100", 2)].into_iter()).unwrap();
+    sysctls.devices.bind(present(&[("lo", 1), ("tap0", 2), ("eth0.100", 2)])).unwrap();
     sysctls
 }
 
@@ -78,10 +83,56 @@ fn a_device_may_be_named_before_it_is_there_and_must_be_there_then() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
     let mut good = sysctls.clone();
-    good.devices.bind([("lo", 1), ("tap0", 2)].into_iter()).unwrap();
+    good.devices.bind(present(&[("lo", 1), ("tap0", 2)])).unwrap();
     assert_eq!(good.devices.of(1).rx(1).rps_cpus, 2);
-    let few_queues = sysctls.clone().devices.bind([("tap0", 1)].into_iter()).unwrap_err();
+    let few_queues = sysctls.clone().devices.bind(present(&[("tap0", 1)])).unwrap_err();
     assert_eq!(few_queues.allowed, "net.quietline.dev.tap0.rx-1: tap0 has 1 queues");
-    let stranger = sysctls.devices.bind([("lo", 1), ("wire0", 1)].into_iter()).unwrap_err();
+    let stranger = sysctls.devices.bind(present(&[("lo", 1), ("wire0", 1)])).unwrap_err();
     assert_eq!(stranger.allowed, "net.quietline.dev.tap0: the devices of this host are lo wire0");
+}
+
+/// BIG TCP: a size that a device cannot take is refused by its name, before and after the device is there, and of a size for all
+/// devices each has what it takes.
+#[test]
+fn superframes_are_as_large_as_the_device_takes() {
+    let mut sysctls = bound();
+    let sizes = |sysctls: &Sysctls, device, v4| {
+        let settings = sysctls.devices.of(device);
+        (
+            settings.gso_bytes_max(v4),
+            if v4 { settings.gro_ipv4_bytes() } else { settings.gro_max_size },
+        )
+    };
+    assert_eq!(sizes(&sysctls, 0, true), (65_535, 65_536));
+    sysctls.set("net.quietline.dev.lo.gso_ipv4_max_size", "262144").unwrap();
+    assert_eq!([true, false].map(|v4| sizes(&sysctls, 0, v4).0), [262_143, 65_535]);
+    let refused = sysctls.set("net.quietline.dev.tap0.gso_ipv4_max_size", "65537");
+    let Err(SysctlError::Invalid { allowed, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(allowed, "a number from 1500 to 65536 for this device");
+    // What is merged no device need take.
+    sysctls.set("net.quietline.dev.tap0.gro_ipv4_max_size", "524280").unwrap();
+    assert_eq!([true, false].map(|v4| sizes(&sysctls, 1, v4).1), [524_280, 65_536]);
+
+    sysctls.set("net.quietline.dev.default.gso_max_size", "300000").unwrap();
+    assert_eq!([0, 1].map(|device| sizes(&sysctls, device, false).0), [299_999, 65_535]);
+    assert_eq!(sysctls.get("net.quietline.dev.tap0.gso_max_size").unwrap(), "65536");
+    // One that is no more than every device takes is for both families.
+    sysctls.set("net.quietline.dev.default.gso_max_size", "4000").unwrap();
+    sysctls.set("net.quietline.dev.default.gro_max_size", "4000").unwrap();
+    for device in [0, 1] {
+        assert_eq!([true, false].map(|v4| sizes(&sysctls, device, v4)), [(3999, 4000); 2]);
+    }
+    sysctls.set("net.quietline.dev.lo.gso", "0").unwrap();
+    assert_eq!(sizes(&sysctls, 0, true).0, 0);
+    sysctls.set("net.quietline.dev.lo.gso_max_size", "524281").unwrap_err();
+
+    let mut early = Sysctls::default();
+    early.set("net.quietline.dev.default.gso_ipv4_max_size", "100000").unwrap();
+    early.set("net.quietline.dev.tap0.rps_cpus", "1").unwrap();
+    let mut all = early.clone();
+    all.devices.bind(present(&[("lo", 1), ("tap0", 2)])).unwrap();
+    assert_eq!([0, 1].map(|device| sizes(&all, device, true).0), [99_999, 65_535]);
+    early.set("net.quietline.dev.tap0.gso_max_size", "70000").unwrap();
+    let refused = early.devices.bind(present(&[("tap0", 2)])).unwrap_err();
+    assert_eq!(refused.allowed, "net.quietline.dev.tap0.gso_max_size: tap0 takes 65536 at most");
 }
