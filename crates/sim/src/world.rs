@@ -66,10 +66,19 @@ impl World {
     /// When the wire's configuration is refused.
     pub fn pair(seed: u64, wire: &WireConfig) -> Result<Self, ConfigError> {
         let mut world = Self::new(seed);
+        world.join(wire)?;
+        Ok(world)
+    }
+
+    /// Adds two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire.
+    ///
+    /// # Errors
+    /// When the wire's configuration is refused.
+    pub fn join(&mut self, wire: &WireConfig) -> Result<(), ConfigError> {
         let (left, right) = Wire::pair(wire)?;
         for (index, end) in [left, right].into_iter().enumerate() {
             let address = format!("10.0.0.{}/24", index + 1);
-            world.add_host(HostConfig {
+            self.add_host(HostConfig {
                 name: format!("host{index}"),
                 devices: vec![DeviceConfig {
                     device: end,
@@ -79,7 +88,7 @@ impl World {
                 ..HostConfig::default()
             })?;
         }
-        Ok(world)
+        Ok(())
     }
 
     /// What contexts of other threads must share with this world.

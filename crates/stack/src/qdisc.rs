@@ -77,8 +77,8 @@ pub enum Dequeued {
     Empty,
 }
 
-/// What became of what was sent, the worse the greater. Linux: `NET_XMIT_*`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// What became of what was sent. Linux: `NET_XMIT_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum NetXmit {
     /// It is with the device, or waits for it.
@@ -86,8 +86,27 @@ pub enum NetXmit {
     Success,
     /// It waits, but one of the same flow had to go for it.
     Cn,
-    /// Some of it was dropped.
-    Drop,
+    /// Some of it was dropped: of what departs at this moment or later (`meta.timestamp`).
+    Drop(Instant),
+}
+
+impl NetXmit {
+    /// Of two packets of one flow together: the worse, and of two drops the earlier.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Drop(one), Self::Drop(two)) => Self::Drop(one.min(two)),
+            (Self::Drop(_), _) | (_, Self::Success) => self,
+            _ => other,
+        }
+    }
+
+    /// `packet` is dropped before it waits.
+    fn dropped(packet: Packet, stats: &mut QdiscStats, dropped: &mut PacketList) -> Self {
+        stats.drops += 1;
+        let departs = packet.meta().timestamp;
+        dropped.push_back(packet);
+        Self::Drop(departs)
+    }
 }
 
 /// What `tc -s qdisc` shows of a discipline.

@@ -35,7 +35,7 @@ use codec::{
     Switch, TsqLimitWord, TsqProtocolWord,
 };
 pub(crate) use device::Present;
-pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings};
+pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings, TxQueueSettings};
 
 pub(crate) use live::LiveSysctls;
 

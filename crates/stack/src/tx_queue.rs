@@ -71,6 +71,8 @@ pub(crate) struct DeviceTx {
     has_qdisc: AtomicBool,
     /// It releases packets at their departure times.
     paces: AtomicBool,
+    /// Some queue says which cores send by it (Linux: `xps_needed`).
+    mapped: AtomicBool,
 }
 
 /// One transmit queue. Linux: `struct netdev_queue`.
@@ -101,6 +103,7 @@ impl DeviceTx {
             index,
             has_qdisc: AtomicBool::new(false),
             paces: AtomicBool::new(false),
+            mapped: AtomicBool::new(false),
             device,
         };
         this.configure(sysctls);
@@ -112,6 +115,7 @@ impl DeviceTx {
         let config = self.qdisc_config(sysctls);
         self.has_qdisc.store(config != QdiscConfig::NoQueue, Ordering::Relaxed);
         self.paces.store(matches!(config, QdiscConfig::Fq(_)), Ordering::Relaxed);
+        self.mapped.store(sysctls.devices.of(self.index).maps_tx(), Ordering::Relaxed);
         if config != QdiscConfig::NoQueue {
             for queue in &self.queues {
                 queue.queued.store(true, Ordering::Relaxed);
@@ -138,10 +142,37 @@ impl DeviceTx {
         self.paces.load(Ordering::Relaxed)
     }
 
-    /// The queue that a core sends by where nothing else decides.
-    pub(crate) fn queue_of(&self, core: CoreId) -> QueueId {
-        let queues = u16::try_from(self.queues.len()).unwrap_or(u16::MAX);
-        QueueId(core.0 % queues)
+    /// The queue that a flow of `hash` sends by whose connection lives on `core`. Linux: `netdev_pick_tx`.
+    #[inline]
+    pub(crate) fn pick_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> QueueId {
+        if self.mapped.load(Ordering::Relaxed)
+            && let Some(queue) = self.mapped_queue(cx, cx.running().unwrap_or(core), hash)
+        {
+            return queue;
+        }
+        QueueId(core.0 % self.queue_count())
+    }
+
+    /// The queue that `core` sends by (`xps_cpus`); of several the flow's. `None` when it is in no mask. Linux: `get_xps_queue`.
+    #[cold]
+    fn mapped_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> Option<QueueId> {
+        let settings = cx.sysctls().devices.of(self.index);
+        let bit = 1u64.checked_shl(u32::from(core.0)).unwrap_or(0);
+        let mut mine =
+            (0..self.queue_count()).filter(|queue| settings.tx(*queue).xps_cpus & bit != 0);
+        let count = mine.clone().count() as u64;
+        // Not by the bits that have chosen the core: all its flows have them in common.
+        let chosen = usize::try_from((u64::from(hash.rotate_left(16)) * count) >> 32).ok()?;
+        mine.nth(chosen).map(QueueId)
+    }
+
+    /// Index of the device.
+    pub(crate) const fn device_index(&self) -> u32 {
+        self.index
+    }
+
+    fn queue_count(&self) -> u16 {
+        u16::try_from(self.queues.len()).unwrap_or(u16::MAX)
     }
 
     /// Sends finished frames: superframes and partial checksums are seen to here. Linux: `dev_queue_xmit`.

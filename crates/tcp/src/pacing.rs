@@ -6,7 +6,8 @@
 //! Every connection has a rate: of an algorithm that models the path its own, of the others twice the window per round trip in
 //! slow start and 1.2 times of it later. It decides how much one packet carries (a millisecond's worth), and stands in
 //! `TCP_INFO`. Packets are held back to it only when the algorithm needs that or `SO_MAX_PACING_RATE` asks for it: then
-//! each transmission says when the next may follow, and a timer waits for it. Every packet carries its departure time
+//! each transmission says when the next may follow, and a timer waits for it, in the wheel of the core with those of all other
+//! connections: what falls into one tick of it is sent in one turn. Every packet carries its departure time
 //! in its metadata. Where a queue below TCP holds packets until then (`fq`), it waits instead of the timer, and every connection is
 //! paced (Linux: `SK_PACING_FQ`).
 //!
@@ -88,6 +89,11 @@ impl Pacing {
     fn advance_departure(&mut self, now: Instant, bytes: u32) {
         let (late, lasts) = (now - self.next_at, self.lasts(bytes));
         self.next_at = self.departure(now) + (lasts - late.min(lasts / 2));
+    }
+
+    /// What was to depart at `from` or later does not: the next ones may.
+    pub(crate) fn take_back(&mut self, from: Instant) {
+        self.next_at = self.next_at.min(from);
     }
 
     fn lasts(&self, bytes: u32) -> Duration {

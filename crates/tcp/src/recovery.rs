@@ -380,6 +380,14 @@ impl Tcb {
             enter_cwr(self);
         }
     }
+
+    /// As [`on_local_congestion`](Self::on_local_congestion), by a queue that holds packets until their departure times: what
+    /// departs at `from` or later was dropped, so that these times are free. Linux: `tcp_update_skb_after_send` only when
+    /// `__tcp_transmit_skb` has succeeded.
+    pub fn on_local_drop(&mut self, from: Instant) {
+        self.pacing.take_back(from);
+        self.on_local_congestion();
+    }
 }
 
 /// Duplicate ACKs that mean a loss: what the path is known to reorder, or one per packet after the first when fewer are in flight

@@ -226,6 +226,7 @@ fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
         let _ = core.publish_next_timer(&timers);
     }
     cx.count(Counter::TimerExpired, due.len() as u64);
+    cx.count(Counter::TimerRuns, u64::from(!due.is_empty()));
     for entry in due.drain(..) {
         on_timer(host, entry, cx);
     }

@@ -81,16 +81,19 @@ pub(crate) fn output(
     tuple: &FourTuple,
     core: CoreId,
 ) {
-    let _ = output_as(host, cx, dst, (tuple, IpFields::default()), core);
+    let Some(first) = cx.out.pop_front() else { return };
+    let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
+    cx.out.push_front(first);
+    let _ = output_as(host, cx, dst, (tuple, IpFields::default()), queue);
 }
 
-/// As [`output`], with the header that a socket wants. Says what became of the segments.
+/// As [`output`], with the header that a socket wants, by the queue that it sends by. Says what became of the segments.
 pub(crate) fn output_as(
     host: &Host,
     cx: &mut Cx,
     dst: DstHandle<'_>,
     (tuple, fields): (&FourTuple, IpFields),
-    core: CoreId,
+    queue: QueueId,
 ) -> NetXmit {
     let mut list = PacketList::new();
     while let Some(mut segment) = cx.out.pop_front() {
@@ -109,7 +112,7 @@ pub(crate) fn output_as(
         hold(cx, dst, &mut list);
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
-    link::output(host, cx, &dst, dst.tx.queue_of(core), &mut list)
+    link::output(host, cx, &dst, queue, &mut list)
 }
 
 /// Lets every packet hold its dst, which it keeps while it waits for its receiver (Linux: `skb_dst_force` of a device

@@ -118,7 +118,7 @@ impl Fq {
         dropped: &mut PacketList,
     ) -> NetXmit {
         if self.stats.qlen >= u64::from(self.config.limit) {
-            return self.drop_packet(packet, dropped);
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         if packet.meta().priority == PRIORITY_CONTROL {
             self.control.push_back(packet);
@@ -128,7 +128,7 @@ impl Fq {
         let horizon = now + self.config.horizon;
         let beyond = packet.meta().timestamp > horizon;
         if beyond && self.config.horizon_drop {
-            return self.drop_packet(packet, dropped);
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         if beyond {
             packet.meta_mut().timestamp = horizon;
@@ -136,7 +136,7 @@ impl Fq {
         let index = self.flow_of(packet.meta().flow_hash, now);
         let flow = &mut self.flows[index as usize];
         if flow.queue.len() >= self.config.flow_limit as usize {
-            return self.drop_packet(packet, dropped);
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         if flow.place == Place::Detached {
             // A flow that has been away starts with a full turn, but not with what it had left.
@@ -201,12 +201,6 @@ impl Fq {
 
     pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
         &mut self.stats
-    }
-
-    fn drop_packet(&mut self, packet: Packet, dropped: &mut PacketList) -> NetXmit {
-        self.stats.drops += 1;
-        dropped.push_back(packet);
-        NetXmit::Drop
     }
 
     fn pop(&mut self, from_new: bool) {

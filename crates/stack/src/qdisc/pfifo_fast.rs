@@ -38,9 +38,7 @@ impl PfifoFast {
         let priority = usize::from(packet.meta().priority & 0xf);
         let band = &mut self.bands[usize::from(BAND_OF_PRIORITY[priority])];
         if band.len() >= self.limit {
-            self.stats.drops += 1;
-            dropped.push_back(packet);
-            return NetXmit::Drop;
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         band.push_back(packet);
         self.stats.on_enqueue(bytes);

@@ -56,9 +56,7 @@ impl Tbf {
     ) -> NetXmit {
         let full = self.stats.backlog_bytes + u64::from(bytes) > self.config.limit_bytes;
         if full || packet.len() > self.packet_bytes_max() {
-            self.stats.drops += 1;
-            dropped.push_back(packet);
-            return NetXmit::Drop;
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         self.queue.push_back(packet);
         self.stats.on_enqueue(bytes);

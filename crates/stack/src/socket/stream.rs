@@ -27,6 +27,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     demux::BindFlags,
+    device::QueueId,
     errno::Errno,
     host::Host,
     link::strip,
@@ -117,6 +118,8 @@ pub struct TcpSocket {
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Path>,
+    /// Device and queue that its packets go by (Linux: `sk_tx_queue_mapping`).
+    tx_mapping: Option<(u32, QueueId)>,
     /// What waits for a reader that waits, and which one that is.
     pub(super) prequeue: Prequeue,
     /// The four-tuple leads to this socket.
@@ -181,6 +184,7 @@ impl TcpSocket {
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
+                tx_mapping: None,
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,

@@ -1,7 +1,8 @@
-//! Settings of one device and of one of its receive queues, by name.
+//! Settings of one device and of one of its queues, by name.
 //!
 //! ```text
 //!   net.quietline.dev.tap0.rx-1.rps_cpus     one queue      /sys/class/net/tap0/queues/rx-1/rps_cpus
+//!   net.quietline.dev.tap0.tx-1.xps_cpus     one queue      /sys/class/net/tap0/queues/tx-1/xps_cpus
 //!   net.quietline.dev.tap0.rps_cpus          all its queues
 //!   net.quietline.dev.default.rps_cpus       all devices
 //! ```
@@ -10,7 +11,7 @@
 //! all of them have been set. Before the host is built any device may be named; building it then refuses the
 //! names it does not have.
 //!
-//! To add one: its line in the table below, in `device` or in `rx_queue`. The data path reads it as
+//! To add one: its line in the table below, in `device`, `rx_queue` or `tx_queue`. The data path reads it as
 //! `cx.sysctls().devices.of(index).field`, or `….of(index).rx(queue).field`, where it changes while the host runs like every
 //! other setting.
 
@@ -57,20 +58,19 @@ macro_rules! device_sysctls {
     (
         device { $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr;)* }
         rx_queue { $($(#[$rx_doc:meta])* $rx:ident: $rx_type:ty = $rx_default:expr, $rx_codec:ident $rx_allowed:expr;)* }
+        tx_queue { $($(#[$tx_doc:meta])* $tx:ident: $tx_type:ty = $tx_default:expr, $tx_codec:ident $tx_allowed:expr;)* }
     ) => {
         /// Settings of one device.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct DeviceSettings {
             $($(#[$doc])* pub $field: $type,)*
-            /// Of the queues that have none of their own.
-            rx: RxQueueSettings,
-            /// Of queues that were set apart.
-            rx_apart: Vec<(u16, RxQueueSettings)>,
+            rx: Queues<RxQueueSettings>,
+            tx: Queues<TxQueueSettings>,
         }
 
         impl Default for DeviceSettings {
             fn default() -> Self {
-                Self { $($field: $default,)* rx: RxQueueSettings::default(), rx_apart: Vec::new() }
+                Self { $($field: $default,)* rx: Queues::default(), tx: Queues::default() }
             }
         }
 
@@ -86,11 +86,26 @@ macro_rules! device_sysctls {
             }
         }
 
+        /// Settings of one transmit queue.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct TxQueueSettings {
+            $($(#[$tx_doc])* pub $tx: $tx_type,)*
+        }
+
+        impl Default for TxQueueSettings {
+            fn default() -> Self {
+                Self { $($tx: $tx_default,)* }
+            }
+        }
+
         const DEVICE_TABLE: &[Setting<DeviceSettings>] =
             &[$(device_sysctls!(@line $field, $codec $allowed),)*];
 
         const RX_QUEUE_TABLE: &[Setting<RxQueueSettings>] =
             &[$(device_sysctls!(@line $rx, $rx_codec $rx_allowed),)*];
+
+        const TX_QUEUE_TABLE: &[Setting<TxQueueSettings>] =
+            &[$(device_sysctls!(@line $tx, $tx_codec $tx_allowed),)*];
     };
     (@line $field:ident, $codec:ident $allowed:expr) => {
         Setting {
@@ -150,6 +165,62 @@ device_sysctls! {
         /// of two. RFS needs it, and `net.core.rps_sock_flow_entries`.
         rps_flow_cnt: u32 = 0, RoundedUp 0..=1 << 20;
     }
+    tx_queue {
+        /// Cores that send by this queue (XPS), a bit for each; of several that are a core's, the hash of the flow chooses. A core
+        /// that is in no queue's mask sends by the queue of its connection, a core's number being its queue's. A flow changes its
+        /// queue only while none of its packets is in the old one.
+        xps_cpus: u64 = 0, Mask WORDS;
+    }
+}
+
+/// Settings of the queues of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Queues<T> {
+    /// Of those that have none of their own.
+    all: T,
+    /// Of those that were set apart.
+    apart: Vec<(u16, T)>,
+}
+
+impl<T: Clone> Queues<T> {
+    #[inline]
+    fn of(&self, queue: u16) -> &T {
+        match self.apart.iter().find(|(apart, _)| *apart == queue) {
+            Some((_, settings)) => settings,
+            None => &self.all,
+        }
+    }
+
+    fn of_mut(&mut self, queue: u16) -> &mut T {
+        let index = match self.apart.iter().position(|(apart, _)| *apart == queue) {
+            Some(index) => index,
+            None => {
+                self.apart.push((queue, self.all.clone()));
+                self.apart.len() - 1
+            }
+        };
+        &mut self.apart[index].1
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.apart.iter().map(|(_, settings)| settings).chain([&self.all])
+    }
+
+    /// Writes a setting of one queue, or of all.
+    fn write(&mut self, line: &Setting<T>, queue: Option<u16>, value: &str) -> Result<(), String> {
+        let write = |settings| (line.write)(settings, value, &line.allowed);
+        let good = match queue {
+            Some(queue) => write(self.of_mut(queue)),
+            None => {
+                write(&mut self.all) && self.apart.iter_mut().all(|(_, settings)| write(settings))
+            }
+        };
+        good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed))
+    }
+
+    fn read(&self, line: &Setting<T>, queue: Option<u16>) -> String {
+        (line.read)(queue.map_or(&self.all, |queue| self.of(queue)))
+    }
 }
 
 /// A device whose settings are its own.
@@ -192,21 +263,13 @@ impl DeviceSettings {
     #[inline]
     #[must_use]
     pub fn rx(&self, queue: u16) -> &RxQueueSettings {
-        match self.rx_apart.iter().find(|(apart, _)| *apart == queue) {
-            Some((_, settings)) => settings,
-            None => &self.rx,
-        }
+        self.rx.of(queue)
     }
 
-    fn rx_mut(&mut self, queue: u16) -> &mut RxQueueSettings {
-        let index = match self.rx_apart.iter().position(|(apart, _)| *apart == queue) {
-            Some(index) => index,
-            None => {
-                self.rx_apart.push((queue, self.rx.clone()));
-                self.rx_apart.len() - 1
-            }
-        };
-        &mut self.rx_apart[index].1
+    /// The settings of a transmit queue.
+    #[must_use]
+    pub fn tx(&self, queue: u16) -> &TxQueueSettings {
+        self.tx.of(queue)
     }
 
     /// What a superframe merged for IPv4 stays below.
@@ -239,43 +302,72 @@ impl DeviceSettings {
 
     /// Whether a queue has a map or a table: whether packets of this device may change core.
     fn steers(&self, by_socket: bool) -> bool {
-        let apart = self.rx_apart.iter().map(|(_, settings)| settings);
-        apart.chain([&self.rx]).any(|rx| rx.rps_cpus != 0 || (by_socket && rx.rps_flow_cnt != 0))
+        self.rx.iter().any(|rx| rx.rps_cpus != 0 || (by_socket && rx.rps_flow_cnt != 0))
+    }
+
+    /// Whether a transmit queue says which cores send by it (Linux: `xps_needed`).
+    pub(crate) fn maps_tx(&self) -> bool {
+        self.tx.iter().any(|tx| tx.xps_cpus != 0)
     }
 
     /// Writes one setting; `None` when there is no such.
     fn write(&mut self, name: &Name<'_>, value: &str) -> Option<Result<(), String>> {
-        if let Some(line) = DEVICE_TABLE.iter().find(|line| line.word() == name.setting) {
+        if let Some(line) = find(DEVICE_TABLE, name) {
             if name.queue.is_some() {
                 return None;
             }
             let good = (line.write)(self, value, &line.allowed);
             return Some(good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed)));
         }
-        let line = RX_QUEUE_TABLE.iter().find(|line| line.word() == name.setting)?;
-        let write = |settings| (line.write)(settings, value, &line.allowed);
-        let good = match name.queue {
-            Some(queue) => write(self.rx_mut(queue)),
-            None => {
-                write(&mut self.rx) && self.rx_apart.iter_mut().all(|(_, settings)| write(settings))
-            }
-        };
-        Some(good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed)))
+        if let Some(line) = find(RX_QUEUE_TABLE, name) {
+            return Some(self.rx.write(line, name.queue_of(Direction::Rx)?, value));
+        }
+        let line = find(TX_QUEUE_TABLE, name)?;
+        Some(self.tx.write(line, name.queue_of(Direction::Tx)?, value))
     }
 
     fn read(&self, name: &Name<'_>) -> Option<String> {
-        if let Some(line) = DEVICE_TABLE.iter().find(|line| line.word() == name.setting) {
+        if let Some(line) = find(DEVICE_TABLE, name) {
             return name.queue.is_none().then(|| (line.read)(self));
         }
-        let line = RX_QUEUE_TABLE.iter().find(|line| line.word() == name.setting)?;
-        Some((line.read)(name.queue.map_or(&self.rx, |queue| self.rx(queue))))
+        if let Some(line) = find(RX_QUEUE_TABLE, name) {
+            return Some(self.rx.read(line, name.queue_of(Direction::Rx)?));
+        }
+        let line = find(TX_QUEUE_TABLE, name)?;
+        Some(self.tx.read(line, name.queue_of(Direction::Tx)?))
+    }
+
+    /// Queues that were set apart, by the words of their names.
+    fn apart(&self) -> impl Iterator<Item = (Direction, u16)> {
+        let rx = self.rx.apart.iter().map(|(queue, _)| (Direction::Rx, *queue));
+        rx.chain(self.tx.apart.iter().map(|(queue, _)| (Direction::Tx, *queue)))
     }
 }
 
-/// A name taken apart: `DEVICE[.rx-N].SETTING`. A device's name may have dots.
+fn find<T>(table: &'static [Setting<T>], name: &Name<'_>) -> Option<&'static Setting<T>> {
+    table.iter().find(|line| line.word() == name.setting)
+}
+
+/// What a queue is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Rx,
+    Tx,
+}
+
+impl Direction {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Rx => "rx",
+            Self::Tx => "tx",
+        }
+    }
+}
+
+/// A name taken apart: `DEVICE[.rx-N].SETTING`, or with `tx-N`. A device's name may have dots.
 struct Name<'a> {
     device: &'a str,
-    queue: Option<u16>,
+    queue: Option<(Direction, u16)>,
     setting: &'a str,
 }
 
@@ -283,13 +375,23 @@ impl<'a> Name<'a> {
     fn parse(full: &'a str) -> Option<Self> {
         let (head, setting) = full.strip_prefix(PREFIX)?.rsplit_once('.')?;
         let queue = head.rsplit_once('.').and_then(|(device, queue)| {
-            let queue = queue.strip_prefix("rx-")?.parse().ok()?;
-            Some((device, queue))
+            let (word, number) = queue.split_once('-')?;
+            let direction =
+                [Direction::Rx, Direction::Tx].into_iter().find(|it| it.word() == word)?;
+            Some((device, (direction, number.parse().ok()?)))
         });
         Some(match queue {
             Some((device, queue)) => Self { device, queue: Some(queue), setting },
             None => Self { device: head, queue: None, setting },
         })
+    }
+
+    /// The number of its queue, or all of them; `None` when that is one of the other direction.
+    fn queue_of(&self, direction: Direction) -> Option<Option<u16>> {
+        match self.queue {
+            Some((other, _)) if other != direction => None,
+            queue => Some(queue.map(|(_, number)| number)),
+        }
     }
 }
 
@@ -363,7 +465,8 @@ impl DeviceSysctls {
     fn find(&self, name: &Name<'_>) -> Option<&DeviceSettings> {
         match self.devices.iter().find(|device| device.name == name.device) {
             Some(device) => {
-                let known = name.queue.is_none_or(|queue| device.queues.is_none_or(|n| queue < n));
+                let has = |queue| device.queues.is_none_or(|count| queue < count);
+                let known = name.queue.is_none_or(|(_, queue)| has(queue));
                 known.then_some(&device.settings)
             }
             None => (!self.bound && !name.device.is_empty()).then_some(&self.default),
@@ -374,12 +477,14 @@ impl DeviceSysctls {
     pub(super) fn iter(&self) -> impl Iterator<Item = (String, String)> + '_ {
         let default = lines(&self.default, PREFIX.to_owned() + DEFAULT);
         let named = self.devices.iter().flat_map(|device| {
-            let prefix = format!("{PREFIX}{}", device.name);
-            let apart = device.settings.rx_apart.iter().flat_map({
+            let (prefix, settings) = (format!("{PREFIX}{}", device.name), &device.settings);
+            let of = {
                 let prefix = prefix.clone();
-                move |(queue, settings)| rx_lines(settings, format!("{prefix}.rx-{queue}"))
-            });
-            lines(&device.settings, prefix).chain(apart)
+                move |(direction, queue): (Direction, u16)| {
+                    queue_lines(settings, &prefix, direction, Some(queue))
+                }
+            };
+            lines(settings, prefix).chain(settings.apart().flat_map(of))
         });
         default.chain(named)
     }
@@ -389,7 +494,8 @@ impl DeviceSysctls {
         let device =
             DEVICE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
         let rx = RX_QUEUE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
-        device.chain(rx)
+        let tx = TX_QUEUE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
+        device.chain(rx).chain(tx)
     }
 
     /// The devices of the host, in the order of their indices, with their numbers of queues. From here on no other can be
@@ -414,11 +520,9 @@ impl DeviceSysctls {
                 return Err(refuse(size, format!("{name} takes {end} at most")));
             }
             settings.bound_superframes(end);
-            if let Some((queue, _)) = settings.rx_apart.iter().find(|(queue, _)| *queue >= queues) {
-                return Err(refuse(
-                    format!("{name}.rx-{queue}"),
-                    format!("{name} has {queues} queues"),
-                ));
+            if let Some((direction, queue)) = settings.apart().find(|(_, queue)| *queue >= queues) {
+                let who = format!("{name}.{}-{queue}", direction.word());
+                return Err(refuse(who, format!("{name} has {queues} queues")));
             }
             let (name, queues) = (name.to_owned(), Some(queues));
             self.devices.push(Named { name, queues, superframe_end: end, settings });
@@ -445,16 +549,34 @@ fn lines(settings: &DeviceSettings, prefix: String) -> impl Iterator<Item = (Str
         let prefix = prefix.clone();
         move |line| (format!("{prefix}.{}", line.word()), (line.read)(settings))
     });
-    device.chain(rx_lines(&settings.rx, prefix))
+    let both = [Direction::Rx, Direction::Tx].into_iter();
+    device.chain(both.flat_map(move |direction| queue_lines(settings, &prefix, direction, None)))
 }
 
-fn rx_lines(
-    settings: &RxQueueSettings,
-    prefix: String,
-) -> impl Iterator<Item = (String, String)> + '_ {
-    RX_QUEUE_TABLE
-        .iter()
-        .map(move |line| (format!("{prefix}.{}", line.word()), (line.read)(settings)))
+/// The settings of one queue, or of all.
+fn queue_lines(
+    settings: &DeviceSettings,
+    prefix: &str,
+    direction: Direction,
+    queue: Option<u16>,
+) -> Vec<(String, String)> {
+    let prefix = match queue {
+        Some(queue) => format!("{prefix}.{}-{queue}", direction.word()),
+        None => prefix.to_owned(),
+    };
+    fn of<T: Clone>(
+        (table, queues): (&[Setting<T>], &Queues<T>),
+        prefix: &str,
+        queue: Option<u16>,
+    ) -> Vec<(String, String)> {
+        let line =
+            |line: &Setting<T>| (format!("{prefix}.{}", line.word()), queues.read(line, queue));
+        table.iter().map(line).collect()
+    }
+    match direction {
+        Direction::Rx => of((RX_QUEUE_TABLE, &settings.rx), &prefix, queue),
+        Direction::Tx => of((TX_QUEUE_TABLE, &settings.tx), &prefix, queue),
+    }
 }
 
 #[cfg(test)]

@@ -145,10 +145,10 @@ impl TxState {
                 let mut segments = PacketList::new();
                 gso::segment(cx, packet, header, &mut segments);
                 for segment in segments {
-                    result = result.max(qdisc.enqueue(segment, header, cx.now, &mut dropped));
+                    result = result.and(qdisc.enqueue(segment, header, cx.now, &mut dropped));
                 }
             } else {
-                result = result.max(qdisc.enqueue(packet, header, cx.now, &mut dropped));
+                result = result.and(qdisc.enqueue(packet, header, cx.now, &mut dropped));
             }
         }
         drop_all(cx, DropReason::QdiscDrop, dropped);
@@ -162,15 +162,16 @@ impl TxState {
         } else {
             cx.sysctls().devices.of(tx.index).tx_queue_len as usize
         };
-        while self.ready.len() < max {
-            let Some(packet) = list.pop_front() else { return NetXmit::Success };
+        while let Some(packet) = list.pop_front() {
+            if self.ready.len() >= max {
+                let departs = packet.meta().timestamp;
+                list.push_front(packet);
+                drop_all(cx, DropReason::QdiscDrop, core::mem::take(list));
+                return NetXmit::Drop(departs);
+            }
             tx.offload.fit(cx, packet, &mut self.ready);
         }
-        if list.is_empty() {
-            return NetXmit::Success;
-        }
-        drop_all(cx, DropReason::QdiscDrop, core::mem::take(list));
-        NetXmit::Drop
+        NetXmit::Success
     }
 
     /// A list of so many packets may go to the device without more ado: one packet may always exceed the limit, more are counted.

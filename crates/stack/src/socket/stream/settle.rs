@@ -16,6 +16,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     demux::Entry,
+    device::QueueId,
     host::Host,
     ip::{self, MtuDiscover},
     qdisc::NetXmit,
@@ -164,24 +165,51 @@ impl StreamState {
         if self.check_path(socket, host, cx) {
             cx.count(Counter::DstHit, 1);
         }
+        let queue = self.tx_queue(socket, cx);
         match &self.dst {
             Some(dst) => {
                 if dst.completes {
                     Wmem::charge(&socket.wmem, &mut cx.out);
                 }
-                let sent = ip::output_as(
-                    host,
-                    cx,
-                    dst.dst.handle(),
-                    (&socket.tuple, socket.settings.ip_fields()),
-                    socket.core,
-                );
-                if sent != NetXmit::Success {
-                    self.tcb.on_local_congestion();
+                let fields = (&socket.tuple, socket.settings.ip_fields());
+                let sent = ip::output_as(host, cx, dst.dst.handle(), fields, queue);
+                match sent {
+                    NetXmit::Success => {}
+                    NetXmit::Drop(from) if dst.paces => self.tcb.on_local_drop(from),
+                    NetXmit::Cn | NetXmit::Drop(_) => self.tcb.on_local_congestion(),
                 }
             }
             None => ip::discard_unroutable(cx),
         }
+    }
+
+    /// The transmit queue that the socket's packets go by. It stays with the one that it has while data of it is below: there it
+    /// would be overtaken. Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    fn tx_queue(&mut self, socket: &TcpSocket, cx: &Cx) -> QueueId {
+        let Some(path) = &self.dst else { return QueueId(0) };
+        let mapping = (path.tx.device_index(), path.tx.pick_queue(cx, socket.core, socket.hash));
+        if self.tx_mapping != Some(mapping) {
+            self.change_tx_queue(socket, cx, mapping)
+        } else {
+            mapping.1
+        }
+    }
+
+    #[cold]
+    fn change_tx_queue(&mut self, socket: &TcpSocket, cx: &Cx, to: (u32, QueueId)) -> QueueId {
+        match self.tx_mapping {
+            Some((device, queue)) if device == to.0 => {
+                // An entry of the tasklet's list counts as one.
+                if socket.wmem.bytes() > 1 {
+                    cx.count(Counter::TxQueueKept, 1);
+                    return queue;
+                }
+                cx.count(Counter::TxQueueChanges, 1);
+            }
+            _ => {}
+        }
+        self.tx_mapping = Some(to);
+        to.1
     }
 
     /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not

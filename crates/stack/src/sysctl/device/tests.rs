@@ -27,7 +27,13 @@ fn a_queue_a_device_and_all_devices_can_be_set() {
     assert_eq!(sysctls.devices.of(2).rx(1).rps_flow_cnt, 0);
     assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-1.rps_cpus").unwrap(), "ff");
     assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-0.rps_cpus").unwrap(), "3");
+    assert!(!sysctls.devices.of(1).maps_tx());
+    sysctls.set("net.quietline.dev.tap0.tx-1.xps_cpus", "6").unwrap();
+    assert_eq!([0, 1].map(|queue| sysctls.devices.of(1).tx(queue).xps_cpus), [0, 6]);
+    assert!(sysctls.devices.of(1).maps_tx() && !sysctls.devices.of(0).maps_tx());
+    assert_eq!(sysctls.get("net.quietline.dev.tap0.tx-1.xps_cpus").unwrap(), "6");
     let all: Vec<_> = sysctls.iter().map(|(name, _)| name.into_owned()).collect();
+    assert!(all.contains(&"net.quietline.dev.tap0.tx-1.xps_cpus".to_owned()));
     assert!(all.contains(&"net.quietline.dev.tap0.rx-1.rps_cpus".to_owned()));
     assert!(all.contains(&"net.quietline.dev.default.rps_flow_cnt".to_owned()));
 }
@@ -63,6 +69,8 @@ fn what_does_not_exist_is_refused_and_changes_nothing() {
         "net.quietline.dev.tap0.rx-2.rps_cpus",
         "net.quietline.dev.default.rx-0.rps_cpus",
         "net.quietline.dev.tap0.tx-0.rps_cpus",
+        "net.quietline.dev.tap0.rx-0.xps_cpus",
+        "net.quietline.dev.tap0.tx-2.xps_cpus",
         "net.quietline.dev.tap0.nonsense",
         "net.quietline.dev.rps_cpus",
         "net.quietline.dev.",

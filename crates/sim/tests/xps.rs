@@ -1,0 +1,181 @@
+//! Transmit queues that are chosen by core (XPS), over a wire with several of them.
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, sync::Arc, time::Duration};
+
+    use sim::{
+        World,
+        apps::{connect, listen},
+    };
+    use stack::{
+        Errno,
+        config::{DeviceConfig, HostConfig},
+        counters::Counter,
+        device::{Impairment, Wire, WireConfig},
+        socket::{Listener, TcpSocket},
+    };
+
+    const QUEUES: u16 = 4;
+
+    /// Two hosts of four cores, four queues between them, 10 Mbit/s each. Queues have a discipline, which counts.
+    struct Bench {
+        world: World,
+        listener: Arc<Listener>,
+    }
+
+    impl Bench {
+        fn new(settings: &[(&str, &str)]) -> Self {
+            let forward = Impairment {
+                rate_bps: Some(10_000_000),
+                ring_packets: Some(8),
+                ..Impairment::default()
+            };
+            let wire = WireConfig { queues: QUEUES, forward, ..WireConfig::default() };
+            let (near, far) = Wire::pair(&wire).expect("a valid wire");
+            let mut world = World::new(7);
+            for (index, end) in [near, far].into_iter().enumerate() {
+                let addresses =
+                    vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
+                let devices = vec![DeviceConfig { device: end, addresses }];
+                let config = HostConfig { devices, cores: QUEUES, ..HostConfig::default() };
+                world.add_host(config).expect("valid");
+            }
+            let listener = listen(&mut world, 80);
+            let bench = Self { world, listener };
+            for (name, value) in settings {
+                bench.set(name, value);
+            }
+            bench
+        }
+
+        fn set(&self, name: &str, value: &str) {
+            self.world.hosts[0].set_sysctl(name, value).expect("a setting");
+        }
+
+        /// The queue of a transmit queue's mask.
+        fn map(&self, queue: u16, cores: &str) {
+            let name = format!("net.quietline.dev.{}.tx-{queue}.xps_cpus", self.device());
+            self.set(&name, cores);
+        }
+
+        fn device(&self) -> String {
+            let host = &self.world.hosts[0];
+            let mut cx = stack::Cx::new(self.world.memory(), 1);
+            cx.now = self.world.cx.now;
+            host.tx_queue_stats(&mut cx).pop().expect("a row").device
+        }
+
+        /// Packets that each queue of the wire has sent.
+        fn sent(&mut self) -> Vec<u64> {
+            let (host, device) = (Arc::clone(&self.world.hosts[0]), self.device());
+            let rows = host.tx_queue_stats(&mut self.world.cx).into_iter();
+            rows.filter(|row| row.device == device).map(|row| row.stats.packets).collect()
+        }
+
+        fn send(&mut self, socket: &TcpSocket, bytes: usize) {
+            let (host, data) = (Arc::clone(&self.world.hosts[0]), vec![7; bytes]);
+            let sent = socket.send(&host, &mut self.world.cx, &[IoSlice::new(&data)]);
+            assert_eq!(sent, Ok(bytes));
+        }
+
+        fn read(&mut self, socket: &TcpSocket) -> usize {
+            let (host, mut buffer) = (Arc::clone(&self.world.hosts[1]), vec![0; 1 << 16]);
+            let mut all = 0;
+            loop {
+                match socket.recv(&host, &mut self.world.cx, &mut buffer, false) {
+                    Ok(read @ 1..) => all += read,
+                    Ok(_) | Err(Errno::EAGAIN) => return all,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+
+        /// The queues by which `bytes` of `socket` leave, alone.
+        fn queues_of(&mut self, (client, server): &(Arc<TcpSocket>, Arc<TcpSocket>)) -> Vec<usize> {
+            let before = self.sent();
+            self.send(client, 5000);
+            self.world.pass(Duration::from_millis(100));
+            assert_eq!(self.read(server), 5000);
+            self.world.pass(Duration::from_millis(300));
+            let after = self.sent();
+            // A probe of the neighbour may be among them.
+            (0..after.len()).filter(|queue| after[*queue] >= before[*queue] + 4).collect()
+        }
+
+        fn count(&self, counter: Counter) -> u64 {
+            self.world.hosts[0].counters().stack(counter)
+        }
+    }
+
+    /// Without a mask a core has a queue of its own, that of its number: whose completions it takes.
+    #[test]
+    fn a_connection_sends_by_the_queue_of_its_core() {
+        let mut bench = Bench::new(&[]);
+        let mut seen = [false; QUEUES as usize];
+        for _ in 0..32 {
+            let ends = connect(&mut bench.world, &bench.listener);
+            let core = usize::from(ends.0.core().0);
+            assert_eq!(bench.queues_of(&ends), [core]);
+            seen[core] = true;
+        }
+        assert_eq!(seen, [true; 4], "32 connections are spread");
+        assert_eq!(bench.count(Counter::TxQueueChanges), 0);
+    }
+
+    /// `xps_cpus`: a queue is for the cores of its mask; of several queues of a core the flow's hash chooses; a core in no mask
+    /// keeps the queue of its number.
+    #[test]
+    fn masks_say_which_cores_send_by_a_queue() {
+        let mut bench = Bench::new(&[]);
+        bench.map(0, "2");
+        bench.map(1, "1");
+        bench.map(2, "4");
+        bench.map(3, "4");
+        let mut of_core_2 = [false; QUEUES as usize];
+        for _ in 0..48 {
+            let ends = connect(&mut bench.world, &bench.listener);
+            let queues = bench.queues_of(&ends);
+            match ends.0.core().0 {
+                0 => assert_eq!(queues, [1]),
+                1 => assert_eq!(queues, [0]),
+                2 => {
+                    assert_eq!(queues.len(), 1);
+                    of_core_2[queues[0]] = true;
+                }
+                _ => assert_eq!(queues, [3]),
+            }
+        }
+        assert_eq!(of_core_2, [false, false, true, true], "flows are spread over both");
+        bench.set("net.quietline.dev.default.xps_cpus", "0");
+        let ends = connect(&mut bench.world, &bench.listener);
+        assert_eq!(bench.queues_of(&ends), [usize::from(ends.0.core().0)]);
+    }
+
+    /// `ooo_okay`: while data of a flow is in its old queue it stays there, and nothing overtakes it.
+    #[test]
+    fn a_flow_changes_its_queue_when_nothing_of_it_is_in_the_old_one() {
+        let mut bench = Bench::new(&[("net.quietline.tsq_limit", "off")]);
+        let ends = connect(&mut bench.world, &bench.listener);
+        let old = usize::from(ends.0.core().0);
+        let new = (old + 1) % usize::from(QUEUES);
+        assert_eq!(bench.queues_of(&ends), [old]);
+        let before = bench.sent();
+        // Some 8 ms of the old queue.
+        bench.send(&ends.0, 10_000);
+        let mask = format!("{:x}", 1 << old);
+        bench.map(u16::try_from(new).expect("few"), &mask);
+        bench.send(&ends.0, 10_000);
+        assert!(bench.count(Counter::TxQueueKept) > 0);
+        assert_eq!(bench.count(Counter::TxQueueChanges), 0);
+        bench.world.pass(Duration::from_millis(100));
+        assert_eq!(bench.read(&ends.1), 20_000);
+        let after = bench.sent();
+        assert!(after[old] > before[old] && after[new] == before[new], "{before:?} {after:?}");
+        // Nothing is below any more.
+        assert_eq!(bench.queues_of(&ends), [new]);
+        assert_eq!(bench.count(Counter::TxQueueChanges), 1);
+        let reordered = bench.world.hosts[1].counters().tcp(tcp::Counter::TcpExtTCPOFOQueue);
+        assert_eq!(reordered, 0);
+    }
+}
