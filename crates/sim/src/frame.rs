@@ -141,9 +141,10 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
 }
 
 fn tcp_checksum(src: Ipv4Addr, dst: Ipv4Addr, segment: &[u8]) -> u16 {
-    let len = u16::try_from(segment.len()).expect("in an IP packet");
-    let [high, low] = len.to_be_bytes();
-    checksum(&[&src.octets(), &dst.octets(), &[0, protocol::TCP, high, low], segment])
+    // More than 16 bits for a superframe only.
+    let len = u32::try_from(segment.len()).expect("in an IP packet");
+    let pseudo = [&[0, protocol::TCP][..], &len.to_be_bytes()].concat();
+    checksum(&[&src.octets(), &dst.octets(), &pseudo, segment])
 }
 
 /// What a host has sent, checked byte by byte.

@@ -49,7 +49,19 @@ const MORE: [(&str, &[Alternative]); 9] = [
         "gro_normal_batch",
         &[&[("net.core.gro_normal_batch", "1")], &[("net.core.gro_normal_batch", "64")]],
     ),
-    ("gro_max_size", &[&[("net.quietline.dev.default.gro_max_size", "4000")]]),
+    (
+        "superframe_size",
+        &[
+            &[("net.quietline.dev.default.gro_max_size", "4000")],
+            // BIG TCP, which devices that do not speak it do without.
+            &[
+                ("net.quietline.dev.default.gro_max_size", "524280"),
+                ("net.quietline.dev.default.gro_ipv4_max_size", "524280"),
+                ("net.quietline.dev.default.gso_max_size", "524280"),
+                ("net.quietline.dev.default.gso_ipv4_max_size", "524280"),
+            ],
+        ],
+    ),
     (
         "gro_flush_timeout",
         &[&[

@@ -22,10 +22,10 @@ use std::{
     time::Duration,
 };
 
-use pkt::{BATCH_MAX, Batch, Gso, GsoKind, Instant, Packet, PacketList, RxChecksum};
+use pkt::{BATCH_MAX, Batch, Gso, GsoKind, Instant, Packet, PacketList, RX_LEN_MAX, RxChecksum};
 use stack::{
     Capabilities, Cx, Device,
-    device::{Doorbell, LinkType, QueueId},
+    device::{BIG_TCP_BYTES_MAX, Doorbell, GSO_BYTES_MAX, LinkType, QueueId},
     icmp::header::IcmpMessage,
     ip::header::protocol,
 };
@@ -77,6 +77,8 @@ pub struct Counts {
     pub corrupted: u64,
     /// Of those sent, marked Congestion Experienced.
     pub marked: u64,
+    /// Sent, longer than a length field can say (BIG TCP).
+    pub big: u64,
 }
 
 /// A frame on its way.
@@ -167,7 +169,7 @@ impl Network {
                 tx_checksum: tso,
                 tso4: tso,
                 tso6: tso,
-                gso_max_bytes: 65_535,
+                gso_max_bytes: BIG_TCP_BYTES_MAX,
                 queues: 1,
                 async_completion: false,
             };
@@ -228,6 +230,7 @@ impl State {
     /// A frame leaves the host at port `from`.
     fn send(&mut self, from: usize, now: Instant, frame: Frame) {
         self.record(from, now, true, &frame.bytes);
+        self.counts.big += u64::from(frame.bytes.len() > GSO_BYTES_MAX as usize);
         if self.offload == Offload::Cut && frame.gso.kind != GsoKind::None {
             for bytes in edit::segments(&frame.bytes, frame.gso) {
                 self.travel(from, now, Frame { bytes, gso: Gso::default() });
@@ -393,9 +396,19 @@ impl Device for Port {
 
 /// The frame in packet memory, as a device with a ring of receive slots leaves it.
 fn receive(cx: &mut Cx, frame: &Frame) -> Option<Packet> {
-    let mut slot = cx.pool.rx_slot(frame.bytes.len())?;
-    slot.write(&frame.bytes);
-    let mut packet = slot.finish(&mut cx.pool, frame.bytes.len());
+    let mut packet = if frame.bytes.len() <= RX_LEN_MAX {
+        let mut slot = cx.pool.rx_slot(frame.bytes.len())?;
+        slot.write(&frame.bytes);
+        slot.finish(&mut cx.pool, frame.bytes.len())
+    } else {
+        // No ring has slots for such a superframe: it was handed over in memory.
+        let mut packet = cx.pool.alloc()?;
+        if packet.append(&mut cx.pool, &frame.bytes) < frame.bytes.len() {
+            cx.pool.free(packet);
+            return None;
+        }
+        packet
+    };
     let meta = packet.meta_mut();
     meta.timestamp = cx.now;
     meta.gso = frame.gso;

@@ -14,6 +14,7 @@ use std::{net::Ipv4Addr, time::Duration};
 use pkt::{EtherType, GsoKind, PacketList};
 use stack::{
     Cx, Memory,
+    device::BIG_TCP_BYTES_MAX,
     gro::{GRO_BYTES_MAX, GroExit, Offline},
     link::ethernet::MacAddr,
 };
@@ -47,6 +48,8 @@ pub struct Outcome {
     pub superframes: usize,
     /// Segments of the largest.
     pub largest: usize,
+    /// Bytes of IP packet of the longest.
+    pub largest_bytes: usize,
 }
 
 /// One sender.
@@ -70,7 +73,7 @@ pub fn run(input: &[u8]) -> Outcome {
         GroExit::NormalOnlyList,
     ][usize::from(how & 3)];
     let paged = how & 4 != 0;
-    let max_bytes = [GRO_BYTES_MAX, GRO_BYTES_MAX, 4000, 0][usize::from(limits & 3)];
+    let max_bytes = [GRO_BYTES_MAX, BIG_TCP_BYTES_MAX, 4000, 0][usize::from(limits & 3)];
     let memory = Memory::new(64 << 20);
     let mut cx = Cx::new(&memory, 1);
     let mut gro = Offline::new(exit, 1 + u32::from(limits >> 2), max_bytes, LINK);
@@ -82,18 +85,18 @@ pub fn run(input: &[u8]) -> Outcome {
         let packet = byte_link::receive(&mut cx, &bytes, paged).expect("memory for a play");
         came.push(bytes);
         let up = gro.receive(&mut cx, packet);
-        collect(&mut cx, up, &mut went, &mut outcome);
+        collect(&mut cx, (up, max_bytes), &mut went, &mut outcome);
         if first & 0x80 != 0 {
             // The end of a poll, or of a cycle of one that goes on.
             let old_only = first & 0x40 != 0;
             cx.now += Duration::from_micros(300);
             let up = gro.end_poll(&cx, old_only);
-            collect(&mut cx, up, &mut went, &mut outcome);
+            collect(&mut cx, (up, max_bytes), &mut went, &mut outcome);
             assert!(old_only || gro.is_empty(), "held behind the end of a poll");
         }
     }
     let up = gro.end_poll(&cx, false);
-    collect(&mut cx, up, &mut went, &mut outcome);
+    collect(&mut cx, (up, max_bytes), &mut went, &mut outcome);
     assert!(gro.is_empty(), "held behind the last poll");
     compare(&came, &went, exit);
     drop((gro, cx));
@@ -110,6 +113,8 @@ fn next_frame(flow: &mut Flow, first: u8, input: &mut Input<'_>) -> Vec<u8> {
         0..160 => 500,
         160 => 0,
         161..200 => 1448,
+        // Large enough that the frags of a superframe hold more than 64 KB of them (BIG TCP).
+        250.. => 9000,
         length => usize::from(length) * 2,
     };
     let mut header = SegmentHeader {
@@ -170,7 +175,12 @@ fn next_frame(flow: &mut Flow, first: u8, input: &mut Input<'_>) -> Vec<u8> {
 }
 
 /// What goes up, superframes as the frames they stand for.
-fn collect(cx: &mut Cx, mut up: PacketList, went: &mut Vec<Vec<u8>>, outcome: &mut Outcome) {
+fn collect(
+    cx: &mut Cx,
+    (mut up, max_bytes): (PacketList, u32),
+    went: &mut Vec<Vec<u8>>,
+    outcome: &mut Outcome,
+) {
     while let Some(packet) = up.pop_front() {
         let (gso, bytes) = (packet.meta().gso, packet.to_vec());
         cx.pool.free(packet);
@@ -181,9 +191,10 @@ fn collect(cx: &mut Cx, mut up: PacketList, went: &mut Vec<Vec<u8>>, outcome: &m
         let (link, ip) = bytes.split_at(LINK);
         let cut = edit::segments(ip, gso);
         assert_eq!(cut.len(), usize::from(gso.segs), "{gso:?}");
-        assert!(cut.len() > 1 && ip.len() < GRO_BYTES_MAX as usize, "{gso:?}, {} bytes", ip.len());
+        assert!(cut.len() > 1 && ip.len() < max_bytes as usize, "{gso:?}, {} bytes", ip.len());
         outcome.superframes += 1;
         outcome.largest = outcome.largest.max(cut.len());
+        outcome.largest_bytes = outcome.largest_bytes.max(ip.len());
         went.extend(cut.into_iter().map(|segment| [link, &segment].concat()));
     }
 }

@@ -68,6 +68,7 @@ mod tests {
             self.frames.delivered += outcome.frames.delivered;
             self.frames.corrupted += outcome.frames.corrupted;
             self.frames.marked += outcome.frames.marked;
+            self.frames.big += outcome.frames.big;
             for (sum, lost) in self.frames.lost.iter_mut().zip(outcome.frames.lost) {
                 *sum += lost;
             }
@@ -129,8 +130,8 @@ mod tests {
         if totals.seeds >= 1000 {
             // Everything that can happen did.
             let frames = totals.frames;
-            let Counts { duplicated, icmp, corrupted, marked, .. } = frames;
-            let happened = [duplicated, icmp, corrupted, marked, totals.aborted];
+            let Counts { duplicated, icmp, corrupted, marked, big, .. } = frames;
+            let happened = [duplicated, icmp, corrupted, marked, big, totals.aborted];
             assert!(happened.iter().all(|count| *count > 0), "{totals:?}");
             for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
                 assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");

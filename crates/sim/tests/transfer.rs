@@ -10,7 +10,10 @@ mod tests {
         World,
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
-    use stack::device::{Impairment, WireConfig};
+    use stack::{
+        counters::Counter as StackCounter,
+        device::{BIG_TCP_BYTES_MAX, Impairment, WireConfig},
+    };
     use tcp::Counter;
 
     /// A direction as bad as `seed` makes it.
@@ -137,6 +140,65 @@ mod tests {
         both_ways(1, &WireConfig::default(), 3_000_000);
         both_ways(2, &WireConfig { tso: false, ..WireConfig::default() }, 3_000_000);
         both_ways(3, &WireConfig { checksums: true, ..WireConfig::default() }, 3_000_000);
+    }
+
+    /// BIG TCP: with a wide window superframes become as large as the wire passes and the settings say, whole across the wire or
+    /// cut up by software in front of it, and every byte arrives.
+    #[test]
+    fn superframes_beyond_64_kb_cross_a_wire() {
+        const BIG: u32 = BIG_TCP_BYTES_MAX;
+        let default = superframes(true, 65_536, BIG);
+        let bounded_by_wire = superframes(true, BIG, 100_000);
+        let bounded_by_setting = superframes(true, 200_000, BIG);
+        let unbounded = superframes(true, BIG, BIG);
+        let sent = [default, bounded_by_wire, bounded_by_setting, unbounded];
+        assert!(sent.is_sorted_by(|fewer, more| fewer.0 > more.0), "{sent:?}");
+        assert!(sent.iter().all(|(_, cut)| *cut == 0), "{sent:?}");
+        assert!(LENGTH / unbounded.0 > 65_536, "{sent:?}");
+        let (packets, cut) = superframes(false, BIG, BIG);
+        assert!(LENGTH / packets > 65_536 && cut >= LENGTH / 1448, "{packets} packets, {cut} cut");
+    }
+
+    /// Bytes of a transfer of superframes.
+    const LENGTH: u64 = 20_000_000;
+
+    /// Transfers `LENGTH` bytes: the packets that IP was given, and the segments that software cut of them.
+    fn superframes(tso: bool, asked: u32, passes: u32) -> (u64, u64) {
+        let delay = Duration::from_micros(300);
+        let clean = Impairment { delay, ..Impairment::default() };
+        let bounds = WireConfig { tso, gso_max_bytes: passes, ..WireConfig::default() };
+        let wire = WireConfig { forward: clean, backward: clean, ..bounds };
+        let mut world = World::pair(1, &wire).expect("a valid wire");
+        for host in &world.hosts {
+            for (name, value) in [
+                ("net.quietline.dev.default.gso_ipv4_max_size", asked.to_string().as_str()),
+                ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
+                ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
+                // Otherwise it is the pace that bounds them.
+                ("net.ipv4.tcp_tso_rtt_log", "31"),
+            ] {
+                host.set_sysctl(name, value).expect("a setting");
+            }
+        }
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let mut sender = Sender::new(0, client, Pattern(1), LENGTH);
+        let mut receiver = Receiver::new(1, server, Pattern(1), 1 << 20);
+        let result = world.run(Duration::from_secs(60), |world| {
+            let sent = sender.step(world);
+            receiver.step(world) && sent
+        });
+        result.unwrap_or_else(|stalled| panic!("{stalled:?} with {wire:?}"));
+        assert_eq!(receiver.received(), LENGTH);
+        let counters = world.hosts[0].counters();
+        let [packets, whole, cut] = [
+            StackCounter::IpOutRequests,
+            StackCounter::DeviceTxSuperframes,
+            StackCounter::GsoSegments,
+        ]
+        .map(|counter| counters.stack(counter));
+        assert_eq!(whole > 0, tso, "{whole} of {packets} packets are superframes");
+        (packets, cut)
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod writer;
 
 pub use device::CaptureDevice;
 
-/// Bytes of a packet that are kept: more than the largest superframe, as tcpdump's default.
+/// Bytes of a packet that are kept: tcpdump's default, and the most that Wireshark reads. Only BIG TCP has larger ones.
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
 /// Bytes that may wait for the file: half a second of 1 Gbit/s.

@@ -43,6 +43,18 @@ const CHANGES: [(&str, [&str; 2]); 21] = [
 /// Most that a session sends each way when segments are tiny.
 const TINY_LENGTH_MAX: u64 = 30_000;
 
+/// Windows and superframes as large as they get.
+const BROAD: [(&str, &str); 7] = [
+    ("net.quietline.dev.default.gso_ipv4_max_size", "524280"),
+    ("net.quietline.dev.default.gro_ipv4_max_size", "524280"),
+    ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
+    ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
+    ("net.ipv4.tcp_window_scaling", "1"),
+    ("net.ipv4.tcp_notsent_lowat", "4294967295"),
+    // Not as large as the pace has it, but as the device.
+    ("net.ipv4.tcp_tso_rtt_log", "31"),
+];
+
 /// Chosen when a host is built.
 const LAYOUT: &str = "net.quietline.dst_layout";
 
@@ -85,6 +97,9 @@ impl Scenario {
             Self { seed, hosts, modes, cores, paths, mtu, offload, sessions, maxseg, changes };
         draw.openings(&mut scenario);
         draw.settings(&mut scenario);
+        if asked == Settings::default() && draw.one_in(25) {
+            draw.broad(&mut scenario);
+        }
         scenario
     }
 }
@@ -318,6 +333,34 @@ impl Draw {
             scenario.changes.extend(live.collect::<Vec<_>>());
         }
         scenario.changes.sort_by_key(|change| change.at);
+    }
+
+    /// A network as inside a machine: nothing bounds the superframes but their size (BIG TCP).
+    fn broad(&mut self, scenario: &mut Scenario) {
+        scenario.offload = [Offload::Cut, Offload::Whole][self.below(2)];
+        for host in &mut scenario.hosts {
+            for (name, value) in BROAD {
+                host.set(name, value).expect("a setting");
+            }
+        }
+        for path in &mut scenario.paths {
+            let delay = Duration::from_micros(u64::from(self.rng.below(100)));
+            let loss = if self.one_in(2) { 0.0 } else { self.fraction(0.002) };
+            *path = PathConfig { delay, loss, ..PathConfig::default() };
+        }
+        scenario.sessions.truncate(1);
+        for session in &mut scenario.sessions {
+            let [up, down] = [self.manners(1), self.manners(1)].map(|manners| Manners {
+                length: 1_000_000 + u64::from(self.rng.below(3_000_000)),
+                write_max: 500_000,
+                read_max: 500_000,
+                pauses: 0,
+                ..manners
+            });
+            (session.up, session.down) = (up, Manners { length: 0, ..down });
+        }
+        scenario.maxseg = vec![None; scenario.hosts.len()];
+        scenario.changes.clear();
     }
 
     fn session(&mut self, hosts: u32, budget: u32) -> Session {

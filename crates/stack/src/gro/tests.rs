@@ -9,6 +9,7 @@ use tcp::{Flags, Options, SegmentHeader, SeqNum};
 use super::*;
 use crate::{
     cx::Memory,
+    device::BIG_TCP_BYTES_MAX,
     ip::header::{Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader, protocol},
     link::ethernet::{EthernetHeader, MacAddr},
 };

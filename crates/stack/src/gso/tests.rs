@@ -176,6 +176,10 @@ fn segments_are_what_the_superframe_stands_for() {
             Case::new(v4, payload, mss).check();
         }
         Case::new(v4, 30_000, 537).check();
+        // BIG TCP: more than a length field can say, up to the most there is.
+        for (payload, mss) in [(65_496, 1448), (65_536, 1448), (200_001, 8948), (524_200, 1448)] {
+            Case::new(v4, payload, mss).check();
+        }
         // One segment: the superframe has shrunk to it, by an acknowledgment of the rest.
         Case::new(v4, 100, 1460).check();
     }

@@ -198,7 +198,9 @@ fn parse_long<const V4: bool>(
 ) -> Result<IpHeader, DropReason> {
     let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
-    if packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
+    // What the field counts: all of an IPv4 packet, what follows the header of an IPv6 one.
+    let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
+    if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
         parse_as::<V4, true>(linear, packet_len)
     } else {
         parse::<V4>(linear, packet_len)

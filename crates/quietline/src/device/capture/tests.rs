@@ -111,6 +111,30 @@ fn the_snaplen_cuts_the_copy_and_keeps_the_length() {
     assert_eq!(packets[3].data, (0..40).collect::<Vec<u8>>());
 }
 
+/// A BIG TCP superframe is written as it is, total length 0, as tcpdump does, whose readers take the frame's length then. They
+/// refuse frames of more than 262,144 bytes: of those the rest is left out.
+#[test]
+fn superframes_beyond_64_kb_are_written_for_those_who_read_262144_bytes() {
+    let file = Shared::default();
+    let capture = Capture::to(file.clone(), &config()).expect("a capture");
+    let wire = capture.interface("wire0", CaptureLink::Ip);
+    let mut pool = pool();
+    for len in [100_000, 524_000] {
+        let mut bytes = vec![0; len];
+        bytes[0] = 0x45;
+        let mut packet = packet(&mut pool, &bytes);
+        packet.meta_mut().gso.kind = GsoKind::TcpV4;
+        packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 16 };
+        wire.record(Direction::Outbound, Instant::ZERO, &packet);
+        pool.free(packet);
+    }
+    capture.finish().expect("written");
+    let packets = file.packets();
+    let lengths: Vec<_> = packets.iter().map(|p| (p.data.len(), p.original_len)).collect();
+    assert_eq!(lengths, [(100_000, 100_000), (262_144, 524_000)]);
+    assert!(packets.iter().all(|packet| packet.data[..4] == [0x45, 0, 0, 0]));
+}
+
 /// The ones-complement sum of everything, which is all ones when the checksum in it is good.
 fn sum(bytes: &[u8]) -> u32 {
     let mut total = 0;

@@ -218,35 +218,84 @@ fn headers_that_lie_about_their_length_pass_by() {
 /// GRO7: what would not stay below 64 KB begins anew. Pieces of one packet need no more frags than it did.
 #[test]
 fn superframes_stay_below_their_limit() {
+    for v4 in [true, false] {
+        // 65,535 bytes hold 45 segments with their headers.
+        grow(v4, GRO_BYTES_MAX, 100, 45);
+    }
+}
+
+/// GRO6, GRO7: where a device may have larger ones (BIG TCP) a superframe goes on beyond what its header can say, up to what is
+/// set; the length in its header is 0 then, and it comes apart bit by bit as it was.
+#[test]
+fn a_device_may_have_superframes_beyond_64_kb() {
+    for v4 in [true, false] {
+        grow(v4, 100_000, 150, 69);
+        grow(v4, 500_000, 362, 345);
+        grow(v4, BIG_TCP_BYTES_MAX, 362, 362);
+    }
+}
+
+/// IPv4 and IPv6 have limits of their own.
+#[test]
+fn each_family_has_its_limit() {
+    for v4 in [true, false] {
+        let mut bench = Bench::new(GroExit::Immediate);
+        (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (200_000, 4000);
+        arrive(&mut bench, v4, 100);
+        let expected = if v4 { (0, 100 * MSS, 100) } else { (0, 2 * MSS, 2) };
+        assert_eq!(bench.delivered()[0], expected);
+    }
+}
+
+/// `count` full segments, which lie in memory in a row, become superframes of `largest` at most.
+fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     let mut bench = Bench::new(GroExit::Immediate);
-    let stream: Vec<u8> = (0..100 * MSS).map(stream_byte).collect();
-    let mut source = Vec::new();
-    for part in stream.chunks(32_000) {
-        let mut packet = bench.cx.pool.alloc().unwrap();
-        assert_eq!(packet.append(&mut bench.cx.pool, part), part.len());
-        source.push(packet);
+    (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (max_bytes, max_bytes);
+    let came = arrive(&mut bench, v4, count);
+    let full = count / u32::from(largest);
+    assert!(
+        bench.count(Counter::GroFlushSize)
+            >= u64::from(full - u32::from(full * u32::from(largest) == count))
+    );
+    let delivered = bench.delivered();
+    assert_eq!(delivered.iter().map(|(_, len, _)| len).sum::<u32>(), count * MSS, "GRO2");
+    assert_eq!(delivered[0], (0, u32::from(largest) * MSS, largest), "{delivered:?}");
+    assert!(bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize), "GRO7");
+    assert!(!is_reordered(&delivered));
+    for packet in &bench.up {
+        let ip = &packet.linear()[LINK..];
+        let (field, bytes) = match v4 {
+            true => (&ip[2..4], packet.len() - LINK),
+            false => (&ip[4..6], packet.len() - LINK - 40),
+        };
+        assert_eq!(field, u16::try_from(bytes).unwrap_or(0).to_be_bytes(), "{bytes} bytes");
     }
-    let mut whole = source.remove(0);
-    for part in source {
-        whole.append_packet(&mut bench.cx.pool, part).expect("few frags");
+    let mut went = Vec::new();
+    for packet in std::mem::take(&mut bench.up) {
+        went.extend(oracle::cut(&mut bench.cx, packet));
     }
-    for index in 0..100u32 {
-        let frame = Frame { id: u16::try_from(index).unwrap(), ..Frame::new(1, index * MSS, MSS) };
-        let bytes = frame.bytes();
+    assert!(came == went, "GRO6");
+}
+
+/// `count` full segments of one flow arrive, pieces of one packet, and the poll ends. The frames.
+fn arrive(bench: &mut Bench, v4: bool, count: u32) -> Vec<Vec<u8>> {
+    let stream: Vec<u8> = (0..count * MSS).map(stream_byte).collect();
+    let mut whole = bench.cx.pool.alloc().unwrap();
+    assert_eq!(whole.append(&mut bench.cx.pool, &stream), stream.len());
+    let mut frames = Vec::new();
+    for index in 0..count {
+        let id = if v4 { u16::try_from(index).unwrap() } else { 0 };
+        let bytes = Frame { v4, id, ..Frame::new(1, index * MSS, MSS) }.bytes();
         let headers = bytes.len() - MSS as usize;
         let at = (index * MSS) as usize;
         let mut packet = whole.clone_range(&mut bench.cx.pool, at, MSS as usize).unwrap();
         packet.push(headers).copy_from_slice(&bytes[..headers]);
         bench.receive_packet(packet);
+        frames.push(bytes);
     }
     bench.complete();
     bench.cx.pool.free(whole);
-    assert!(bench.count(Counter::GroFlushSize) >= 2);
-    let delivered = bench.delivered();
-    assert_eq!(delivered.iter().map(|(_, len, _)| len).sum::<u32>(), 100 * MSS, "GRO2");
-    assert_eq!(delivered[0], (0, 45 * MSS, 45), "{delivered:?}");
-    assert!(bench.up.iter().all(|packet| packet.len() - LINK < 65_536), "GRO7");
-    assert!(!is_reordered(&delivered));
+    frames
 }
 
 /// The device's verdict on the checksum is believed, and its sum is checked.

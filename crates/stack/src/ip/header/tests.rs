@@ -199,6 +199,48 @@ fn segments_of_a_superframe_keep_a_right_header() {
     assert_eq!(parse::<false>(&bytes, bytes.len()).unwrap().payload_len, 4);
 }
 
+/// BIG TCP: a length of 0 is the packet's own for a superframe that no length field can describe, and for nothing else.
+#[test]
+fn a_superframe_beyond_64_kb_is_as_long_as_it_is() {
+    let memory = crate::cx::Memory::new(4 << 20);
+    let mut cx = crate::cx::Cx::new(&memory, 1);
+    fn check<const V4: bool>(cx: &mut crate::cx::Cx, sample: IpHeader) {
+        let (own, other) = match V4 {
+            true => (GsoKind::TcpV4, GsoKind::TcpV6),
+            false => (GsoKind::TcpV6, GsoKind::TcpV4),
+        };
+        let fixed = fixed_len::<V4>();
+        for (bytes, kind, whole) in [
+            (200_000, own, true),
+            (65_516, own, V4),
+            (65_536, own, true),
+            (65_496, own, false),
+            (200_000, GsoKind::None, false),
+            (200_000, other, false),
+            (1000, own, false),
+        ] {
+            let mut packet = cx.pool.alloc().unwrap();
+            assert_eq!(packet.append(&mut cx.pool, &vec![0; bytes as usize]), bytes as usize);
+            // Whatever it says, the field has 16 bits.
+            let header = IpHeader { payload_len: 1 << 20, ..sample };
+            header.emit::<V4>(packet.push(fixed));
+            packet.push(14).fill(0);
+            packet.meta_mut().gso.kind = kind;
+            let read = parse_packet::<V4>(&packet, 14);
+            let expected = match (whole, V4) {
+                (true, _) => Ok(IpHeader { payload_len: bytes, ..sample }),
+                (false, true) => Err(DropReason::IpLength),
+                (false, false) => Ok(IpHeader { payload_len: 0, ..sample }),
+            };
+            assert_eq!(read, expected, "{bytes} bytes of {kind:?}");
+            cx.pool.free(packet);
+        }
+    }
+    check::<true>(&mut cx, sample_v4());
+    check::<false>(&mut cx, sample_v6());
+    assert_eq!(memory.packets.balance(), 0);
+}
+
 #[test]
 #[should_panic(expected = "not of the version")]
 fn emit_refuses_the_other_family() {
