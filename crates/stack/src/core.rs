@@ -31,7 +31,7 @@ use crate::{
     host::Host,
     neighbour_table::NeighborEntry,
     rps::{Backlog, BacklogPoll, Outbox},
-    socket::{Flow, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
+    socket::{LastHash, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
     tx_queue::DeviceTx,
 };
@@ -130,6 +130,8 @@ pub(crate) struct CoreState {
     unannounced: u64,
     /// The queues whose arrivals the worker hears of, through a descriptor.
     descriptors: u64,
+    /// The queues whose device tells completions.
+    completing: u64,
     /// The queues that hold packets which have not gone up yet, while a thread polls without end.
     holding: u64,
     /// The queues that are not polled.
@@ -144,8 +146,8 @@ pub(crate) struct CoreState {
     trim: trim::TrimWalk,
     /// Sockets taken off the tasklet's list.
     resumed: Vec<Weak<TcpSocket>>,
-    /// The socket that the last packets went to; flushed when the flow changes and at the end of a batch.
-    pub(crate) flow: Flow,
+    /// Of the four-tuple that was last looked up here.
+    last_hash: LastHash,
 }
 
 impl CoreState {
@@ -183,6 +185,9 @@ pub struct Core {
     power: power::Power,
     /// When a queue is polled by time, in nanoseconds, `u64::MAX` when none. Written by the owner.
     next_napi_ns: AtomicU64,
+    /// When a transmit queue of this core is to be run, in nanoseconds, or earlier; `u64::MAX` when none. Lowered by whoever has left
+    /// something in a queue, with Release, after the queue's own moment; raised by the owner, which then looks at every queue.
+    next_tx_ns: AtomicU64,
     /// Some queue has a descriptor that the worker watches. Written while the host is being built.
     has_descriptors: AtomicBool,
     kick: OnceLock<Arc<dyn Kick>>,
@@ -206,6 +211,7 @@ impl Core {
             napis: Vec::new(),
             unannounced: 0,
             descriptors: 0,
+            completing: 0,
             holding: 0,
             powered: power::Powered::default(),
             next_napi: 0,
@@ -214,7 +220,7 @@ impl Core {
             resumed: Vec::new(),
             backlog: BacklogPoll::default(),
             outbox: Outbox::new(id, cores),
-            flow: Flow::default(),
+            last_hash: LastHash::default(),
         };
         Self {
             id,
@@ -231,6 +237,7 @@ impl Core {
             masked: AtomicU64::new(0),
             power: power::Power::default(),
             next_napi_ns: AtomicU64::new(u64::MAX),
+            next_tx_ns: AtomicU64::new(u64::MAX),
             has_descriptors: AtomicBool::new(false),
             kick: OnceLock::new(),
             tasklet: Tasklet::default(),
@@ -265,7 +272,9 @@ impl Core {
             }
             RxSignal::None => guard.unannounced |= 1 << id,
         }
-        guard.napis.push(Napi::new((device, tx), index, queue));
+        let napi = Napi::new((device, tx), index, queue);
+        guard.completing |= u64::from(napi.completes()) << id;
+        guard.napis.push(napi);
         self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
         Some(NapiId(u8::try_from(id).expect("at most 61")))
@@ -281,6 +290,7 @@ impl Core {
             }
         };
         guard.napis.clear();
+        guard.completing = 0;
         guard.backlog.clear(&self.backlog);
     }
 
@@ -470,6 +480,11 @@ impl Core {
         };
         // What a sleeper compares with: the wheel's moment, not the exact one, or it would be woken for nothing.
         self.wake_before(next);
+    }
+
+    /// A transmit queue of this core is to be run at `at`.
+    pub(crate) fn note_transmit_deadline(&self, at: Instant) {
+        self.next_tx_ns.fetch_min(at.as_nanos(), Ordering::Release);
     }
 
     pub(crate) const fn tasklet(&self) -> &Tasklet {

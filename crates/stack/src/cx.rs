@@ -205,7 +205,17 @@ impl Cx {
     }
 
     /// Counts for `host` from here on, until `leave`.
+    #[inline]
     pub(crate) fn enter(&mut self, host: &Host) -> Entered {
+        let view = &self.views[self.current];
+        if view.host == host.id() && view.generation == host.live_sysctls().generation() {
+            return Entered(self.current);
+        }
+        self.enter_other(host)
+    }
+
+    /// From another host, or with other settings.
+    fn enter_other(&mut self, host: &Host) -> Entered {
         let previous = Entered(self.current);
         if self.views[self.current].host != host.id() {
             self.current = match self.views.iter().position(|view| view.host == host.id()) {
@@ -232,9 +242,12 @@ impl Cx {
     }
 
     /// Back to the counters that were current before `entered`.
+    #[inline]
     pub(crate) fn leave(&mut self, entered: Entered) {
-        self.current = entered.0;
-        self.follow_free_mode();
+        if self.current != entered.0 {
+            self.current = entered.0;
+            self.follow_free_mode();
+        }
     }
 
     /// A context that outlives many hosts must not keep their pages: only ours is left then. Indices in use stay.

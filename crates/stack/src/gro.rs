@@ -122,6 +122,19 @@ impl Gro {
         }
     }
 
+    /// Whether a frame goes up as it came, if nothing is held.
+    #[inline]
+    pub(crate) fn goes_alone(mode: &GroMode, packet: &Packet, network: usize) -> bool {
+        mode.max_bytes == 0 || read::goes_alone(packet, network)
+    }
+
+    /// Counts a frame that goes up as it came, alone, without passing through here.
+    #[inline]
+    pub(crate) fn count_alone(cx: &Cx) {
+        cx.count(Counter::GroNormal, 1);
+        exit::count_list(cx, 1);
+    }
+
     /// Completes what is held and lets the list go up behind it, in this order at every flush point. With `old_only` what
     /// was held in the present millisecond stays.
     pub(crate) fn flush(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {

@@ -22,7 +22,7 @@ mod syn_queue;
 mod time_wait;
 mod wmem;
 
-use std::{cell::Cell, sync::Arc};
+use std::cell::Cell;
 
 use pkt::{DropReason, Packet};
 use sync::epoch::Section;
@@ -46,10 +46,28 @@ use crate::{
     route::{DstHandle, PacketDst},
 };
 
-/// Consecutive packets of one connection in a batch: they share one output, one ACK decision and one wake.
+/// The hash of the last four-tuple that a core was asked about: the next packet is most likely of the same flow, and the keyed
+/// hash costs more than the comparison.
 #[derive(Debug, Default)]
-pub(crate) struct Flow {
-    socket: Option<Arc<TcpSocket>>,
+pub(crate) struct LastHash(Option<(FourTuple, u32)>);
+
+impl LastHash {
+    /// The hash of `tuple` in the tables of `host`, which must always be the same host.
+    #[inline]
+    fn of(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
+        match &self.0 {
+            Some((last, hash)) if last == tuple => *hash,
+            _ => self.0.insert((*tuple, host.demux().hash(tuple))).1,
+        }
+    }
+}
+
+/// Consecutive packets of one connection in a poll: they share one output, one ACK decision and one wake. As long as the read
+/// section of the poll, which keeps the connection.
+#[derive(Debug)]
+pub(crate) struct Flow<'s> {
+    socket: Option<&'s TcpSocket>,
+    last_hash: &'s mut LastHash,
     /// It lives on another core than the one being run.
     foreign: bool,
     /// The packet on its way up is the last of its poll.
@@ -58,24 +76,41 @@ pub(crate) struct Flow {
     flushed: Cell<bool>,
 }
 
-impl Flow {
+impl<'s> Flow<'s> {
+    /// None so far.
+    pub(crate) const fn new(last_hash: &'s mut LastHash) -> Self {
+        Self {
+            socket: None,
+            last_hash,
+            foreign: false,
+            last: false,
+            flushed: Cell::new(false),
+        }
+    }
+
+    /// The hash of `tuple` in the tables of `host`.
+    #[inline]
+    pub(crate) fn hash(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
+        self.last_hash.of(host, tuple)
+    }
+
     /// Is `tuple` the flow of the packet before?
     #[inline]
     pub(crate) fn is(&self, tuple: &FourTuple, over_loopback: bool) -> bool {
-        self.socket.as_ref().is_some_and(|socket| {
+        self.socket.is_some_and(|socket| {
             socket.tuple() == tuple && socket.is_over_loopback() == over_loopback
         })
     }
 
     /// The input route that the current connection remembers for packets from `device`.
     #[inline]
-    pub(crate) fn rx_dst<'s>(
-        &'s self,
+    pub(crate) fn rx_dst(
+        &self,
         host: &Host,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        self.socket.as_ref()?.rx_dst(host, device, rcu)
+        self.socket?.rx_dst(host, device, rcu)
     }
 
     /// One more segment for the current connection.
@@ -88,7 +123,7 @@ impl Flow {
         dst: PacketDst<'_>,
         packet: Packet,
     ) {
-        match &self.socket {
+        match self.socket {
             Some(socket) => {
                 if self.foreign {
                     cx.count(Counter::ForeignCorePackets, 1);
@@ -101,13 +136,13 @@ impl Flow {
     }
 
     /// The next packet of the batch goes to `socket`; the socket before it, if another, has had its packets.
-    pub(crate) fn follow(&mut self, host: &Host, cx: &mut Cx, socket: &Arc<TcpSocket>) {
-        if self.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {
+    pub(crate) fn follow(&mut self, host: &Host, cx: &mut Cx, socket: &'s TcpSocket) {
+        if self.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
         }
         self.flush(host, cx);
         self.foreign = cx.running().is_some_and(|core| core != socket.core());
-        self.socket = Some(Arc::clone(socket));
+        self.socket = Some(socket);
     }
 
     /// Output and wake of the socket that received last.

@@ -137,6 +137,11 @@ impl DeviceTx {
         self.async_completion || self.has_qdisc.load(Ordering::Relaxed)
     }
 
+    /// The device tells completions.
+    pub(crate) const fn completes_later(&self) -> bool {
+        self.async_completion
+    }
+
     /// Packets are held until their departure times: whoever stamps them need not hold them.
     pub(crate) fn paces(&self) -> bool {
         self.paces.load(Ordering::Relaxed)
@@ -357,7 +362,9 @@ impl TxQueue {
     /// Has the queue run by its core at `at`.
     fn wake_at(&self, host: &Host, at: Instant) {
         self.wake_ns.fetch_min(at.as_nanos(), Ordering::Relaxed);
-        host.core_of_queue(self.id).wake_before(at);
+        let core = host.core_of_queue(self.id);
+        core.note_transmit_deadline(at);
+        core.wake_before(at);
     }
 }
 

@@ -45,6 +45,11 @@ impl Deferral {
         watch
     }
 
+    /// No poll is put off.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.left == 0 && self.timer.is_none()
+    }
+
     /// When the queue is polled by itself.
     pub(super) const fn timer(&self) -> Option<Instant> {
         self.timer

@@ -9,18 +9,19 @@
 
 use std::sync::Arc;
 
-use pkt::{Batch, DropReason, PacketList};
+use pkt::{Batch, DropReason, Instant, Packet, PacketList};
+use sync::epoch::Section;
 
 use super::deferral::Deferral;
 use crate::{
     counters::Counter,
     cx::Cx,
     device::{Device, LinkType, QueueId},
-    gro::{Gro, GroMode},
+    gro::{BusyPollFlush, Gro, GroMode},
     host::Host,
     link,
     rps::{Outbox, Steering},
-    socket::Flow,
+    socket::{Flow, LastHash},
     tx_queue::DeviceTx,
 };
 
@@ -91,6 +92,11 @@ impl Napi {
         dev_weight.min(self.weight)
     }
 
+    /// Whether nothing is polled by time here: not now, and not by the settings.
+    pub(super) fn is_prompt(&self, cx: &Cx) -> bool {
+        self.deferral.is_idle() && !cx.sysctls().devices.of(self.index).defers()
+    }
+
     /// The poll that took `received` frames was the last for now. True if the queue's descriptor shall be watched.
     pub(super) fn complete(&mut self, cx: &Cx, received: usize) -> bool {
         let settings = cx.sysctls().devices.of(self.index);
@@ -100,6 +106,16 @@ impl Napi {
     /// When it is polled by time, and whether that has come.
     pub(super) const fn deferral(&mut self) -> &mut Deferral {
         &mut self.deferral
+    }
+
+    /// The device has completions to tell.
+    pub(super) fn completes(&self) -> bool {
+        self.tx.completes_later()
+    }
+
+    /// When the queue is to be run although nothing is sent.
+    pub(super) fn transmit_deadline(&self) -> Option<Instant> {
+        self.tx.deadline(self.queue)
     }
 
     /// Packets that the device has sent pay their senders back, and those that waited for room follow.
@@ -117,7 +133,7 @@ impl Napi {
     pub(super) fn poll(
         &mut self,
         host: &Host,
-        flow: &mut Flow,
+        last_hash: &mut LastHash,
         outbox: &mut Outbox,
         cx: &mut Cx,
         weight: usize,
@@ -129,7 +145,15 @@ impl Napi {
             return 0;
         }
         let mode = self.begin(host, outbox, cx);
-        self.receive_batch(host, flow, outbox, cx, &mode);
+        // One read section for all of the poll: what it finds for one packet stays found for the next.
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let mut flow = Flow::new(last_hash);
+        if received == 1 && self.goes_straight_up(cx, &mode, end) {
+            self.line.go_straight_up(host, &rcu, &mut flow, cx, self.batch.drain());
+            return received;
+        }
+        self.receive_batch(host, &rcu, &mut flow, outbox, cx, &mode);
         match end {
             PollEnd::BusyCycle => {
                 let flush = cx.sysctls().busy_poll_flush;
@@ -140,8 +164,21 @@ impl Napi {
                 self.line.gro.flush(cx, &mode, old_only);
             }
         }
-        self.line.finish(host, flow, outbox, cx);
+        self.line.finish(host, &rcu, &mut flow, outbox, cx);
         received
+    }
+
+    /// Whether the one frame of this poll goes up with nothing before it and nothing behind it: receive offload holds nothing,
+    /// would not hold this one, and the list goes up at the end of the poll. Then the list need not be made.
+    fn goes_straight_up(&self, cx: &Cx, mode: &GroMode, end: PollEnd) -> bool {
+        let flushes =
+            end == PollEnd::Softirq || cx.sysctls().busy_poll_flush != BusyPollFlush::None;
+        flushes
+            && !self.line.steers
+            && self.line.gro.is_empty()
+            && self.batch.packets().first().is_some_and(|packet| {
+                Gro::goes_alone(mode, packet, self.line.link.header_bytes())
+            })
     }
 
     /// The queue is not polled any more: what it holds goes nowhere (BUG-GRO-9). Linux: `napi_disable`, `ndo_stop`.
@@ -180,11 +217,19 @@ impl Napi {
     }
 
     /// Everything that is held or waits goes up: the core is about to be let go. Linux: `busy_poll_stop`.
-    pub(super) fn flush(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+    pub(super) fn flush(
+        &mut self,
+        host: &Host,
+        last_hash: &mut LastHash,
+        outbox: &mut Outbox,
+        cx: &mut Cx,
+    ) {
         if self.holds() {
             let mode = self.begin(host, outbox, cx);
             self.line.gro.flush(cx, &mode, false);
-            self.line.finish(host, flow, outbox, cx);
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            self.line.finish(host, &rcu, &mut Flow::new(last_hash), outbox, cx);
         }
     }
 
@@ -206,10 +251,11 @@ impl Napi {
     }
 
     /// Every frame of the batch through receive offload, and up to its socket what has to go at once.
-    fn receive_batch(
+    fn receive_batch<'s>(
         &mut self,
-        host: &Host,
-        flow: &mut Flow,
+        host: &'s Host,
+        rcu: &'s Section<'_>,
+        flow: &mut Flow<'s>,
         outbox: &mut Outbox,
         cx: &mut Cx,
         mode: &GroMode,
@@ -223,7 +269,7 @@ impl Napi {
             cx.not_before(packet.meta().timestamp);
             line.gro.receive(cx, mode, network, packet);
             if !line.gro.ready().is_empty() {
-                line.go_up(host, flow, outbox, cx, false);
+                line.go_up(host, rcu, flow, outbox, cx, false);
             }
         }
         cx.count(Counter::DeviceRxBytes, bytes);
@@ -232,10 +278,11 @@ impl Napi {
 
 impl Line {
     /// What has left receive offload goes up, here or on the core it belongs to; `last` says that nothing follows.
-    fn go_up(
+    fn go_up<'s>(
         &mut self,
-        host: &Host,
-        flow: &mut Flow,
+        host: &'s Host,
+        rcu: &'s Section<'_>,
+        flow: &mut Flow<'s>,
         outbox: &mut Outbox,
         cx: &mut Cx,
         last: bool,
@@ -243,10 +290,27 @@ impl Line {
         if self.steers {
             self.steer(host, outbox, cx);
         }
-        let reader = cx.reader();
-        let rcu = reader.pin();
         let from = (self.device, self.link);
-        link::input_list(host, cx, &rcu, flow, from, self.gro.ready(), last);
+        link::input_list(host, cx, rcu, flow, from, self.gro.ready(), last);
+    }
+
+    /// The one frame of a poll, of which nothing is held and nothing waits: counted as one that has passed through.
+    fn go_straight_up<'s>(
+        &self,
+        host: &'s Host,
+        rcu: &'s Section<'_>,
+        flow: &mut Flow<'s>,
+        cx: &mut Cx,
+        frame: impl Iterator<Item = Packet>,
+    ) {
+        for packet in frame {
+            cx.count(Counter::DeviceRxPackets, 1);
+            cx.count(Counter::DeviceRxBytes, packet.len() as u64);
+            cx.not_before(packet.meta().timestamp);
+            Gro::count_alone(cx);
+            link::input(host, cx, rcu, flow, (self.device, self.link), packet, true);
+        }
+        flow.flush(host, cx);
     }
 
     /// Hands on what belongs to other cores; the rest stays ready.
@@ -261,9 +325,16 @@ impl Line {
     }
 
     /// The last of a poll: then one output, one ACK decision and one wake for the socket that received last.
-    fn finish(&mut self, host: &Host, flow: &mut Flow, outbox: &mut Outbox, cx: &mut Cx) {
+    fn finish<'s>(
+        &mut self,
+        host: &'s Host,
+        rcu: &'s Section<'_>,
+        flow: &mut Flow<'s>,
+        outbox: &mut Outbox,
+        cx: &mut Cx,
+    ) {
         if !self.gro.ready().is_empty() {
-            self.go_up(host, flow, outbox, cx, true);
+            self.go_up(host, rcu, flow, outbox, cx, true);
         }
         outbox.push(host, cx);
         flow.flush(host, cx);

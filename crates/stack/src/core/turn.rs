@@ -38,7 +38,7 @@ pub(super) fn turn(
     let mut report = receive(host, core, state, cx, scope);
     resume_throttled(host, core, state, cx);
     expire_timers(host, core, state, cx);
-    restart_transmissions(host, state, cx);
+    restart_transmissions(host, core, state, cx);
     state.outbox.kick(host, cx);
     quiesce(host, cx);
     if trims_on {
@@ -58,15 +58,30 @@ fn collect_deferred_frees(cx: &mut Cx) {
 
 /// Packets that devices have sent pay their senders back.
 fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
-    for napi in &state.napis {
-        napi.complete_transmissions(host, cx);
+    let mut left = state.completing;
+    while left != 0 {
+        state.napis[left.trailing_zeros() as usize].complete_transmissions(host, cx);
+        left &= left - 1;
     }
 }
 
 /// Transmit queues that wait for a moment are run when it has come.
-fn restart_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
+#[inline]
+fn restart_transmissions(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
+    if core.next_tx_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
+        run_due(host, core, state, cx);
+    }
+}
+
+#[cold]
+fn run_due(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
+    // Acquire: whoever has lowered it before has said which queue it is. Whoever does so from here on is found next time.
+    core.next_tx_ns.swap(u64::MAX, Ordering::Acquire);
     for napi in &state.napis {
         napi.restart_transmissions(host, cx);
+        if let Some(at) = napi.transmit_deadline() {
+            core.note_transmit_deadline(at);
+        }
     }
 }
 
@@ -100,18 +115,18 @@ fn receive(
         Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
-    let end = cx.now + cx.sysctls().netdev_budget_usecs;
+    let begin = cx.now;
     let poll_end = match scope {
         Scope::Busy(_) => PollEnd::BusyCycle,
         _ => PollEnd::Softirq,
     };
     while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
-        let CoreState { napis, next_napi, backlog, outbox, flow, .. } = &mut **guard;
+        let CoreState { napis, next_napi, backlog, outbox, last_hash, .. } = &mut **guard;
         *next_napi = index + 1;
         let weight = napis.get(index).map_or(weight, |napi| napi.weight(weight));
         let received = match index {
-            BACKLOG => backlog.poll(host, &core.backlog, flow, cx, weight),
-            _ => napis[index].poll(host, flow, outbox, cx, weight, poll_end),
+            BACKLOG => backlog.poll(host, &core.backlog, last_hash, cx, weight),
+            _ => napis[index].poll(host, last_hash, outbox, cx, weight, poll_end),
         };
         SoftnetCounts::add(
             &counts.processed,
@@ -131,7 +146,7 @@ fn receive(
                 complete(core, guard, index, received, cx);
             }
         }
-        let over = budget == 0 || received == weight && cx.read_clock() >= end;
+        let over = budget == 0 || received == weight && is_late(cx, begin);
         if over && due != 0 {
             if !matches!(scope, Scope::Busy(_)) {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
@@ -143,6 +158,12 @@ fn receive(
         }
     }
     PollReport::AllDone
+}
+
+/// Whether a turn that began at `begin` has lasted as long as it may.
+fn is_late(cx: &mut Cx, begin: Instant) -> bool {
+    let end = begin + cx.sysctls().netdev_budget_usecs;
+    cx.read_clock() >= end
 }
 
 /// The queues whose time has come, one bit each. Linux: `napi_watchdog`.
@@ -162,6 +183,9 @@ fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
 /// Linux: `napi_complete_done`.
 fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, cx: &Cx) {
     let napi = &mut state.napis[index];
+    if napi.is_prompt(cx) && core.masked.load(Ordering::Relaxed) & (1 << index) == 0 {
+        return;
+    }
     let had_timer = napi.deferral().timer();
     let watch = napi.complete(cx, received);
     let timer = napi.deferral().timer();
@@ -207,9 +231,9 @@ pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
         return;
     }
     let entered = cx.enter(host);
-    let CoreState { napis, outbox, flow, .. } = state;
+    let CoreState { napis, outbox, last_hash, .. } = state;
     for napi in napis {
-        napi.flush(host, flow, outbox, cx);
+        napi.flush(host, last_hash, outbox, cx);
     }
     cx.leave(entered);
 }

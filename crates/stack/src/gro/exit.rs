@@ -155,7 +155,8 @@ impl Exit {
 }
 
 /// The histogram of list lengths, in powers of two.
-fn count_list(cx: &Cx, len: usize) {
+#[inline]
+pub(super) fn count_list(cx: &Cx, len: usize) {
     cx.count(Counter::RxListFlushes, 1);
     cx.count(Counter::RxListPackets, len as u64);
     let size = match len {

@@ -4,32 +4,35 @@
 //! comparison; another flow costs one lookup under the RCU section. What is not found, or has no valid route to offer, takes
 //! the long way through `ip::input`.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
 
 use pkt::{Packet, PacketType};
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
-use crate::{demux::Entry, host::Host, socket::TcpSocket};
+use crate::{
+    demux::Entry,
+    host::Host,
+    socket::{Flow, TcpSocket},
+};
 
 /// Whose packet it is.
 pub(super) enum Demuxed<'s> {
-    /// The connection's that the caller asked about.
+    /// The flow's current connection's.
     Current,
     /// This one's.
-    Stream(&'s Arc<TcpSocket>),
+    Stream(&'s TcpSocket),
 }
 
-/// The connection of `packet`, without a look-up if `is_current` says so of its four-tuple and whether it came over loopback.
-/// `None` if it belongs to none that may have it.
+/// The connection of `packet`, without a look-up if it is the current one of `flow`. `None` if it belongs to none that may have it.
 #[inline]
 pub(super) fn early_demux<'s>(
     host: &'s Host,
     rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
     header: &IpHeader,
     packet: &mut Packet,
-    is_current: impl FnOnce(&FourTuple, bool) -> bool,
 ) -> Option<Demuxed<'s>> {
     let header_len = usize::from(header.header_len);
     if header.protocol != protocol::TCP
@@ -45,10 +48,10 @@ pub(super) fn early_demux<'s>(
         remote: SocketAddr::new(header.src, src_port),
     };
     let over_loopback = host.is_loopback_device(packet.meta().rx_device);
-    if is_current(&tuple, over_loopback) {
+    if flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
-    let hash = host.demux().hash(&tuple);
+    let hash = flow.hash(host, &tuple);
     match host.demux().established(hash, &tuple, rcu) {
         // Nobody outside may speak for a connection of this host with itself, nor the other way round.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {

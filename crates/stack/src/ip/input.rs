@@ -20,11 +20,11 @@ use crate::{
 
 /// A packet of the current connection of `flow`, which offers its route where the packet brings none.
 #[inline]
-pub(super) fn established(
-    host: &Host,
+pub(super) fn established<'s>(
+    host: &'s Host,
     cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &Flow,
+    rcu: &'s Section<'_>,
+    flow: &Flow<'s>,
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
@@ -149,11 +149,11 @@ pub(super) fn check_martian(
     }
 }
 
-pub(super) fn deliver<const V4: bool>(
-    host: &Host,
+pub(super) fn deliver<'s, const V4: bool>(
+    host: &'s Host,
     cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
     packet: Packet,

@@ -91,7 +91,7 @@ impl<'s> ListInput<'s> {
         host: &'s Host,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
-        flow: &mut Flow,
+        flow: &mut Flow<'s>,
         mut packet: Packet,
     ) -> Verdict {
         self.packets += 1;
@@ -109,8 +109,7 @@ impl<'s> ListInput<'s> {
         cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
-        let is_current = |tuple: &_, over_loopback| flow.is(tuple, over_loopback);
-        if demux && let Some(found) = early_demux(host, rcu, &header, &mut packet, is_current) {
+        if demux && let Some(found) = early_demux(host, rcu, flow, &header, &mut packet) {
             let follows = matches!(self.place, Place::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
@@ -132,7 +131,7 @@ impl<'s> ListInput<'s> {
         host: &'s Host,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
-        flow: &mut Flow,
+        flow: &mut Flow<'s>,
         header: &IpHeader,
         mut packet: Packet,
     ) -> Verdict {

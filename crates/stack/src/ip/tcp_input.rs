@@ -20,7 +20,7 @@ pub(super) fn established(
     host: &Host,
     cx: &mut Cx,
     rcu: &Section<'_>,
-    flow: &Flow,
+    flow: &Flow<'_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
     mut packet: Packet,
@@ -35,11 +35,11 @@ pub(super) fn established(
 }
 
 /// One TCP segment with its IP header in front.
-pub(super) fn input(
-    host: &Host,
+pub(super) fn input<'s>(
+    host: &'s Host,
     cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
     mut packet: Packet,
@@ -58,7 +58,7 @@ pub(super) fn input(
         local: SocketAddr::new(header.dst, dst_port),
         remote: SocketAddr::new(header.src, src_port),
     };
-    let hash = host.demux().hash(&tuple);
+    let hash = flow.hash(host, &tuple);
     packet.meta_mut().flow_hash = hash;
     match host.demux().established(hash, &tuple, rcu) {
         // Early demux is off.

@@ -17,11 +17,11 @@ use crate::{
 
 /// Takes a list of frames from `device`, oldest first, and leaves it empty; `last` says that nothing follows in this poll.
 /// What one IP packet finds serves the next. Linux: `netif_receive_skb_list_internal`, `__netif_receive_skb_list_core`.
-pub(crate) fn input_list(
-    host: &Host,
+pub(crate) fn input_list<'s>(
+    host: &'s Host,
     cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
     (device, link): (u32, LinkType),
     list: &mut PacketList,
     last: bool,
@@ -35,27 +35,29 @@ pub(crate) fn input_list(
     ip.finish(cx);
 }
 
-/// Takes one frame from `device` up to its protocol. Everything that is not passed on is counted here.
-pub(crate) fn input(
-    host: &Host,
+/// Takes one frame from `device` up to its protocol; `last` says that nothing follows in this poll. Linux: `netif_receive_skb`.
+pub(crate) fn input<'s>(
+    host: &'s Host,
     cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &mut Flow,
-    device: u32,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
+    from: (u32, LinkType),
     packet: Packet,
+    last: bool,
 ) {
-    let link = host.device(device).caps().link;
     let mut ip = ip::ListInput::new();
-    input_on(host, cx, rcu, flow, (device, link), &mut ip, packet);
+    flow.set_last(last);
+    input_on(host, cx, rcu, flow, from, &mut ip, packet);
+    flow.set_last(false);
     ip.finish(cx);
 }
 
-/// One frame of a list.
+/// Takes one frame up. Everything that is not passed on is counted here.
 fn input_on<'s>(
     host: &'s Host,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
-    flow: &mut Flow,
+    flow: &mut Flow<'s>,
     (device, link): (u32, LinkType),
     ip: &mut ip::ListInput<'s>,
     mut packet: Packet,

@@ -8,7 +8,13 @@ use pkt::{Packet, PacketList};
 use sync::Lanes;
 
 use super::softnet::{SoftnetCounts, SoftnetStat};
-use crate::{core::CoreId, cx::Cx, host::Host, link, socket::Flow};
+use crate::{
+    core::CoreId,
+    cx::Cx,
+    host::Host,
+    link,
+    socket::{Flow, LastHash},
+};
 
 /// What others see of a core's backlog.
 #[derive(Debug)]
@@ -71,7 +77,7 @@ impl BacklogPoll {
         &mut self,
         host: &Host,
         backlog: &Backlog,
-        flow: &mut Flow,
+        last_hash: &mut LastHash,
         cx: &mut Cx,
         weight: usize,
     ) -> usize {
@@ -84,10 +90,12 @@ impl BacklogPoll {
                 break;
             }
             let rcu = reader.pin();
+            let mut flow = Flow::new(last_hash);
             while let Some(packet) = packets.pop_front() {
                 cx.not_before(packet.meta().timestamp);
                 let device = packet.meta().rx_device;
-                link::input(host, cx, &rcu, flow, device, packet);
+                let from = (device, host.device(device).caps().link);
+                link::input(host, cx, &rcu, &mut flow, from, packet, false);
             }
             flow.flush(host, cx);
             // They are through: their sender may let their flows go elsewhere.

@@ -107,7 +107,14 @@ impl Outbox {
     }
 
     /// The poll is over: what was put goes to its cores.
+    #[inline]
     pub(crate) fn push(&mut self, host: &Host, cx: &mut Cx) {
+        if self.filled | self.kicks != 0 {
+            self.push_filled(host, cx);
+        }
+    }
+
+    fn push_filled(&mut self, host: &Host, cx: &mut Cx) {
         while self.filled != 0 {
             let target = self.filled.trailing_zeros();
             self.filled &= self.filled - 1;
@@ -127,7 +134,14 @@ impl Outbox {
     }
 
     /// The turn is over: cores that were given something and had nothing are made to look.
+    #[inline]
     pub(crate) fn kick(&mut self, host: &Host, cx: &mut Cx) {
+        if self.kicks != 0 {
+            self.kick_targets(host, cx);
+        }
+    }
+
+    fn kick_targets(&mut self, host: &Host, cx: &mut Cx) {
         while self.kicks != 0 {
             let target: &Arc<Core> = &host.cores()[self.kicks.trailing_zeros() as usize];
             self.kicks &= self.kicks - 1;

@@ -300,6 +300,12 @@ impl DeviceSettings {
         self.gso_ipv4_max_size = end.min(self.gso_ipv4_max_size);
     }
 
+    /// Whether a queue may be polled by time.
+    #[inline]
+    pub(crate) fn defers(&self) -> bool {
+        self.napi_defer_hard_irqs != 0 || !self.gro_flush_timeout.is_zero()
+    }
+
     /// Whether a queue has a map or a table: whether packets of this device may change core.
     fn steers(&self, by_socket: bool) -> bool {
         self.rx.iter().any(|rx| rx.rps_cpus != 0 || (by_socket && rx.rps_flow_cnt != 0))
