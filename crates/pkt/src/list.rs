@@ -153,6 +153,24 @@ impl Batch {
         count
     }
 
+    /// Takes packets from `next` until it has none, at most `most` and as many as there is room for; returns how many.
+    #[inline]
+    pub fn take_while_room(
+        &mut self,
+        most: usize,
+        mut next: impl FnMut() -> Option<Packet>,
+    ) -> usize {
+        let before = self.len();
+        let end = before + most.min(self.room());
+        while self.len() < end {
+            match next() {
+                Some(packet) => self.0.push(packet),
+                None => break,
+            }
+        }
+        self.len() - before
+    }
+
     /// Takes all packets, oldest first.
     pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Packet> + '_ {
         self.0.drain(..)

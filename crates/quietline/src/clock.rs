@@ -54,6 +54,7 @@ pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     let mut own = CX.try_with(|cell| cell.try_borrow_mut().ok().and_then(|mut cx| cx.take()));
     let mut cx = own.as_mut().ok().and_then(Option::take).unwrap_or_else(new_cx);
     let result = work(&mut cx);
+    cx.rest();
     debug_assert!(!cx.softirq_pending(), "a core that this thread owes a run");
     let _ = CX.try_with(|cell| {
         if let Ok(mut slot) = cell.try_borrow_mut() {
@@ -64,5 +65,7 @@ pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
 }
 
 fn new_cx() -> Box<Cx> {
-    Box::new(Cx::new(memory(), seed()).with_clock(now))
+    let cx = Cx::new(memory(), seed()).with_clock(now);
+    cx.linger();
+    Box::new(cx)
 }

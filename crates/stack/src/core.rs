@@ -9,7 +9,7 @@
 //! before it lets go. So no frame waits for a second doorbell, and no queue is polled that nothing was heard of.
 //!
 //! ```text
-//!   doorbell ──schedule()──► was idle?  yes: the caller owns it, raised in its Cx, run by Cx::do_softirq
+//!   doorbell ──own_or_schedule()──► idle?  yes: the caller owns it, raised in its Cx, run by Cx::do_softirq
 //!                                        no: MISSED; the owner's release fails and it runs another turn
 //! ```
 
@@ -26,7 +26,7 @@ use sync::{CoreGuard, CoreLock, QUEUES_MAX};
 
 use crate::{
     counters::{Counter, Snapshot},
-    cx::Cx,
+    cx::{Cx, Owed},
     device::{Device, QueueId, RxSignal},
     host::Host,
     neighbour_table::NeighborEntry,
@@ -291,6 +291,9 @@ impl Core {
         };
         guard.napis.clear();
         guard.completing = 0;
+        // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
+        *self.timers.lock().unwrap_or_else(PoisonError::into_inner) =
+            TimerWheel::new(Instant::ZERO);
         guard.backlog.clear(&self.backlog);
     }
 
@@ -301,8 +304,8 @@ impl Core {
 
     /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
     pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
-        if this.lock.schedule(napi.bit()) {
-            cx.raise(Arc::clone(this));
+        if let Some(claim) = this.lock.own_or_schedule(napi.bit()) {
+            cx.raise(this, Owed::Claim(claim));
         }
     }
 
@@ -319,7 +322,7 @@ impl Core {
         }
         let is_up = this.host.upgrade().is_some_and(|host| host.check_up().is_ok());
         if !(is_up && this.kick_worker()) {
-            cx.raise(Arc::clone(this));
+            cx.raise(this, Owed::Run);
         }
     }
 
@@ -338,8 +341,14 @@ impl Core {
     }
 
     /// Runs a core that `schedule` has given to this context.
-    pub(crate) fn run_scheduled(&self, cx: &mut Cx) {
-        let Some(guard) = self.lock.claim() else { return };
+    pub(crate) fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
+        let guard = match owed {
+            Owed::Claim(claim) => self.lock.adopt(claim),
+            Owed::Run => match self.lock.claim() {
+                Some(guard) => guard,
+                None => return,
+            },
+        };
         match self.host.upgrade() {
             Some(host) => {
                 let entered = cx.enter(&host);
@@ -348,6 +357,17 @@ impl Core {
                 cx.leave(entered);
             }
             None => drop(guard.release()),
+        }
+    }
+
+    /// As [`run_scheduled`](Self::run_scheduled), by the worker if there is one: this context has run cores for long enough.
+    #[cold]
+    pub(crate) fn hand_over(&self, cx: &mut Cx, owed: Owed) {
+        if let Owed::Claim(claim) = owed {
+            self.lock.adopt(claim).reschedule();
+        }
+        if !self.hand_to_worker(cx) {
+            self.run_scheduled(cx, Owed::Run);
         }
     }
 

@@ -10,7 +10,7 @@
 use std::{collections::VecDeque, rc::Rc, sync::Arc};
 
 use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
-use sync::epoch;
+use sync::{Claim, epoch};
 
 use crate::{
     core::{Core, CoreId},
@@ -46,6 +46,15 @@ impl Memory {
     }
 }
 
+/// Why a core has to be run.
+#[derive(Debug)]
+pub(crate) enum Owed {
+    /// It was nobody's, and is this context's from then on.
+    Claim(Claim),
+    /// A run is owed, to be begun by who comes first.
+    Run,
+}
+
 /// The running context of one thread. Not shared: every worker, application thread and simulated CPU has its own.
 #[derive(Debug)]
 pub struct Cx {
@@ -68,8 +77,10 @@ pub struct Cx {
     /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
     ip_id: u32,
     reader: Rc<epoch::Reader>,
-    /// Cores that this context owns and must run: the softirq pending mask.
-    softirq: VecDeque<Arc<Core>>,
+    /// Cores that this context must run, by their places among those it knows: the softirq pending mask.
+    softirq: VecDeque<(usize, Owed)>,
+    /// Cores that were raised here, so that raising one again writes no count that others write. `None` while it is run.
+    cores: Vec<Option<Arc<Core>>>,
     /// One per host entered so far; `current` is the one being run.
     views: Vec<HostView>,
     current: usize,
@@ -169,6 +180,7 @@ impl Cx {
             host_queue: tcp::HostQueue::NONE,
             reader: Rc::new(memory.rcu.reader()),
             softirq: VecDeque::with_capacity(8),
+            cores: Vec::with_capacity(8),
             views: vec![HostView::nowhere()],
             current: 0,
         }
@@ -401,26 +413,71 @@ impl Cx {
         self.reader.stay_online();
     }
 
+    /// The thread comes for one call after the other: the read sections of a call cost as much as one, and memory taken out of
+    /// tables waits for the end of it, [`rest`](Self::rest).
+    pub fn linger(&self) {
+        self.reader.linger();
+    }
+
+    /// The end of a call of a thread that lingers.
+    #[inline]
+    pub fn rest(&self) {
+        self.reader.rest();
+    }
+
     /// The thread is about to sleep.
     pub fn go_offline(&self) {
         self.reader.go_offline();
     }
 
-    /// Remembers a core whose ownership this context has just taken, to run it in [`Cx::do_softirq`].
-    pub(crate) fn raise(&mut self, core: Arc<Core>) {
-        self.softirq.push_back(core);
+    /// Remembers a core that this context has to run, in [`Cx::do_softirq`].
+    pub(crate) fn raise(&mut self, core: &Arc<Core>, owed: Owed) {
+        let is_core =
+            |known: &Option<Arc<Core>>| matches!(known, Some(known) if Arc::ptr_eq(known, core));
+        let place = match self.cores.iter().position(is_core) {
+            Some(place) => place,
+            None => self.place_for(Arc::clone(core)),
+        };
+        self.softirq.push_back((place, owed));
+    }
+
+    /// A place for a core that was not raised here lately: that of one that nobody else has any more, or a new one.
+    #[cold]
+    fn place_for(&mut self, core: Arc<Core>) -> usize {
+        let is_left = |place: usize, known: &Option<Arc<Core>>| {
+            known.as_ref().is_none_or(|known| Arc::strong_count(known) == 1)
+                && self.softirq.iter().all(|(raised, _)| *raised != place)
+        };
+        let left = self.cores.iter().enumerate().position(|(place, known)| is_left(place, known));
+        let place = left.unwrap_or(self.cores.len());
+        if left.is_none() {
+            self.cores.push(None);
+        }
+        self.cores[place] = Some(core);
+        place
     }
 
     /// Runs every raised core, and those their packets raise, until none is left. Process context calls it after it
     /// has transmitted, as Linux does when it enables bottom halves.
+    #[inline]
     pub fn do_softirq(&mut self) {
+        if !self.softirq.is_empty() {
+            self.run_raised();
+        }
+    }
+
+    fn run_raised(&mut self) {
         let mut rounds = 0;
-        while let Some(core) = self.softirq.pop_front() {
+        while let Some((place, owed)) = self.softirq.pop_front() {
             rounds += 1;
-            if rounds > SOFTIRQ_RESTART_MAX && core.hand_to_worker(self) {
-                continue;
+            // Its place is empty meanwhile: raised again from inside, it gets another, and this one may get another core.
+            let core = self.cores[place].take().expect("a raised core is in its place");
+            if rounds <= SOFTIRQ_RESTART_MAX {
+                core.run_scheduled(self, owed);
+            } else {
+                core.hand_over(self, owed);
             }
-            core.run_scheduled(self);
+            self.cores[place].get_or_insert(core);
         }
     }
 

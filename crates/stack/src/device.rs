@@ -9,7 +9,8 @@
 use core::fmt::Debug;
 use std::sync::Arc;
 
-use pkt::{Batch, Instant, PacketList};
+use pkt::{Batch, Instant, Packet, PacketList};
+use sync::ring;
 
 use crate::{
     core::{Core, NapiId, WEIGHT},
@@ -124,6 +125,12 @@ pub trait Device: Send + Sync + Debug {
     /// Takes up to `budget` frames that have arrived on `queue` into `out`; returns how many. Fewer than `budget`
     /// means that the queue was empty.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize;
+
+    /// The end of the ring that frames come by, where `receive` would do nothing but take them from there: for the core that polls
+    /// `queue`, which asks once and from then on takes them itself. None for most devices.
+    fn take_receiver(&self, _queue: QueueId) -> Option<ring::Receiver<Packet>> {
+        None
+    }
 
     /// Frames that one poll takes at most. Fewer than [`WEIGHT`] where a frame may be a superframe: what is polled has to go up
     /// while its payload is in the cache. Linux: `netif_napi_add_weight`.

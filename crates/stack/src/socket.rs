@@ -79,13 +79,7 @@ pub(crate) struct Flow<'s> {
 impl<'s> Flow<'s> {
     /// None so far.
     pub(crate) const fn new(last_hash: &'s mut LastHash) -> Self {
-        Self {
-            socket: None,
-            last_hash,
-            foreign: false,
-            last: false,
-            flushed: Cell::new(false),
-        }
+        Self { socket: None, last_hash, foreign: false, last: false, flushed: Cell::new(false) }
     }
 
     /// The hash of `tuple` in the tables of `host`.

@@ -27,12 +27,13 @@
 //!
 //! Not here: which thread is told, and queues.
 
+use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use crate::padded::Padded;
-use crate::shim::{AtomicU64, Ordering, UnsafeCell};
+use crate::shim::{AtomicU64, Ordering, UnsafeCell, unique_number};
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,8 @@ pub const QUEUES_MAX: usize = (u64::BITS - QUEUES_SHIFT) as usize;
 
 /// A core's state with its ownership bits.
 pub struct CoreLock<T> {
+    /// No other lock of the process has or had it.
+    id: u64,
     /// Written by the owner and by every thread that has work for the core, hence on lines of its own. Every
     /// transition is a read-modify-write, also the one that changes nothing: it orders the event that was
     /// queued before it against the owner's next look.
@@ -69,7 +72,11 @@ unsafe impl<T: Send> Sync for CoreLock<T> {}
 impl<T> CoreLock<T> {
     /// Idle, around `value`.
     pub fn new(value: T) -> Self {
-        Self { state: Padded::new(AtomicU64::new(0)), value: UnsafeCell::new(value) }
+        Self {
+            id: unique_number(),
+            state: Padded::new(AtomicU64::new(0)),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Asks for a run that looks at `queues`, one bit each from bit 0 on; none asks for a run that looks at none. True: the
@@ -82,6 +89,33 @@ impl<T> CoreLock<T> {
             Some(queues | if state & SCHED == 0 { state | SCHED } else { state | MISSED })
         });
         before.is_ok_and(|before| before & SCHED == 0)
+    }
+
+    /// As [`schedule`](Self::schedule), for a caller that will run the core itself: if nobody runs it and no run is owed, it is
+    /// the caller's at once, who takes it up with [`adopt`](Self::adopt). One exchange instead of three, for the queues
+    /// travel in the claim. `None`: the owner, there or to come, will see the queues.
+    #[inline]
+    pub fn own_or_schedule(&self, queues: u64) -> Option<Claim> {
+        let bits = queue_bits(queues);
+        let before = self.change(|state| {
+            Some(if state & SCHED == 0 { state | OWNED } else { state | MISSED | bits })
+        });
+        let is_ours = before.is_ok_and(|before| before & SCHED == 0);
+        is_ours.then_some(Claim { lock: self.id, queues: bits })
+    }
+
+    /// The ownership that `claim` stands for.
+    ///
+    /// # Panics
+    /// It is another lock's.
+    #[inline]
+    pub fn adopt(&self, claim: Claim) -> CoreGuard<'_, T> {
+        assert_eq!(claim.lock, self.id, "the claim of another core");
+        // A claim is made where RUNNING is set, by whoever sets it, is used up here, and there is no other lock of this number:
+        // so nobody else has the ownership.
+        let guard = CoreGuard::new(self);
+        guard.claimed.set(claim.queues);
+        guard
     }
 
     /// Marks queues for the next look, be it of an owner who is there or of one to come, and asks nobody to run: for a
@@ -157,6 +191,15 @@ impl<T> fmt::Debug for CoreLock<T> {
     }
 }
 
+/// Ownership of a core on its way to who will run it. Used up by [`CoreLock::adopt`]; without it the core stays owned for ever.
+#[derive(Debug)]
+#[must_use = "the core stays owned until the claim is adopted"]
+pub struct Claim {
+    lock: u64,
+    /// Bits of the queues that the run is owed for.
+    queues: u64,
+}
+
 /// Ownership of a core. Give it up with [`release`](Self::release) or [`reschedule`](Self::reschedule).
 ///
 /// Dropping it makes the core idle even if MISSED or a queue was set: the event then waits for the next owner.
@@ -164,6 +207,8 @@ impl<T> fmt::Debug for CoreLock<T> {
 #[must_use]
 pub struct CoreGuard<'a, T> {
     lock: &'a CoreLock<T>,
+    /// Bits of queues that are scheduled and not in the word, because they came with the ownership.
+    claimed: Cell<u64>,
     /// As a `&mut T` for the compiler's question who may send or share a guard.
     owns: PhantomData<&'a mut T>,
 }
@@ -171,7 +216,7 @@ pub struct CoreGuard<'a, T> {
 impl<'a, T> CoreGuard<'a, T> {
     /// The caller has just set RUNNING.
     fn new(lock: &'a CoreLock<T>) -> Self {
-        Self { lock, owns: PhantomData }
+        Self { lock, claimed: Cell::new(0), owns: PhantomData }
     }
 
     /// The queues that were scheduled, one bit each, among those in `wanted`. They are the owner's now: whoever schedules
@@ -181,11 +226,14 @@ impl<'a, T> CoreGuard<'a, T> {
     pub fn take_queues(&self, wanted: u64) -> u64 {
         let wanted = queue_bits(wanted);
         let state = &self.lock.state;
+        let claimed = self.claimed.get();
+        self.claimed.set(claimed & !wanted);
+        let mut taken = claimed & wanted;
         // Acquire: what was queued before a bit was set is seen by the look. A bit that is missed here fails `release`.
-        if state.load(Ordering::Acquire) & wanted == 0 {
-            return 0;
+        if state.load(Ordering::Acquire) & wanted != 0 {
+            taken |= state.fetch_and(!wanted, Ordering::AcqRel) & wanted;
         }
-        (state.fetch_and(!wanted, Ordering::AcqRel) & wanted) >> QUEUES_SHIFT
+        taken >> QUEUES_SHIFT
     }
 
     /// Queues that the owner has taken and that still have something.
@@ -197,6 +245,7 @@ impl<'a, T> CoreGuard<'a, T> {
     /// first.
     pub fn release(self) -> Result<(), Self> {
         let state = &self.lock.state;
+        self.mark_claimed();
         // Release: the next owner sees this one's work.
         if state.compare_exchange(OWNED, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
             core::mem::forget(self);
@@ -210,9 +259,19 @@ impl<'a, T> CoreGuard<'a, T> {
     /// Gives the core up with a run owed: more work is there, but this thread's budget is over. The caller
     /// must get the core run, as after `schedule` returned true.
     pub fn reschedule(self) {
+        self.mark_claimed();
         // A read-modify-write, not a store: whoever claims next must also see what a MISSED erased here stood for.
         self.lock.state.fetch_and(!(RUNNING | MISSED), Ordering::AcqRel);
         core::mem::forget(self);
+    }
+
+    /// What came with the ownership and was not looked at is the next owner's.
+    #[inline]
+    fn mark_claimed(&self) {
+        let claimed = self.claimed.take();
+        if claimed != 0 {
+            self.lock.state.fetch_or(claimed, Ordering::AcqRel);
+        }
     }
 
     /// The lock this guard owns.
@@ -239,6 +298,7 @@ impl<T> DerefMut for CoreGuard<'_, T> {
 
 impl<T> Drop for CoreGuard<'_, T> {
     fn drop(&mut self) {
+        self.mark_claimed();
         self.lock.state.fetch_and(QUEUES, Ordering::AcqRel);
     }
 }

@@ -22,7 +22,8 @@
 //!
 //! Two ways to read. An application thread pins around its lookups and is offline otherwise, so it may
 //! sleep. A core calls [`Reader::stay_online`] once and [`Reader::quiescent`] between turns: its pins are
-//! then a counter in its own memory, and it must go offline before it sleeps, or nothing is freed.
+//! then a counter in its own memory, and it must go offline before it sleeps, or nothing is freed. Between the two is a thread
+//! that [lingers](Reader::linger): the first section of a call announces, the end of the call takes it back.
 //!
 //! Not here: who may write (locks are the tables'), reference counts.
 
@@ -84,7 +85,14 @@ impl Domain {
     pub fn reader(&self) -> Reader {
         let announced = Arc::new(Padded::new(AtomicU64::new(OFFLINE)));
         self.shared.readers.lock().push(Arc::clone(&announced));
-        Reader { domain: self.clone(), announced, depth: Cell::new(0), online: Cell::new(false) }
+        Reader {
+            domain: self.clone(),
+            announced,
+            depth: Cell::new(0),
+            online: Cell::new(false),
+            lingers: Cell::new(false),
+            kept: Cell::new(false),
+        }
     }
 
     /// Drops `object` once all sections of now have ended, on whichever thread then reclaims.
@@ -230,6 +238,10 @@ pub struct Reader {
     depth: Cell<u32>,
     /// Stays announced between sections.
     online: Cell<bool>,
+    /// Stays announced behind its first section, until it rests.
+    lingers: Cell<bool>,
+    /// It does at the moment, with no section open.
+    kept: Cell<bool>,
 }
 
 impl Reader {
@@ -254,6 +266,22 @@ impl Reader {
         if self.online.replace(false) {
             self.leave();
         }
+        self.rest();
+    }
+
+    /// From here on the announcement of a section outlives it, for those that follow, until [`rest`](Self::rest) or
+    /// [`quiescent`](Self::quiescent): for a thread that opens several in one call, and rests at its end.
+    pub fn linger(&self) {
+        self.lingers.set(true);
+    }
+
+    /// The end of a call: nothing is read any more. A store if anything was.
+    #[inline]
+    pub fn rest(&self) {
+        if self.kept.take() {
+            // Release: all reads of the sections come before whoever sees this reader offline.
+            self.announced.store(OFFLINE, Ordering::Release);
+        }
     }
 
     /// Announces that nothing found so far is in use any more. A load when the epoch has not moved. Does
@@ -269,6 +297,8 @@ impl Reader {
             if self.announced.load(Ordering::Relaxed) != epoch {
                 announce(&self.announced, epoch);
             }
+        } else {
+            self.rest();
         }
         true
     }
@@ -281,7 +311,8 @@ impl Reader {
     #[inline]
     fn enter(&self) {
         let depth = self.depth.get();
-        if depth == 0 {
+        // An announcement that is still there keeps what this section finds as it kept what the one before has found.
+        if depth == 0 && !self.kept.take() {
             let epoch = self.domain.shared.epoch.load(Ordering::Relaxed);
             announce(&self.announced, epoch);
         }
@@ -294,8 +325,10 @@ impl Reader {
         let depth = self.depth.get() - 1;
         self.depth.set(depth);
         if depth == 0 {
-            // Release: all reads of the section come before whoever sees this reader offline.
-            self.announced.store(OFFLINE, Ordering::Release);
+            self.kept.set(true);
+            if !self.lingers.get() {
+                self.rest();
+            }
         }
     }
 }

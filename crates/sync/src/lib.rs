@@ -10,6 +10,7 @@
 //! | module | answers | Linux |
 //! |---|---|---|
 //! | [`llist`] | how packets change core without a lock | `llist.h` |
+//! | [`ring`] | how frames pass through a device in memory | `ptr_ring` |
 //! | [`lanes`] | how a flow changes core without a packet overtaking | `input_pkt_queue` |
 //! | [`small_queue`] | how a sender that stops is woken by what completes | TCP Small Queues |
 //! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
@@ -34,6 +35,7 @@ pub mod percore;
 pub mod rcu;
 pub mod rcu_map;
 pub mod refcount;
+pub mod ring;
 pub mod small_queue;
 pub mod socket_lock;
 
@@ -41,7 +43,7 @@ mod shim;
 #[cfg(test)]
 mod test_item;
 
-pub use core_lock::{CoreGuard, CoreLock, QUEUES_MAX};
+pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Ref, Slot};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult};
@@ -52,6 +54,7 @@ pub use percore::PerCore;
 pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
 pub use refcount::{Counting, RefCount};
+pub use ring::Ring;
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};
 

@@ -75,6 +75,14 @@ mod loom_side {
     }
 }
 
+/// A number that no other call in this process gets.
+pub(crate) fn unique_number() -> u64 {
+    // No model needs to see them: they order nothing.
+    use core::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A mutex without poisoning: what these locks guard is restored before any code that may panic runs.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(RawMutex<T>);

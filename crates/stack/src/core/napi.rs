@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use pkt::{Batch, DropReason, Instant, Packet, PacketList};
-use sync::epoch::Section;
+use sync::{epoch::Section, ring};
 
 use super::deferral::Deferral;
 use crate::{
@@ -41,6 +41,8 @@ pub(super) struct Napi {
     index: u32,
     queue: QueueId,
     weight: usize,
+    /// Where its frames come by, if the device is no more than that.
+    ring: Option<ring::Receiver<Packet>>,
     /// What the device delivers in a poll. Empty between two polls.
     batch: Batch,
     line: Line,
@@ -83,8 +85,18 @@ impl Napi {
             steering: Steering::default(),
             steers: false,
         };
-        let (weight, batch, deferral) = (device.weight(), Batch::default(), Deferral::default());
-        Self { device, tx, index, queue, weight, batch, line, deferral }
+        let (weight, ring) = (device.weight(), device.take_receiver(queue));
+        let (batch, deferral) = (Batch::default(), Deferral::default());
+        Self { device, tx, index, queue, weight, ring, batch, line, deferral }
+    }
+
+    /// At most `budget` frames into the batch; how many.
+    #[inline]
+    fn receive(&mut self, cx: &mut Cx, budget: usize) -> usize {
+        match &mut self.ring {
+            Some(ring) => self.batch.take_while_room(budget, || ring.pop()),
+            None => self.device.receive(self.queue, cx, budget, &mut self.batch),
+        }
     }
 
     /// Frames one poll takes at most, by the settings (`net.core.dev_weight`) and by the device.
@@ -139,7 +151,7 @@ impl Napi {
         weight: usize,
         end: PollEnd,
     ) -> usize {
-        let received = self.device.receive(self.queue, cx, weight, &mut self.batch);
+        let received = self.receive(cx, weight);
         cx.count(Counter::SoftnetProcessed, received as u64);
         if received == 0 && !self.holds() {
             return 0;
@@ -176,9 +188,11 @@ impl Napi {
         flushes
             && !self.line.steers
             && self.line.gro.is_empty()
-            && self.batch.packets().first().is_some_and(|packet| {
-                Gro::goes_alone(mode, packet, self.line.link.header_bytes())
-            })
+            && self
+                .batch
+                .packets()
+                .first()
+                .is_some_and(|packet| Gro::goes_alone(mode, packet, self.line.link.header_bytes()))
     }
 
     /// The queue is not polled any more: what it holds goes nowhere (BUG-GRO-9). Linux: `napi_disable`, `ndo_stop`.
@@ -189,6 +203,9 @@ impl Napi {
             cx.drop_packet(DropReason::DeviceDown, packet);
         }
         self.device.stop(self.queue, cx);
+        while let Some(packet) = self.ring.as_mut().and_then(ring::Receiver::pop) {
+            cx.drop_packet(DropReason::DeviceDown, packet);
+        }
         self.deferral = Deferral::default();
     }
 
@@ -197,7 +214,7 @@ impl Napi {
     pub(super) fn enable(&mut self, cx: &mut Cx) {
         let weight = self.weight.min(WEIGHT);
         for _ in 0..STALE_POLLS_MAX {
-            let received = self.device.receive(self.queue, cx, weight, &mut self.batch);
+            let received = self.receive(cx, weight);
             for packet in self.batch.drain() {
                 cx.drop_packet(DropReason::DeviceDown, packet);
             }
@@ -214,6 +231,7 @@ impl Napi {
     /// Another device in its place: it is gone.
     pub(super) fn set_device(&mut self, device: Arc<dyn Device>) {
         self.device = device;
+        self.ring = None;
     }
 
     /// Everything that is held or waits goes up: the core is about to be let go. Linux: `busy_poll_stop`.

@@ -74,6 +74,8 @@ impl Core {
         };
         let wanted = power.wanted.fetch_add(1, Ordering::Release) + 1;
         while power.done.load(Ordering::Acquire) < wanted {
+            // It may be this thread that owes the run.
+            cx.do_softirq();
             // Nobody owns the core: this thread runs the turn. Somebody does: it is made to run once more, and acts on it then.
             match self.lock.try_own() {
                 Some(guard) => self.run_for_another(host, guard, cx),

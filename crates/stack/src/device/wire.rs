@@ -23,6 +23,8 @@ use pkt::{
     Batch, CloneMark, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum,
 };
 
+use sync::{Ring, ring};
+
 use path_mtu::PathMtuCell;
 pub use path_mtu::{PathMtu, TooBigReport};
 
@@ -107,6 +109,11 @@ impl Impairment {
             && completion_delay.is_zero()
             && chance == 0.0
             && !self.completes_later()
+    }
+
+    /// Packets may pass by a ring.
+    fn is_straight(&self) -> bool {
+        self.is_none() && self.queue_packets <= RING_MAX
     }
 
     /// Packets are kept after `transmit`.
@@ -262,11 +269,17 @@ impl Waits {
     }
 }
 
-/// One direction of one queue pair. Locked by the sender to push a list and by the receiver to take a batch.
+/// The longest ring that is made for the packets of a direction.
+const RING_MAX: usize = 1 << 16;
+
+/// One direction of one queue pair. Locked by the sender to push a list and by the receiver to take a batch, unless there is a
+/// ring.
 #[derive(Debug)]
 struct Direction {
     impairment: Impairment,
     direct: bool,
+    /// Where all packets go while neither direction does anything to any: then `in_flight` stays empty.
+    ring: Option<Arc<Ring<Packet>>>,
     /// Packets ready or on their way, to find an empty direction without the lock. Written under it; whoever is rung
     /// after a push sees it, because the doorbell orders.
     len: AtomicUsize,
@@ -276,10 +289,13 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(impairment: Impairment, seed: u64) -> Self {
+    /// `straight` says that the other direction passes packets on as they are, too.
+    fn new(impairment: Impairment, seed: u64, straight: bool) -> Self {
+        let has_ring = straight && impairment.is_straight();
         Self {
             impairment,
             direct: impairment.is_none(),
+            ring: has_ring.then(|| Arc::new(Ring::new(impairment.queue_packets))),
             len: AtomicUsize::new(0),
             path_mtu: PathMtuCell::new(impairment.path_mtu),
             in_flight: Mutex::new(InFlight {
@@ -291,6 +307,14 @@ impl Direction {
                 rng: tcp::Rng::new(seed),
             }),
             doorbell: OnceLock::new(),
+        }
+    }
+
+    /// Something can be received now.
+    #[inline]
+    fn ring_doorbell(&self, cx: &mut Cx) {
+        if let Some(doorbell) = self.doorbell.get() {
+            doorbell.ring(cx);
         }
     }
 }
@@ -325,13 +349,13 @@ impl Wire {
         config.forward.validate(config.checksums)?;
         config.backward.validate(config.checksums)?;
         let mut rng = tcp::Rng::new(config.seed);
-        let mut direction = |impairment| -> Vec<Arc<Direction>> {
+        let mut direction = |impairment: Impairment, other: Impairment| -> Vec<Arc<Direction>> {
             (0..config.queues)
-                .map(|_| Arc::new(Direction::new(impairment, rng.next_u64())))
+                .map(|_| Arc::new(Direction::new(impairment, rng.next_u64(), other.is_straight())))
                 .collect()
         };
-        let forward = direction(config.forward);
-        let backward = direction(config.backward);
+        let forward = direction(config.forward, config.backward);
+        let backward = direction(config.backward, config.forward);
         let end = |index: u8, outgoing: &[Arc<Direction>], incoming: &[Arc<Direction>]| {
             Arc::new(Self {
                 caps: Capabilities {
@@ -365,6 +389,13 @@ impl Wire {
     fn receive_report(&self, queue: QueueId, cx: &mut Cx, report: Packet) {
         let there = self.outgoing[usize::from(queue.0)].impairment.delay;
         let direction = &self.incoming[usize::from(queue.0)];
+        if let Some(ring) = &direction.ring {
+            let pushed = ring.sender().push(report);
+            return match pushed {
+                Ok(()) => direction.ring_doorbell(cx),
+                Err(report) => cx.drop_packet(DropReason::WireQueueFull, report),
+            };
+        }
         let due = cx.now + there + direction.impairment.delay;
         {
             let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
@@ -376,6 +407,64 @@ impl Wire {
             doorbell.ring_at(due);
             if due <= cx.now {
                 doorbell.ring(cx);
+            }
+        }
+    }
+
+    /// `transmit` where nothing happens to packets on the way. Linux: `veth_xmit`.
+    fn transmit_straight(
+        &self,
+        direction: &Direction,
+        ring: &Ring<Packet>,
+        queue: QueueId,
+        cx: &mut Cx,
+        list: &mut PacketList,
+    ) {
+        let path_mtu = direction.path_mtu.load();
+        let mut refused = Vec::new();
+        let (mut sender, mut rings) = (None, false);
+        while let Some(mut packet) = list.pop_front() {
+            prepare(&mut packet, self.checksums);
+            packet.meta_mut().timestamp = cx.now;
+            if path_mtu.is_some_and(|path| !path.carries(&packet)) {
+                refused.push((DropReason::PacketTooBig, packet));
+                continue;
+            }
+            if packet.has_owner() {
+                // Others need not wait while it is told.
+                sender = None;
+            }
+            packet.orphan();
+            match sender.get_or_insert_with(|| ring.sender()).push(packet) {
+                Ok(()) => rings = true,
+                Err(packet) => refused.push((DropReason::WireQueueFull, packet)),
+            }
+        }
+        drop(sender);
+        if !refused.is_empty() {
+            self.refuse(direction, queue, cx, path_mtu, refused);
+        }
+        if rings {
+            direction.ring_doorbell(cx);
+        }
+    }
+
+    /// Drops what the direction has not taken; who has sent too big a packet may hear of it.
+    #[cold]
+    fn refuse(
+        &self,
+        direction: &Direction,
+        queue: QueueId,
+        cx: &mut Cx,
+        path_mtu: Option<PathMtu>,
+        refused: Vec<(DropReason, Packet)>,
+    ) {
+        for (reason, packet) in refused {
+            let path = path_mtu.filter(|_| reason == DropReason::PacketTooBig);
+            let report = path.and_then(|path| direction.path_mtu.report(cx, &packet, path));
+            cx.drop_packet(reason, packet);
+            if let Some(report) = report {
+                self.receive_report(queue, cx, report);
             }
         }
     }
@@ -409,6 +498,12 @@ impl Device for Wire {
 
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let direction = &self.incoming[usize::from(queue.0)];
+        if let Some(ring) = &direction.ring {
+            // Nobody has taken it away, or nothing comes by here.
+            let receiver = Ring::receiver(ring);
+            return receiver
+                .map_or(0, |mut receiver| out.take_while_room(budget, || receiver.pop()));
+        }
         if direction.len.load(Ordering::Acquire) == 0 {
             return 0;
         }
@@ -419,8 +514,15 @@ impl Device for Wire {
         taken
     }
 
+    fn take_receiver(&self, queue: QueueId) -> Option<ring::Receiver<Packet>> {
+        self.incoming[usize::from(queue.0)].ring.as_ref().and_then(Ring::receiver)
+    }
+
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let direction = &self.outgoing[usize::from(queue.0)];
+        if let Some(ring) = &direction.ring {
+            return self.transmit_straight(direction, ring, queue, cx, list);
+        }
         let path_mtu = direction.path_mtu.load();
         let mut refused = Vec::new();
         let (rings, first_due, completes_at);
@@ -452,14 +554,7 @@ impl Device for Wire {
             completes_at = in_flight.completions.front().map(|first| first.due);
         }
         self.wake_to_complete(queue, completes_at);
-        for (reason, packet) in refused {
-            let path = path_mtu.filter(|_| reason == DropReason::PacketTooBig);
-            let report = path.and_then(|path| direction.path_mtu.report(cx, &packet, path));
-            cx.drop_packet(reason, packet);
-            if let Some(report) = report {
-                self.receive_report(queue, cx, report);
-            }
-        }
+        self.refuse(direction, queue, cx, path_mtu, refused);
         if let Some(doorbell) = direction.doorbell.get() {
             if let Some(due) = first_due {
                 doorbell.ring_at(due);
@@ -497,7 +592,9 @@ impl Device for Wire {
         let arrival = {
             let incoming = &self.incoming[queue];
             let in_flight = incoming.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-            if in_flight.ready.is_empty() {
+            if incoming.ring.as_ref().is_some_and(|ring| !ring.is_empty()) {
+                Some(Instant::ZERO)
+            } else if in_flight.ready.is_empty() {
                 in_flight.timed.front().map(|first| first.due)
             } else {
                 Some(Instant::ZERO)
@@ -526,6 +623,10 @@ impl Device for Wire {
 
     fn stop(&self, queue: QueueId, cx: &mut Cx) {
         let queue = usize::from(queue.0);
+        let mut receiver = self.incoming[queue].ring.as_ref().and_then(Ring::receiver);
+        while let Some(packet) = receiver.as_mut().and_then(ring::Receiver::pop) {
+            cx.drop_packet(DropReason::DeviceDown, packet);
+        }
         let (ready, timed) = {
             let incoming = &self.incoming[queue];
             let mut in_flight = incoming.in_flight.lock().unwrap_or_else(PoisonError::into_inner);

@@ -86,6 +86,42 @@ mod threads {
     }
 
     #[test]
+    fn a_claim_is_the_ownership_with_its_queues() {
+        let core = CoreLock::new(());
+        let claim = core.own_or_schedule(0b1).expect("nobody has it");
+        assert!(
+            core.own_if_idle().is_none() && core.claim().is_none(),
+            "it is owned from there on"
+        );
+        assert!(core.own_or_schedule(0b10).is_none(), "the owner will see it");
+        let guard = core.adopt(claim);
+        assert_eq!(guard.take_queues(0b1), 0b1);
+        let guard = guard.release().unwrap_err();
+        assert_eq!(guard.take_queues(!0 >> 3), 0b10);
+        guard.release().unwrap();
+        // What came with a claim and was not looked at is the next owner's, however the guard ends.
+        let guard = core.adopt(core.own_or_schedule(0b100).unwrap()).release().unwrap_err();
+        assert_eq!(guard.take_queues(!0 >> 3), 0b100);
+        guard.release().unwrap();
+        core.adopt(core.own_or_schedule(0b1000).unwrap()).reschedule();
+        let guard = core.claim().unwrap();
+        assert_eq!(guard.take_queues(!0 >> 3), 0b1000);
+        drop(guard);
+        drop(core.adopt(core.own_or_schedule(0b1).unwrap()));
+        assert_eq!(core.own_if_idle().unwrap().take_queues(!0 >> 3), 0b1);
+        // A run that is owed already is not ours to begin.
+        assert!(core.schedule(0) && core.own_or_schedule(0b1).is_none());
+        drop(core.claim());
+    }
+
+    #[test]
+    #[should_panic(expected = "the claim of another core")]
+    fn a_claim_is_of_one_core() {
+        let (core, other) = (CoreLock::new(()), CoreLock::new(()));
+        drop(other.adopt(core.own_or_schedule(0).unwrap()));
+    }
+
+    #[test]
     fn stress_all_events_are_worked_off() {
         const EVENTS: u64 = 50_000;
         let queue = AtomicU64::new(0);
@@ -174,6 +210,38 @@ mod models {
                 thread::spawn(move || produce(&world, 0))
             };
             produce(&world, 1);
+            other.join().unwrap();
+            world.assert_last_look_saw(2);
+        });
+    }
+
+    /// Two doorbells that run the core themselves, and a thread that polls it.
+    #[test]
+    fn loom_claims_against_each_other_and_a_poller() {
+        crate::shim::model(|| {
+            let world = World::new();
+            let look = |world: &World, mut guard: CoreGuard<'_, u32>| {
+                loop {
+                    let _ = guard.take_queues(0b11);
+                    *guard = world.events.iter().map(|event| event.load(Ordering::Relaxed)).sum();
+                    match guard.release() {
+                        Ok(()) => return,
+                        Err(again) => guard = again,
+                    }
+                }
+            };
+            let produce = move |world: &World, producer| {
+                world.event(producer);
+                if let Some(claim) = world.core.own_or_schedule(1 << producer) {
+                    look(world, world.core.adopt(claim));
+                }
+            };
+            let other = {
+                let world = world.clone();
+                thread::spawn(move || produce(&world, 0))
+            };
+            produce(&world, 1);
+            world.core.own_if_idle().into_iter().for_each(|guard| look(&world, guard));
             other.join().unwrap();
             world.assert_last_look_saw(2);
         });

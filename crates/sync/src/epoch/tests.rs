@@ -68,6 +68,37 @@ mod threads {
     }
 
     #[test]
+    fn who_lingers_keeps_what_it_may_have_seen_until_it_rests() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let reader = domain.reader();
+        reader.linger();
+        retire(&domain, &live);
+        assert_eq!(domain.reclaim(), 0, "it has opened nothing yet");
+        drop(reader.pin());
+        retire(&domain, &live);
+        assert_eq!(domain.reclaim(), 1);
+        let section = reader.pin();
+        reader.rest();
+        assert_eq!(domain.reclaim(), 1, "a section is open");
+        drop(section);
+        assert_eq!(domain.reclaim(), 1);
+        reader.rest();
+        assert_eq!((domain.reclaim(), Live::strong_count(&live)), (0, 1));
+        // The end of a turn, and of being online, are such ends too.
+        for end in [|reader: &Reader| assert!(reader.quiescent()), Reader::go_offline] {
+            drop(reader.pin());
+            retire(&domain, &live);
+            assert_eq!(domain.reclaim(), 1);
+            end(&reader);
+            assert_eq!(domain.reclaim(), 0);
+        }
+        reader.stay_online();
+        reader.go_offline();
+        retire(&domain, &live);
+        assert_eq!(domain.reclaim(), 0);
+    }
+
+    #[test]
     fn retiring_alone_reclaims_now_and_then() {
         let (domain, live) = (Domain::new(), Live::new(()));
         for _ in 0..100 * RECLAIM_EVERY {
@@ -201,6 +232,29 @@ mod models {
                 thread::spawn(move || {
                     assert_eq!(world.read(&reader.pin()), 1);
                     assert_eq!(world.read(&reader.pin()), 1);
+                })
+            };
+            world.replace();
+            world.domain.reclaim();
+            world.domain.reclaim();
+            reader.join().unwrap();
+            assert_eq!(world.domain.reclaim(), 0);
+        });
+    }
+
+    #[test]
+    fn loom_lingering_sections_against_retire_and_reclaim() {
+        shim::model(|| {
+            let world = World::new();
+            let reader = {
+                let (world, reader) = (world.clone(), world.domain.reader());
+                thread::spawn(move || {
+                    reader.linger();
+                    assert_eq!(world.read(&reader.pin()), 1);
+                    assert_eq!(world.read(&reader.pin()), 1);
+                    reader.rest();
+                    assert_eq!(world.read(&reader.pin()), 1);
+                    reader.rest();
                 })
             };
             world.replace();

@@ -1,0 +1,132 @@
+//! Order, limits, and what becomes of items that nobody receives.
+
+use std::sync::Arc as Live;
+
+use super::*;
+
+#[cfg(not(loom))]
+#[test]
+fn it_is_first_in_first_out_and_full_at_its_limit() {
+    let ring = Arc::new(Ring::new(3));
+    let mut receiver = Ring::receiver(&ring).expect("the first");
+    assert!(Ring::receiver(&ring).is_none(), "one at a time");
+    for round in 0..10 {
+        let mut sender = ring.sender();
+        let sent: Vec<_> = (0..4).map(|n| sender.push(round * 10 + n)).collect();
+        assert_eq!(sent, [Ok(()), Ok(()), Ok(()), Err(round * 10 + 3)]);
+        assert_eq!(receiver.pop(), None, "nothing is there before the sender lets go");
+        drop(sender);
+        assert!(!ring.is_empty());
+        let received: Vec<_> = std::iter::from_fn(|| receiver.pop()).collect();
+        assert_eq!(received, [round * 10, round * 10 + 1, round * 10 + 2]);
+        assert!(ring.is_empty());
+    }
+    drop(receiver);
+    assert!(Ring::receiver(&ring).is_some());
+}
+
+#[cfg(not(loom))]
+#[test]
+fn what_is_not_received_is_dropped_with_it() {
+    let live = Live::new(());
+    let ring = Arc::new(Ring::new(4));
+    for _ in 0..3 {
+        ring.sender().push(live.clone()).expect("room");
+    }
+    let mut receiver = Ring::receiver(&ring).expect("the first");
+    drop(receiver.pop());
+    assert_eq!(Live::strong_count(&live), 3);
+    drop((receiver, ring));
+    assert_eq!(Live::strong_count(&live), 1);
+}
+
+#[cfg(not(loom))]
+#[test]
+fn threads_meet_in_a_small_ring() {
+    const ITEMS: u64 = if cfg!(miri) { 50 } else { 20_000 };
+    let ring = Arc::new(Ring::new(8));
+    let senders: Vec<_> = (0..2usize)
+        .map(|sender| {
+            let ring = ring.clone();
+            std::thread::spawn(move || {
+                for number in 0..ITEMS {
+                    while ring.sender().push((sender, number)).is_err() {
+                        shim::yield_now();
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut receiver = Ring::receiver(&ring).expect("the first");
+    let mut next = [0; 2];
+    while next != [ITEMS; 2] {
+        match receiver.pop() {
+            Some((sender, number)) => {
+                assert_eq!(number, next[sender]);
+                next[sender] += 1;
+            }
+            None => shim::yield_now(),
+        }
+    }
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+}
+
+/// Two senders of two items each, a ring of two, and a receiver: each item comes once, those of one sender in order, and
+/// what did not fit comes back.
+#[cfg(loom)]
+#[test]
+fn loom_every_item_comes_once_and_in_order() {
+    shim::model(|| {
+        let live = Live::new(());
+        let ring = Arc::new(Ring::new(2));
+        let senders = [0, 1].map(|name| {
+            let (ring, live) = (ring.clone(), live.clone());
+            loom::thread::spawn(move || {
+                let mut sender = ring.sender();
+                (0..2).filter(|number| sender.push((name, *number, live.clone())).is_ok()).count()
+            })
+        });
+        let mut receiver = Ring::receiver(&ring).expect("the first");
+        let mut next = [0, 0];
+        let mut take = |receiver: &mut Receiver<(usize, usize, Live<()>)>| {
+            while let Some((name, number, _)) = receiver.pop() {
+                assert!(number >= next[name], "an item overtook another, or came twice");
+                next[name] = number + 1;
+            }
+        };
+        let mut received = 0;
+        take(&mut receiver);
+        let sent: usize = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
+        take(&mut receiver);
+        received += next[0] + next[1];
+        assert!(received >= sent, "an item was lost");
+        drop((receiver, ring));
+        assert_eq!(Live::strong_count(&live), 1);
+    });
+}
+
+/// The right to receive goes from one thread to another, and with it everything the first has seen.
+#[cfg(loom)]
+#[test]
+fn loom_receivers_follow_each_other() {
+    shim::model(|| {
+        let ring = Arc::new(Ring::new(2));
+        {
+            let mut sender = ring.sender();
+            assert!(sender.push(1).is_ok() && sender.push(2).is_ok());
+        }
+        let other = {
+            let ring = ring.clone();
+            loom::thread::spawn(move || {
+                Ring::receiver(&ring).and_then(|mut receiver| receiver.pop()).unwrap_or(0)
+            })
+        };
+        let here = Ring::receiver(&ring).and_then(|mut receiver| receiver.pop()).unwrap_or(0);
+        let sum = here + other.join().unwrap();
+        let rest: u32 = {
+            let mut receiver = Ring::receiver(&ring).expect("nobody else");
+            core::iter::from_fn(|| receiver.pop()).sum()
+        };
+        assert_eq!(sum + rest, 3);
+    });
+}
