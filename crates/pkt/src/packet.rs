@@ -25,15 +25,18 @@ use crate::meta::PacketMeta;
 use crate::page::Slice;
 use crate::pool::{Elsewhere, HomeRef};
 
+mod cut;
 mod descriptor;
 mod pair;
 mod parcel;
 mod payload;
 mod share;
+mod sums;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
 
+pub use cut::{Cutter, HeadTemplate};
 use descriptor::Body;
 pub use descriptor::{DESCRIPTOR_BYTES, FRAGS_MAX, HEAD_BYTES};
 pub(crate) use descriptor::{Descriptor, FreeDescriptor, end};
@@ -41,6 +44,7 @@ pub use pair::CloneMark;
 pub(crate) use pair::Kind;
 pub(crate) use parcel::{PARCEL_LEN, Parcel};
 pub use payload::Slices;
+pub use sums::SUMS_MAX;
 
 /// Bytes in front of the payload of a packet to be sent. The longest headers: TCP with all options (60),
 /// IPv6 (40), Ethernet with a VLAN tag (18), which leaves 10. A device that has a header of its own keeps it

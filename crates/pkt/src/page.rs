@@ -199,12 +199,15 @@ unsafe impl Linked for FreePage {
 
 const _: () = assert!(core::mem::offset_of!(PageHeader, link) == 0);
 
-/// Immutable bytes inside a page, one reference on it. Has no destructor: whoever holds it gives it to a
+/// Immutable bytes inside a page, and references on it: one, or more that were taken together or have come together, so that
+/// the count, which other cores write too, is touched once for many. Has no destructor: whoever holds it gives it to a
 /// `Recycle`, or leaks it.
 #[derive(Debug)]
 pub(crate) struct Slice {
     data: NonNull<u8>,
     len: u32,
+    /// References on the page that end with this slice, at least one.
+    refs: u32,
 }
 
 // SAFETY: the bytes are read-only while any slice over them lives, and the count is atomic.
@@ -262,12 +265,12 @@ impl Slice {
         end == next.data && Page::of(self.data) == Page::of(next.data)
     }
 
-    /// Makes this slice cover `next` too, which must follow it and whose reference the caller gives back: one
-    /// reference on the page is enough for both. Returns by how much it grew.
+    /// Makes this slice cover `next` too, which must follow it, and takes over its references. Returns by how much it grew.
     #[inline]
-    pub(crate) fn cover(&mut self, next: &Self) -> u32 {
-        assert!(self.is_followed_by(next));
+    pub(crate) fn cover(&mut self, next: Self) -> u32 {
+        assert!(self.is_followed_by(&next));
         self.len += next.len;
+        self.refs += next.refs;
         next.len
     }
 
@@ -276,7 +279,26 @@ impl Slice {
     pub(crate) fn share(&self) -> Self {
         // Relaxed: this slice keeps the page alive meanwhile, as in `Arc::clone`.
         Page::of(self.data).header().refs.fetch_add(1, Ordering::Relaxed);
-        Self { data: self.data, len: self.len }
+        Self { data: self.data, len: self.len, refs: 1 }
+    }
+
+    /// `count` more references, for [`part`](Self::part) to give away: one atomic addition.
+    #[inline]
+    pub(crate) fn hold(&mut self, count: u32) {
+        // Relaxed: as in `share`.
+        Page::of(self.data).header().refs.fetch_add(i64::from(count), Ordering::Relaxed);
+        self.refs += count;
+    }
+
+    /// A slice over `len` of the bytes from `skip` on, with one of the references that were taken for it by `hold`.
+    #[inline]
+    pub(crate) fn part(&mut self, skip: usize, len: usize) -> Self {
+        assert!(
+            self.refs > 1 && len > 0 && skip.checked_add(len).is_some_and(|end| end <= self.len())
+        );
+        self.refs -= 1;
+        // SAFETY: stays inside the slice by the assertion.
+        Self { data: unsafe { self.data.add(skip) }, len: narrow(len), refs: 1 }
     }
 
     /// True when this is the only slice of its page, which is not being carved either.
@@ -312,13 +334,14 @@ impl Slice {
         !page.header().shelf.load(Ordering::Relaxed).is_null()
     }
 
-    /// Gives the reference back. Returns the page when it was the last one and the page was not lent.
+    /// Gives its references back. Returns the page when they were the last ones and the page was not lent.
     #[inline]
     pub(crate) fn release(self) -> Option<FreePage> {
         let page = Page::of(self.data);
         let refs = &page.header().refs;
+        let ours = i64::from(self.refs);
         // Release: our reads of the data come before the reuse by whoever sees zero.
-        if refs.fetch_sub(1, Ordering::Release) != 1 {
+        if refs.fetch_sub(ours, Ordering::Release) != ours {
             return None;
         }
         fence(Ordering::Acquire);
@@ -335,8 +358,8 @@ pub(crate) struct Cursor {
     position: NonNull<u8>,
     /// Bytes left from `position`.
     room: u32,
-    /// Slices made minus slices dropped through this cursor. May go below zero when slices that were
-    /// counted by the atomic are dropped here.
+    /// References made minus references dropped through this cursor. May go below zero when what was counted by the
+    /// atomic is dropped here.
     carved: i64,
 }
 
@@ -379,7 +402,7 @@ impl Cursor {
     #[inline]
     pub(crate) fn carve(&mut self, len: usize) -> Slice {
         assert!(len > 0);
-        let slice = Slice { data: self.position, len: narrow(len) };
+        let slice = Slice { data: self.position, len: narrow(len), refs: 1 };
         self.skip(len);
         self.carved += 1;
         slice
@@ -408,15 +431,26 @@ impl Cursor {
     pub(crate) fn share(&mut self, slice: &Slice) -> Option<Slice> {
         (Page::of(slice.data) == self.page).then(|| {
             self.carved += 1;
-            Slice { data: slice.data, len: slice.len }
+            Slice { data: slice.data, len: slice.len, refs: 1 }
         })
+    }
+
+    /// `Slice::hold` without an atomic. False, and nothing done, for a slice of another page.
+    #[inline]
+    pub(crate) fn hold(&mut self, slice: &mut Slice, count: u32) -> bool {
+        let ours = Page::of(slice.data) == self.page;
+        if ours {
+            self.carved += i64::from(count);
+            slice.refs += count;
+        }
+        ours
     }
 
     /// `Slice::release` without an atomic, for a slice of the page being carved. Gives other slices back.
     #[inline]
     pub(crate) fn release(&mut self, slice: Slice) -> Option<Slice> {
         if Page::of(slice.data) == self.page {
-            self.carved -= 1;
+            self.carved -= i64::from(slice.refs);
             return None;
         }
         Some(slice)

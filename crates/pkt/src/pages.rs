@@ -45,6 +45,9 @@ pub trait Payload: Copy {
     /// Appends them to `packet` and returns how many were taken: fewer than all when it has all its frags or the pool is
     /// at its limit.
     fn append_to(self, packet: &mut Packet, pool: &mut Pool) -> usize;
+
+    /// As `append_to`. What is copied is summed on the way, in pieces of `piece` bytes ([`Packet::append_in_pieces`]).
+    fn append_in_pieces(self, packet: &mut Packet, pool: &mut Pool, piece: u16) -> usize;
 }
 
 impl Payload for &[u8] {
@@ -61,6 +64,11 @@ impl Payload for &[u8] {
     #[inline]
     fn append_to(self, packet: &mut Packet, pool: &mut Pool) -> usize {
         packet.append(pool, self)
+    }
+
+    #[inline]
+    fn append_in_pieces(self, packet: &mut Packet, pool: &mut Pool, piece: u16) -> usize {
+        packet.append_in_pieces(pool, self, piece)
     }
 }
 
@@ -284,6 +292,11 @@ impl Payload for PagesRange<'_> {
             at += len;
         }
         at - self.start
+    }
+
+    /// Nothing is copied, so nothing is summed.
+    fn append_in_pieces(self, packet: &mut Packet, pool: &mut Pool, _piece: u16) -> usize {
+        self.append_to(packet, pool)
     }
 }
 

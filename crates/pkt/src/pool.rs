@@ -297,6 +297,14 @@ impl Pool {
         carving.unwrap_or_else(|| slice.share())
     }
 
+    /// `count` more references for `slice` to give away, without an atomic when its page is being carved here.
+    #[inline]
+    pub(crate) fn hold(&mut self, slice: &mut Slice, count: u32) {
+        if !self.local.cursor.as_mut().is_some_and(|cursor| cursor.hold(slice, count)) {
+            slice.hold(count);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Option<FreeDescriptor> {

@@ -150,6 +150,7 @@ tcp::counters! {
     RxListSize64: "Lists of 64 packets and more that went up.",
     GsoSegments: "Segments that superframes were cut into by software (GSO).",
     TxChecksumSoftware: "Transport checksums completed by software on transmit.",
+    TxChecksumCopied: "Of those, the ones whose payload the copy from the application had summed.",
     RxChecksumSoftware: "Transport checksums verified by software on receive.",
     DstHit: "Sends that found their path cached and still valid.",
     DstMiss: "Paths resolved anew, because there was none or what it was made from had changed.",

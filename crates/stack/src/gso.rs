@@ -3,11 +3,15 @@
 //! Above: `tx_queue`, when the device takes no superframes or its discipline none so large. Linux: `tcp_gso_segment`, `inet_gso_segment`. Payload is
 //! not copied: every segment shares the fragments of the superframe and has headers of its own. FIN and PSH stay on
 //! the last segment only, CWR on the first, the IPv4 identification counts up unless the superframe was made of segments
-//! that all had the same. What GRO has merged comes apart bit by bit as it was (`gro::tests`).
+//! that all had the same. A checksum that the device does not complete is put together from the sums of headers and payload, which
+//! the copy into the superframe may have taken already (`pkt::packet`). What GRO has merged comes apart bit by bit as it was (`gro::tests`).
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
-use pkt::{DropReason, Gso, Packet, PacketList, PacketOwner};
+use pkt::{
+    DropReason, Gso, HEADROOM, HeadTemplate, Packet, PacketList, PacketMeta, PacketOwner, Sum,
+    TxChecksum,
+};
 
 use crate::{
     counters::Counter,
@@ -19,6 +23,13 @@ use crate::{
 const SEQ: usize = 4;
 const DATA_OFFSET: usize = 12;
 const FLAGS: usize = 13;
+const CHECKSUM: usize = tcp::header::CHECKSUM_OFFSET;
+
+/// Offsets in the IP headers.
+const IP_TOTAL_LEN: usize = 2;
+const IP_ID: usize = 4;
+const IP_CHECKSUM: usize = 10;
+const IPV6_PAYLOAD_LEN: usize = 4;
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -35,35 +46,56 @@ pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
     }
 }
 
+/// Who completes the checksums of the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksums {
+    /// Whoever takes them next: they are partial, as the superframe's was.
+    Owed,
+    /// We do.
+    Completed,
+}
+
 /// Cuts `packet`, whose IP header starts `network` bytes in, into segments appended to `list`. When memory runs out the rest is
 /// dropped and counted, as if the link had lost it.
-pub(crate) fn segment(cx: &mut Cx, mut packet: Packet, network: usize, list: &mut PacketList) {
-    let headers = network + header_bytes(&packet, network);
+pub(crate) fn segment(
+    cx: &mut Cx,
+    mut packet: Packet,
+    network: usize,
+    checksums: Checksums,
+    list: &mut PacketList,
+) {
+    let headers = Headers::of(&packet, network);
     let mss = usize::from(packet.meta().gso.size);
-    let payload = packet.len() - headers;
-    let is_v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
-    let mut shares = Shares::of(&mut packet, payload.div_ceil(mss));
-    let id_step = u16::from(!packet.meta().gso.fixed_id);
-    let whole = packet.len() - network;
-    let mut offset = 0;
-    let mut index = 0;
-    while offset < payload {
-        let len = mss.min(payload - offset);
-        let made = packet
-            .clone_range(&mut cx.pool, headers + offset, len)
-            .map(|piece| (piece, offset + len == payload));
-        let Some((mut piece, last)) = made else {
-            return cx.drop_packet(DropReason::NoMemory, packet);
-        };
-        piece.push(headers).copy_from_slice(&packet.linear()[..headers]);
-        *piece.meta_mut() = *packet.meta();
-        piece.meta_mut().gso = Gso::default();
-        let place = Place { index, offset, last, id_step: index.wrapping_mul(id_step), whole };
-        fix_headers(&mut piece, network..headers, is_v4, &place);
+    let mut meta = PacketMeta { gso: Gso::default(), ..*packet.meta() };
+    let completes = checksums == Checksums::Completed && meta.tx_checksum != TxChecksum::Done;
+    if completes {
+        meta.tx_checksum = TxChecksum::Done;
+    }
+    let segments = (packet.len() - headers.len).div_ceil(mss);
+    let mut shares = Shares::of(&mut packet, segments);
+    let (mut offset, mut index, mut copied) = (0, 0_u16, 0_u64);
+    let mut cutter = packet.cut(&mut cx.pool, headers.len, mss);
+    while let Some((mut piece, sum)) = cutter.next_piece(&mut cx.pool) {
+        let len = piece.len();
+        let sum = completes.then(|| {
+            copied += u64::from(sum.is_some());
+            sum.unwrap_or_else(|| piece.checksum(0, len))
+        });
+        let place = Place { index, offset, len, last: cutter.left() == 0 };
+        headers.write(&mut piece, &place, sum);
+        *piece.meta_mut() = meta;
         shares.give(&mut piece);
         list.push_back(piece);
         offset += len;
         index = index.wrapping_add(1);
+    }
+    let whole = cutter.left() == 0;
+    if completes {
+        cx.count(Counter::TxChecksumSoftware, u64::from(index));
+        cx.count(Counter::TxChecksumCopied, copied);
+    }
+    if !whole {
+        return cx.drop_packet(DropReason::NoMemory, packet);
     }
     cx.count(Counter::GsoSegments, u64::from(index));
     cx.pool.free(packet);
@@ -114,54 +146,135 @@ struct Place {
     index: u16,
     /// Bytes of payload in front of it.
     offset: usize,
+    /// Bytes of its own.
+    len: usize,
     last: bool,
-    /// What its IPv4 identification has gone on by.
+}
+
+/// The headers of all segments: what they have in common, and of the rest what the first one has. Sums are taken once over
+/// what stays; a segment adds its own words to them (RFC 1624).
+struct Headers {
+    template: HeadTemplate,
+    /// Bytes of all of them, the last ones of the template.
+    len: usize,
+    /// Bytes of link header.
+    network: usize,
+    /// Bytes of IP header.
+    ip_len: usize,
+    v4: bool,
+    /// Its IPv4 identification counts up by this.
     id_step: u16,
-    /// Bytes of the superframe's IP packet.
-    whole: usize,
+    id: u16,
+    seq: u32,
+    flags: u8,
+    /// Sum of the IPv4 header without length and identification.
+    ip_sum: Sum,
+    /// Sum of the pseudo-header without the length.
+    pseudo_sum: Sum,
+    /// Sum of the TCP header without sequence number, control bits and checksum.
+    tcp_sum: Sum,
 }
 
-/// Turns the superframe's headers into those of the segment at `place`.
-fn fix_headers(piece: &mut Packet, headers: Range<usize>, is_v4: bool, place: &Place) {
-    let Place { index, offset, last, id_step, whole } = *place;
-    let ip_len = {
-        let first = piece.linear()[headers.start];
-        if is_v4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN }
-    };
-    let ip_payload = u16::try_from(piece.len() - headers.start - ip_len)
-        .expect("a segment is smaller than its superframe");
-    let bytes = &mut piece.linear_mut()[headers];
-    if is_v4 {
-        header::set_segment::<true>(&mut bytes[..ip_len], ip_payload, id_step);
-    } else {
-        header::set_segment::<false>(&mut bytes[..ip_len], ip_payload, id_step);
+impl Headers {
+    fn of(packet: &Packet, network: usize) -> Self {
+        let len = network + header_bytes(packet, network);
+        let mut template = [0; HEADROOM as usize];
+        let start = template.len() - len;
+        let bytes = &mut template[start..];
+        bytes.copy_from_slice(&packet.linear()[..len]);
+        let v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
+        let (ip, tcp) = {
+            let first = bytes[network];
+            let ip_len = if v4 { usize::from(first & 0x0f) * 4 } else { header::IPV6_HEADER_LEN };
+            bytes[network..].split_at_mut(ip_len)
+        };
+        let ip_len = ip.len();
+        let id = if v4 { u16_at(ip, IP_ID) } else { 0 };
+        if v4 {
+            ip[IP_TOTAL_LEN..IP_ID + 2].fill(0);
+            ip[IP_CHECKSUM..IP_CHECKSUM + 2].fill(0);
+        }
+        // The field of a partial packet holds the sum of the pseudo-header, in which the length has 32 bits.
+        let whole = u32::try_from(packet.len() - network - ip_len).unwrap_or(u32::MAX);
+        let mut pseudo_sum = Sum::from_folded(u16_at(tcp, CHECKSUM));
+        pseudo_sum.add_u32(!whole);
+        let seq = u32::from(u16_at(tcp, SEQ)) << 16 | u32::from(u16_at(tcp, SEQ + 2));
+        let flags = tcp[FLAGS];
+        tcp[SEQ..SEQ + 4].fill(0);
+        tcp[FLAGS] = 0;
+        tcp[CHECKSUM..CHECKSUM + 2].fill(0);
+        Self {
+            len,
+            network,
+            ip_len,
+            v4,
+            id_step: u16::from(!packet.meta().gso.fixed_id),
+            id,
+            seq,
+            flags,
+            ip_sum: if v4 { Sum::of(ip) } else { Sum::ZERO },
+            pseudo_sum,
+            tcp_sum: Sum::of(tcp),
+            template,
+        }
     }
-    let tcp = &mut bytes[ip_len..];
-    let seq = u32::from_be_bytes([tcp[SEQ], tcp[SEQ + 1], tcp[SEQ + 2], tcp[SEQ + 3]]);
-    #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet")]
-    let seq = seq.wrapping_add(offset as u32);
-    tcp[SEQ..SEQ + 4].copy_from_slice(&seq.to_be_bytes());
-    if !last {
-        tcp[FLAGS] &= !FIN_PSH;
+
+    /// Puts the headers of the segment at `place` in front of its payload. With the payload's `sum` the checksum is whole.
+    #[inline]
+    fn write(&self, piece: &mut Packet, place: &Place, sum: Option<Sum>) {
+        let headers = piece.push_template(&self.template, self.len);
+        let (ip, tcp) = headers[self.network..].split_at_mut(self.ip_len);
+        let segment_len =
+            u16::try_from(tcp.len() + place.len).expect("a segment has a 16-bit length");
+        if self.v4 {
+            let total_len = segment_len + length_of(ip);
+            let id = self.id.wrapping_add(place.index.wrapping_mul(self.id_step));
+            let mut ip_sum = self.ip_sum;
+            ip_sum.add_u16(total_len);
+            ip_sum.add_u16(id);
+            put_u16(ip, IP_TOTAL_LEN, total_len);
+            put_u16(ip, IP_ID, id);
+            put_u16(ip, IP_CHECKSUM, ip_sum.finish());
+        } else {
+            put_u16(ip, IPV6_PAYLOAD_LEN, segment_len);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet")]
+        let seq = self.seq.wrapping_add(place.offset as u32);
+        let last = if place.last { u8::MAX } else { !FIN_PSH };
+        let first = if place.index == 0 { u8::MAX } else { !CWR };
+        let flags = self.flags & last & first;
+        let mut checksum = self.pseudo_sum;
+        checksum.add_u16(segment_len);
+        let checksum = match sum {
+            Some(payload) => {
+                checksum.add_sum(self.tcp_sum);
+                checksum.add_u32(seq);
+                // The second byte of its word.
+                checksum.add_u16(u16::from(flags));
+                checksum.add_sum(payload);
+                checksum.finish()
+            }
+            None => checksum.fold(),
+        };
+        tcp[SEQ..SEQ + 4].copy_from_slice(&seq.to_be_bytes());
+        tcp[FLAGS] = flags;
+        put_u16(tcp, CHECKSUM, checksum);
     }
-    if index > 0 {
-        tcp[FLAGS] &= !CWR;
-    }
-    fix_pseudo_header(tcp, whole - ip_len, ip_payload);
 }
 
-/// The checksum field of a partial packet holds the pseudo-header sum, which contains the length (RFC 1624 update). That of a
-/// superframe may have more than 16 bits, both halves of which are summed.
-fn fix_pseudo_header(tcp: &mut [u8], old_len: usize, new_len: u16) {
-    const CHECKSUM: usize = tcp::header::CHECKSUM_OFFSET;
-    let sum = u16::from_be_bytes([tcp[CHECKSUM], tcp[CHECKSUM + 1]]);
-    #[expect(clippy::cast_possible_truncation, reason = "the low half, and a high half of 32 bits")]
-    let (low, high) = (old_len as u16, (old_len >> 16) as u16);
-    let wide = u32::from(sum) + u32::from(!low) + u32::from(!high) + u32::from(new_len);
-    let wide = (wide >> 16) + (wide & 0xffff);
-    #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
-    let sum = ((wide >> 16) + (wide & 0xffff)) as u16;
-    tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+/// The length of a header: at most 60 bytes.
+#[expect(clippy::cast_possible_truncation, reason = "at most 60")]
+const fn length_of(header: &[u8]) -> u16 {
+    header.len() as u16
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 #[cfg(test)]

@@ -521,7 +521,12 @@ impl Host {
             tuple,
             iss: self.isn.isn(&tuple, now),
             ts_offset: self.isn.timestamp_offset(&tuple),
-            path: PathParams { mtu: dst.mtu, gso_bytes_max: dst.gso_max_bytes, flow_hash: hash },
+            path: PathParams {
+                mtu: dst.mtu,
+                gso_bytes_max: dst.gso_max_bytes,
+                flow_hash: hash,
+                sums_payload: dst.sums_payload,
+            },
             options: SocketOptions::default(),
             ts_recent: None,
             fast_open: FastOpen::Off,

@@ -214,7 +214,8 @@ impl Tcb {
         let piece = bytes.split(bytes.byte_len().min(room as usize)).0;
         let (pool, _, lent) = Lent::split(cx);
         let cache = &mut self.packet_cache;
-        let taken = self.send_queue.append(pool, piece, goal, |pool| cache.take_tx(pool, &lent));
+        let sizes = (goal, self.mss.summed_piece());
+        let taken = self.send_queue.append(pool, piece, sizes, |pool| cache.take_tx(pool, &lent));
         if taken == 0 {
             return Err(SendError::NoMemory);
         }

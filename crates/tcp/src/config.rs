@@ -322,4 +322,6 @@ pub struct PathParams {
     pub gso_bytes_max: u32,
     /// Flow hash of the connection, put into every packet's metadata.
     pub flow_hash: u32,
+    /// The device does not complete checksums: what is copied into packets is summed on the way.
+    pub sums_payload: bool,
 }

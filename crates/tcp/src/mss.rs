@@ -61,6 +61,8 @@ pub(crate) struct PathMss {
     ip_header_bytes: u8,
     /// Bytes of options every segment carries.
     option_bytes: u8,
+    /// See [`PathParams::sums_payload`].
+    sums_payload: bool,
 }
 
 impl PathMss {
@@ -83,6 +85,7 @@ impl PathMss {
             min_snd_mss: config.tcp_min_snd_mss,
             ip_header_bytes,
             option_bytes: 0,
+            sums_payload: path.sums_payload,
         };
         let announced = mss.without_options();
         mss.advertised = u16::try_from(announced).unwrap_or(u16::MAX);
@@ -164,9 +167,15 @@ impl PathMss {
     }
 
     /// The route changed its device.
-    pub(crate) fn set_gso_bytes_max(&mut self, gso_bytes_max: u32) {
+    pub(crate) fn set_device(&mut self, gso_bytes_max: u32, sums_payload: bool) {
         self.gso_bytes_max = gso_bytes_max;
+        self.sums_payload = sums_payload;
         self.update();
+    }
+
+    /// Bytes of the pieces in which payload is summed while it is copied: segments. 0 where the device completes checksums.
+    pub(crate) fn summed_piece(&self) -> u16 {
+        if self.sums_payload { u16::try_from(self.effective).unwrap_or(0) } else { 0 }
     }
 
     /// Payload of a full segment without options.

@@ -149,19 +149,19 @@ impl SendQueue {
     /// Puts `bytes` behind the tail and answers how many fitted: fewer only when packet memory ran out.
     ///
     /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages, where there is one, is the only one on
-    /// the way out.
+    /// the way out. On the way it sums in pieces of `piece` bytes, unless that is 0.
     /// `alloc` gives the packets to copy to.
     pub(crate) fn append(
         &mut self,
         pool: &mut Pool,
         mut bytes: impl Payload,
-        size_goal: u32,
+        (size_goal, piece): (u32, u16),
         mut alloc: impl FnMut(&mut Pool) -> Option<Packet>,
     ) -> usize {
         let total = bytes.byte_len();
         while bytes.byte_len() > 0 {
             let taken = match self.growable_tail(size_goal) {
-                Some(index) => self.grow(pool, index, bytes, size_goal),
+                Some(index) => self.grow(pool, index, bytes, (size_goal, piece)),
                 None => 0,
             };
             bytes = bytes.split(taken).1;
@@ -192,12 +192,12 @@ impl SendQueue {
         pool: &mut Pool,
         index: usize,
         bytes: impl Payload,
-        size_goal: u32,
+        (size_goal, piece): (u32, u16),
     ) -> usize {
         let entry = &mut self.entries[index];
         let Some(packet) = entry.packet.as_mut() else { return 0 };
         let room = bytes.byte_len().min((size_goal - entry.len) as usize);
-        let taken = bytes.split(room).0.append_to(packet, pool);
+        let taken = bytes.split(room).0.append_in_pieces(packet, pool, piece);
         let grown = u32::try_from(taken).expect("a packet is shorter than 2^32");
         entry.len += grown;
         let charge = packet.truesize();

@@ -291,9 +291,9 @@ impl Tcb {
         self.congestion.algorithm()
     }
 
-    /// The route changed its device: largest IP packet it cuts into segments by itself, 0 without TSO.
-    pub fn set_gso_bytes_max(&mut self, bytes: u32) {
-        self.mss.set_gso_bytes_max(bytes);
+    /// The route changed its device: [`PathParams::gso_bytes_max`] and [`PathParams::sums_payload`] of the new one.
+    pub fn set_device(&mut self, gso_bytes_max: u32, sums_payload: bool) {
+        self.mss.set_device(gso_bytes_max, sums_payload);
     }
 
     /// Header prediction on or off: the mechanism's switch, so that its gain can be measured and its equality

@@ -68,7 +68,9 @@ pub(crate) struct Body {
     pub(crate) truesize: u32,
     /// `truesize` when the owner was set: what the owner gets back, whatever happened since.
     pub(crate) charged: u32,
-    room: u32,
+    /// Bytes of the pieces whose sums lie in the head; zero when there are none (sums.rs).
+    pub(crate) piece: u16,
+    room: u16,
     /// The path the packet came by, held beyond the read section that found it. `None` whenever the descriptor is free.
     pub(crate) dst: Option<AnyRef>,
 
@@ -184,6 +186,7 @@ impl FreeDescriptor {
         body.kind = kind;
         body.shared.set(false);
         body.frag_bytes = 0;
+        body.piece = 0;
         body.truesize = DESCRIPTOR_BYTES_U32;
         body.meta = PacketMeta::default();
         // SAFETY: the body is valid for a packet, and `self` gave up the descriptor.
@@ -281,7 +284,7 @@ impl Body {
     }
 
     #[inline]
-    fn frags_mut(&mut self) -> &mut [Slice] {
+    pub(crate) fn frags_mut(&mut self) -> &mut [Slice] {
         let used = &mut self.frags[..usize::from(self.frag_count)];
         // SAFETY: the first `frag_count` frags are initialised.
         unsafe { used.assume_init_mut() }
@@ -302,6 +305,7 @@ impl Body {
         self.frags[usize::from(self.frag_count)].write(slice);
         self.frag_count += 1;
         self.frag_bytes += len;
+        self.piece = 0;
         len
     }
 
@@ -310,12 +314,14 @@ impl Body {
     pub(crate) fn extend_last_frag(&mut self, extend: impl FnOnce(&mut Slice) -> u32) -> u32 {
         let len = self.frags_mut().last_mut().map_or(0, extend);
         self.frag_bytes += len;
+        self.piece = 0;
         len
     }
 
     /// Lets `cut` make slice number `index` shorter, by the number of bytes it returns.
     pub(crate) fn cut_frag(&mut self, index: usize, cut: impl FnOnce(&mut Slice) -> u32) {
         self.frag_bytes -= cut(&mut self.frags_mut()[index]);
+        self.piece = 0;
     }
 
     /// Takes the slices from number `first` on away, in order.
@@ -324,6 +330,7 @@ impl Body {
         assert!(first <= taken.end);
         // From here on the taken frags do not count as initialised, so a panic in `take` leaks at worst.
         self.frag_count = frag_count(first);
+        self.piece = 0;
         for frag in &mut self.frags[taken] {
             // SAFETY: initialised, and not read again before it is overwritten.
             let slice = unsafe { frag.assume_init_read() };
@@ -338,6 +345,7 @@ impl Body {
         assert!(count <= used);
         // From here on no frag counts as initialised, so a panic in `take` leaks and does no harm.
         self.frag_count = 0;
+        self.piece = 0;
         for frag in &mut self.frags[..count] {
             // SAFETY: initialised, and not read again before it is overwritten.
             let slice = unsafe { frag.assume_init_read() };

@@ -99,8 +99,7 @@ impl Packet {
         let mut first = true;
         other.body_mut().take_frags(0, |slice| {
             if core::mem::take(&mut first) && joined == 1 {
-                body.extend_last_frag(|last| last.cover(&slice));
-                pool.put_slice(slice);
+                body.extend_last_frag(|last| last.cover(slice));
             } else {
                 body.push_frag(slice);
             }
@@ -120,6 +119,9 @@ impl Packet {
     /// Gives `other` back, and changes nothing, when the frags do not suffice or the pool is at its limit.
     pub fn append_packet(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
         let linear = other.linear().len();
+        if linear == 0 {
+            return self.append_frags_of(pool, other);
+        }
         let (old_len, old_truesize) = (self.len(), self.truesize());
         if self.append(pool, other.linear()) == linear {
             let pulled = other.pull(linear);
@@ -143,10 +145,12 @@ impl Packet {
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "advance by {count} in {self:?}");
         let linear = count.min(usize::from(self.body().linear_len));
+        let pieces = self.pieces();
         let body = self.body_mut();
         body.data += in_head(linear);
         body.linear_len -= in_head(linear);
         self.drop_frag_bytes(count - linear);
+        self.keep_pieces_behind(pieces, count - linear);
     }
 
     /// Keeps the first `len` bytes. No effect on a packet that is not longer.
@@ -195,6 +199,14 @@ impl Packet {
     /// Sum of up to `len` bytes from `offset` on, as if the first lay at an even position.
     #[must_use]
     pub fn checksum(&self, offset: usize, len: usize) -> Sum {
+        // What a segment from the wire looks like: headers, and its payload in one piece.
+        if let [payload] = self.body().frags()
+            && let Some(headers) = self.linear().get(offset..)
+            && headers.len().is_multiple_of(2)
+            && len >= headers.len() + payload.len()
+        {
+            return Sum::of_both(headers, payload.bytes());
+        }
         let mut summed = 0;
         let mut sum = Sum::ZERO;
         for part in self.range(offset, len) {

@@ -26,6 +26,7 @@ impl Packet {
         for frag in body.frags() {
             target.push_frag(pool.share(frag));
         }
+        clone.copy_pieces(self);
         self.adopt_companion(&mut clone);
         if self.frag_count() > 0 {
             clone.body().shared.set(true);
@@ -82,9 +83,7 @@ impl Packet {
         part.truncate(len);
         let body = self.body_mut();
         if body.frags().last().is_some_and(|last| last.is_followed_by(&part)) {
-            body.extend_last_frag(|last| last.cover(&part));
-            body.truesize += part.len_u32();
-            Elsewhere.put_slice(part);
+            body.truesize += body.extend_last_frag(|last| last.cover(part));
         } else if usize::from(body.frag_count) == FRAGS_MAX {
             Elsewhere.put_slice(part);
             return false;
@@ -125,6 +124,7 @@ impl Packet {
         target.meta = *self.meta();
         target.shared.set(self.body().shared.get());
         let before = self.body().frag_bytes;
+        let (pieces, kept_bytes) = (self.pieces(), at - linear_kept);
         if kept > 0 {
             // One frag is cut: both parts hold its page.
             let mut rest = pool.share(&self.body().frags()[whole]);
@@ -137,6 +137,8 @@ impl Packet {
         body.linear_len = in_head(linear_kept);
         body.take_frags(whole, |slice| tail.charge_frag(slice));
         body.truesize -= before - body.frag_bytes;
+        tail.take_pieces_behind(self, pieces, kept_bytes);
+        self.keep_pieces_before(pieces, kept_bytes);
         Some(tail)
     }
 

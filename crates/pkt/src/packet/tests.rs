@@ -7,6 +7,8 @@ use super::*;
 use crate::checksum::Sum;
 use crate::pool::{Domain, DomainConfig, Pool};
 
+mod pieces;
+
 fn pool() -> (Domain, Pool) {
     let domain = Domain::new(DomainConfig::default());
     let pool = domain.pool();

@@ -268,7 +268,7 @@ impl Duel<'_> {
                 breaks = true;
                 tcb.set_linger(on.then(|| millis(value & 2)));
             }
-            12 => tcb.set_gso_bytes_max(if on { 65_535 } else { 0 }),
+            12 => tcb.set_device(if on { 65_535 } else { 0 }, on),
             13 => {
                 breaks = true;
                 tcb.set_path_mtu(value.max(88));

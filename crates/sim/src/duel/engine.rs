@@ -88,7 +88,7 @@ impl Engine {
             listening: false,
             config,
             options: SocketOptions::default(),
-            path: PathParams { mtu, gso_bytes_max, flow_hash: 7 },
+            path: PathParams { mtu, gso_bytes_max, flow_hash: 7, sums_payload: false },
             counters: Counters::new(),
             // Close to where numbers wrap, in half of the duels.
             iss: SeqNum(if setting & 32 == 0 { 0xffff_f000 } else { 0x1000_0000 }),

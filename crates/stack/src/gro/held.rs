@@ -8,14 +8,18 @@
 
 use std::net::IpAddr;
 
-use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, checksum};
+use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, Sum, checksum};
 use tcp::{Flags, SeqNum, header::CHECKSUM_OFFSET};
 
 use super::{
     FlushReason,
-    read::{Candidate, FlowKey},
+    read::{Candidate, FlowKey, is_final},
 };
 use crate::ip::header::{self, protocol};
+
+mod next;
+
+pub(super) use next::Next;
 
 /// Offset of the control bits in a TCP header.
 const FLAGS: usize = 13;
@@ -40,6 +44,8 @@ pub(super) struct Held {
     network: u16,
     transport: u16,
     headers: u16,
+    /// Sum of the pseudo-header of its segments but for their lengths.
+    pseudo_sum: Sum,
     ids: Ids,
     /// IPv4 identification of the first segment.
     first_id: u16,
@@ -63,6 +69,7 @@ impl Held {
             network: new.network,
             transport: new.transport,
             headers: new.headers,
+            pseudo_sum: checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, 0),
             ids: Ids::Open,
             first_id: new.id,
             count: 1,
@@ -92,18 +99,25 @@ impl Held {
             return Err(FlushReason::Header);
         }
         self.accepts_headers(new, packet.linear())?;
-        // Unsigned: a segment without payload, the pure ACK, is refused by the same test.
-        if new.payload.wrapping_sub(1) >= self.mss {
+        if !self.accepts_len(new.payload) {
             return Err(FlushReason::Len);
         }
         if new.seq != self.next_seq {
             return Err(FlushReason::Seq);
         }
-        let ip_bytes = self.ip_bytes() + new.payload;
-        if ip_bytes >= max_bytes || self.count == u16::MAX {
+        if !self.accepts_size(new.payload, max_bytes) {
             return Err(FlushReason::Size);
         }
         Ok(())
+    }
+
+    /// Unsigned: a segment without payload, the pure ACK, is refused by the same test.
+    const fn accepts_len(&self, payload: u32) -> bool {
+        payload.wrapping_sub(1) < self.mss
+    }
+
+    fn accepts_size(&self, payload: u32, max_bytes: u32) -> bool {
+        self.ip_bytes() + payload < max_bytes && self.count < u16::MAX
     }
 
     fn accepts_headers(&self, new: &Candidate, bytes: &[u8]) -> Result<(), FlushReason> {
@@ -111,7 +125,7 @@ impl Held {
         let same_layout = (self.v4, self.network, self.transport)
             == (new.v4, new.network, new.transport)
             && held[..usize::from(self.network)] == bytes[..usize::from(new.network)];
-        if !same_layout || !self.continues_ids(new) {
+        if !same_layout || !self.continues_ids(new.id) {
             return Err(FlushReason::Header);
         }
         let network = usize::from(self.network);
@@ -132,8 +146,8 @@ impl Held {
     }
 
     /// IPv6 has no identification in its fixed header: there it is 0 for ever.
-    fn continues_ids(&self, new: &Candidate) -> bool {
-        let step = new.id.wrapping_sub(self.first_id);
+    fn continues_ids(&self, id: u16) -> bool {
+        let step = id.wrapping_sub(self.first_id);
         match self.ids {
             _ if !self.v4 => true,
             Ids::Open => step <= 1,
@@ -153,7 +167,7 @@ impl Held {
         &mut self,
         pool: &mut Pool,
         mut packet: Packet,
-        new: &Candidate,
+        new: &Next,
     ) -> Result<(), Packet> {
         let pulled = packet.pull(usize::from(new.headers));
         debug_assert!(pulled, "headers are linear");
@@ -168,13 +182,15 @@ impl Held {
         self.count += 1;
         self.next_seq += new.payload;
         let last = new.flags.intersection(Flags::FIN | Flags::PSH);
-        self.packet.linear_mut()[usize::from(self.transport) + FLAGS] |= last.bits();
+        if !last.is_empty() {
+            self.packet.linear_mut()[usize::from(self.transport) + FLAGS] |= last.bits();
+        }
         Ok(())
     }
 
     /// Why the aggregate must not grow any more after `new` was merged, if it must not.
-    pub(super) const fn ends_with(&self, new: &Candidate) -> Option<FlushReason> {
-        if new.is_final() {
+    pub(super) const fn ends_with(&self, new: &Next) -> Option<FlushReason> {
+        if is_final(new.flags) {
             Some(FlushReason::Psh)
         } else if new.payload < self.mss {
             Some(FlushReason::Len)
@@ -200,8 +216,9 @@ impl Held {
     fn finish_headers<const V4: bool>(&mut self) {
         let ip_len = self.transport - self.network;
         let segment_bytes = self.ip_bytes() - u32::from(ip_len);
-        let FlowKey { src, dst, .. } = self.key;
-        let partial = checksum::pseudo_header(src, dst, protocol::TCP, segment_bytes).fold();
+        let mut partial = self.pseudo_sum;
+        partial.add_u32(segment_bytes);
+        let partial = partial.fold();
         let bytes = self.packet.linear_mut();
         header::set_superframe::<V4>(&mut bytes[usize::from(self.network)..], segment_bytes);
         let tcp = &mut bytes[usize::from(self.transport)..];

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use pkt::{EtherType, GsoKind, Packet, RxChecksum, Sum, checksum};
 use tcp::{Flags, SegmentHeader, SeqNum, header::HEADER_BYTES_MIN};
 
+use super::held::Next;
 use crate::{
     counters::Counter,
     cx::Cx,
@@ -80,15 +81,25 @@ pub(super) struct Candidate {
     pub(super) alone: bool,
 }
 
-impl Candidate {
-    /// Ends the aggregate it is merged into.
-    pub(super) const fn is_final(&self) -> bool {
-        self.flags.intersects(FINAL)
-    }
+/// A segment with these control bits ends the aggregate it is merged into.
+pub(super) const fn is_final(flags: Flags) -> bool {
+    flags.intersects(FINAL)
+}
 
+impl Candidate {
     /// Can begin an aggregate.
     pub(super) const fn may_be_held(&self) -> bool {
-        !self.alone && self.payload > 0 && !self.is_final()
+        !self.alone && self.payload > 0 && !is_final(self.flags)
+    }
+
+    /// What matters of it once it is known to continue an aggregate.
+    pub(super) const fn next(&self) -> Next {
+        Next { headers: self.headers, id: self.id, payload: self.payload, flags: self.flags }
+    }
+
+    /// Where its headers begin.
+    pub(super) const fn layout(&self) -> Layout {
+        Layout { network: self.network, transport: self.transport }
     }
 
     /// Bytes of the TCP segment, header included.
@@ -223,18 +234,34 @@ const fn position(bytes: usize) -> u16 {
     bytes as u16
 }
 
+/// Where the IP header and the TCP header of a frame begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) network: u16,
+    pub(super) transport: u16,
+}
+
 /// Whether the transport checksum holds, by the device's word or by summing; a good one is not summed again further up.
 /// Linux: `skb_gro_checksum_validate`.
-pub(super) fn checksum_holds(cx: &Cx, new: &Candidate, packet: &mut Packet) -> bool {
-    let holds = match packet.meta().rx_checksum {
+#[inline]
+pub(super) fn checksum_holds(
+    cx: &Cx,
+    layout: Layout,
+    packet: &mut Packet,
+    pseudo_header: impl FnOnce() -> Sum,
+) -> bool {
+    let complete = match packet.meta().rx_checksum {
         RxChecksum::Unnecessary | RxChecksum::Partial { .. } => return true,
-        RxChecksum::Complete(sum) => complete_sum(new, packet, sum).is_valid(),
-        RxChecksum::None => false,
+        RxChecksum::Complete(sum) => Some(sum),
+        RxChecksum::None => None,
     };
+    let pseudo_sum = pseudo_header();
+    let holds =
+        complete.is_some_and(|sum| complete_sum(pseudo_sum, layout, packet, sum).is_valid());
     let holds = holds || {
         cx.count(Counter::RxChecksumSoftware, 1);
-        let mut sum = pseudo_header(new);
-        sum.combine(packet.checksum(usize::from(new.transport), packet.len()), 0);
+        let mut sum = pseudo_sum;
+        sum.add_sum(packet.checksum(usize::from(layout.transport), packet.len()));
         sum.is_valid()
     };
     if holds {
@@ -244,14 +271,15 @@ pub(super) fn checksum_holds(cx: &Cx, new: &Candidate, packet: &mut Packet) -> b
 }
 
 /// The device's sum covers the IP header too, which is taken out again: adding the complement is subtracting.
-fn complete_sum(new: &Candidate, packet: &Packet, folded: u16) -> Sum {
-    let ip = &packet.linear()[usize::from(new.network)..usize::from(new.transport)];
-    let mut sum = pseudo_header(new);
+#[cold]
+fn complete_sum(mut sum: Sum, layout: Layout, packet: &Packet, folded: u16) -> Sum {
+    let ip = &packet.linear()[usize::from(layout.network)..usize::from(layout.transport)];
     sum.add_u16(folded);
     sum.add_u16(!Sum::of(ip).fold());
     sum
 }
 
-fn pseudo_header(new: &Candidate) -> Sum {
+/// The pseudo-header of a segment.
+pub(super) fn pseudo_header(new: &Candidate) -> Sum {
     checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, new.segment_bytes())
 }

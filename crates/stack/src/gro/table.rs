@@ -12,7 +12,7 @@ use pkt::Packet;
 
 use super::{
     Exit, FlushReason, GroMode,
-    held::Held,
+    held::{Held, Next},
     read::{self, Candidate},
 };
 use crate::{counters::Counter, cx::Cx};
@@ -84,6 +84,8 @@ pub(super) struct Table {
     buckets: [ArrayVec<Held, HELD_MAX>; BUCKETS],
     /// Bit i is set exactly while bucket i holds a packet.
     mask: u8,
+    /// Bucket and place of the packet that grew or was held last: the next frame most likely continues it.
+    last: Option<(u8, u8)>,
 }
 
 const _: () = assert!(BUCKETS <= u8::BITS as usize, "a bit for every bucket");
@@ -106,6 +108,20 @@ impl Table {
     ) -> Received {
         if self.mask == 0 && read::goes_alone(&packet, network) {
             return Received::normal(packet);
+        }
+        if let Some((index, at)) = self.last() {
+            let held = &mut self.buckets[index][at];
+            if let Some(next) = held.next_of(&packet, network, mode) {
+                debug_assert_eq!(held.read_next(&mut packet, network, mode), Some(next));
+                if !held.checksum_holds(cx, &next, &mut packet) {
+                    return Received::normal(packet);
+                }
+                match held.merge(&mut cx.pool, packet, &next) {
+                    Ok(()) => return self.joined((index, at), &next, Outcome::MergedFree),
+                    // Its frags are too many: what that means is found out below.
+                    Err(back) => packet = back,
+                }
+            }
         }
         match read::read(&mut packet, network) {
             Some(new) => self.receive_segment(cx, &new, mode, packet),
@@ -131,7 +147,9 @@ impl Table {
         let refused =
             found.and_then(|at| self.buckets[index][at].accepts(new, &packet, max_bytes).err());
         let joins = found.is_some() && refused.is_none();
-        if (joins || new.may_be_held()) && !read::checksum_holds(cx, new, &mut packet) {
+        if (joins || new.may_be_held())
+            && !read::checksum_holds(cx, new.layout(), &mut packet, || read::pseudo_header(new))
+        {
             // Whatever its header says may be wrong: it is nobody's, and dies where it is counted.
             return Received::normal(packet);
         }
@@ -151,13 +169,20 @@ impl Table {
         packet: Packet,
     ) -> Received {
         let copies = packet.linear().len() > usize::from(new.headers);
-        let held = &mut self.buckets[index][at];
-        if let Err(packet) = held.merge(&mut cx.pool, packet, new) {
+        let next = new.next();
+        if let Err(packet) = self.buckets[index][at].merge(&mut cx.pool, packet, &next) {
             return self.replace(cx, (index, at), FlushReason::Size, new, packet);
         }
-        let ended = held.ends_with(new);
-        let completed = ended.map(|reason| self.remove(index, at, reason));
         let outcome = if copies { Outcome::Merged } else { Outcome::MergedFree };
+        self.joined((index, at), &next, outcome)
+    }
+
+    /// A segment was merged into a packet: that may have been its last.
+    #[inline]
+    fn joined(&mut self, (index, at): (usize, usize), next: &Next, outcome: Outcome) -> Received {
+        let ended = self.buckets[index][at].ends_with(next);
+        self.set_last(index, at);
+        let completed = ended.map(|reason| self.remove(index, at, reason));
         Received { completed, outcome }
     }
 
@@ -185,15 +210,29 @@ impl Table {
         let completed = is_full.then(|| self.remove(index, 0, FlushReason::FullBucket));
         self.buckets[index].push(Held::new(packet, new, cx.now));
         self.mask |= 1 << index;
+        self.set_last(index, self.buckets[index].len() - 1);
         Received { completed, outcome: Outcome::Held }
     }
 
     fn remove(&mut self, index: usize, at: usize, reason: FlushReason) -> Completed {
         let held = self.buckets[index].remove(at);
+        // Whatever stands behind it moves.
+        self.last = None;
         if self.buckets[index].is_empty() {
             self.mask &= !(1 << index);
         }
         Completed { held, reason }
+    }
+
+    #[inline]
+    fn last(&self) -> Option<(usize, usize)> {
+        self.last.map(|(index, at)| (usize::from(index), usize::from(at)))
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "8 buckets of 8")]
+    const fn set_last(&mut self, index: usize, at: usize) {
+        self.last = Some((index as u8, at as u8));
     }
 
     /// Completes everything held, or with `old_only` what was held before the present millisecond (Linux: jiffy).

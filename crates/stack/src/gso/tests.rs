@@ -18,11 +18,21 @@ struct Case {
     flags: Flags,
     options: Options,
     id: u16,
+    /// The copy into the superframe has summed.
+    summed: bool,
 }
 
 impl Case {
     fn new(v4: bool, payload: usize, mss: u16) -> Self {
-        Self { v4, payload, mss, flags: Flags::ACK, options: Options::default(), id: 0xfffe }
+        Self {
+            v4,
+            payload,
+            mss,
+            flags: Flags::ACK,
+            options: Options::default(),
+            id: 0xfffe,
+            summed: false,
+        }
     }
 
     fn addresses(&self) -> (IpAddr, IpAddr) {
@@ -60,7 +70,8 @@ impl Case {
     /// The superframe as `ip::output` hands it over.
     fn superframe(&self, cx: &mut Cx) -> Packet {
         let mut packet = cx.pool.alloc().unwrap();
-        assert_eq!(packet.append(&mut cx.pool, &self.bytes()), self.payload);
+        let piece = if self.summed { self.mss } else { 0 };
+        assert_eq!(packet.append_in_pieces(&mut cx.pool, &self.bytes(), piece), self.payload);
         let tcp_header = self.tcp_header();
         let (src, dst) = self.addresses();
         let header_bytes = tcp_header.header_bytes();
@@ -96,13 +107,24 @@ impl Case {
         packet
     }
 
-    /// Cuts the superframe and checks every byte of every segment against what the RFCs say it is.
-    fn check(&self) {
+    /// Cuts the superframe and checks every byte of every segment against what the RFCs say it is, whoever completes the
+    /// checksums and whether they were taken before or not.
+    fn check(&mut self) {
+        for (checksums, summed) in
+            [(Checksums::Owed, false), (Checksums::Completed, false), (Checksums::Completed, true)]
+        {
+            self.summed = summed;
+            self.check_cut(checksums);
+        }
+    }
+
+    fn check_cut(&self, checksums: Checksums) {
         let memory = Memory::new(4 << 20);
         let mut cx = Cx::new(&memory, 1);
         let superframe = self.superframe(&mut cx);
+        let known = superframe.sum_of_pieces().is_some();
         let mut list = PacketList::new();
-        segment(&mut cx, superframe, 0, &mut list);
+        segment(&mut cx, superframe, 0, checksums, &mut list);
         assert_eq!(list.len(), self.payload.div_ceil(usize::from(self.mss)));
         let mut stream = Vec::new();
         let mut index = 0;
@@ -113,7 +135,11 @@ impl Case {
             index += 1;
         }
         assert_eq!(stream, self.bytes());
-        assert_eq!(cx.counters().stack.value(Counter::GsoSegments), u64::from(index));
+        let count = |counter| cx.counters().stack.value(counter);
+        assert_eq!(count(Counter::GsoSegments), u64::from(index));
+        let completed = if checksums == Checksums::Completed { u64::from(index) } else { 0 };
+        assert_eq!(count(Counter::TxChecksumSoftware), completed);
+        assert_eq!(count(Counter::TxChecksumCopied), if known { completed } else { 0 });
         assert_eq!(memory.packets.balance(), 0);
     }
 
@@ -159,12 +185,10 @@ impl Case {
 
 /// What a device does with a partial checksum.
 fn completed(packet: &Packet) -> Vec<u8> {
-    let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else {
-        panic!("left to whoever sends it")
-    };
     let mut bytes = packet.to_vec();
+    let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return bytes };
     let (start, field) = (usize::from(start), usize::from(start + offset));
-    let sum = pkt::Sum::of(&bytes[start..]).finish();
+    let sum = Sum::of(&bytes[start..]).finish();
     bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     bytes
 }
@@ -220,7 +244,7 @@ fn without_memory_the_rest_is_dropped_and_counted() {
     let mut cx = Cx::new(&memory, 1);
     let superframe = Case::new(true, 60_000, 500).superframe(&mut cx);
     let mut list = PacketList::new();
-    segment(&mut cx, superframe, 0, &mut list);
+    segment(&mut cx, superframe, 0, Checksums::Owed, &mut list);
     assert!(list.len() < 120, "{} of 120", list.len());
     assert_eq!(cx.counters().drops.value(DropReason::NoMemory), 1);
     list.free_all(&mut cx.pool);

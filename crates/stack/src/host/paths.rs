@@ -216,6 +216,7 @@ impl Host {
                 hop.ipv4,
             ),
             tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
+            sums_payload: !caps.tx_checksum,
             completes: self.tx(hop.index).completes(),
             paces: self.tx(hop.index).paces(),
             dont_fragment: hop.dont_fragment,

@@ -425,7 +425,7 @@ fn length_field(bytes: u32) -> U16 {
 /// The Internet checksum (RFC 1071) of an IPv4 header: a multiple of 4 bytes, 60 at most. Zero over a header whose
 /// checksum field holds. Longer data goes through `pkt::checksum`, which is not worth its set-up here.
 #[inline]
-fn header_checksum(header: &[u8]) -> u16 {
+pub(crate) fn header_checksum(header: &[u8]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
     let sum: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
     // At most 15 words of 32 bits: two folds leave 17 bits, the third the carry.

@@ -154,6 +154,8 @@ pub struct Dst {
     pub(crate) gso_max_bytes: u32,
     /// Largest superframe the device takes for this address family; 0 when it takes none.
     pub(crate) tso_max_bytes: u32,
+    /// The device does not complete checksums: the copy from the application sums what it copies (Linux: `sk_route_caps`).
+    pub(crate) sums_payload: bool,
     /// Packets may wait on this path after they were sent, and complete later (`DeviceTx::completes`).
     pub(crate) completes: bool,
     /// They are held until their departure times (`DeviceTx::paces`).

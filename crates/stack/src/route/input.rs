@@ -88,6 +88,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
         mtu: caps.mtu,
         gso_max_bytes: 0,
         tso_max_bytes: 0,
+        sums_payload: false,
         completes: caps.async_completion,
         paces: false,
         dont_fragment: false,

@@ -10,7 +10,7 @@ use crate::{
     counters::Counter,
     cx::Cx,
     device::{BIG_TCP_BYTES_MAX, Capabilities},
-    gso,
+    gso::{self, Checksums},
     ip::header::ETHER_TYPE_IPV4,
     route::Dst,
 };
@@ -58,11 +58,12 @@ impl Offload {
         if packet.meta().gso.segs <= 1 || self.takes(&packet) {
             return self.push(cx, packet, list);
         }
-        let mut segments = PacketList::new();
-        gso::segment(cx, packet, self.link_header, &mut segments);
-        while let Some(segment) = segments.pop_front() {
-            self.push(cx, segment, list);
-        }
+        gso::segment(cx, packet, self.link_header, self.checksums(), list);
+    }
+
+    /// Who completes the checksums of what is cut.
+    pub(super) const fn checksums(&self) -> Checksums {
+        if self.tx_checksum { Checksums::Owed } else { Checksums::Completed }
     }
 
     /// Whether the device cuts a superframe itself.
@@ -87,8 +88,17 @@ fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
     let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
     let start = link_header + usize::from(start);
     let field = start + usize::from(offset);
-    let sum = packet.checksum(start, packet.len() - start).finish();
-    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    let sum = match packet.sum_of_pieces() {
+        Some(payload) => {
+            cx.count(Counter::TxChecksumCopied, 1);
+            let headers = packet.linear().len() - start;
+            let mut sum = packet.checksum(start, headers);
+            sum.combine(payload, headers);
+            sum
+        }
+        None => packet.checksum(start, packet.len() - start),
+    };
+    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
     packet.meta_mut().tx_checksum = TxChecksum::Done;
     cx.count(Counter::TxChecksumSoftware, 1);
 }

@@ -143,7 +143,7 @@ impl TxState {
         while let Some(packet) = list.pop_front() {
             if packet.len() > max && packet.meta().gso.segs > 1 {
                 let mut segments = PacketList::new();
-                gso::segment(cx, packet, header, &mut segments);
+                gso::segment(cx, packet, header, tx.offload.checksums(), &mut segments);
                 for segment in segments {
                     result = result.and(qdisc.enqueue(segment, header, cx.now, &mut dropped));
                 }

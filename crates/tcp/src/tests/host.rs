@@ -64,7 +64,7 @@ impl Host {
             accept_room: true,
             config: TcpConfig::default(),
             options: SocketOptions::default(),
-            path: PathParams { mtu: 1500, gso_bytes_max: 0, flow_hash: 7 },
+            path: PathParams { mtu: 1500, gso_bytes_max: 0, flow_hash: 7, sums_payload: true },
             counters: Counters::new(),
             drops: Vec::new(),
             iss: SeqNum(Rng::new(seed).next_u32()),

@@ -69,7 +69,7 @@ pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     meta.protocol = if v4 { EtherType::IPV4 } else { EtherType::IPV6 };
     let segs = usize::from(meta.gso.segs);
     let mut list = PacketList::new();
-    gso::segment(cx, packet, 0, &mut list);
+    gso::segment(cx, packet, 0, gso::Checksums::Owed, &mut list);
     assert_eq!(list.len(), segs);
     list.map(|segment| {
         let mut bytes = segment.to_vec();

@@ -227,7 +227,7 @@ impl StreamState {
         let local = Some(socket.tuple.local.ip());
         self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
-            self.tcb.set_gso_bytes_max(dst.gso_max_bytes);
+            self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
             // Who takes no reports goes by the device alone.
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);

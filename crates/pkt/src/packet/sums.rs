@@ -1,0 +1,189 @@
+//! What the copy into a packet has summed: one sum for each piece that the packet will be cut into.
+//!
+//! Above: TCP on a path whose device does not complete checksums, software GSO. Linux had one such sum for every skb
+//! (`skb->csum`, `csum_and_copy_from_user`) until it gave up to sum while it sends; here one packet is many segments.
+//!
+//! ```text
+//!   head   │ headroom 128 │ sum 0 │ sum 1 │ … up to 64, two bytes each │
+//!   frags  │ piece 0      │ piece 1      │ …                  │ piece n │    the last one may be shorter, and grow
+//! ```
+//!
+//! The sums lie in the part of the head where a packet without slices has its payload. They are right as long as
+//! `Body::piece` is not zero: everything that changes the slices by other means than are found here sets it to zero.
+//!
+//! A receiver never looks at them: they say what was sent, not what has arrived.
+
+use crate::checksum::{Sum, copy_and_sum};
+use crate::packet::{COPYBREAK, HEADROOM, Packet};
+use crate::pool::Pool;
+
+/// Sums that fit: 93 KB in pieces of 1,460 bytes.
+pub const SUMS_MAX: usize = COPYBREAK / 2;
+
+impl Packet {
+    /// [`Packet::append`], which sums what it copies in pieces of `piece` bytes, counted from the packet's first payload
+    /// byte. Headers must not have been pushed yet. What was summed is lost, and nothing else, when `piece` is not the
+    /// same in every call, is zero, or there are more pieces than [`SUMS_MAX`].
+    pub fn append_in_pieces(&mut self, pool: &mut Pool, bytes: &[u8], piece: u16) -> usize {
+        let fits_head = self.frag_count() == 0 && bytes.len() <= self.tailroom();
+        if piece == 0 || fits_head || !self.begin_pieces(pool, piece) {
+            return self.append(pool, bytes);
+        }
+        let size = usize::from(piece);
+        let at = self.body().frag_bytes as usize;
+        let (first, within) = (at / size, at % size);
+        let now = bytes.len().min(SUMS_MAX * size - at);
+        let mut sums = [0; SUMS_MAX];
+        // The piece that is being filled, what it has, and how much of it.
+        let (mut index, mut offset) = (first, within);
+        let mut sum = if within == 0 { Sum::ZERO } else { self.piece_sum(first) };
+        let mut taken = self.append_to_pages(pool, &bytes[..now], |mut to, mut from| {
+            while !from.is_empty() {
+                let len = from.len().min(size - offset);
+                let (to_now, to_later) = core::mem::take(&mut to).split_at_mut(len);
+                let (from_now, from_later) = from.split_at(len);
+                sum.combine(copy_and_sum(to_now, from_now), offset);
+                (to, from) = (to_later, from_later);
+                offset += len;
+                sums[index] = sum.fold();
+                if offset == size {
+                    (index, offset, sum) = (index + 1, 0, Sum::ZERO);
+                }
+            }
+        });
+        let body = self.body_mut();
+        let used = index + usize::from(offset > 0);
+        for (index, sum) in sums.iter().enumerate().take(used).skip(first) {
+            body.head[slot(index)..][..2].copy_from_slice(&sum.to_ne_bytes());
+        }
+        body.piece = piece;
+        if taken == now && now < bytes.len() {
+            // There is no room for the sums of the others.
+            taken += self.append(pool, &bytes[now..]);
+        }
+        taken
+    }
+
+    /// Whether what is appended next can be summed in pieces of `piece` bytes. Payload that lies in the head makes room
+    /// for the sums.
+    fn begin_pieces(&mut self, pool: &mut Pool, piece: u16) -> bool {
+        let body = self.body();
+        if body.frag_count > 0 {
+            return body.piece == piece;
+        }
+        if body.data != HEADROOM {
+            return false;
+        }
+        let mut moved = [0; COPYBREAK];
+        let linear = usize::from(body.linear_len);
+        if linear == 0 {
+            return true;
+        }
+        let moved = &mut moved[..linear];
+        moved.copy_from_slice(self.linear());
+        self.body_mut().linear_len = 0;
+        let taken = self.append_to_pages(pool, moved, |to, from| to.copy_from_slice(from));
+        if taken < moved.len() {
+            // Without memory it stays where it was: the bytes are still there.
+            self.drop_payload(|slice| pool.put_slice(slice));
+            let body = self.body_mut();
+            body.truesize -= u32::try_from(taken).unwrap_or(0);
+            body.linear_len = crate::packet::in_head(moved.len());
+            return false;
+        }
+        self.set_pieces(moved, piece);
+        self.body().piece == piece
+    }
+
+    /// Sums of what lies in the slices, which is `bytes`.
+    fn set_pieces(&mut self, bytes: &[u8], piece: u16) {
+        let pieces = bytes.chunks(usize::from(piece));
+        if pieces.len() > SUMS_MAX {
+            return;
+        }
+        let body = self.body_mut();
+        for (index, bytes) in pieces.enumerate() {
+            body.head[slot(index)..][..2].copy_from_slice(&Sum::of(bytes).fold().to_ne_bytes());
+        }
+        body.piece = piece;
+    }
+
+    /// The sum of everything in the slices, as if the first byte lay at an even position, if it is known.
+    #[must_use]
+    pub fn sum_of_pieces(&self) -> Option<Sum> {
+        let size = usize::from(self.body().piece);
+        if size == 0 || self.frag_count() == 0 {
+            return None;
+        }
+        let mut sum = Sum::ZERO;
+        for index in 0..(self.body().frag_bytes as usize).div_ceil(size) {
+            sum.combine(self.piece_sum(index), index * size);
+        }
+        Some(sum)
+    }
+
+    /// Whether there is a sum for every piece of `size` bytes.
+    #[inline]
+    pub(super) fn sums_pieces_of(&self, size: usize) -> bool {
+        self.frag_count() > 0 && usize::from(self.body().piece) == size
+    }
+
+    /// The sum of piece `index`, of which there is one.
+    #[inline]
+    pub(super) fn piece_sum(&self, index: usize) -> Sum {
+        let head = &self.body().head;
+        Sum::from_folded(u16::from_ne_bytes([head[slot(index)], head[slot(index) + 1]]))
+    }
+
+    /// This packet has the slices of `from`, all of them: their sums are its own. Not if its head is in use.
+    pub(super) fn copy_pieces(&mut self, from: &Self) {
+        let (body, from) = (self.body_mut(), from.body());
+        if from.piece == 0 || body.data + body.linear_len > HEADROOM {
+            return;
+        }
+        body.head[slot(0)..].copy_from_slice(&from.head[slot(0)..]);
+        body.piece = from.piece;
+    }
+
+    /// The pieces of before an operation that has dropped `bytes` at the front of the slices.
+    pub(super) fn keep_pieces_behind(&mut self, before: Pieces, bytes: usize) {
+        let size = usize::from(before.0);
+        if size == 0 || !bytes.is_multiple_of(size) || self.frag_count() == 0 {
+            return;
+        }
+        let body = self.body_mut();
+        body.head.copy_within(slot(bytes / size).., slot(0));
+        body.piece = before.0;
+    }
+
+    /// The pieces of before an operation that has left the first `bytes` of the slices.
+    pub(super) fn keep_pieces_before(&mut self, before: Pieces, bytes: usize) {
+        if before.0 != 0 && bytes.is_multiple_of(usize::from(before.0)) && self.frag_count() > 0 {
+            self.body_mut().piece = before.0;
+        }
+    }
+
+    /// This packet has the slices that `from` had, as it was `before`, behind their first `bytes`. Not if its head is in use.
+    pub(super) fn take_pieces_behind(&mut self, from: &Self, before: Pieces, bytes: usize) {
+        let (body, from) = (self.body_mut(), from.body());
+        if before.0 != 0 && body.data + body.linear_len <= HEADROOM {
+            body.head[slot(0)..].copy_from_slice(&from.head[slot(0)..]);
+            self.keep_pieces_behind(before, bytes);
+        }
+    }
+
+    /// What the others want to know of before.
+    pub(super) fn pieces(&self) -> Pieces {
+        Pieces(self.body().piece)
+    }
+}
+
+/// In what pieces a packet was summed, remembered while its slices change.
+#[derive(Clone, Copy)]
+pub(super) struct Pieces(u16);
+
+/// Where a sum lies in the head.
+#[inline]
+const fn slot(index: usize) -> usize {
+    HEADROOM as usize + 2 * index
+}

@@ -1,0 +1,203 @@
+//! Sums taken by the copy, and packets cut into pieces, against the bytes themselves.
+
+use super::*;
+use proptest::prelude::*;
+
+/// The sums that a packet claims to have are those of its bytes.
+fn check_sums(packet: &Packet, what: &str) {
+    let bytes = packet.to_vec();
+    let headers = packet.linear().len();
+    let size = usize::from(packet.body().piece);
+    if let Some(sum) = packet.sum_of_pieces() {
+        assert_eq!(sum, Sum::of(&bytes[headers..]), "{what}");
+        for (index, piece) in bytes[headers..].chunks(size).enumerate() {
+            assert_eq!(packet.piece_sum(index), Sum::of(piece), "{what}, piece {index}");
+        }
+    }
+}
+
+fn summed(packet: &Packet) -> bool {
+    packet.sum_of_pieces().is_some()
+}
+
+#[test]
+fn full_segments_are_summed_by_the_copy() {
+    let (domain, mut pool) = pool();
+    let mut packet = pool.alloc_fclone().expect("memory");
+    let bytes = pattern(63_712);
+    for part in bytes.chunks(5000) {
+        assert_eq!(packet.append_in_pieces(&mut pool, part, 1448), part.len());
+        check_sums(&packet, "growing");
+    }
+    assert!(summed(&packet) && packet.to_vec() == bytes);
+    let mut clone = packet.clone_in(&mut pool).expect("memory");
+    clone.push(54).fill(7);
+    assert!(summed(&clone));
+    check_sums(&clone, "a clone with headers");
+    let received = clone.clone_range(&mut pool, 54, 3000).expect("memory");
+    assert!(!summed(&received), "a range knows nothing");
+    for packet in [packet, clone, received] {
+        pool.free(packet);
+    }
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn payload_in_the_head_moves_out_for_the_sums() {
+    let (domain, mut pool) = pool();
+    let mut packet = pool.alloc().expect("memory");
+    let bytes = pattern(4000);
+    for part in [&bytes[..101], &bytes[101..120], &bytes[120..4000]] {
+        assert_eq!(packet.append_in_pieces(&mut pool, part, 1448), part.len());
+    }
+    assert!(summed(&packet) && packet.to_vec() == bytes);
+    check_sums(&packet, "from the head");
+    assert_eq!(packet.truesize() as usize, DESCRIPTOR_BYTES + 4000);
+    pool.free(packet);
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn without_memory_payload_stays_in_the_head() {
+    let domain = Domain::new(DomainConfig { max_bytes: 100_000 });
+    let mut pool = domain.pool();
+    let mut packet = pool.alloc().expect("memory");
+    assert_eq!(packet.append_in_pieces(&mut pool, &[1; 100], 1448), 100);
+    assert_eq!(packet.append_in_pieces(&mut pool, &[2; 200], 1448), 0, "no slab of pages fits");
+    assert_eq!(packet.to_vec(), [1; 100]);
+    assert_eq!(packet.truesize() as usize, DESCRIPTOR_BYTES);
+    pool.free(packet);
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn other_pieces_and_too_many_are_forgotten() {
+    let (domain, mut pool) = pool();
+    let mut packet = pool.alloc().expect("memory");
+    assert_eq!(packet.append_in_pieces(&mut pool, &pattern(2000), 1000), 2000);
+    assert!(summed(&packet));
+    assert_eq!(packet.append_in_pieces(&mut pool, &pattern(2000), 900), 2000);
+    assert!(!summed(&packet), "the segment size changed");
+    pool.free(packet);
+    let mut packet = pool.alloc().expect("memory");
+    assert_eq!(packet.append_in_pieces(&mut pool, &pattern(6400), 100), 6400);
+    assert!(summed(&packet), "64 of them fit");
+    assert_eq!(packet.append_in_pieces(&mut pool, &[1], 100), 1);
+    assert!(!summed(&packet), "the 65th does not");
+    assert_eq!(packet.len(), 6401);
+    pool.free(packet);
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
+fn references_are_taken_once_and_come_home() {
+    let (domain, mut pool) = pool();
+    let bytes = pattern(40_000);
+    let mut packet = in_frags(&mut pool, &bytes, 7000);
+    packet.push(20).fill(1);
+    let mut cutter = packet.cut(&mut pool, 20, 1000);
+    let mut pieces = Vec::new();
+    for _ in 0..25 {
+        pieces.push(cutter.next_piece(&mut pool).expect("memory").0);
+    }
+    assert_eq!(cutter.left(), 15_000);
+    // What was not cut goes with the packet.
+    pool.free(packet);
+    let mut whole = pieces.remove(0);
+    for piece in pieces {
+        whole.append_frags_of(&mut pool, piece).expect("as many frags as before");
+    }
+    assert_eq!(whole.to_vec(), bytes[..25_000]);
+    assert_eq!(whole.frag_count(), 4, "what was one slice is one again");
+    drop(whole);
+    drop(pool);
+    assert_eq!(domain.balance(), 0);
+}
+
+proptest! {
+    #[test]
+    fn pieces_are_the_bytes(
+        parts in prop::collection::vec(1..4000usize, 1..12),
+        summed in 1..2000u16,
+        size in 1..2000u16,
+        same: bool,
+        headers in 0..100usize,
+    ) {
+        let (domain, mut pool) = pool();
+        let mut packet = pool.alloc().expect("memory");
+        let bytes = pattern(parts.iter().sum());
+        let size = usize::from(if same { summed } else { size });
+        let mut at = 0;
+        for part in parts {
+            prop_assert_eq!(packet.append_in_pieces(&mut pool, &bytes[at..at + part], summed), part);
+            at += part;
+        }
+        check_sums(&packet, "as it was filled");
+        packet.push(headers).fill(9);
+        let mut cutter = packet.cut(&mut pool, headers, size);
+        let mut out = Vec::new();
+        while let Some((piece, sum)) = cutter.next_piece(&mut pool) {
+            let part = piece.to_vec();
+            if let Some(sum) = sum {
+                prop_assert_eq!(sum, Sum::of(&part));
+            }
+            prop_assert!(part.len() == size || cutter.left() == 0);
+            out.extend(part);
+            pool.free(piece);
+        }
+        prop_assert_eq!(out, bytes);
+        pool.free(packet);
+        prop_assert_eq!(domain.balance(), 0);
+    }
+
+    /// Whatever is done to a packet, the sums it still has are right.
+    #[test]
+    fn sums_are_right_or_forgotten(
+        piece in 1..700u16,
+        steps in prop::collection::vec((0..7u8, 0..4000usize), 1..20),
+    ) {
+        let (domain, mut pool) = pool();
+        let mut packet = pool.alloc().expect("memory");
+        let mut expected = Vec::new();
+        for (step, n) in steps {
+            let aligned = n / usize::from(piece) * usize::from(piece);
+            match step {
+                0..=2 => {
+                    let bytes = pattern(n);
+                    let taken = packet.append_in_pieces(&mut pool, &bytes, piece);
+                    expected.extend(&bytes[..taken]);
+                }
+                3 => {
+                    let at = if n % 2 == 0 { aligned } else { n }.min(expected.len());
+                    packet.advance(at);
+                    expected.drain(..at);
+                }
+                4 => {
+                    let at = if n % 2 == 0 { aligned } else { n }.min(expected.len());
+                    let rest = packet.split_off(&mut pool, at).expect("memory");
+                    check_sums(&rest, "the rest");
+                    let rest_bytes = expected.split_off(at);
+                    prop_assert_eq!(rest.to_vec(), &rest_bytes[..]);
+                    if n % 3 == 0 {
+                        pool.free(core::mem::replace(&mut packet, rest));
+                        expected = rest_bytes;
+                    } else {
+                        pool.free(rest);
+                    }
+                }
+                5 => {
+                    packet.truncate(n);
+                    expected.truncate(n);
+                }
+                _ => {
+                    let taken = packet.append(&mut pool, &[7; 300]);
+                    expected.extend(&[7; 300][..taken]);
+                }
+            }
+            check_sums(&packet, "after a step");
+            prop_assert_eq!(packet.to_vec(), &expected[..]);
+        }
+        pool.free(packet);
+        prop_assert_eq!(domain.balance(), 0);
+    }
+}
