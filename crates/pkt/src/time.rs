@@ -61,6 +61,28 @@ impl Instant {
         self.0 / 1_000_000
     }
 
+    /// Nanoseconds since `earlier`, 0 when it lies in the future. What is done for every segment counts in whole numbers: a
+    /// `Duration` keeps seconds apart and costs a division each way.
+    #[inline]
+    #[must_use]
+    pub const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Whole microseconds since `earlier`, 0 when it lies in the future.
+    #[inline]
+    #[must_use]
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.nanos_since(earlier) / 1_000
+    }
+
+    /// `micros` microseconds later, at most [`FAR_FUTURE`](Self::FAR_FUTURE).
+    #[inline]
+    #[must_use]
+    pub const fn plus_micros(self, micros: u64) -> Self {
+        Self(self.0.saturating_add(micros.saturating_mul(1_000)))
+    }
+
     /// Time since `earlier`, or `None` when `earlier` lies in the future.
     #[must_use]
     pub const fn checked_duration_since(self, earlier: Self) -> Option<Duration> {
@@ -148,6 +170,10 @@ mod tests {
         assert_eq!(late.checked_duration_since(early), Some(Duration::from_millis(1_500)));
         assert_eq!(late + Duration::MAX, Instant::FAR_FUTURE);
         assert_eq!(early - Duration::from_secs(5), Instant::ZERO);
+        assert_eq!((late.nanos_since(early), late.micros_since(early)), (1_500_000_000, 1_500_000));
+        assert_eq!((early.nanos_since(late), early.micros_since(late)), (0, 0));
+        assert_eq!(early.plus_micros(1_500_000), late);
+        assert_eq!(late.plus_micros(u64::MAX), Instant::FAR_FUTURE);
     }
 
     #[test]

@@ -312,7 +312,15 @@ impl Tcb {
     /// What the application may do without waiting.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
+        const ODD: TcbFlags =
+            TcbFlags::SHUT_READ.union(TcbFlags::SHUT_WRITE).union(TcbFlags::URGENT_IN);
         let mut ready = Readiness::empty();
+        if self.state == State::Established && !self.flags.intersects(ODD) && self.error.is_none() {
+            // Nothing but the two queues can tell.
+            ready.set(Readiness::READ, self.is_readable());
+            ready.set(Readiness::WRITE, self.has_write_space());
+            return ready;
+        }
         let shut_read = self.flags.contains(TcbFlags::SHUT_READ);
         let shut_write = self.flags.contains(TcbFlags::SHUT_WRITE);
         ready.set(Readiness::ERROR, self.error.is_some());

@@ -48,7 +48,7 @@ pub(crate) struct DataSeen {
     /// The MSS we announced.
     pub(crate) advmss: u16,
     pub(crate) rcv_wnd: u32,
-    pub(crate) rto: Duration,
+    pub(crate) rto_us: u32,
 }
 
 /// See the module head.
@@ -94,7 +94,7 @@ impl DelayedAck {
     /// A segment with data was accepted: the ATO follows the gaps between arrivals, between 40 ms and the RTO.
     pub(crate) fn on_data(&mut self, seen: &DataSeen) {
         self.measure_rcv_mss(seen);
-        let gap_us = micros(seen.now - self.last_data_at);
+        let gap_us = micros_since(seen.now, self.last_data_at);
         let min = self.delack_min_us;
         if self.ato_us == 0 {
             self.start_quick(seen.rcv_wnd);
@@ -102,8 +102,8 @@ impl DelayedAck {
         } else if gap_us <= min / 2 {
             self.ato_us = self.ato_us / 2 + min / 2;
         } else if gap_us < self.ato_us {
-            self.ato_us = (self.ato_us / 2 + gap_us).min(micros(seen.rto));
-        } else if gap_us > micros(seen.rto) {
+            self.ato_us = (self.ato_us / 2 + gap_us).min(seen.rto_us);
+        } else if gap_us > seen.rto_us {
             // The peer was silent for an RTO: it may have restarted slow start.
             self.start_quick(seen.rcv_wnd);
         }
@@ -197,7 +197,7 @@ impl DelayedAck {
 
     /// Data left soon after data came: an interactive connection.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
-        if self.ato_us != 0 && micros(now - self.last_data_at) < self.ato_us {
+        if self.ato_us != 0 && micros_since(now, self.last_data_at) < self.ato_us {
             self.pingpong = self.pingpong.saturating_add(1);
         }
     }
@@ -252,19 +252,23 @@ impl DelayedAck {
         Duration::from_micros(u64::from(self.ato_us))
     }
 
-    /// How long the owed ACK may wait from now on.
-    pub(crate) fn delay(&self, srtt: Option<Duration>) -> Duration {
+    /// How long the owed ACK may wait from now on, in microseconds.
+    pub(crate) fn delay_us(&self, srtt_us: Option<u32>) -> u32 {
         let mut ceiling = self.delack_max_us.saturating_mul(5) / 2;
         if self.is_pingpong() || self.pushed > 0 {
             ceiling = self.delack_max_us;
         }
         // Never much longer than the round trip: the peer's RTO has to cover both.
-        if let Some(srtt) = srtt {
-            ceiling = ceiling.min(micros(srtt).max(self.delack_min_us));
+        if let Some(srtt_us) = srtt_us {
+            ceiling = ceiling.min(srtt_us.max(self.delack_min_us));
         }
         let wait = self.ato_us.max(self.delack_min_us).min(ceiling);
-        Duration::from_micros(u64::from(wait.min(self.delack_max_us)))
+        wait.min(self.delack_max_us)
     }
+}
+
+fn micros_since(now: Instant, then: Instant) -> u32 {
+    u32::try_from(now.micros_since(then)).unwrap_or(u32::MAX)
 }
 
 fn micros(duration: Duration) -> u32 {

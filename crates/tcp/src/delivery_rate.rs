@@ -22,7 +22,10 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-use crate::{acked::Acked, tcb::Tcb};
+use crate::{
+    acked::{Acked, Rated},
+    tcb::Tcb,
+};
 
 /// The state of the connection when an entry was last transmitted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,8 +93,9 @@ pub(crate) struct DeliveryRate {
     first_sent_at: Instant,
     /// C.app_limited: until more than this was delivered, samples show the application's pace; 0 when they do not.
     app_limited: u64,
-    /// The best sample that `TCP_INFO` reports: what arrived, in how long, and whether the application limited it.
-    best: (u32, Duration, bool),
+    /// The best sample that `TCP_INFO` reports: what arrived, in how many nanoseconds, and whether the application limited
+    /// it.
+    best: (u32, u64, bool),
     /// Losses the last ACK had seen.
     lost_seen: u32,
 }
@@ -145,29 +149,41 @@ impl DeliveryRate {
         now: Instant,
         acked: &Acked,
         lost_total: u32,
-        min_rtt: Option<Duration>,
+        min_rtt_us: Option<u32>,
     ) -> RateSample {
-        self.delivered += u64::from(acked.delivered);
-        if acked.delivered > 0 {
-            self.delivered_at = now;
-        }
         if acked.marked {
             self.delivered_ce += u64::from(acked.delivered);
+        }
+        self.on_delivered(now, acked.delivered, acked.rated.as_ref(), lost_total, min_rtt_us)
+    }
+
+    /// As [`on_ack`](Self::on_ack), of an ACK that echoes no mark and delivered so many bytes.
+    #[inline]
+    pub(crate) fn on_delivered(
+        &mut self,
+        now: Instant,
+        delivered: u32,
+        rated: Option<&Rated>,
+        lost_total: u32,
+        min_rtt_us: Option<u32>,
+    ) -> RateSample {
+        self.delivered += u64::from(delivered);
+        if delivered > 0 {
+            self.delivered_at = now;
         }
         if self.app_limited != 0 && self.delivered > self.app_limited {
             self.app_limited = 0;
         }
         let newly_lost = lost_total.wrapping_sub(self.lost_seen);
         self.lost_seen = lost_total;
-        let mut sample =
-            RateSample { newly_acked: acked.delivered, newly_lost, ..RateSample::default() };
-        let Some(rated) = &acked.rated else { return sample };
+        let mut sample = RateSample { newly_acked: delivered, newly_lost, ..RateSample::default() };
+        let Some(rated) = rated else { return sample };
         let snapshot = &rated.snapshot;
         // The next send interval begins with the transmission that is known to have arrived.
         self.first_sent_at = rated.transmission.sent_at;
-        let sending = rated.transmission.sent_at - snapshot.first_sent_at;
-        let arriving = now - snapshot.delivered_at;
-        let interval = sending.max(arriving);
+        let sending_ns = rated.transmission.sent_at.nanos_since(snapshot.first_sent_at);
+        let arriving_ns = now.nanos_since(snapshot.delivered_at);
+        let interval_ns = sending_ns.max(arriving_ns);
         sample.delivered = u32::try_from(self.delivered - snapshot.delivered).unwrap_or(u32::MAX);
         sample.prior_delivered = snapshot.delivered;
         sample.lost = lost_total.wrapping_sub(snapshot.lost);
@@ -175,27 +191,32 @@ impl DeliveryRate {
         sample.is_app_limited = rated.app_limited;
         sample.is_retransmission = rated.retransmission;
         // Less than the smallest round trip cannot have brought an answer.
-        if !interval.is_zero() && min_rtt.is_none_or(|min| interval >= min) {
-            sample.interval = Some(interval);
-            self.keep_best(&sample, interval);
+        let min_ns = min_rtt_us.map_or(0, |us| u64::from(us) * 1_000);
+        if interval_ns != 0 && interval_ns >= min_ns {
+            sample.interval = Some(Duration::from_nanos(interval_ns));
+            self.keep_best(&sample, interval_ns);
         }
         sample
     }
 
-    fn keep_best(&mut self, sample: &RateSample, interval: Duration) {
-        let (delivered, took, _) = self.best;
-        let higher = u128::from(sample.delivered) * took.as_nanos()
-            >= u128::from(delivered) * interval.as_nanos();
-        if !sample.is_app_limited || higher {
-            self.best = (sample.delivered, interval, sample.is_app_limited);
+    #[inline]
+    fn keep_best(&mut self, sample: &RateSample, interval_ns: u64) {
+        let (delivered, took_ns, _) = self.best;
+        let higher = || {
+            u128::from(sample.delivered) * u128::from(took_ns)
+                >= u128::from(delivered) * u128::from(interval_ns)
+        };
+        if !sample.is_app_limited || higher() {
+            self.best = (sample.delivered, interval_ns, sample.is_app_limited);
         }
     }
 
     /// What `TCP_INFO` reports as tcpi_delivery_rate and tcpi_delivery_rate_app_limited: bytes per second, and whether
     /// the application limited them. `None` before the first sample.
     pub(crate) fn best(&self) -> Option<(u64, bool)> {
-        let (delivered, interval, app_limited) = self.best;
-        (!interval.is_zero()).then(|| (rate(delivered, interval), app_limited))
+        let (delivered, interval_ns, app_limited) = self.best;
+        (interval_ns != 0)
+            .then(|| (rate(delivered, Duration::from_nanos(interval_ns)), app_limited))
     }
 }
 

@@ -24,7 +24,7 @@ use core::fmt;
 use bitflags::bitflags;
 use pkt::DropReason;
 
-use crate::option::{OPTIONS_BYTES_MAX, Options};
+use crate::option::{OPTIONS_BYTES_MAX, Options, TIMESTAMPS_BYTES, TIMESTAMPS_WORD};
 use crate::seq::SeqNum;
 
 /// Bytes of a header without options.
@@ -158,6 +158,47 @@ impl SegmentHeader {
     #[must_use]
     pub const fn has(&self, flag: Flags) -> bool {
         self.flags.contains(flag)
+    }
+}
+
+/// The header of nearly every segment: no urgent pointer, and no option but the timestamps. [`SegmentHeader::emit`] writes
+/// the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainHeader {
+    /// The sender's and the receiver's.
+    pub(crate) ports: (u16, u16),
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: Flags,
+    pub(crate) window: u16,
+    /// TSval and TSecr.
+    pub(crate) timestamps: (u32, u32),
+}
+
+impl PlainHeader {
+    /// Its length.
+    pub(crate) const BYTES: usize = HEADER_BYTES_MIN + TIMESTAMPS_BYTES;
+
+    /// The header as it is on the wire.
+    #[inline]
+    pub(crate) fn bytes(&self, checksum: u16) -> [u8; Self::BYTES] {
+        let Self { ports, seq, ack, flags, window, timestamps } = *self;
+        let offset = nibble(Self::BYTES / 4) << 4;
+        let words = [
+            u32::from(ports.0) << 16 | u32::from(ports.1),
+            seq.0,
+            ack.0,
+            u32::from(offset) << 24 | u32::from(flags.bits()) << 16 | u32::from(window),
+            u32::from(checksum) << 16,
+            u32::from_be_bytes(TIMESTAMPS_WORD),
+            timestamps.0,
+            timestamps.1,
+        ];
+        let mut bytes = [0; Self::BYTES];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
     }
 }
 

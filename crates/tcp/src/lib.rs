@@ -155,7 +155,7 @@ pub use input::{input, input_to_user};
 pub use isn::IsnGenerator;
 pub use memory::{MemoryPressure, MemoryState};
 pub use option::Options;
-pub use output::{is_settled_after_read, output};
+pub use output::{is_settled_after_read, output, output_nothing};
 pub use packet_cache::PacketRecycle;
 pub use ports::PortSelector;
 pub use reassembly::Reassembly;

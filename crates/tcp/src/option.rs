@@ -29,7 +29,7 @@ pub const WINDOW_SCALE_MAX: u8 = 14;
 pub const TIMESTAMPS_BYTES: usize = 12;
 
 /// The timestamp option alone, aligned: NOP, NOP, kind 8, length 10.
-const TIMESTAMPS_WORD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
+pub(crate) const TIMESTAMPS_WORD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 /// The number of Fast Open among the experiments with options (RFC 7413 §4.1.1, RFC 6994).
 const FAST_OPEN_EXPERIMENT: [u8; 2] = [0xf9, 0x89];

@@ -8,6 +8,10 @@
 //!
 //! Not here: what is lost (`recovery`), headers (`segment`), the window we announce (`receive_window`).
 
+mod predicted;
+
+pub use predicted::output_nothing;
+
 use core::time::Duration;
 
 use pkt::Instant;
@@ -35,6 +39,9 @@ use crate::{
 /// The caller runs it once after a batch of `input`, `on_timer` and application calls, and again when packet memory
 /// or transmit room came back.
 pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if predicted::transmit(tcb, cx) {
+        return;
+    }
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
         tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
     }
@@ -60,11 +67,30 @@ pub fn is_settled_after_read(tcb: &Tcb, now: Instant) -> bool {
     if !tcb.ack.is_pending() {
         return true;
     }
-    let wait = tcb.ack.delay(tcb.rtt.srtt());
+    let wait_us = u64::from(tcb.ack.delay_us(tcb.rtt.srtt_us()));
     !tcb.ack.is_now()
         && tcb.timers.delack().is_some_and(|armed| {
-            armed <= now + wait && (armed > now + wait / 4 || tcb.ack_compression.is_waiting())
+            armed <= now.plus_micros(wait_us) && !is_worth_sending(tcb, now, armed, wait_us)
         })
+}
+
+/// The delayed-ACK timer would fire so soon that what it costs to wait for it is worth nothing.
+#[inline]
+fn is_worth_sending(tcb: &Tcb, now: Instant, armed: Instant, wait_us: u64) -> bool {
+    armed.nanos_since(now) <= wait_us * 250 && !tcb.ack_compression.is_waiting()
+}
+
+/// Lets the delayed-ACK timer send what is owed, and answers whether it may.
+#[inline]
+fn leave_to_timer(tcb: &mut Tcb, now: Instant) -> bool {
+    let wait_us = u64::from(tcb.ack.delay_us(tcb.rtt.srtt_us()));
+    let latest = now.plus_micros(wait_us);
+    match tcb.timers.delack() {
+        Some(armed) if is_worth_sending(tcb, now, armed, wait_us) => return false,
+        Some(armed) if armed <= latest => {}
+        _ => tcb.timers.arm_delack(latest),
+    }
+    true
 }
 
 /// An ACK that no data carried: at once, or by the delayed-ACK timer.
@@ -80,14 +106,8 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         }
         return;
     }
-    let wait = tcb.ack.delay(tcb.rtt.srtt());
-    match tcb.timers.delack() {
-        // The timer would fire soon anyway: what it costs to wait is worth nothing.
-        Some(armed) if armed <= cx.now + wait / 4 && !tcb.ack_compression.is_waiting() => {
-            segment::send_ack(tcb, cx);
-        }
-        Some(armed) if armed <= cx.now + wait => {}
-        _ => tcb.timers.arm_delack(cx.now + wait),
+    if !leave_to_timer(tcb, cx.now) {
+        segment::send_ack(tcb, cx);
     }
 }
 
@@ -163,16 +183,21 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.flags.set(TcbFlags::CWND_LIMITED, cwnd_limited);
     let judged = tcb.recovery.state().is_calm() || tcb.congestion.algorithm().needs_pacing();
     if (tcb.snd_nxt != before || cwnd_limited) && judged {
-        let trusted_for_ever = !cx.config.tcp_slow_start_after_idle;
-        tcb.congestion.on_sent(&SendSample {
-            now: cx.now,
-            in_flight: tcb.pipe(),
-            cwnd_limited,
-            snd_una: tcb.snd_una,
-            snd_nxt: tcb.snd_nxt,
-            rto: if trusted_for_ever { Duration::MAX } else { tcb.rtt.rto() },
-        });
+        note_use(tcb, cx, cwnd_limited);
     }
+}
+
+/// How far this run has used the congestion window.
+fn note_use(tcb: &mut Tcb, cx: &Cx<'_>, cwnd_limited: bool) {
+    let trusted_for_ever = !cx.config.tcp_slow_start_after_idle;
+    tcb.congestion.on_sent(&SendSample {
+        now: cx.now,
+        in_flight: tcb.pipe(),
+        cwnd_limited,
+        snd_una: tcb.snd_una,
+        snd_nxt: tcb.snd_nxt,
+        rto: if trusted_for_ever { Duration::MAX } else { tcb.rtt.rto() },
+    });
 }
 
 /// Payload bytes of one packet, in whole segments.

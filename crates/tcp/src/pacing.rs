@@ -109,8 +109,8 @@ pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
         }
         return;
     }
-    let Some(srtt) = tcb.rtt.srtt() else { return };
-    let srtt_us = u64::try_from(srtt.as_micros()).unwrap_or(u64::MAX).max(1);
+    let Some(srtt_us) = tcb.rtt.srtt_us() else { return };
+    let srtt_us = u64::from(srtt_us.max(1));
     let cwnd = tcb.congestion.cwnd();
     // Below half of the threshold the next round trip doubles the window; above it the pace must not overshoot.
     let ratio = if cwnd < tcb.congestion.ssthresh() / 2 {

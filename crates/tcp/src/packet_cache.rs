@@ -219,6 +219,13 @@ impl Tcb {
         Some(packet)
     }
 
+    /// Something is kept: [`trim_packet_cache`](Self::trim_packet_cache) has something to look at.
+    #[inline]
+    #[must_use]
+    pub fn keeps_packets(&self) -> bool {
+        !self.packet_cache.is_empty()
+    }
+
     /// Empties the caches if they may not be kept any more: the connection is over or nobody's, memory is scarce, the
     /// setting has changed. After every change of the connection.
     #[inline]

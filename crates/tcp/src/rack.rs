@@ -63,17 +63,35 @@ impl Rack {
 
     /// RFC 8985 §6.2 steps 2 and 3. Answers by how many bytes something was overtaken.
     fn on_delivered(&mut self, acked: &Acked, highest: SeqNum, now: Instant) -> Option<u32> {
-        if let Some(newest) = acked.newest
-            && self.newest.is_none_or(|before| newest.is_after(&before))
-        {
-            self.newest = Some(newest);
-            self.rtt = now - newest.sent_at;
+        if let Some(newest) = acked.newest {
+            self.on_newest(newest, now);
         }
         let overtaken = acked.lowest_original.filter(|lowest| lowest.lt(self.fack));
         let distance = overtaken.map(|lowest| self.fack.since(lowest));
         self.reordering_seen |= distance.is_some();
-        self.fack = self.fack.max(highest);
+        self.on_highest(highest);
         distance
+    }
+
+    /// A transmission has arrived; if it left after all the others that did, it is the one to compare with.
+    #[inline]
+    pub(crate) fn on_newest(&mut self, newest: Transmission, now: Instant) {
+        if self.newest.is_none_or(|before| newest.is_after(&before)) {
+            self.newest = Some(newest);
+            self.rtt = now - newest.sent_at;
+        }
+    }
+
+    /// What lies before `highest` is the highest that arrived, as far as this ACK knows.
+    #[inline]
+    pub(crate) fn on_highest(&mut self, highest: SeqNum) {
+        self.fack = self.fack.max(highest);
+    }
+
+    /// RACK.fack.
+    #[inline]
+    pub(crate) fn fack(&self) -> SeqNum {
+        self.fack
     }
 
     /// RFC 8985 §6.2 step 4: a needless retransmission was reported.

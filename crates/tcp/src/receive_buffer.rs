@@ -39,7 +39,7 @@ const INITIAL_ROUND_SEGMENTS: u32 = 10;
 const RCVBUF_MIN: u32 = 2304;
 
 /// Packets below this size say nothing about how much window the buffer carries: they are copied together.
-const GROW_BYTES_MIN: u32 = 128;
+pub(crate) const GROW_BYTES_MIN: u32 = 128;
 
 /// Overhead of a descriptor that a packet's first kilobyte or so would hide: not held against large packets (Linux
 /// truesize_adjust).
@@ -289,8 +289,8 @@ impl ReceiveBuffer {
         now: Instant,
     ) {
         self.copied = self.copied.saturating_add(copied);
-        let round = self.rtt();
-        if round.is_zero() || now - self.round_start < round {
+        let round_ns = u64::from(self.rtt_us_x8 / 8) * 1_000;
+        if round_ns == 0 || now.nanos_since(self.round_start) < round_ns {
             return;
         }
         if self.copied > self.space {

@@ -30,7 +30,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    acked::Acked,
+    acked::{Acked, Transmission},
     config::TcpConfig,
     congestion::AckSample,
     counters::Counter,
@@ -155,6 +155,23 @@ impl Recovery {
     /// The SYN or SYN-ACK of this block is sent again.
     pub(crate) fn on_handshake_timeout(&mut self) {
         self.handshake_lossy = true;
+    }
+
+    /// Nothing was lost lately, nothing is probed for and no reduction may have been needless.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state == CaState::Open
+            && self.probe.is_none()
+            && self.undo.is_none()
+            && self.frto == Frto::Off
+    }
+
+    /// While [`is_quiet`](Self::is_quiet), all that was in flight has arrived, `newest` last and nothing behind it before.
+    #[inline]
+    pub(crate) fn on_predicted(&mut self, newest: Transmission, now: Instant) {
+        self.timeouts = 0;
+        self.rack.on_newest(newest, now);
+        self.rack.on_highest(newest.end_seq);
     }
 
     /// When the first retransmission without progress happened.

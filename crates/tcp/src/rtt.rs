@@ -109,7 +109,19 @@ impl RttEstimator {
     /// `snd_una` is the acknowledgment that gave it, `snd_nxt` the end of what is sent: together
     /// they tell rounds apart.
     pub fn on_sample(&mut self, now: Instant, rtt: Duration, snd_una: SeqNum, snd_nxt: SeqNum) {
-        let sample = micros(rtt).max(1);
+        self.on_sample_us(now, micros(rtt), snd_una, snd_nxt);
+    }
+
+    /// As [`on_sample`](Self::on_sample), of a round trip in microseconds.
+    #[inline]
+    pub(crate) fn on_sample_us(
+        &mut self,
+        now: Instant,
+        rtt_us: u32,
+        snd_una: SeqNum,
+        snd_nxt: SeqNum,
+    ) {
+        let sample = rtt_us.clamp(1, SAMPLE_US_MAX);
         self.latest_us = sample;
         self.min_rtt.on_sample(now, sample);
         self.backoff = 0;
@@ -200,8 +212,15 @@ impl RttEstimator {
     /// The time-out to arm: doubled once for each expiry since the last sample, within the ceiling.
     #[must_use]
     pub fn rto(&self) -> Duration {
+        Duration::from_micros(u64::from(self.rto_us()))
+    }
+
+    /// The same in microseconds.
+    #[inline]
+    #[must_use]
+    pub fn rto_us(&self) -> u32 {
         let doubled = u64::from(self.rto_us) << self.backoff;
-        Duration::from_micros(doubled.min(u64::from(self.rto_max_us)))
+        u32::try_from(doubled).map_or(self.rto_max_us, |us| us.min(self.rto_max_us))
     }
 
     /// The time-out as it was before any doubling.
@@ -219,7 +238,14 @@ impl RttEstimator {
     /// Smoothed round-trip time, once there is a sample.
     #[must_use]
     pub fn srtt(&self) -> Option<Duration> {
-        (self.srtt_us_x8 != 0).then(|| Duration::from_micros(u64::from(self.srtt_us_x8 / 8)))
+        self.srtt_us().map(|us| Duration::from_micros(u64::from(us)))
+    }
+
+    /// The same in microseconds.
+    #[inline]
+    #[must_use]
+    pub fn srtt_us(&self) -> Option<u32> {
+        (self.srtt_us_x8 != 0).then_some(self.srtt_us_x8 / 8)
     }
 
     /// RTTVAR as RFC 6298 names it: a quarter of what the time-out adds.
@@ -231,8 +257,14 @@ impl RttEstimator {
     /// Smallest sample of the last `min_rtt_window`, once there is one.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
-        let min = self.min_rtt.best_us;
-        (min != u32::MAX).then(|| Duration::from_micros(u64::from(min)))
+        self.min_rtt_us().map(|us| Duration::from_micros(u64::from(us)))
+    }
+
+    /// The same in microseconds.
+    #[inline]
+    #[must_use]
+    pub fn min_rtt_us(&self) -> Option<u32> {
+        Some(self.min_rtt.best_us).filter(|&us| us != u32::MAX)
     }
 
     /// The last sample, once there is one.
@@ -249,7 +281,7 @@ impl RttEstimator {
 /// window of them, so that two samples are enough.
 #[derive(Clone, Debug)]
 struct MinRtt {
-    window: Duration,
+    window_ns: u64,
     /// `u32::MAX` before the first sample.
     best_us: u32,
     best_at: Instant,
@@ -261,7 +293,8 @@ struct MinRtt {
 impl MinRtt {
     fn new(window: Duration) -> Self {
         let (best_at, next_at) = (Instant::ZERO, Instant::ZERO);
-        Self { window, best_us: u32::MAX, best_at, next_us: u32::MAX, next_at }
+        let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        Self { window_ns, best_us: u32::MAX, best_at, next_us: u32::MAX, next_at }
     }
 
     fn on_sample(&mut self, now: Instant, sample_us: u32) {
@@ -270,10 +303,10 @@ impl MinRtt {
             (self.next_us, self.next_at) = (sample_us, now);
             return;
         }
-        if sample_us <= self.next_us || now - self.next_at > self.window / 2 {
+        if sample_us <= self.next_us || now.nanos_since(self.next_at) > self.window_ns / 2 {
             (self.next_us, self.next_at) = (sample_us, now);
         }
-        if now - self.best_at > self.window {
+        if now.nanos_since(self.best_at) > self.window_ns {
             (self.best_us, self.best_at) = (self.next_us, self.next_at);
             (self.next_us, self.next_at) = (sample_us, now);
         }

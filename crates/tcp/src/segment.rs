@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Protocol number of TCP in a pseudo-header.
-const PROTOCOL_TCP: u8 = 6;
+pub(crate) const PROTOCOL_TCP: u8 = 6;
 
 /// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
 /// there is no memory.

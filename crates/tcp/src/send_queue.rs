@@ -371,6 +371,29 @@ impl SendQueue {
         self.drop_again_before(una);
     }
 
+    /// The entry in flight, where there is exactly one and no list knows of a retransmission.
+    #[inline]
+    pub(crate) fn lone(&self) -> Option<&Entry> {
+        if self.sent != 1 || !self.again.is_empty() { None } else { self.entries.front() }
+    }
+
+    /// The entry that waits to be sent, where it is the only one and nothing is in flight.
+    #[inline]
+    pub(crate) fn lone_unsent(&self) -> Option<&Entry> {
+        if self.sent != 0 || self.entries.len() != 1 { None } else { self.entries.front() }
+    }
+
+    /// Removes the only entry in flight, on which there is no mark: what [`ack_to`](Self::ack_to) its end would do.
+    #[inline]
+    pub(crate) fn take_lone(&mut self) -> Option<Entry> {
+        debug_assert!(self.lone().is_some());
+        let entry = self.entries.pop_front()?;
+        self.wmem_queued -= entry.charge;
+        self.sent = 0;
+        self.lost_hint = self.lost_hint.saturating_sub(1);
+        Some(entry)
+    }
+
     fn pop_front(&mut self, served: &mut impl FnMut(Packet)) {
         let Some(entry) = self.entries.pop_front() else { return };
         self.wmem_queued -= entry.charge;

@@ -79,7 +79,7 @@ pub struct SenderTime {
 
 impl Chrono {
     fn elapsed_us(&self, now: Instant) -> u64 {
-        u64::try_from((now - self.since).as_micros()).unwrap_or(u64::MAX)
+        now.micros_since(self.since)
     }
 
     fn switch(&mut self, runs: Limit, now: Instant) {
@@ -144,6 +144,12 @@ pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
     }
     let limit = sender_limit(tcb, &tcb.send_queue);
     tcb.totals.chrono.switch(limit, now);
+}
+
+/// As [`on_output`], where nothing is queued and nobody waits for room.
+#[inline]
+pub(crate) fn on_idle(tcb: &mut Tcb, now: Instant) {
+    tcb.totals.chrono.switch(Limit::Idle, now);
 }
 
 fn sender_limit(tcb: &Tcb, queue: &SendQueue) -> Limit {

@@ -39,6 +39,11 @@ impl Policy {
         }
     }
 
+    /// It looks at acknowledgments for the growth of the window alone: no model, no count of marks.
+    pub(super) const fn counts_growth_only(&self) -> bool {
+        matches!(self, Self::Cubic(_) | Self::Reno(_))
+    }
+
     /// The model, of an algorithm that steers by one: it sets the window itself, with every ACK.
     pub(super) fn model(&mut self) -> Option<&mut Bbr> {
         match self {

@@ -74,6 +74,24 @@ impl Congestion {
             || (self.in_slow_start() && self.window.cwnd / 2 < self.usage.in_flight_max)
     }
 
+    /// No algorithm wants to know what leaves, and no reduction spreads over it.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.policy.counts_growth_only() && self.prr.is_none()
+    }
+
+    /// An acknowledgment changes nothing: the window is not filled, and no algorithm counts what arrives.
+    #[inline]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.policy.counts_growth_only() && !self.is_cwnd_limited()
+    }
+
+    /// What [`on_ack`](Self::on_ack) does while [`is_unused`](Self::is_unused).
+    #[inline]
+    pub(crate) fn pause(&mut self, now: Instant) {
+        self.policy.pause(now);
+    }
+
     /// Three quarters of the window as a floor of `ssthresh`: what to return to after the window is
     /// lowered for reasons other than loss (RFC 7661 §4.4; Linux: tcp_current_ssthresh).
     fn remembered_ssthresh(&self) -> u32 {

@@ -11,7 +11,8 @@ use crate::{
     tests::net::{Net, Side},
 };
 
-const MIN_RTT: Duration = Duration::from_millis(20);
+const MIN_RTT_US: u32 = 20_000;
+const MIN_RTT: Duration = Duration::from_micros(MIN_RTT_US as u64);
 
 fn at(ms: u64) -> Instant {
     Instant::from_millis(10_000 + ms)
@@ -45,7 +46,7 @@ impl Flight {
         let mut acked = Acked::new(at(ms), Some(MIN_RTT));
         acked.delivered = u32::try_from(count * 1000).unwrap();
         acked.rated = self.sent.drain(..count).next_back();
-        self.rate.on_ack(at(ms), &acked, 0, Some(MIN_RTT))
+        self.rate.on_ack(at(ms), &acked, 0, Some(MIN_RTT_US))
     }
 }
 

@@ -6,7 +6,9 @@ use std::vec::Vec;
 use pkt::DropReason;
 use proptest::prelude::*;
 
-use super::{Flags, HEADER_BYTES_MAX, HEADER_BYTES_MIN, SegmentHeader, write_checksum};
+use super::{
+    Flags, HEADER_BYTES_MAX, HEADER_BYTES_MIN, PlainHeader, SegmentHeader, write_checksum,
+};
 use crate::option::Options;
 use crate::seq::SeqNum;
 
@@ -21,6 +23,31 @@ fn emitted(header: &SegmentHeader) -> Vec<u8> {
     let mut bytes = std::vec![0xee; header.header_bytes()];
     assert_eq!(header.emit(&mut bytes), bytes.len());
     bytes
+}
+
+#[test]
+fn a_plain_header_is_written_as_any_other() {
+    let plain = PlainHeader {
+        ports: (54321, 80),
+        seq: SeqNum(0xa1b2_c3d4),
+        ack: SeqNum(0x1122_3344),
+        flags: Flags::ACK | Flags::PSH,
+        window: 0xfaf0,
+        timestamps: (0x5566_7788, 0x99aa_bbcc),
+    };
+    let header = SegmentHeader {
+        src_port: plain.ports.0,
+        dst_port: plain.ports.1,
+        seq: plain.seq,
+        ack: plain.ack,
+        flags: plain.flags,
+        window: plain.window,
+        options: Options { timestamps: Some(plain.timestamps), ..Options::new() },
+        ..SegmentHeader::default()
+    };
+    let mut bytes = emitted(&header);
+    write_checksum(&mut bytes, 0xfe30);
+    assert_eq!(bytes, plain.bytes(0xfe30));
 }
 
 #[test]

@@ -4,6 +4,10 @@
 //!
 //! Not here: what SACK blocks mark (`scoreboard`), what a duplicate ACK means (`recovery`).
 
+mod predicted;
+
+pub(super) use predicted::process as process_predicted;
+
 use core::time::Duration;
 
 use pkt::{DropReason, Instant};
@@ -146,7 +150,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
 /// The delivery rate this ACK shows, once it is known what was lost; what a model makes of it; and the pace that follows.
 fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>) {
     let lost = tcb.send_queue.lost_total();
-    let rate = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt());
+    let rate = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt_us());
     if acked.delivered > 0 {
         let segments = u64::from(acked.delivered.div_ceil(tcb.mss.effective()));
         cx.counters.add(Counter::TcpExtTCPDelivered, segments);

@@ -18,6 +18,7 @@ use crate::{
     header::Flags,
     memory::PRESSURE_SEGMENTS,
     reassembly::Insert,
+    receive_buffer::GROW_BYTES_MIN,
     receive_window, reset, sack_report,
     seq::SeqNum,
     state::State,
@@ -231,7 +232,7 @@ fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
         pushed: segment.header.flags.intersects(Flags::PSH | Flags::FIN | Flags::URG),
         advmss,
         rcv_wnd: tcb.rcv_wnd,
-        rto: tcb.rtt.rto(),
+        rto_us: tcb.rtt.rto_us(),
     });
     grow_window(tcb, segment, cx);
     match segment.header.options.timestamps {
@@ -256,6 +257,10 @@ fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     let scarce = !cx.memory.is_plenty();
     tcb.receive_buffer.note_scarcity(scarce, PRESSURE_SEGMENTS);
     if scarce {
+        return;
+    }
+    if segment.len < GROW_BYTES_MIN {
+        // Nothing grows by so little.
         return;
     }
     let free = receive_window::free_window(tcb);

@@ -9,7 +9,7 @@ use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 use crate::{
     ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathParams,
     Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb,
-    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, reset,
+    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing, reset,
 };
 
 /// What a host lends the engine for one call.
@@ -204,7 +204,10 @@ impl Host {
             return;
         }
         self.enter(now, |tcb, cx| {
-            output(tcb, cx);
+            // As the stack does.
+            if !output_nothing(tcb, cx.now) {
+                output(tcb, cx);
+            }
             tcb.check();
         });
         let tcb = self.tcb.as_ref().expect("checked above");

@@ -29,9 +29,7 @@ impl StreamState {
     pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb, cx.now) && self.hashed {
-            socket.publish(&self.tcb, !self.prequeue.is_empty());
-            self.tcb.trim_packet_cache(&mut cx.tcp());
-            self.charge(cx);
+            self.publish(socket, cx);
         } else {
             self.settle(socket, host, cx);
         }
@@ -40,6 +38,29 @@ impl StreamState {
     /// Brings everything outside the `Tcb` up to date with it.
     pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         self.synchronise(cx);
+        // What a timer has sent waits there.
+        let rests = self.is_plain() && cx.out.is_empty();
+        if rests && tcp::output_nothing(&mut self.tcb, cx.now) {
+            self.confirm_neighbor(cx.now);
+        } else {
+            self.settle_state(socket, host, cx);
+        }
+        if !self.prequeue.is_empty() {
+            // An ACK that has just left took the timer with it that stands in for the reader.
+            self.tcb.watch_reader(&cx.tcp());
+        }
+        debug_assert!(cx.out.is_empty(), "segments that nobody hands down");
+        socket.arm(host, self.tcb.next_deadline());
+        self.publish(socket, cx);
+    }
+
+    /// The connection is in the tables, somebody holds it, and its handshake is nobody's business any more.
+    const fn is_plain(&self) -> bool {
+        self.hashed && !self.orphan && !self.learns && self.early.is_none()
+    }
+
+    /// Sends, and follows the connection where its state leads.
+    fn settle_state(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
@@ -56,13 +77,14 @@ impl StreamState {
         }
         self.count_orphan(socket, host, cx);
         self.follow_fast_open(socket, host, cx);
-        if !self.prequeue.is_empty() {
-            // An ACK that has just left took the timer with it that stands in for the reader.
-            self.tcb.watch_reader(&cx.tcp());
-        }
-        socket.arm(host, self.tcb.next_deadline());
+    }
+
+    /// Tells whoever looks without the lock, and the account of memory.
+    fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
         socket.publish(&self.tcb, !self.prequeue.is_empty());
-        self.tcb.trim_packet_cache(&mut cx.tcp());
+        if self.tcb.keeps_packets() {
+            self.tcb.trim_packet_cache(&mut cx.tcp());
+        }
         self.charge(cx);
     }
 
@@ -77,7 +99,12 @@ impl StreamState {
             };
             tcp::output(&mut self.tcb, &mut cx.tcp());
             cx.host_queue = HostQueue::NONE;
-            self.transmit(socket, host, cx);
+            if self.hashed && self.dst.is_some() && !cx.out.is_empty() {
+                // The path has just been looked at.
+                self.hand_down(socket, host, cx, true);
+            } else {
+                self.transmit(socket, host, cx);
+            }
             let Some(limit) = self.tcb.take_throttled() else { return };
             if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
                 return cx.count(Counter::TsqThrottled, 1);
@@ -162,7 +189,13 @@ impl StreamState {
         if cx.out.is_empty() {
             return;
         }
-        if self.check_path(socket, host, cx) {
+        let current = self.check_path(socket, host, cx);
+        self.hand_down(socket, host, cx, current);
+    }
+
+    /// As [`transmit`](Self::transmit), along the path as it is; `current` if it was there already.
+    fn hand_down(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx, current: bool) {
+        if current {
             cx.count(Counter::DstHit, 1);
         }
         let queue = self.tx_queue(socket, cx);

@@ -1,0 +1,116 @@
+//! The fifth step of a segment that header prediction has let through, when it acknowledges all that is in flight, or
+//! nothing is, and nothing is the matter: a request, its answer, data in one direction.
+//!
+//! [`super::process`] is what an ACK means. Under the conditions of [`is_predicted`] most of it finds nothing to do, and what
+//! is left is written down here in one piece; `tests::fast_path` compares the two. Linux: the part of tcp_ack without
+//! `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
+//!
+//! Not here: any condition of the header (`input::fast_path`).
+
+use crate::{
+    acked::{Rated, Transmission},
+    counters::Counter,
+    cx::Cx,
+    input::Segment,
+    pacing,
+    packet_cache::Lent,
+    send_queue::{Entry, EntryFlags},
+    seq::SeqNum,
+    tcb::{Tcb, TcbFlags},
+    timer::RtxPurpose,
+};
+
+/// Takes the ACK, if everything about it was to be expected. False leaves the connection as it was.
+#[inline]
+pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> bool {
+    let ack = segment.header.ack;
+    if ack == tcb.snd_una {
+        let rests = tcb.send_queue.sent_count() == 0 && tcb.timers.rtx().is_none();
+        if !rests || !tcb.recovery.is_quiet() {
+            return false;
+        }
+    } else if !is_predicted(tcb, ack) {
+        return false;
+    }
+    tcb.flags -= TcbFlags::MORE;
+    note_app_limited(tcb);
+    if segment.header.seq.gt(tcb.snd_wl1) || ack != tcb.snd_una {
+        tcb.snd_wl1 = segment.header.seq;
+    }
+    if ack != tcb.snd_una
+        && let Some(entry) = tcb.send_queue.take_lone()
+    {
+        on_delivered(tcb, cx, &entry);
+        if let Some(packet) = entry.packet {
+            let (pool, _, lent) = Lent::split(cx);
+            tcb.packet_cache.put_tx(pool, &lent, packet);
+        }
+        tcb.timers.stop_rtx();
+        tcb.grow_sndbuf(cx);
+    }
+    super::note_alive(tcb, cx.now);
+    true
+}
+
+/// As [`delivery_rate::check_app_limited`](crate::delivery_rate::check_app_limited), where nothing in flight has a mark.
+#[inline]
+fn note_app_limited(tcb: &mut Tcb) {
+    let in_flight = tcb.snd_nxt.since(tcb.snd_una);
+    let unsent = tcb.send_queue.write_seq().since(tcb.snd_nxt);
+    if unsent < tcb.mss.effective() && in_flight < tcb.congestion.cwnd() {
+        tcb.rate.mark_app_limited(in_flight);
+    }
+}
+
+/// One segment is in flight, sent once, and the header acknowledges it; the window is known; nothing is being repaired,
+/// probed, undone or marked urgent; the congestion window has room, so that it does not grow, and no model wants to know.
+#[inline]
+fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
+    const WATCHED: TcbFlags = TcbFlags::SACK
+        .union(TcbFlags::URGENT_OUT)
+        .union(TcbFlags::HOST_LIMITED)
+        .union(TcbFlags::NO_FAST_PATH);
+    const ODD: EntryFlags = EntryFlags::FIN
+        .union(EntryFlags::LOST)
+        .union(EntryFlags::EVER_RETRANSMITTED)
+        .union(EntryFlags::SACKED);
+    let fack = tcb.recovery.rack.fack();
+    ack == tcb.snd_nxt
+        && tcb.flags & WATCHED == TcbFlags::SACK
+        && tcb
+            .send_queue
+            .lone()
+            .is_some_and(|entry| !entry.flags.intersects(ODD) && fack.le(entry.seq))
+        && tcb.recovery.is_quiet()
+        && tcb.mtu_probing.is_none()
+        && tcb.snd_wnd <= tcb.mss.max_window()
+        && tcb.congestion.is_unused()
+        && tcb.timers.rtx() != Some(RtxPurpose::Persist)
+}
+
+/// The only entry in flight has arrived.
+#[inline]
+fn on_delivered(tcb: &mut Tcb, cx: &Cx<'_>, entry: &Entry) {
+    let (now, end_seq) = (cx.now, entry.end_seq());
+    tcb.snd_una = end_seq;
+    tcb.totals.bytes_acked += u64::from(entry.len);
+    tcb.totals.on_progress(now);
+    let rtt_us = u32::try_from(now.micros_since(entry.sent_at)).unwrap_or(u32::MAX);
+    tcb.rtt.on_sample_us(now, rtt_us, tcb.snd_una, tcb.snd_nxt);
+    let transmission = Transmission { sent_at: entry.sent_at, end_seq };
+    tcb.recovery.on_predicted(transmission, now);
+    tcb.congestion.pause(now);
+    let rated = Rated {
+        transmission,
+        snapshot: entry.snapshot,
+        app_limited: entry.flags.contains(EntryFlags::APP_LIMITED),
+        retransmission: false,
+    };
+    let lost = tcb.send_queue.lost_total();
+    let _ = tcb.rate.on_delivered(now, entry.len, Some(&rated), lost, tcb.rtt.min_rtt_us());
+    let mss = tcb.mss.effective();
+    let segments = if entry.len <= mss { 1 } else { entry.len.div_ceil(mss) };
+    cx.counters.add(Counter::TcpExtTCPDelivered, u64::from(segments));
+    let _ = tcb.send_queue.take_excessive_loss();
+    pacing::update(tcb, cx);
+}

@@ -1,0 +1,152 @@
+//! Two runs of output whose end is known before they begin: one small segment and nothing in flight, and nothing at all.
+//!
+//! What a run does is [`super::output`] and what it calls. Under the conditions of [`is_lone_write`] and [`output_nothing`]
+//! most of that finds nothing to do, and what is left is written down here in one piece; `tests::fast_path` compares the
+//! two. Linux has the second as the checks in front of tcp_push_pending_frames and tcp_data_snd_check.
+//!
+//! Not here: which header a segment has in general (`segment`).
+
+use pkt::{Gso, Instant, Packet, TxChecksum, checksum};
+
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    ecn::EcnState,
+    header::{CHECKSUM_OFFSET, Flags, PlainHeader},
+    pacing, receive_window, retransmit,
+    segment::PROTOCOL_TCP,
+    send_queue::{Entry, EntryFlags},
+    state::State,
+    tcb::{Tcb, TcbFlags},
+    timer::RtxPurpose,
+    tlp, totals,
+};
+
+/// Where nothing is to be sent and no ACK is due before its timer, says so to who watches, and that is all. False leaves
+/// the connection to [`super::output`].
+#[inline]
+pub fn output_nothing(tcb: &mut Tcb, now: Instant) -> bool {
+    const WATCHED: TcbFlags = TcbFlags::NO_FAST_PATH
+        .union(TcbFlags::WRITE_SUPPRESSED)
+        .union(TcbFlags::NO_SPACE)
+        .union(TcbFlags::ORPHAN)
+        .union(TcbFlags::THROTTLED);
+    if tcb.state != State::Established
+        || tcb.flags.intersects(WATCHED)
+        || !tcb.send_queue.is_empty()
+        || tcb.doubts_route
+        || tcb.ack.is_now()
+        || (tcb.ack.is_pending() && !super::leave_to_timer(tcb, now))
+    {
+        return false;
+    }
+    tcb.timers.stop_pacing();
+    totals::on_idle(tcb, now);
+    true
+}
+
+/// Sends the one segment that waits, if it is small and may leave as a matter of course. False leaves the connection as it
+/// was.
+#[inline]
+pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
+    if !is_lone_write(tcb, cx) {
+        return false;
+    }
+    let Some(entry) = tcb.send_queue.lone_unsent() else { return false };
+    let Some(packet) = entry.packet.as_ref().and_then(|packet| packet.clone_in(cx.pool)) else {
+        return false;
+    };
+    let (seq, len, end_seq) = (entry.seq, entry.len, entry.end_seq());
+    let mut flags = Flags::ACK;
+    flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH));
+    let window = receive_window::select_window(tcb, cx);
+    let timestamps = (tcb.ts_now(cx.now), tcb.ts_recent);
+    let ack = tcb.rcv_nxt;
+    emit(tcb, cx, packet, PlainHeader { ports: (0, 0), seq, ack, flags, window, timestamps });
+    tcb.timers.stop_pacing();
+    tcb.timers.stop_delack();
+    tcb.ack.on_ack_sent();
+    tcb.ack.on_data_sent(cx.now);
+    tcb.last_sent_at = cx.now;
+    let snapshot = tcb.rate.on_transmit(cx.now, true, len, tcb.send_queue.lost_total());
+    tcb.send_queue.on_transmit(0, cx.now, snapshot, tcb.rate.is_app_limited());
+    tcb.snd_nxt = end_seq;
+    if len < tcb.mss.effective() {
+        tcb.snd_sml = end_seq;
+    }
+    tcb.persist_backoff = 0;
+    tcb.totals.bytes_sent += u64::from(len);
+    tcb.totals.data_segs_out = tcb.totals.data_segs_out.wrapping_add(1);
+    cx.count(Counter::TcpExtTCPOrigDataSent);
+    cx.count(Counter::TcpOutSegs);
+    tcb.flags -= TcbFlags::WRITTEN | TcbFlags::HOST_LIMITED | TcbFlags::CWND_LIMITED;
+    watch(tcb, cx);
+    super::note_use(tcb, cx, false);
+    totals::on_output(tcb, cx.now);
+    true
+}
+
+/// One write waits, of one segment at most; nothing is in flight, so neither Nagle nor the congestion window holds it back;
+/// the peer's window has room, no cork, pace or limit below is in the way, and no mark, probe, repair or block has to go with
+/// it.
+#[inline]
+fn is_lone_write(tcb: &Tcb, cx: &Cx<'_>) -> bool {
+    const WATCHED: TcbFlags = TcbFlags::TIMESTAMPS
+        .union(TcbFlags::NO_FAST_PATH)
+        .union(TcbFlags::WRITE_SUPPRESSED)
+        .union(TcbFlags::CORK)
+        .union(TcbFlags::MORE)
+        .union(TcbFlags::MID_WRITE)
+        .union(TcbFlags::URGENT_OUT);
+    let fits = |entry: &Entry| {
+        entry.len > 0
+            && entry.len <= tcb.mss.effective()
+            && entry.len <= tcb.congestion.cwnd()
+            && !entry.flags.contains(EntryFlags::FIN)
+            && entry.end_seq().le(tcb.snd_una + tcb.snd_wnd)
+    };
+    tcb.flags & WATCHED == TcbFlags::TIMESTAMPS
+        && tcb.send_queue.lone_unsent().is_some_and(fits)
+        && tcb.state == State::Established
+        && tcb.recovery.is_quiet()
+        && tcb.recovery.timeouts() == 0
+        && tcb.timers.rtx().is_none()
+        && tcb.mtu_probing.is_none()
+        && !tcb.ecn.contains(EcnState::AGREED)
+        && tcb.reassembly.is_empty()
+        && !tcb.sack_report.has_duplicate()
+        && !tcb.ack_compression.is_waiting()
+        && tcb.congestion.is_plain()
+        && !cx.host_queue.completes
+        && !cx.host_queue.paces
+        && !pacing::is_needed(tcb)
+        && cx.now.nanos_since(tcb.last_sent_at) <= u64::from(tcb.rtt.rto_us()) * 1_000
+}
+
+/// Puts the header in front of `packet` and the packet on `cx.out`.
+#[inline]
+fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader) {
+    cx.host_queue.bytes = cx.host_queue.bytes.saturating_add(packet.truesize());
+    let (local, remote) = (tcb.tuple.local, tcb.tuple.remote);
+    let header = PlainHeader { ports: (local.port(), remote.port()), ..header };
+    let len = u32::try_from(packet.len() + PlainHeader::BYTES).unwrap_or(u32::MAX);
+    let sum = checksum::pseudo_header(local.ip(), remote.ip(), PROTOCOL_TCP, len).fold();
+    packet.push(PlainHeader::BYTES).copy_from_slice(&header.bytes(sum));
+    let meta = packet.meta_mut();
+    meta.flow_hash = tcb.flow_hash;
+    meta.timestamp = tcb.pacing.departure(cx.now);
+    meta.gso = Gso::default();
+    let offset = u16::try_from(CHECKSUM_OFFSET).unwrap_or(u16::MAX);
+    meta.tx_checksum = TxChecksum::Partial { start: 0, offset };
+    tcb.totals.segs_out = tcb.totals.segs_out.wrapping_add(1);
+    cx.out.push_back(packet);
+}
+
+/// The first segment of a flight is watched by a tail loss probe, or else by the RTO.
+#[inline]
+fn watch(tcb: &mut Tcb, cx: &Cx<'_>) {
+    match tlp::deadline(tcb, cx, retransmit::rto_deadline(tcb, cx)) {
+        Some(at) => tcb.timers.arm_rtx(RtxPurpose::LossProbe, at),
+        None => retransmit::arm_rto(tcb, cx),
+    }
+}
