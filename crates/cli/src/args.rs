@@ -147,8 +147,8 @@ pub(crate) struct LinkArgs {
     /// tap:NAME or tun:NAME, created for the run; af_packet:IF[,OPTION...] or af_xdp:IF[,OPTION...], an interface that exists;
     /// kernel uses the machine's own sockets instead.
     ///
-    /// Options of af_packet: rx=v2|v3, fanout=hash|cpu, qdisc=through|bypass, mac=ADDRESS, rx-ring=MEGABYTES, tx-ring=FRAMES,
-    /// retire-ms=N.
+    /// Options of af_packet: rx=v2|v3|calls, tx=ring|calls, fanout=hash|cpu, qdisc=through|bypass, mac=ADDRESS,
+    /// rx-ring=MEGABYTES, tx-ring=FRAMES, retire-ms=N.
     ///
     /// Options of af_xdp: mode=auto|generic|native|zerocopy, first-queue=N, ring=DESCRIPTORS, mac=ADDRESS, busy-poll=USECS,
     /// busy-poll-budget=N, trust-checksums. It takes all queues of the interface unless --queues says otherwise.

@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::event::{Timespec, epoll};
+use stack::core::WEIGHT;
 use stack::device::{Capabilities, Doorbell, LinkType};
 use stack::link::ethernet::MacAddr;
 
@@ -45,12 +46,18 @@ use super::setup_error::SetupError;
 pub mod config;
 mod glue;
 mod receive;
+mod recvmsg;
+mod sender;
+mod sendmsg;
 mod socket;
 mod transmit;
 
-pub use config::{AfPacketConfig, Fanout, KernelQdisc, RxFormat};
+pub use config::{AfPacketConfig, Fanout, KernelQdisc, RxFormat, TxFormat};
 
 use receive::RxRing;
+use recvmsg::RxCalls;
+use sender::Tx;
+use sendmsg::TxCalls;
 use transmit::{IP_BYTES_MAX, TxRing};
 
 /// Bytes of an Ethernet header.
@@ -60,6 +67,8 @@ const ETHERNET_HEADER_LEN: u16 = 14;
 pub struct AfPacket {
     caps: Capabilities,
     interface: Interface,
+    /// Frames of one poll at most.
+    weight: usize,
     queues: Box<[Queue]>,
     /// Set by whoever finds out that the interface is deleted. Relaxed: it orders nothing.
     gone: AtomicBool,
@@ -70,8 +79,8 @@ pub struct AfPacket {
 struct Queue {
     /// Beside its ring, because errors are taken off it while the ring is read.
     receiver: OwnedFd,
-    rx: Mutex<RxRing>,
-    tx: TxRing,
+    rx: Mutex<Rx>,
+    tx: Tx,
     /// An epoll descriptor: readable while a frame waits, and once after packets were completed.
     events: OwnedFd,
     /// The core that this queue belongs to.
@@ -82,7 +91,65 @@ struct Queue {
     given_up_bytes: AtomicUsize,
 }
 
+/// The way in that a queue has.
+#[derive(Debug)]
+enum Rx {
+    Ring(RxRing),
+    Calls(RxCalls),
+}
+
 impl Queue {
+    fn open(
+        interface: &Interface,
+        config: &AfPacketConfig,
+        group: &mut Option<socket::FanoutGroup>,
+    ) -> Result<Self, SetupError> {
+        let (receiver, rx) = match config.rx_format {
+            RxFormat::Calls => {
+                let receiver = socket::open_plain_receiver(interface, config)?;
+                (receiver, Rx::Calls(RxCalls::new(config.vnet_hdr)))
+            }
+            RxFormat::Frames | RxFormat::Blocks => {
+                let (receiver, mapping, geometry) = socket::open_receiver(interface, config)?;
+                (receiver, Rx::Ring(RxRing::new(mapping, geometry, config.vnet_hdr)))
+            }
+        };
+        if config.queues > 1 {
+            socket::join_fanout(&receiver, &interface.name, config.fanout, group)?;
+        }
+        let tx = match config.tx_format {
+            TxFormat::Calls => {
+                let sender = socket::open_plain_sender(interface, config)?;
+                let room = usize::from(config.tx_ring_frames);
+                Tx::Calls(TxCalls::new(sender, room, config.vnet_hdr))
+            }
+            TxFormat::Ring => {
+                let (sender, places) = socket::open_sender(interface, config)?;
+                Tx::Ring(TxRing::new(sender, places, config.vnet_hdr))
+            }
+        };
+        let events = watch(receiver.as_fd(), tx.socket()).map_err(|errno| {
+            SetupError::system(format!("watch \"{}\"", interface.name), errno.raw_os_error())
+        })?;
+        Ok(Self {
+            receiver,
+            rx: Mutex::new(rx),
+            tx,
+            events,
+            doorbell: OnceLock::new(),
+            given_up_packets: AtomicUsize::new(0),
+            given_up_bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Forgets what has arrived.
+    fn discard(&mut self) {
+        match self.rx.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            Rx::Ring(ring) => ring.discard(),
+            Rx::Calls(calls) => calls.discard(self.receiver.as_fd()),
+        }
+    }
+
     fn receiver(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
     }
@@ -126,8 +193,12 @@ impl AfPacket {
             queues: config.queues,
             async_completion: true,
         };
+        let weight = match config.rx_format {
+            RxFormat::Calls if config.vnet_hdr => recvmsg::BURST_MAX,
+            _ => WEIGHT,
+        };
         let gone = AtomicBool::new(false);
-        Ok(Arc::new(Self { caps, interface, queues, gone, _promiscuous: promiscuous }))
+        Ok(Arc::new(Self { caps, interface, weight, queues, gone, _promiscuous: promiscuous }))
     }
 
     /// The interface, as it was when the device was made.
@@ -191,34 +262,16 @@ fn open_queues(interface: &Interface, config: &AfPacketConfig) -> Result<Box<[Qu
     let mut group = None;
     let mut queues = Vec::with_capacity(usize::from(config.queues));
     for _ in 0..config.queues {
-        let (receiver, mapping, geometry) = socket::open_receiver(interface, config)?;
-        if config.queues > 1 {
-            socket::join_fanout(&receiver, &interface.name, config.fanout, &mut group)?;
-        }
-        let (sender, places) = socket::open_sender(interface, config)?;
-        let events = watch(&receiver, &sender).map_err(|errno| {
-            SetupError::system(format!("watch \"{}\"", interface.name), errno.raw_os_error())
-        })?;
-        queues.push(Queue {
-            receiver,
-            rx: Mutex::new(RxRing::new(mapping, geometry, config.vnet_hdr)),
-            tx: TxRing::new(sender, places, config.vnet_hdr),
-            events,
-            doorbell: OnceLock::new(),
-            given_up_packets: AtomicUsize::new(0),
-            given_up_bytes: AtomicUsize::new(0),
-        });
+        queues.push(Queue::open(interface, config, &mut group)?);
     }
-    for queue in &mut queues {
-        // Between its binding and its joining a queue has received what others have received too.
-        queue.rx.get_mut().unwrap_or_else(PoisonError::into_inner).discard();
-    }
+    // Between its binding and its joining a queue has received what others have received too.
+    queues.iter_mut().for_each(Queue::discard);
     Ok(queues.into_boxed_slice())
 }
 
 /// One descriptor for both sockets. Frames: as long as they wait. Completions: once each, because a transmit ring is writable
 /// almost always.
-fn watch(receiver: &OwnedFd, sender: &OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
+fn watch(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> Result<OwnedFd, rustix::io::Errno> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&events, receiver, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     let completions = epoll::EventFlags::OUT | epoll::EventFlags::ET;

@@ -70,7 +70,8 @@ fn len_of<T>() -> socklen_t {
     }
 }
 
-fn last_errno() -> Errno {
+/// What the last system call of this thread failed with.
+pub(super) fn last_errno() -> Errno {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     Errno::from_raw_os_error(number)
 }

@@ -27,15 +27,28 @@ const TX_RING_FRAMES: (u16, u16) = (16, 4096);
 /// When the kernel hands over a receive block that is not full, in milliseconds: the finest it knows.
 pub const RETIRE_MS_DEFAULT: u16 = 1;
 
-/// How the receive ring is cut.
+/// How frames come in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RxFormat {
-    /// A place for each frame (`TPACKET_V2`): every frame is seen as soon as it has arrived.
+    /// A ring with a place for each frame (`TPACKET_V2`): every frame is seen as soon as it has arrived.
     #[default]
     Frames,
-    /// Blocks that frames share (`TPACKET_V3`): small frames take little room, and one wake brings many; but a frame is seen only
+    /// A ring of blocks that frames share (`TPACKET_V3`): small frames take little room, and one wake brings many; but a frame is seen only
     /// when its block is full or `retire_ms` have passed.
     Blocks,
+    /// No ring: they wait in the kernel, and are copied once (`recvmmsg`).
+    Calls,
+}
+
+/// How frames go out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TxFormat {
+    /// Through a ring of places: the kernel says of each when it is done with it, and a NIC may read it in place.
+    #[default]
+    Ring,
+    /// No ring: the kernel copies them out of packet memory (`sendmmsg`), which on a virtual interface is one copy less. When it is
+    /// done with them is told from how full the send buffer is.
+    Calls,
 }
 
 /// Which core receives a flow when there are several queues.
@@ -71,13 +84,15 @@ pub struct AfPacketConfig {
     pub mtu: Option<u32>,
     /// Our Ethernet address; `None` is the interface's own. Another one makes the interface promiscuous.
     pub mac: Option<[u8; 6]>,
-    /// How the receive ring is cut.
+    /// How frames come in.
     pub rx_format: RxFormat,
-    /// Bytes of each queue's receive ring, 1 MB to 1 GB.
+    /// How frames go out.
+    pub tx_format: TxFormat,
+    /// Bytes of each queue's receive ring, or of its socket's receive buffer where it has none, 1 MB to 1 GB.
     pub rx_ring_bytes: u32,
-    /// Milliseconds after which a receive block that is not full is handed over, 1 to 1000. Unused with [`RxFormat::Frames`].
+    /// Milliseconds after which a receive block that is not full is handed over, 1 to 1000. Only for [`RxFormat::Blocks`].
     pub retire_ms: u16,
-    /// Places of each queue's transmit ring, 64 KB each, 16 to 4096.
+    /// Frames of each queue that may be under way, 16 to 4096: with [`TxFormat::Ring`] places of 64 KB.
     pub tx_ring_frames: u16,
     /// Which queue receives a flow.
     pub fanout: Fanout,
@@ -96,6 +111,7 @@ impl AfPacketConfig {
             mtu: None,
             mac: None,
             rx_format: RxFormat::default(),
+            tx_format: TxFormat::default(),
             rx_ring_bytes: RX_RING_BYTES_DEFAULT,
             retire_ms: RETIRE_MS_DEFAULT,
             tx_ring_frames: TX_RING_FRAMES_DEFAULT,
@@ -134,7 +150,11 @@ impl AfPacketConfig {
         match (name, value) {
             ("rx", "v2") => self.rx_format = RxFormat::Frames,
             ("rx", "v3") => self.rx_format = RxFormat::Blocks,
-            ("rx", _) => return Err(SetupError::field("rx", value, "v2 or v3")),
+            ("rx", "calls") => self.rx_format = RxFormat::Calls,
+            ("rx", _) => return Err(SetupError::field("rx", value, "v2, v3 or calls")),
+            ("tx", "ring") => self.tx_format = TxFormat::Ring,
+            ("tx", "calls") => self.tx_format = TxFormat::Calls,
+            ("tx", _) => return Err(SetupError::field("tx", value, "ring or calls")),
             ("fanout", "hash") => self.fanout = Fanout::Hash,
             ("fanout", "cpu") => self.fanout = Fanout::Cpu,
             ("fanout", _) => return Err(SetupError::field("fanout", value, "hash or cpu")),
@@ -149,7 +169,8 @@ impl AfPacketConfig {
             ("tx-ring", text) => self.tx_ring_frames = number("tx-ring", text, "16 to 4096")?,
             ("retire-ms", text) => self.retire_ms = number("retire-ms", text, "1 to 1000")?,
             _ => {
-                let allowed = "rx, fanout, qdisc, mac, rx-ring, tx-ring or retire-ms, with =VALUE";
+                let allowed =
+                    "rx, tx, fanout, qdisc, mac, rx-ring, tx-ring or retire-ms, with =VALUE";
                 return Err(SetupError::field("af_packet option", option.escape_debug(), allowed));
             }
         }
@@ -168,7 +189,7 @@ fn number<T: FromStr>(
 impl FromStr for AfPacketConfig {
     type Err = SetupError;
 
-    /// Reads `IF[,option...]`: `rx=v2|v3`, `fanout=hash|cpu`, `qdisc=through|bypass`, `mac=ADDRESS`, `rx-ring=MEGABYTES`,
+    /// Reads `IF[,option...]`: `rx=v2|v3|calls`, `tx=ring|calls`, `fanout=hash|cpu`, `qdisc=through|bypass`, `mac=ADDRESS`, `rx-ring=MEGABYTES`,
     /// `tx-ring=FRAMES`, `retire-ms=N`.
     fn from_str(text: &str) -> Result<Self, SetupError> {
         let mut words = text.split(',');
@@ -186,6 +207,7 @@ impl fmt::Display for RxFormat {
         f.write_str(match self {
             Self::Frames => "TPACKET_V2",
             Self::Blocks => "TPACKET_V3",
+            Self::Calls => "recvmmsg",
         })
     }
 }
@@ -198,6 +220,8 @@ mod tests {
     fn options_follow_the_name() {
         let config: AfPacketConfig = "veth0".parse().expect("a name is enough");
         assert_eq!(config, AfPacketConfig::new("veth0"));
+        let config: AfPacketConfig = "eth0,rx=calls,tx=calls".parse().expect("both");
+        assert_eq!((config.rx_format, config.tx_format), (RxFormat::Calls, TxFormat::Calls));
         let text = "eth0,rx=v3,retire-ms=5,fanout=cpu,qdisc=bypass,mac=02:00:00:00:00:07,rx-ring=4,tx-ring=32";
         let config: AfPacketConfig = text.parse().expect("all of them");
         let expected = AfPacketConfig {
@@ -218,8 +242,9 @@ mod tests {
         for (text, named) in [
             ("", "interface name"),
             ("a/b", "interface name"),
-            ("e,rx=v1", "v2 or v3"),
-            ("e,rx", "v2 or v3"),
+            ("e,rx=v1", "v2, v3 or calls"),
+            ("e,rx", "v2, v3 or calls"),
+            ("e,tx=v2", "ring or calls"),
             ("e,fanout=qm", "hash or cpu"),
             ("e,qdisc=", "through or bypass"),
             ("e,mac=01:00:00:00:00:00", "unicast"),

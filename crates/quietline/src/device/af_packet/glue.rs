@@ -10,38 +10,38 @@ use stack::counters::Counter;
 use stack::cx::Cx;
 use stack::device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
 
-use super::receive::Received;
-use super::{AfPacket, Queue, socket};
+use super::receive::{Received, RxRing};
+use super::recvmsg::{Frames, RxCalls};
+use super::sender::Sender as _;
+use super::{AfPacket, Queue, Rx, socket};
 
 impl Device for AfPacket {
     fn caps(&self) -> &Capabilities {
         &self.caps
     }
 
-    /// Copies frames out of the ring until none waits or `budget` were taken, bad ones included.
+    /// Takes frames until none waits or `budget` were taken, bad ones included.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let queue = self.queue(queue.0);
-        let mut ring = queue.rx.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = 0;
-        while taken < budget && !out.is_full() {
-            match ring.receive(&mut cx.pool, cx.now) {
-                Received::Good(packet) => {
-                    if let Err(packet) = out.push(packet) {
-                        cx.drop_packet(DropReason::QueueLimit, packet);
-                    }
-                }
-                Received::Bad(reason, packet) => cx.drop_packet(reason, packet),
-                Received::Empty | Received::NoMemory => break,
+        let mut rx = queue.rx.lock().unwrap_or_else(PoisonError::into_inner);
+        let (taken, losing) = match &mut *rx {
+            Rx::Ring(ring) => (from_ring(ring, cx, budget, out), &mut ring.losing),
+            Rx::Calls(calls) => {
+                let taken = self.by_calls(queue, calls, cx, budget, out);
+                (taken, &mut calls.losing)
             }
-            taken += 1;
-        }
-        if std::mem::take(&mut ring.losing) {
+        };
+        if std::mem::take(losing) {
             cx.count(Counter::DeviceRxMissed, socket::missed(queue.receiver()));
         }
         taken
     }
 
-    /// Copies what finds room into the ring and rings the kernel once.
+    fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// Gives the kernel what finds room, in as few calls as there may be.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = self.queue(queue.0);
         let waits = queue.tx.fill(list, &mut |reason, packet| queue.give_up(cx, reason, packet));
@@ -87,7 +87,61 @@ impl Device for AfPacket {
     }
 }
 
+fn from_ring(ring: &mut RxRing, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+    let mut taken = 0;
+    while taken < budget && !out.is_full() {
+        let received = ring.receive(&mut cx.pool, cx.now);
+        if matches!(received, Received::Empty | Received::NoMemory) {
+            break;
+        }
+        take(received, cx, out);
+        taken += 1;
+    }
+    taken
+}
+
+fn take(received: Received, cx: &mut Cx, out: &mut Batch) {
+    match received {
+        Received::Good(packet) => {
+            if let Err(packet) = out.push(packet) {
+                cx.drop_packet(DropReason::QueueLimit, packet);
+            }
+        }
+        Received::Bad(reason, packet) => cx.drop_packet(reason, packet),
+        Received::Empty | Received::NoMemory => {}
+    }
+}
+
 impl AfPacket {
+    fn by_calls(
+        &self,
+        queue: &Queue,
+        calls: &mut RxCalls,
+        cx: &mut Cx,
+        budget: usize,
+        out: &mut Batch,
+    ) -> usize {
+        let mut taken = 0;
+        while taken < budget && !out.is_full() {
+            let limit = (budget - taken).min(out.room());
+            let mut frames = Frames::new();
+            let more = calls.receive(queue.receiver(), &mut cx.pool, cx.now, limit, &mut frames);
+            taken += frames.len();
+            frames.into_iter().for_each(|received| take(received, cx, out));
+            match more {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => {
+                    if socket::is_unbound(queue.receiver()) {
+                        self.gone.store(true, Ordering::Relaxed);
+                    }
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
     fn send(&self, queue: &Queue, cx: &mut Cx) {
         let now = cx.now;
         let sent = queue.tx.send(now, &mut |reason, packet| queue.give_up(cx, reason, packet));

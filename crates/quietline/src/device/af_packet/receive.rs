@@ -1,6 +1,6 @@
 //! The receive ring: frames that the kernel has written into shared memory, copied out one by one.
 //!
-//! Above: `glue`. Linux: `tpacket_rcv`, Documentation/networking/packet_mmap.rst.
+//! Above: `glue`. Beside: `recvmsg`, the way in without a ring. Linux: `tpacket_rcv`, Documentation/networking/packet_mmap.rst.
 //!
 //! ```text
 //!   TPACKET_V2   block of 1 MB:  [place 68 KB][place 68 KB] ... 15 of them
@@ -116,14 +116,22 @@ pub(super) struct RxRing {
 struct RxFrame {
     /// Where its Ethernet header begins.
     mac: usize,
-    /// Its length.
-    len: usize,
     /// How much of it is there.
     here: usize,
-    status: u32,
-    vlan_tci: u32,
+    beside: Beside,
     /// V3: from its header to the next one's.
     next_offset: usize,
+}
+
+/// What the kernel says of a frame beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside {
+    /// Its length, of which `packet` may have less.
+    pub(super) len: usize,
+    /// `TP_STATUS_*`.
+    pub(super) status: u32,
+    /// The tag that was taken off, if the status says so.
+    pub(super) vlan_tci: u32,
 }
 
 /// What one look gave.
@@ -152,10 +160,7 @@ impl RxRing {
         self.give_back(&frame);
         let mut packet = slot.finish(pool, frame.here);
         packet.meta_mut().timestamp = now;
-        match inspect(&frame, header, &mut packet) {
-            Ok(()) => Received::Good(packet),
-            Err(reason) => Received::Bad(reason, packet),
-        }
+        Received::of(&frame.beside, header, packet)
     }
 
     /// Gives everything back unread.
@@ -177,10 +182,12 @@ impl RxRing {
                 self.losing |= status & libc::TP_STATUS_LOSING != 0;
                 Some(RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V2_MAC)),
-                    len: self.read_usize(begin + at::V2_LEN),
                     here: self.read_usize(begin + at::V2_SNAPLEN),
-                    status,
-                    vlan_tci: u32::from(self.read_u16(begin + at::V2_VLAN_TCI)),
+                    beside: Beside {
+                        len: self.read_usize(begin + at::V2_LEN),
+                        status,
+                        vlan_tci: u32::from(self.read_u16(begin + at::V2_VLAN_TCI)),
+                    },
                     next_offset: 0,
                 })
             }
@@ -188,10 +195,12 @@ impl RxRing {
                 let begin = self.open_block()?.frame;
                 Some(RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V3_MAC)),
-                    len: self.read_usize(begin + at::V3_LEN),
                     here: self.read_usize(begin + at::V3_SNAPLEN),
-                    status: self.read_u32(begin + at::V3_STATUS),
-                    vlan_tci: self.read_u32(begin + at::V3_VLAN_TCI),
+                    beside: Beside {
+                        len: self.read_usize(begin + at::V3_LEN),
+                        status: self.read_u32(begin + at::V3_STATUS),
+                        vlan_tci: self.read_u32(begin + at::V3_VLAN_TCI),
+                    },
                     next_offset: self.read_usize(begin + at::V3_NEXT),
                 })
             }
@@ -267,9 +276,7 @@ impl RxRing {
 
     fn vnet_header(&self, frame: &RxFrame) -> VnetHdr {
         let bytes: [u8; PACKET_VNET_HDR_LEN] = self.read(frame.mac - PACKET_VNET_HDR_LEN);
-        let mut whole = [0; VNET_HDR_LEN];
-        whole[..PACKET_VNET_HDR_LEN].copy_from_slice(&bytes);
-        VnetHdr::from_bytes(whole)
+        vnet_header(bytes)
     }
 
     fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
@@ -293,26 +300,43 @@ impl RxRing {
     }
 }
 
+/// The header as packet sockets have it.
+pub(super) fn vnet_header(bytes: [u8; PACKET_VNET_HDR_LEN]) -> VnetHdr {
+    let mut whole = [0; VNET_HDR_LEN];
+    whole[..PACKET_VNET_HDR_LEN].copy_from_slice(&bytes);
+    VnetHdr::from_bytes(whole)
+}
+
+impl Received {
+    /// A frame, good or bad by what stands beside it.
+    pub(super) fn of(beside: &Beside, header: Option<VnetHdr>, mut packet: Packet) -> Self {
+        match inspect(beside, header, &mut packet) {
+            Ok(()) => Self::Good(packet),
+            Err(reason) => Self::Bad(reason, packet),
+        }
+    }
+}
+
 /// Turns what stands beside the frame into metadata.
 fn inspect(
-    frame: &RxFrame,
+    beside: &Beside,
     header: Option<VnetHdr>,
     packet: &mut Packet,
 ) -> Result<(), DropReason> {
-    if frame.here < frame.len {
+    if packet.len() < beside.len {
         return Err(DropReason::DeviceRxTruncated);
     }
-    if frame.len < usize::from(ETHERNET_HEADER_LEN) {
+    if beside.len < usize::from(ETHERNET_HEADER_LEN) {
         return Err(DropReason::PacketTooShort);
     }
-    if frame.status & libc::TP_STATUS_VLAN_VALID != 0 && frame.vlan_tci & VLAN_ID_MASK != 0 {
+    if beside.status & libc::TP_STATUS_VLAN_VALID != 0 && beside.vlan_tci & VLAN_ID_MASK != 0 {
         // The kernel has taken the tag off; with it the frame would be of a type that nobody takes.
         return Err(DropReason::EthernetType);
     }
     if let Some(header) = header {
         return header.apply_to(packet, ETHERNET_HEADER_LEN);
     }
-    if frame.status & (libc::TP_STATUS_CSUM_VALID | libc::TP_STATUS_CSUMNOTREADY) != 0 {
+    if beside.status & (libc::TP_STATUS_CSUM_VALID | libc::TP_STATUS_CSUMNOTREADY) != 0 {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The system calls of a packet socket and its rings.
+//! The system calls of a packet socket and its rings, except for those that carry frames.
 //!
 //! Above: `AfPacket::open`, `receive`, `transmit`. Linux: net/packet/af_packet.c, packet(7).
 //!
@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::{c_int, socklen_t};
 use rustix::io::Errno;
+use rustix::ioctl;
 use rustix::net::{
     AddressFamily, Protocol, SendFlags, SocketFlags, SocketType, send, socket_with, sockopt,
 };
@@ -22,6 +23,7 @@ use super::super::setup_error::SetupError;
 use super::super::sockopt::{Plain, option, set_option};
 use super::config::{AfPacketConfig, Fanout, KernelQdisc, RxFormat};
 use super::receive::{FRAME_BYTES, Geometry};
+use super::recvmsg::{PACKET_AUXDATA, SO_RXQ_OVFL};
 use super::transmit::{BLOCK_FRAMES, PLACE_BYTES};
 
 /// Bytes of a block of a receive ring: the kernel looks for that much contiguous memory, and takes scattered memory else.
@@ -44,7 +46,7 @@ pub(super) struct FanoutGroup {
     id: u32,
 }
 
-/// The receiving half of a queue: bound, its ring mapped, and already filling.
+/// The receiving half of a queue with a ring: bound, its ring mapped, and already filling.
 pub(super) fn open_receiver(
     interface: &Interface,
     config: &AfPacketConfig,
@@ -53,42 +55,27 @@ pub(super) fn open_receiver(
     let fd = packet_socket(name)?;
     let blocks =
         usize::try_from(config.rx_ring_bytes).map_or(1, |bytes| bytes / BLOCK_BYTES).max(1);
-    let version = match config.rx_format {
-        RxFormat::Frames => TPACKET_V2,
-        RxFormat::Blocks => TPACKET_V3,
-    };
+    let in_blocks = config.rx_format == RxFormat::Blocks;
+    let version = if in_blocks { TPACKET_V3 } else { TPACKET_V2 };
     set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &version)?;
-    set(
-        &fd,
-        name,
-        "ask for offload headers",
-        libc::PACKET_VNET_HDR,
-        &c_int::from(config.vnet_hdr),
-    )?;
+    offload_headers(&fd, name, config)?;
     set(&fd, name, "leave out what is sent", libc::PACKET_IGNORE_OUTGOING, &1)?;
-    let geometry = match config.rx_format {
-        RxFormat::Frames => Geometry::frames(blocks),
-        RxFormat::Blocks => Geometry::blocks(blocks),
-    };
+    let geometry = if in_blocks { Geometry::blocks(blocks) } else { Geometry::frames(blocks) };
     let what = format!("map a receive ring of {} MB", (blocks * BLOCK_BYTES) >> 20);
-    let made = match config.rx_format {
-        RxFormat::Frames => {
-            let request = request(BLOCK_BYTES, blocks, FRAME_BYTES);
-            set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
-        }
-        RxFormat::Blocks => {
-            let request = request(BLOCK_BYTES, blocks, FRAME_BYTES);
-            let request = libc::tpacket_req3 {
-                tp_block_size: request.tp_block_size,
-                tp_block_nr: request.tp_block_nr,
-                tp_frame_size: request.tp_frame_size,
-                tp_frame_nr: request.tp_frame_nr,
-                tp_retire_blk_tov: u32::from(config.retire_ms),
-                tp_sizeof_priv: 0,
-                tp_feature_req_word: 0,
-            };
-            set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
-        }
+    let request = request(BLOCK_BYTES, blocks, FRAME_BYTES);
+    let made = if in_blocks {
+        let request = libc::tpacket_req3 {
+            tp_block_size: request.tp_block_size,
+            tp_block_nr: request.tp_block_nr,
+            tp_frame_size: request.tp_frame_size,
+            tp_frame_nr: request.tp_frame_nr,
+            tp_retire_blk_tov: u32::from(config.retire_ms),
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        };
+        set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+    } else {
+        set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
     };
     let mapping = made
         .and_then(|()| Mapping::shared(fd.as_fd(), 0, blocks * BLOCK_BYTES))
@@ -97,7 +84,29 @@ pub(super) fn open_receiver(
     Ok((fd, mapping, geometry))
 }
 
-/// The sending half of a queue.
+/// The receiving half of a queue without a ring: bound, and its frames already waiting.
+pub(super) fn open_plain_receiver(
+    interface: &Interface,
+    config: &AfPacketConfig,
+) -> Result<OwnedFd, SetupError> {
+    let name = &interface.name;
+    let fd = packet_socket(name)?;
+    offload_headers(&fd, name, config)?;
+    set(&fd, name, "leave out what is sent", libc::PACKET_IGNORE_OUTGOING, &1)?;
+    set(&fd, name, "ask what stands beside a frame", PACKET_AUXDATA, &1)?;
+    let step = "ask for the count of drops";
+    set_option::<c_int>(fd.as_fd(), libc::SOL_SOCKET, SO_RXQ_OVFL, &1)
+        .map_err(|errno| step_error(name, step, errno))?;
+    // The kernel doubles it, for what frames take beside their bytes. Without CAP_NET_ADMIN it may be less, and more is missed.
+    let bytes = usize::try_from(config.rx_ring_bytes).unwrap_or(usize::MAX);
+    if sockopt::set_socket_recv_buffer_size_force(&fd, bytes).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(&fd, bytes);
+    }
+    bind(&fd, interface, ETH_P_ALL)?;
+    Ok(fd)
+}
+
+/// The sending half of a queue with a ring.
 pub(super) fn open_sender(
     interface: &Interface,
     config: &AfPacketConfig,
@@ -105,30 +114,51 @@ pub(super) fn open_sender(
     let name = &interface.name;
     let fd = packet_socket(name)?;
     let places = usize::from(config.tx_ring_frames).next_multiple_of(BLOCK_FRAMES);
-    let len = places * PLACE_BYTES;
     set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &TPACKET_V2)?;
-    set(
-        &fd,
-        name,
-        "ask for offload headers",
-        libc::PACKET_VNET_HDR,
-        &c_int::from(config.vnet_hdr),
-    )?;
-    let bypass = c_int::from(config.qdisc == KernelQdisc::Bypass);
-    set(&fd, name, "choose the way around the qdisc", libc::PACKET_QDISC_BYPASS, &bypass)?;
-    // What is under way counts against the send buffer: room for the whole ring, so that the ring is the limit. And twice that,
-    // because the kernel tells completions only while less than half of it is used. Without CAP_NET_ADMIN it may be less; the
-    // frames that find no room stay in the ring.
-    if sockopt::set_socket_send_buffer_size_force(&fd, 2 * len).is_err() {
-        let _ = sockopt::set_socket_send_buffer_size(&fd, 2 * len);
-    }
+    prepare_sender(&fd, name, config, places)?;
     let request = request(BLOCK_FRAMES * PLACE_BYTES, places / BLOCK_FRAMES, PLACE_BYTES);
     let what = format!("map a transmit ring of {places} frames");
     let mapping = set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_TX_RING, &request)
-        .and_then(|()| Mapping::shared(fd.as_fd(), 0, len))
+        .and_then(|()| Mapping::shared(fd.as_fd(), 0, places * PLACE_BYTES))
         .map_err(|errno| ring_error(name, &what, "tx-ring", errno))?;
     bind(&fd, interface, 0)?;
     Ok((fd, mapping))
+}
+
+/// The sending half of a queue without a ring.
+pub(super) fn open_plain_sender(
+    interface: &Interface,
+    config: &AfPacketConfig,
+) -> Result<OwnedFd, SetupError> {
+    let fd = packet_socket(&interface.name)?;
+    prepare_sender(&fd, &interface.name, config, usize::from(config.tx_ring_frames))?;
+    bind(&fd, interface, 0)?;
+    Ok(fd)
+}
+
+fn offload_headers(fd: &OwnedFd, name: &str, config: &AfPacketConfig) -> Result<(), SetupError> {
+    let asked = c_int::from(config.vnet_hdr);
+    set(fd, name, "ask for offload headers", libc::PACKET_VNET_HDR, &asked)
+}
+
+/// What both kinds of sender need, for this many frames under way.
+fn prepare_sender(
+    fd: &OwnedFd,
+    name: &str,
+    config: &AfPacketConfig,
+    frames: usize,
+) -> Result<(), SetupError> {
+    offload_headers(fd, name, config)?;
+    let bypass = c_int::from(config.qdisc == KernelQdisc::Bypass);
+    set(fd, name, "choose the way around the qdisc", libc::PACKET_QDISC_BYPASS, &bypass)?;
+    // What is under way counts against the send buffer: room for all of them, so that their number is the limit. And twice that,
+    // because the kernel tells completions only while less than half of it is used. Without CAP_NET_ADMIN it may be less; the
+    // frames that find no room wait.
+    let bytes = 2 * frames * PLACE_BYTES;
+    if sockopt::set_socket_send_buffer_size_force(fd, bytes).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(fd, bytes);
+    }
+    Ok(())
 }
 
 /// Makes the receiver `fd` one of those that share what arrives: the first founds the group, the others join it.
@@ -163,6 +193,16 @@ pub(super) fn send_waiting(fd: BorrowedFd<'_>) -> Result<(), Errno> {
             result => return result.map(drop),
         }
     }
+}
+
+/// Bytes of memory that frames take which were sent and are not freed yet.
+pub(super) fn send_buffer_used(fd: BorrowedFd<'_>) -> usize {
+    // SAFETY: SIOCOUTQ, of this value, gets a `c_int`.
+    let get = unsafe { ioctl::Getter::<{ libc::TIOCOUTQ as ioctl::Opcode }, c_int>::new() };
+    // SAFETY: as above; nothing else is passed.
+    let used = unsafe { ioctl::ioctl(fd, get) };
+    // No packet socket refuses it.
+    used.map_or(0, |used| usize::try_from(used).unwrap_or(0))
 }
 
 /// Frames that the kernel dropped since it was last asked because the ring was full.

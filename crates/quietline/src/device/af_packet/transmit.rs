@@ -28,7 +28,7 @@
 //!
 //! Not here: segmentation in software (the capabilities tell the stack what to cut beforehand).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,6 +41,7 @@ use super::super::mapping::Mapping;
 use super::super::vnet_hdr::VnetHdr;
 use super::ETHERNET_HEADER_LEN;
 use super::receive::PACKET_VNET_HDR_LEN;
+use super::sender::Sender;
 use super::socket::send_waiting;
 
 /// Bytes of a place: 16 pages, as many as one packet of the kernel's may refer to.
@@ -71,7 +72,7 @@ const COPY_BYTES: usize = 2048;
 pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// How often a frame is offered to a queueing discipline that has nothing of ours before it is dropped.
-const REFUSALS_MAX: u32 = 16;
+pub(super) const REFUSALS_MAX: u32 = 16;
 
 /// Bits of a status that say whose the place is; the others tell about time stamps.
 const STATUS_MASK: u32 =
@@ -124,111 +125,6 @@ impl TxRing {
         }
     }
 
-    /// Copies packets from the front of `list` into the ring while there is room. What cannot be sent at all is given to `bad`.
-    /// True if there is something to send, of this list or from before.
-    pub(super) fn fill(
-        &self,
-        list: &mut PacketList,
-        bad: &mut impl FnMut(DropReason, Packet),
-    ) -> bool {
-        let mut refused = None;
-        let mut waits = false;
-        while !list.is_empty() {
-            {
-                let mut state = self.lock();
-                while state.head - state.tail < state.packets.len() {
-                    let index = state.head % state.packets.len();
-                    if self.status(index) != libc::TP_STATUS_AVAILABLE {
-                        break;
-                    }
-                    let Some(mut packet) = list.pop_front() else { break };
-                    match self.write(index, &mut packet) {
-                        Ok(()) => {
-                            state.packets[index] = Some(packet);
-                            state.head += 1;
-                        }
-                        Err(reason) => {
-                            refused = Some((reason, packet));
-                            break;
-                        }
-                    }
-                }
-                self.held.store(state.head - state.tail, Ordering::Relaxed);
-                waits = self.newest_waits(&state);
-            }
-            // Its owner is told outside of the lock.
-            match refused.take() {
-                Some((reason, packet)) => bad(reason, packet),
-                None => break,
-            }
-        }
-        waits
-    }
-
-    /// Sends what waits, in one system call unless something is wrong with a frame. [`TxRing::retry_at`] says afterwards when to
-    /// come again.
-    ///
-    /// # Errors
-    /// The interface is down or gone. What waits is given to `bad`.
-    pub(super) fn send(
-        &self,
-        now: Instant,
-        bad: &mut impl FnMut(DropReason, Packet),
-    ) -> Result<(), Errno> {
-        let mut refused = None;
-        loop {
-            if let Err(errno) = self.send_until_refused(now, &mut refused) {
-                let mut withdrawn = self.withdraw(now);
-                while let Some(packet) = withdrawn.pop_front() {
-                    bad(DropReason::DeviceDown, packet);
-                }
-                return Err(errno);
-            }
-            // Its owner is told outside of the lock.
-            match refused.take() {
-                Some((reason, packet)) => bad(reason, packet),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// One system call. If it has met a frame that will never go that one is taken out of the ring, and there is more to send.
-    ///
-    /// Success does not say that everything was taken: the kernel also answers it when the send buffer is full after a few.
-    fn send_until_refused(
-        &self,
-        now: Instant,
-        refused: &mut Option<(DropReason, Packet)>,
-    ) -> Result<(), Errno> {
-        let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = send_waiting(self.socket.as_fd());
-        let mut state = self.lock();
-        state.passed = self.first_waiting(&state);
-        match sent {
-            Ok(()) => refusals.0 = 0,
-            Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV)) => return Err(errno),
-            // The send buffer is full, of what is under way.
-            Err(Errno::AGAIN) => {}
-            // So is the queueing discipline, or the driver behind its back.
-            Err(Errno::NOBUFS) => {
-                let idle = state.tail == state.passed;
-                refusals.0 = if idle { refusals.0 + 1 } else { 0 };
-                if refusals.0 > REFUSALS_MAX {
-                    refusals.0 = 0;
-                    let packet = self.skip(&mut state, libc::TP_STATUS_SEND_REQUEST);
-                    *refused = packet.map(|packet| (DropReason::QdiscDrop, packet));
-                }
-            }
-            // Anything else is about the frame that comes next, if about a frame at all.
-            Err(_) => {
-                let packet = self.skip(&mut state, libc::TP_STATUS_WRONG_FORMAT);
-                *refused = packet.map(|packet| (DropReason::DeviceTxError, packet));
-            }
-        }
-        self.set_retry(&state, now);
-        Ok(())
-    }
-
     /// Whether the newest frame waits for the kernel, which takes them in their order: none waits if that one does not.
     fn newest_waits(&self, state: &TxState) -> bool {
         state.passed < state.head && self.waits(state.head - 1)
@@ -252,39 +148,6 @@ impl TxRing {
             u64::MAX
         };
         self.retry_ns.store(retry, Ordering::Relaxed);
-    }
-
-    /// Packets that the kernel is done with, oldest first.
-    pub(super) fn reap(&self) -> PacketList {
-        let mut done = PacketList::new();
-        if self.held.load(Ordering::Relaxed) == 0 {
-            return done;
-        }
-        let mut state = self.lock();
-        state.too_early = false;
-        while state.tail < state.head {
-            let index = state.tail % state.packets.len();
-            if self.status(index) != libc::TP_STATUS_AVAILABLE {
-                break;
-            }
-            if state.tail == state.passed {
-                state.too_early = true;
-                break;
-            }
-            done.extend(state.packets[index].take());
-            state.tail += 1;
-        }
-        self.held.store(state.head - state.tail, Ordering::Relaxed);
-        done
-    }
-
-    /// When to come again although nothing is completed: to offer what the kernel had no room for, or to reap what was being sent
-    /// the last time.
-    pub(super) fn retry_at(&self) -> Option<Instant> {
-        match self.retry_ns.load(Ordering::Relaxed) {
-            u64::MAX => None,
-            ns => Some(Instant::from_nanos(ns)),
-        }
     }
 
     /// Writes a frame into its place and offers it to the kernel.
@@ -373,6 +236,124 @@ impl TxRing {
         packet
     }
 
+    /// What becomes writable when packets were completed.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sender for TxRing {
+    /// Copies packets from the front of `list` into the ring while there is room. What cannot be sent at all is given to `bad`.
+    /// True if there is something to send, of this list or from before.
+    fn fill(&self, list: &mut PacketList, bad: &mut impl FnMut(DropReason, Packet)) -> bool {
+        let mut refused = None;
+        let mut waits = false;
+        while !list.is_empty() {
+            {
+                let mut state = self.lock();
+                while state.head - state.tail < state.packets.len() {
+                    let index = state.head % state.packets.len();
+                    if self.status(index) != libc::TP_STATUS_AVAILABLE {
+                        break;
+                    }
+                    let Some(mut packet) = list.pop_front() else { break };
+                    match self.write(index, &mut packet) {
+                        Ok(()) => {
+                            state.packets[index] = Some(packet);
+                            state.head += 1;
+                        }
+                        Err(reason) => {
+                            refused = Some((reason, packet));
+                            break;
+                        }
+                    }
+                }
+                self.held.store(state.head - state.tail, Ordering::Relaxed);
+                waits = self.newest_waits(&state);
+            }
+            // Its owner is told outside of the lock.
+            match refused.take() {
+                Some((reason, packet)) => bad(reason, packet),
+                None => break,
+            }
+        }
+        waits
+    }
+
+    /// One system call. If it has met a frame that will never go that one is taken out of the ring, and there is more to send.
+    ///
+    /// Success does not say that everything was taken: the kernel also answers it when the send buffer is full after a few.
+    fn send_until_refused(
+        &self,
+        now: Instant,
+        refused: &mut Option<(DropReason, Packet)>,
+    ) -> Result<(), Errno> {
+        let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = send_waiting(self.socket());
+        let mut state = self.lock();
+        state.passed = self.first_waiting(&state);
+        match sent {
+            Ok(()) => refusals.0 = 0,
+            Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV)) => return Err(errno),
+            // The send buffer is full, of what is under way.
+            Err(Errno::AGAIN) => {}
+            // So is the queueing discipline, or the driver behind its back.
+            Err(Errno::NOBUFS) => {
+                let idle = state.tail == state.passed;
+                refusals.0 = if idle { refusals.0 + 1 } else { 0 };
+                if refusals.0 > REFUSALS_MAX {
+                    refusals.0 = 0;
+                    let packet = self.skip(&mut state, libc::TP_STATUS_SEND_REQUEST);
+                    *refused = packet.map(|packet| (DropReason::QdiscDrop, packet));
+                }
+            }
+            // Anything else is about the frame that comes next, if about a frame at all.
+            Err(_) => {
+                let packet = self.skip(&mut state, libc::TP_STATUS_WRONG_FORMAT);
+                *refused = packet.map(|packet| (DropReason::DeviceTxError, packet));
+            }
+        }
+        self.set_retry(&state, now);
+        Ok(())
+    }
+
+    /// Packets that the kernel is done with, oldest first.
+    fn reap(&self) -> PacketList {
+        let mut done = PacketList::new();
+        if self.held.load(Ordering::Relaxed) == 0 {
+            return done;
+        }
+        let mut state = self.lock();
+        state.too_early = false;
+        while state.tail < state.head {
+            let index = state.tail % state.packets.len();
+            if self.status(index) != libc::TP_STATUS_AVAILABLE {
+                break;
+            }
+            if state.tail == state.passed {
+                state.too_early = true;
+                break;
+            }
+            done.extend(state.packets[index].take());
+            state.tail += 1;
+        }
+        self.held.store(state.head - state.tail, Ordering::Relaxed);
+        done
+    }
+
+    /// When to come again although nothing is completed: to offer what the kernel had no room for, or to reap what was being sent
+    /// the last time.
+    fn retry_at(&self) -> Option<Instant> {
+        match self.retry_ns.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            ns => Some(Instant::from_nanos(ns)),
+        }
+    }
+
     /// Takes back what the kernel has not taken.
     fn withdraw(&self, now: Instant) -> PacketList {
         let _kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
@@ -388,10 +369,6 @@ impl TxRing {
         self.held.store(state.head - state.tail, Ordering::Relaxed);
         self.set_retry(&state, now);
         list
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
