@@ -1,11 +1,16 @@
-//! A stack on an interface that exists: a NIC, or one end of a veth pair. Rings shared with the kernel, both ways.
+//! A stack on an interface that exists: a NIC, or one end of a veth pair. Rings shared with the kernel, or calls.
 //!
 //! Below: packet sockets. Above: the cores of a stack, one per queue. Linux: net/packet/af_packet.c.
 //!
 //! ```text
-//!   wire ─► driver ─► (kernel's GRO) ─► receive ring ─ copy ─► our stack ─ copy ─► transmit ring ─► (qdisc) ─► driver ─► wire
+//!   wire ─► driver ─► (kernel's GRO) ─► receive ring ─ copy ─► our stack ─ copy in the call ───────► (qdisc) ─► driver ─► wire
+//!                             │    └──► copy in the call ─────────┘    └── copy ─► transmit ring ─────┘
 //!                             └──────► the kernel's own stack, which has no address here
 //! ```
+//!
+//! **Rings or calls.** Either way may have a ring or none ([`RxFormat`], [`TxFormat`]). Out, a call copies each frame once; a ring's
+//! places a NIC reads as they are, but where a frame goes to another network namespace or socket the kernel copies it out of them
+//! again. In, a ring costs no system call per frame, and its copy is made by whoever brings the frame.
 //!
 //! **Addresses.** The interface should have no IP address: what arrives for ours is then nobody's in the kernel's own stack, and
 //! is dropped there after a route lookup. Where the kernel forwards between interfaces it must not on this one
@@ -20,6 +25,8 @@
 //! **Completions are true.** A packet is ours until the last holder in the kernel lets go of it: while it waits in a queueing
 //! discipline or a driver's ring it counts as in flight, which is what byte queue limits and TCP Small Queues
 //! measure. A discipline that cuts superframes itself, as tbf does with those larger than its burst, completes them when it does.
+//! A ring says it of each packet; without one the send buffer says how many there are, and they are taken to leave in their order
+//! (`sendmsg`).
 //!
 //! **The way through the kernel.** By default frames pass the interface's queueing discipline and are seen by tcpdump; with
 //! [`KernelQdisc::Bypass`] they go straight into the driver.

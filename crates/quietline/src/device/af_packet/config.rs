@@ -44,10 +44,10 @@ pub enum RxFormat {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TxFormat {
     /// Through a ring of places: the kernel says of each when it is done with it, and a NIC may read it in place.
-    #[default]
     Ring,
     /// No ring: the kernel copies them out of packet memory (`sendmmsg`), which on a virtual interface is one copy less. When it is
     /// done with them is told from how full the send buffer is.
+    #[default]
     Calls,
 }
 

@@ -296,10 +296,9 @@ fn charge(len: usize, header_len: usize) -> usize {
     const AROUND_BYTES: usize = 16 + 256;
     const PAGE_BYTES: usize = 4096;
     const PAGE_SPARE_BYTES: usize = 256;
-    let linear = if len + PAGE_SPARE_BYTES < PAGE_BYTES || header_len == 0 {
-        len
-    } else {
-        header_len.min(len)
+    let linear = match len + PAGE_SPARE_BYTES < PAGE_BYTES {
+        true => len,
+        false => header_len.max(usize::from(ETHERNET_HEADER_LEN)),
     };
     let head = match linear {
         // From a cache of its own, in later versions, whose pieces are not of a power of two.

@@ -142,9 +142,9 @@ fn free(end: &mut End, packets: Vec<Packet>) {
 }
 
 /// Frames of all lengths arrive as they were sent and in order, and each completes.
-fn frames_cross(rx_format: RxFormat, vnet_hdr: bool, qdisc: KernelQdisc) {
+fn frames_cross(rx_format: RxFormat, tx_format: TxFormat, vnet_hdr: bool, qdisc: KernelQdisc) {
     in_namespace(move || {
-        let left = AfPacketConfig { vnet_hdr, qdisc, ..AfPacketConfig::new("left0") };
+        let left = AfPacketConfig { tx_format, vnet_hdr, qdisc, ..AfPacketConfig::new("left0") };
         let right = AfPacketConfig { rx_format, vnet_hdr, ..AfPacketConfig::new("right0") };
         pair(&left, &right, |left, right| {
             let (mut sent, mut bytes, mut completed) = (0, 0, Completed::NONE);
@@ -156,7 +156,7 @@ fn frames_cross(rx_format: RxFormat, vnet_hdr: bool, qdisc: KernelQdisc) {
                     list.push_back(left.frame(number, len));
                 }
                 left.transmit(&mut list);
-                assert!(list.is_empty(), "the ring has room for 128");
+                assert!(list.is_empty(), "there is room for 128");
                 let packets = right.receive(60);
                 for (number, packet) in (sent..).zip(&packets) {
                     assert_eq!(number_of(packet), number);
@@ -178,18 +178,31 @@ fn frames_cross(rx_format: RxFormat, vnet_hdr: bool, qdisc: KernelQdisc) {
 
 #[test]
 fn frames_cross_place_by_place() {
-    frames_cross(RxFormat::Frames, true, KernelQdisc::Through);
+    frames_cross(RxFormat::Frames, TxFormat::Ring, true, KernelQdisc::Through);
 }
 
 #[test]
 fn frames_cross_in_blocks() {
-    frames_cross(RxFormat::Blocks, true, KernelQdisc::Through);
+    frames_cross(RxFormat::Blocks, TxFormat::Ring, true, KernelQdisc::Through);
+}
+
+#[test]
+fn frames_cross_by_calls() {
+    frames_cross(RxFormat::Calls, TxFormat::Calls, true, KernelQdisc::Through);
 }
 
 #[test]
 fn frames_cross_without_offload_headers_and_around_the_qdisc() {
-    frames_cross(RxFormat::Frames, false, KernelQdisc::Bypass);
-    frames_cross(RxFormat::Blocks, false, KernelQdisc::Bypass);
+    frames_cross(RxFormat::Frames, TxFormat::Ring, false, KernelQdisc::Bypass);
+    frames_cross(RxFormat::Blocks, TxFormat::Calls, false, KernelQdisc::Bypass);
+    frames_cross(RxFormat::Calls, TxFormat::Ring, false, KernelQdisc::Bypass);
+}
+
+/// Both ways out, in turn.
+fn each_way_out(test: impl Fn(TxFormat) + Send + Copy + 'static) {
+    for tx_format in [TxFormat::Ring, TxFormat::Calls] {
+        in_namespace(move || test(tx_format));
+    }
 }
 
 /// An Ethernet frame around TCP over IPv4 with `payload` bytes and an open checksum.
@@ -206,9 +219,17 @@ fn tcp_frame(payload: usize, port: u16) -> Vec<u8> {
     bytes
 }
 
-fn superframe_crosses(rx_format: RxFormat) {
+/// The way in that goes with a way out.
+const fn way_in_beside(tx_format: TxFormat) -> RxFormat {
+    match tx_format {
+        TxFormat::Ring => RxFormat::Frames,
+        TxFormat::Calls => RxFormat::Calls,
+    }
+}
+
+fn superframe_crosses(rx_format: RxFormat, tx_format: TxFormat) {
     in_namespace(move || {
-        let left = AfPacketConfig::new("left0");
+        let left = AfPacketConfig { tx_format, ..AfPacketConfig::new("left0") };
         let right = AfPacketConfig { rx_format, ..AfPacketConfig::new("right0") };
         pair(&left, &right, |left, right| {
             let largest = usize::try_from(left.device.caps().gso_max_bytes).expect("bytes") - 40;
@@ -235,15 +256,16 @@ fn superframe_crosses(rx_format: RxFormat) {
 
 #[test]
 fn superframes_cross_whole() {
-    superframe_crosses(RxFormat::Frames);
-    superframe_crosses(RxFormat::Blocks);
+    superframe_crosses(RxFormat::Frames, TxFormat::Ring);
+    superframe_crosses(RxFormat::Blocks, TxFormat::Calls);
+    superframe_crosses(RxFormat::Calls, TxFormat::Calls);
 }
 
 /// What a slow discipline of the kernel's still holds is not completed; what finds no room in the ring stays with the caller.
 #[test]
 fn completions_are_those_of_the_kernels_queue() {
-    in_namespace(|| {
-        let left = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
+    each_way_out(|tx_format| {
+        let left = AfPacketConfig { tx_ring_frames: 16, tx_format, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("tc qdisc add dev left0 root tbf rate 500kbit burst 2kb limit 1mb");
             let mut list: PacketList = (0..40).map(|number| left.frame(number, 1000)).collect();
@@ -268,8 +290,8 @@ fn completions_are_those_of_the_kernels_queue() {
 /// A discipline without room refuses frames; they wait in the ring until it has some, and none is lost.
 #[test]
 fn what_the_kernels_queue_refuses_is_offered_again() {
-    in_namespace(|| {
-        let left = AfPacketConfig { tx_ring_frames: 64, ..AfPacketConfig::new("left0") };
+    each_way_out(|tx_format| {
+        let left = AfPacketConfig { tx_ring_frames: 64, tx_format, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 3000");
             let mut list: PacketList = (0..60).map(|number| left.frame(number, 1000)).collect();
@@ -288,8 +310,9 @@ fn what_the_kernels_queue_refuses_is_offered_again() {
 /// A frame larger than the whole discipline would block the ring for ever.
 #[test]
 fn what_the_kernels_queue_can_never_hold_is_dropped_and_counted() {
-    in_namespace(|| {
-        pair(&AfPacketConfig::new("left0"), &AfPacketConfig::new("right0"), |left, right| {
+    each_way_out(|tx_format| {
+        let left = AfPacketConfig { tx_format, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 1200");
             let mut list = PacketList::new();
             for number in 0..6 {
@@ -328,9 +351,70 @@ fn a_full_receive_ring_is_counted() {
 }
 
 #[test]
-fn flows_are_spread_over_queues_and_stay_there() {
+fn a_full_receive_buffer_is_counted() {
     in_namespace(|| {
-        let right = AfPacketConfig { queues: 2, ..AfPacketConfig::new("right0") };
+        let right = AfPacketConfig {
+            rx_format: RxFormat::Calls,
+            rx_ring_bytes: 1 << 20,
+            ..AfPacketConfig::new("right0")
+        };
+        pair(&AfPacketConfig::new("left0"), &right, |left, right| {
+            let send = |left: &mut End, count: usize| {
+                let mut list: PacketList =
+                    (0..count).map(|number| left.frame(number, 1400)).collect();
+                left.transmit(&mut list);
+                left.completed(count);
+            };
+            // Nobody looks, and the buffer of 2 MB has room for 900 with what they take beside their bytes.
+            for _ in 0..20 {
+                send(left, 100);
+            }
+            let mut packets = right.received(0);
+            send(left, 10);
+            packets.extend(right.received(0));
+            let missed = right.cx.counters().stack.value(Counter::DeviceRxMissed);
+            assert_eq!(packets.len() as u64 + missed, 2010, "{missed} missed");
+            assert!(missed >= 500, "{missed} missed");
+            free(right, packets);
+        });
+    });
+}
+
+/// A few small frames late at most, and never before the frame has left.
+#[test]
+fn completions_by_the_send_buffer_are_not_early() {
+    in_namespace(|| {
+        let right = AfPacketConfig { rx_format: RxFormat::Calls, ..AfPacketConfig::new("right0") };
+        pair(&AfPacketConfig::new("left0"), &right, |left, right| {
+            run("tc qdisc add dev left0 root tbf rate 8mbit burst 2kb limit 1mb");
+            let mut list: PacketList =
+                (0..100).map(|number| left.frame(number, 60 + number * 389 % 1440)).collect();
+            left.transmit(&mut list);
+            assert!(list.is_empty());
+            let (mut done, mut arrived, mut latest) = (0, 0, 0);
+            let deadline = Clock::now() + PATIENCE;
+            while done < 100 {
+                assert!(Clock::now() < deadline, "{done} have completed");
+                done += left.complete().packets;
+                let packets = right.received(0);
+                arrived += packets.len();
+                free(right, packets);
+                assert!(done <= arrived, "{done} have completed, {arrived} have left");
+                latest = latest.max(arrived - done);
+            }
+            assert!(latest < 50, "{latest} completions were late");
+        });
+    });
+}
+
+#[test]
+fn flows_are_spread_over_queues_and_stay_there() {
+    each_way_out(|tx_format| {
+        let right = AfPacketConfig {
+            queues: 2,
+            rx_format: way_in_beside(tx_format),
+            ..AfPacketConfig::new("right0")
+        };
         pair(&AfPacketConfig::new("left0"), &right, |left, right| {
             let mut queue_of = HashMap::new();
             let mut seen = [0; 2];
@@ -392,8 +476,10 @@ fn an_address_of_our_own_makes_the_interface_promiscuous_while_it_lasts() {
 
 #[test]
 fn an_interface_that_goes_down_drops_and_comes_back() {
-    in_namespace(|| {
-        pair(&AfPacketConfig::new("left0"), &AfPacketConfig::new("right0"), |left, right| {
+    each_way_out(|tx_format| {
+        let rx_format = way_in_beside(tx_format);
+        let left = AfPacketConfig { tx_format, rx_format, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("ip link set left0 down");
             let mut list: PacketList = (0..3).map(|number| left.frame(number, 100)).collect();
             left.transmit(&mut list);
@@ -431,8 +517,11 @@ fn an_interface_that_goes_down_drops_and_comes_back() {
 
 #[test]
 fn a_deleted_interface_is_found_out_and_goes_silent() {
-    in_namespace(|| {
-        pair(&AfPacketConfig::new("left0"), &AfPacketConfig::new("right0"), |left, right| {
+    each_way_out(|tx_format| {
+        let rx_format = way_in_beside(tx_format);
+        let left = AfPacketConfig { tx_format, rx_format, ..AfPacketConfig::new("left0") };
+        let right = AfPacketConfig { rx_format, ..AfPacketConfig::new("right0") };
+        pair(&left, &right, |left, right| {
             run("ip link del left0");
             assert!(right.wait(0, PATIENCE), "the kernel reports an error");
             assert!(right.device.is_gone());
