@@ -153,7 +153,7 @@ impl Queue {
     fn discard(&mut self) {
         match self.rx.get_mut().unwrap_or_else(PoisonError::into_inner) {
             Rx::Ring(ring) => ring.discard(),
-            Rx::Calls(calls) => calls.discard(self.receiver.as_fd()),
+            Rx::Calls(_) => RxCalls::discard(self.receiver.as_fd()),
         }
     }
 

@@ -122,7 +122,7 @@ impl RxCalls {
     }
 
     /// Takes everything that waits, unread.
-    pub(super) fn discard(&mut self, fd: BorrowedFd<'_>) {
+    pub(super) fn discard(fd: BorrowedFd<'_>) {
         while recv(fd, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {}
     }
 

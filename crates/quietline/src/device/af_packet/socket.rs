@@ -33,6 +33,10 @@ pub(super) const BLOCK_BYTES: usize = 1 << 20;
 const TPACKET_V2: c_int = 1;
 const TPACKET_V3: c_int = 2;
 
+/// The socket's ioctl of the terminal's number.
+#[expect(clippy::cast_possible_truncation, reason = "the numbers of ioctls have 32 bits")]
+const SIOCOUTQ: ioctl::Opcode = libc::TIOCOUTQ as ioctl::Opcode;
+
 // SAFETY: structures of integers without padding.
 unsafe impl Plain for libc::tpacket_req {}
 // SAFETY: as above.
@@ -197,8 +201,8 @@ pub(super) fn send_waiting(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Bytes of memory that frames take which were sent and are not freed yet.
 pub(super) fn send_buffer_used(fd: BorrowedFd<'_>) -> usize {
-    // SAFETY: SIOCOUTQ, of this value, gets a `c_int`.
-    let get = unsafe { ioctl::Getter::<{ libc::TIOCOUTQ as ioctl::Opcode }, c_int>::new() };
+    // SAFETY: SIOCOUTQ gets a `c_int`.
+    let get = unsafe { ioctl::Getter::<SIOCOUTQ, c_int>::new() };
     // SAFETY: as above; nothing else is passed.
     let used = unsafe { ioctl::ioctl(fd, get) };
     // No packet socket refuses it.
