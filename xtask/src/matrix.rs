@@ -36,16 +36,19 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     Ok(sum.outcome())
 }
 
-/// A night: every script, many seeds and the whole suite against the kernel in every pairwise row.
+/// A night: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row.
 pub(crate) fn everything() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
     let mut sum = Sum::default();
     for row in &rows("pairwise")? {
-        let tests = ["test", "-p", "quietline-sim", "--test", "scripts", "--test", "network"];
         let mut command = cargo();
-        command.args(tests).arg("--no-fail-fast").env(VARIABLE, row).env("SEEDS", NIGHT_SEEDS);
+        command.args(["test", "-p", "quietline-sim", "--no-fail-fast"]);
+        for suite in ["scripts", "network", "hostile", "duel"] {
+            command.args(["--test", suite]);
+        }
+        command.env(VARIABLE, row).env("SEEDS", NIGHT_SEEDS);
         sum.add(row, steps::run_tests(&mut command)?);
         sum.add(row, netns(row, &[])?);
     }

@@ -17,10 +17,15 @@ mod engine;
 use std::{collections::VecDeque, time::Duration};
 
 use pkt::{Domain, DomainConfig, Instant};
-use tcp::{Edges, State};
+use stack::sysctl::Sysctls;
+use tcp::{Edges, State, TcpConfig};
 
 use self::engine::{Engine, Segment};
-use crate::{apps::Pattern, hostile::input::Input};
+use crate::{
+    apps::Pattern,
+    hostile::input::Input,
+    modes::{self, Settings},
+};
 
 /// Steps of one duel.
 const STEPS_MAX: usize = 600;
@@ -73,12 +78,22 @@ struct Duel<'a> {
     outcome: Outcome,
 }
 
-/// Plays `input`.
+/// Plays `input` in the modes that the environment asks for.
 ///
 /// # Panics
 /// When an engine fails in what the module head asks of it.
 pub fn run(input: &[u8]) -> Outcome {
-    let mut duel = Duel::new(Input::new(input));
+    run_in(input, &modes::from_environment())
+}
+
+/// Plays `input` to engines with what of `settings` is theirs.
+///
+/// # Panics
+/// When an engine fails in what the module head asks of it.
+pub fn run_in(input: &[u8], settings: &Settings) -> Outcome {
+    let mut sysctls = Sysctls::default();
+    settings.apply(&mut sysctls);
+    let mut duel = Duel::new(Input::new(input), &sysctls.tcp);
     for _ in 0..STEPS_MAX {
         let Some(step) = duel.input.byte() else { break };
         duel.step(step);
@@ -89,12 +104,13 @@ pub fn run(input: &[u8]) -> Outcome {
 }
 
 impl<'a> Duel<'a> {
-    fn new(mut input: Input<'a>) -> Self {
+    fn new(mut input: Input<'a>, config: &TcpConfig) -> Self {
         let mode = input.next();
         let little_memory = mode & 1 != 0;
         let max_bytes = MEMORY_BYTES[usize::from(little_memory)];
         let domain = Domain::new(DomainConfig { max_bytes });
-        let engines = [0, 1].map(|index| Engine::new(index, &domain, input.next(), input.next()));
+        let engines =
+            [0, 1].map(|index| Engine::new(index, &domain, config, (input.next(), input.next())));
         let mut duel = Self {
             input,
             now: Instant::from_secs(1000),

@@ -30,7 +30,13 @@ use stack::{
 use tcp::{Flags, SegmentHeader, SeqNum};
 
 use self::input::Input;
-use crate::{Peer, Rig, RigConfig, apps::Pattern, frame::Seen, rig::PEER_IP};
+use crate::{
+    Peer, Rig, RigConfig,
+    apps::Pattern,
+    frame::Seen,
+    modes::{self, Settings},
+    rig::PEER_IP,
+};
 
 /// Steps of one play: enough to reach everything, few enough that a run stays short.
 const STEPS_MAX: usize = 400;
@@ -102,14 +108,22 @@ struct Play<'a> {
     outcome: Outcome,
 }
 
-/// Plays `input`.
+/// Plays `input` in the modes that the environment asks for.
 ///
 /// # Panics
 /// When the host fails in what the module head asks of it.
 pub fn run(input: &[u8]) -> Outcome {
+    run_in(input, &modes::from_environment())
+}
+
+/// Plays `input` to a host with `settings`.
+///
+/// # Panics
+/// When the host fails in what the module head asks of it.
+pub fn run_in(input: &[u8], settings: &Settings) -> Outcome {
     let mut input = Input::new(input);
     let Some(setting) = input.byte() else { return Outcome::default() };
-    let mut play = Play::new(input, setting);
+    let mut play = Play::new(input, setting, settings);
     for _ in 0..STEPS_MAX {
         let Some(step) = play.input.byte() else { break };
         play.step(step);
@@ -119,14 +133,16 @@ pub fn run(input: &[u8]) -> Outcome {
 }
 
 impl<'a> Play<'a> {
-    fn new(input: Input<'a>, setting: u8) -> Self {
+    fn new(input: Input<'a>, setting: u8, settings: &Settings) -> Self {
+        let mut sysctls = if setting & 32 == 0 { Sysctls::default() } else { small_limits() };
+        settings.apply(&mut sysctls);
         let mut rig = Rig::new(RigConfig {
             ethernet: setting & 1 == 0,
             mtu: [1500, 576, 9000, 1280][usize::from(setting >> 1 & 3)],
             // The smaller one is eight pages and some ninety descriptors.
             memory_bytes: if setting & 8 == 0 { 16 << 20 } else { 340 << 10 },
-            sysctls: if setting & 32 == 0 { Sysctls::default() } else { small_limits() },
-            cores: 1 + u16::from(setting >> 7),
+            sysctls,
+            cores: (1 + u16::from(setting >> 7)).max(settings.cores()),
             ..RigConfig::default()
         });
         rig.link.set_paged(setting & 16 != 0);

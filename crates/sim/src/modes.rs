@@ -5,12 +5,13 @@
 //! belong together. docs/mechanisms.md says what each does.
 //!
 //! Suites run in combinations of them: every packet script in [`pairwise`] rows (`tests/modes.rs`), every seed of the
-//! simulator in modes it draws, the tests against the kernel and everything else by the environment,
+//! simulator in modes it draws, the corpora of the fuzzers in rows by turns ([`failures`]), the tests against the kernel and everything else by the environment,
 //! `QUIETLINE_SYSCTL=NAME=VALUE,...` ([`from_environment`]). Only suites look there, the product never. What a test sets
 //! itself wins.
 //!
 //! Not here: running suites (`cargo xtask matrix`).
 
+mod corpus;
 mod pairwise;
 
 use std::{fmt, str::FromStr, sync::OnceLock};
@@ -18,6 +19,7 @@ use std::{fmt, str::FromStr, sync::OnceLock};
 use stack::sysctl::Sysctls;
 use tcp::Rng;
 
+pub use corpus::failures;
 pub use pairwise::{Pair, each, pairs, pairwise};
 
 /// The variable that says in which mode a suite runs.
@@ -33,7 +35,15 @@ const DEMONSTRATIONS: [(&str, &str); 1] = [("net.quietline.tsq_protocol", "seed"
 type Alternative = &'static [(&'static str, &'static str)];
 
 /// Further modes, and further values of those that are settings: a name, and the values beside the default.
-const MORE: [(&str, &[Alternative]); 9] = [
+const MORE: [(&str, &[Alternative]); 10] = [
+    (
+        "qdisc",
+        &[
+            &[("net.quietline.dev.default.qdisc", "pfifo_fast")],
+            &[("net.quietline.dev.default.qdisc", "fq")],
+            &[("net.quietline.dev.default.qdisc", "fq_codel")],
+        ],
+    ),
     ("early_demux", &[&[("net.ipv4.ip_early_demux", "0")], &[("net.ipv4.tcp_early_demux", "0")]]),
     (
         "steering",
@@ -163,6 +173,16 @@ pub fn forget_steering(row: &mut [usize]) {
     }
 }
 
+/// Whether a row leaves the mode of this name at its default.
+///
+/// # Panics
+/// When there is no such mode.
+#[must_use]
+pub fn is_default(row: &[usize], name: &str) -> bool {
+    let mode = table().iter().position(|mode| mode.name == name);
+    row[mode.unwrap_or_else(|| panic!("no mode {name}"))] == 0
+}
+
 /// What the environment asks suites to run in; nothing when it asks for nothing.
 ///
 /// # Panics
@@ -179,7 +199,7 @@ pub fn from_environment() -> Settings {
 }
 
 impl Settings {
-    fn of(settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(settings: &[(&str, &str)]) -> Self {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self(settings.iter().map(owned).collect())
     }

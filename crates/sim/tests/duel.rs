@@ -1,4 +1,4 @@
-//! The corpus of the fuzz target `engine`: every input in it is played, and so are strings of chance.
+//! The corpus of the fuzz target `engine`: every input in it is played, and so are strings of chance, in modes by turns.
 //!
 //! `PLAY=file cargo test -p quietline-sim --test duel` plays one input. A crash that the fuzzer finds goes to
 //! `fuzz/corpus/engine` under a name that says what it showed.
@@ -7,7 +7,7 @@
 mod tests {
     use std::{fs, path::PathBuf};
 
-    use sim::duel;
+    use sim::{duel, modes};
     use tcp::Rng;
 
     fn corpus() -> PathBuf {
@@ -20,27 +20,22 @@ mod tests {
             println!("{:?}", duel::run(&fs::read(path).expect("PLAY names an input")));
             return;
         }
-        let mut failed = Vec::new();
-        for entry in fs::read_dir(corpus()).expect("a corpus") {
-            let path = entry.expect("an entry").path();
-            let input = fs::read(&path).expect("an input");
-            if std::panic::catch_unwind(|| duel::run(&input)).is_err() {
-                failed.push(path);
-            }
-        }
-        assert_eq!(failed, Vec::<PathBuf>::new());
+        let failed = modes::failures(&corpus(), |input, settings| {
+            duel::run_in(input, settings);
+        });
+        assert_eq!(failed, [""; 0]);
     }
 
     #[test]
     fn strings_of_chance_play_without_fault() {
-        let mut rng = Rng::new(1);
+        let (mut rng, mut mode) = (Rng::new(1), Rng::new(2));
         let (mut established, mut complete, mut received) = (0, 0, 0);
         for _ in 0..2000 {
             let mut input = vec![0; 20 + rng.below(600) as usize];
             rng.fill(&mut input);
             // In good order to ESTABLISHED.
             input[0] |= 4;
-            let outcome = duel::run(&input);
+            let outcome = duel::run_in(&input, &modes::settings(&modes::draw(&mut mode)));
             established += u32::from(outcome.established);
             complete += u32::from(outcome.complete);
             received += outcome.received;

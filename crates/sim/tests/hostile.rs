@@ -1,4 +1,4 @@
-//! The corpus of the fuzz target `receive`: its seeds are written here, and every input in it is played.
+//! The corpus of the fuzz target `receive`: its seeds are written here, and every input in it is played, in modes by turns.
 //!
 //! `UPDATE_CORPUS=1 cargo test -p quietline-sim --test hostile` writes the seeds to `fuzz/corpus/receive`. Other files
 //! there are inputs that once found a fault; they have names that say which. `PLAY=FILE` plays one input alone.
@@ -7,7 +7,10 @@
 mod tests {
     use std::{fs, path::PathBuf};
 
-    use sim::hostile::{self, Outcome};
+    use sim::{
+        hostile::{self, Outcome},
+        modes::{self, Settings},
+    };
 
     /// Steps, as `hostile` reads them.
     const RAW: u8 = 0;
@@ -313,22 +316,16 @@ mod tests {
             hostile::run(&fs::read(path).expect("PLAY names an input"));
             return;
         }
-        let entries = fs::read_dir(corpus()).expect("a corpus");
-        let mut failed = Vec::new();
-        for entry in entries {
-            let path = entry.expect("an entry").path();
-            let input = fs::read(&path).expect("an input");
-            if std::panic::catch_unwind(|| hostile::run(&input)).is_err() {
-                failed.push(path);
-            }
-        }
-        assert_eq!(failed, Vec::<PathBuf>::new());
+        let failed = modes::failures(&corpus(), |input, settings| {
+            hostile::run_in(input, settings);
+        });
+        assert_eq!(failed, [""; 0]);
     }
 
     fn play(name: &str) -> Outcome {
         let seeds = seeds();
         let seed = seeds.iter().find(|(known, _)| *known == name);
-        hostile::run(&seed.unwrap_or_else(|| panic!("no seed {name}")).1)
+        hostile::run_in(&seed.unwrap_or_else(|| panic!("no seed {name}")).1, &Settings::default())
     }
 
     #[test]

@@ -46,13 +46,16 @@ mod tests {
         longest: Duration,
         prequeued: [u64; CONTEXTS],
         backlogged: u64,
-        /// Pairs of modes that a host was in.
+        /// Pairs of modes that a host with a session was in.
         pairs: BTreeSet<modes::Pair>,
     }
 
     impl Totals {
         fn add(&mut self, scenario: &Scenario, outcome: &Outcome) {
-            self.pairs.extend(scenario.modes.iter().flat_map(|row| modes::pairs(row)));
+            let ends = scenario.sessions.iter().flat_map(|it| [it.client, it.server]);
+            let hosts: BTreeSet<usize> = ends.collect();
+            let rows = hosts.into_iter().map(|host| &scenario.modes[host]);
+            self.pairs.extend(rows.flat_map(|row| modes::pairs(row)));
             self.backlogged += outcome.backlogged;
             for (sum, batches) in self.prequeued.iter_mut().zip(outcome.prequeued) {
                 *sum += batches;

@@ -168,6 +168,47 @@ mod tests {
         }
     }
 
+    /// The counters that Linux has not: how much of a bulk sender waits below it, how long, and for how long it was stopped.
+    #[test]
+    fn histograms_show_what_waits_below_a_bulk_sender() {
+        const LENGTH: u64 = 20_000_000;
+        let run = |tsq_limit| {
+            let settings = [
+                ("net.quietline.tsq_limit", tsq_limit),
+                ("net.quietline.dev.default.gso", "0"),
+                ("net.ipv4.tcp_congestion_control", "reno"),
+            ];
+            let mut world = world(&link(100 * MBIT), &settings);
+            let time = transfer(&mut world, LENGTH, |_, _| {});
+            let counters = world.hosts[0].counters();
+            let sum = |prefix: &str| -> Vec<u64> {
+                let rows = counters.iter().filter(|(name, _)| name.starts_with(prefix));
+                rows.map(|(_, value)| value).collect()
+            };
+            let bytes = sum("HostQueueBytes");
+            // The last is no bucket but their sum.
+            let mut delays = sum("HostQueueDelay");
+            let micros = delays.pop().expect("a sum");
+            let mean = Duration::from_micros(micros / delays.iter().sum::<u64>().max(1));
+            let stopped = counters.get("TsqThrottledMicros").expect("a counter");
+            println!("{tsq_limit}: {bytes:?} {delays:?} {mean:?}, stopped {stopped} of {time:?}");
+            (bytes, delays, mean, Duration::from_micros(stopped), time)
+        };
+        let (bytes, delays, mean, stopped, time) = run("static131072_ge");
+        assert!(bytes[4] > bytes.iter().sum::<u64>() / 2, "64 to 256 KB: {bytes:?}");
+        assert_eq!(bytes[5..], [0, 0], "never more than the limit and one packet");
+        assert!(delays[3] > delays.iter().sum::<u64>() / 2, "1 to 10 ms: {delays:?}");
+        assert!((2..8).contains(&mean.as_millis()), "57 packets are 7 ms: {mean:?}");
+        assert!(stopped > time / 2 && stopped <= time, "{stopped:?} of {time:?}");
+        let (bytes, delays, mean, stopped, _) = run("off");
+        assert!(
+            bytes[5] + bytes[6] > 0 && delays[4] + delays[5] > delays[3],
+            "{bytes:?} {delays:?}"
+        );
+        assert!(mean > Duration::from_millis(30), "{mean:?}");
+        assert_eq!(stopped, Duration::ZERO);
+    }
+
     /// What nobody set: CUBIC sees the queue that its superframes make, ends slow start and with it the pace that doubles the
     /// limit of what waits below.
     #[test]

@@ -44,6 +44,7 @@ use offload::Offload;
 use state::{Next, TxState};
 pub use stats::TxQueueStats;
 
+mod delay;
 mod offload;
 mod state;
 mod stats;
@@ -304,7 +305,7 @@ impl DeviceTx {
     /// One pass of the owner: answers what it waits for. Linux: `__qdisc_run`.
     fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
         state.follow(self, cx);
-        state.take_completed(queue, cx.now);
+        state.take_completed(queue, cx);
         state.take_incoming(self, queue, cx);
         if let Some(at) = state.stopped_until.filter(|at| *at > cx.now) {
             return Next::At(at);
@@ -322,6 +323,7 @@ impl DeviceTx {
             let (bytes, left) = (before - list.bytes(), list.len() as u64);
             state.put_back(list);
             state.on_handed(handed, bytes);
+            state.delay.on_handed(cx, bytes, self.async_completion);
             *quota = quota.saturating_sub(handed);
             if left > 0 {
                 state.requeues += left;

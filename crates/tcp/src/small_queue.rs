@@ -46,11 +46,12 @@ pub enum TsqLimit {
     Static131072Ge,
     /// Linux 3.16: that, or a millisecond of the pace, whichever is more.
     DynMax,
-    /// Linux 4.4: a millisecond of the pace but at least two packets, at most `tcp_limit_output_bytes`.
+    /// Linux 4.4: a millisecond of the pace but at least two packets, at most `tcp_limit_output_bytes`. With the exception that
+    /// Linux 4.11 added: a connection that has nothing in flight may send.
     DynMin2,
     /// Linux 5.0: as [`DynMin2`](Self::DynMin2), and paced connections know no upper bound.
     PacedExempt,
-    /// Linux 6.19: as [`DynMin2`](Self::DynMin2), with exceptions for a connection that has one packet in flight or none.
+    /// Linux 6.19: as [`DynMin2`](Self::DynMin2), with an exception also for a connection that has one packet in flight.
     #[default]
     V619,
 }
@@ -113,11 +114,14 @@ impl TsqLimit {
         }
     }
 
-    /// Packets in flight up to which nothing is held back, because an ACK may be late where a completion is too.
+    /// Packets in flight up to which nothing is held back, because an ACK may be late where a completion is too; and with none in
+    /// flight nothing but a completion would come at all, which a device may put off until there is more to send (BUG-TSQ-8).
+    ///
+    /// Differs from Linux 3.16, which had no exception.
     const fn exempt_in_flight(self) -> Option<usize> {
         match self {
-            Self::Off | Self::Static131072Ge | Self::DynMax | Self::DynMin2 => None,
-            Self::PacedExempt => Some(0),
+            Self::Off | Self::Static131072Ge => None,
+            Self::DynMax | Self::DynMin2 | Self::PacedExempt => Some(0),
             Self::V619 => Some(1),
         }
     }
@@ -154,6 +158,9 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
 }
 
 /// Stops the connection if more than `limit` is below it.
+///
+/// Differs from Linux, whose `sk_wmem_alloc` holds one more for the socket itself: where packets divide a limit that is met but
+/// not exceeded, Linux stops one packet earlier.
 fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let stops = cx.host_queue.bytes > limit;
     if stops {

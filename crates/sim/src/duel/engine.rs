@@ -60,7 +60,12 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(index: usize, domain: &Domain, setting: u8, sizes: u8) -> Self {
+    pub(super) fn new(
+        index: usize,
+        domain: &Domain,
+        config: &TcpConfig,
+        (setting, sizes): (u8, u8),
+    ) -> Self {
         let ends = ["10.0.0.1:1000", "10.0.0.2:2000"].map(|end| end.parse().expect("an address"));
         let seed = u64::from(setting) << 8 | u64::from(sizes);
         let mut config = TcpConfig {
@@ -68,7 +73,7 @@ impl Engine {
             tcp_timestamps: setting & 2 == 0,
             tcp_window_scaling: setting & 4 == 0,
             tcp_dsack: setting & 8 == 0,
-            ..TcpConfig::default()
+            ..config.clone()
         };
         if sizes & 1 != 0 {
             config.tcp_rmem.default = 4096;

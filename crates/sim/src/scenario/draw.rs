@@ -86,7 +86,13 @@ impl Scenario {
         let sessions = (0..sessions).map(|_| draw.session(count, budget)).collect();
         let cores = [1, 1, 1, 2][draw.below(4)].max(asked.cores());
         if cores > 1 {
-            hosts.iter_mut().for_each(|host| draw.steering(host));
+            for (host, row) in hosts.iter_mut().zip(&modes) {
+                let drawn = draw.steering();
+                // A host whose mode steers is in it.
+                if modes::is_default(row, "steering") {
+                    drawn.apply(host);
+                }
+            }
         } else {
             modes.iter_mut().for_each(|row| modes::forget_steering(row));
         }
@@ -197,19 +203,17 @@ impl Draw {
         sysctls
     }
 
-    /// Which packets change core, beyond what the modes say: none of this may be noticed.
-    fn steering(&mut self, sysctls: &mut Sysctls) {
+    /// Which packets change core, where the modes do not say: none of this may be noticed.
+    fn steering(&mut self) -> Settings {
         if self.one_in(2) {
-            return;
+            return Settings::default();
         }
         let settings = [
             ("net.quietline.dev.default.rps_cpus", ["0", "1", "2", "3"][self.below(4)]),
             ("net.quietline.dev.default.rps_flow_cnt", ["0", "0", "4096"][self.below(3)]),
             ("net.core.rps_sock_flow_entries", ["0", "64"][self.below(2)]),
         ];
-        for (name, value) in settings {
-            sysctls.set(name, value).expect("a setting");
-        }
+        Settings::of(&settings)
     }
 
     fn path(&mut self, mtu: u32) -> PathConfig {

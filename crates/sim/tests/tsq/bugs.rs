@@ -38,10 +38,10 @@ fn a_small_tail_without_nagle_leaves_with_the_run() {
 }
 
 /// BUG-TSQ-8: a device that completes a packet only when the next one comes. Neither autocorking nor the limit may wait for ever.
-/// Without the exception for an empty flight (`dyn_max`, `dyn_min2`) a small packet behind a large one waited for the persist timer.
+/// Without the exception for an empty flight a small packet behind a large one waited for the persist timer.
 #[test]
 fn a_device_that_keeps_its_last_packet_stops_nobody() {
-    for mode in ["static131072_ge", "paced_exempt", "v619"] {
+    for mode in ["static131072_ge", "dyn_max", "dyn_min2", "paced_exempt", "v619"] {
         let settings = [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_autocorking", "1")];
         let mut lab = Lab::new(&settings);
         for round in 0..100 {

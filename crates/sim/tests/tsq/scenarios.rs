@@ -144,3 +144,32 @@ fn a_device_that_orphans_takes_everything() {
     assert_eq!(lab.count(Counter::TsqThrottled), 0);
     lab.finish();
 }
+
+/// T1, `net.quietline.tsq_limit` at the first version: a superframe is at most half of the limit, so that two are below it, and the
+/// third that goes over it at most.
+#[test]
+fn a_superframe_is_at_most_half_the_limit_of_the_first_version() {
+    for (limit, most) in [("131072", 65_160), ("40000", 18_824), ("10000", 4344), ("1000", 1448)] {
+        let mut lab = Lab::new(&[]);
+        let settings = [
+            ("net.quietline.dev.default.gso", "1"),
+            ("net.ipv4.tcp_limit_output_bytes", limit),
+            // No millisecond of a pace makes them smaller.
+            ("net.ipv4.tcp_tso_rtt_log", "31"),
+        ];
+        for (name, value) in settings {
+            lab.host.set_sysctl(name, value).expect("a setting");
+        }
+        // What is written from here on is for the new path.
+        lab.write(100);
+        lab.complete(1);
+        assert_eq!(lab.read(), 100);
+        lab.shelf.set_mute(true);
+        lab.write(200_000);
+        lab.world.settle();
+        let lengths = lab.shelf.payloads();
+        assert_eq!(lengths.iter().max(), Some(&most), "{limit}: {lengths:?}");
+        assert!(limit == "1000" || lengths.len() >= 2, "{limit}: {lengths:?}");
+        lab.finish();
+    }
+}

@@ -38,6 +38,8 @@ pub(crate) struct Shelf {
     own: Arc<Inbox>,
     peer: Arc<Inbox>,
     charges: Mutex<VecDeque<Charge>>,
+    /// Bytes of payload of what it took while mute.
+    payloads: Mutex<Vec<usize>>,
     /// Completes as it takes.
     prompt: AtomicBool,
     /// What it takes arrives nowhere.
@@ -64,6 +66,7 @@ impl Shelf {
                 own: Arc::clone(&ends[index]),
                 peer: Arc::clone(&ends[1 - index]),
                 charges: Mutex::default(),
+                payloads: Mutex::default(),
                 prompt: AtomicBool::new(true),
                 mute: AtomicBool::new(false),
             })
@@ -81,6 +84,11 @@ impl Shelf {
         for (owner, truesize) in done {
             owner.on_complete(truesize);
         }
+    }
+
+    /// Bytes of payload of the packets that it has taken while mute.
+    pub(crate) fn payloads(&self) -> Vec<usize> {
+        lock(&self.payloads).clone()
     }
 
     /// What the oldest charges, and what tells whether its owner lives.
@@ -114,6 +122,8 @@ impl Device for Shelf {
                 lock(&self.charges).push_back(charge);
             }
             if self.mute.load(Ordering::Relaxed) {
+                // Ethernet, IPv4, TCP with timestamps.
+                lock(&self.payloads).push(packet.len() - 14 - 20 - 32);
                 cx.pool.free(packet);
                 continue;
             }

@@ -118,6 +118,8 @@ pub struct TcpSocket {
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Path>,
+    /// Since when it is stopped because of what is below.
+    throttled_since: Option<Instant>,
     /// Device and queue that its packets go by (Linux: `sk_tx_queue_mapping`).
     tx_mapping: Option<(u32, QueueId)>,
     /// What waits for a reader that waits, and which one that is.
@@ -184,6 +186,7 @@ impl TcpSocket {
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
+                throttled_since: None,
                 tx_mapping: None,
                 prequeue: Prequeue::default(),
                 hashed: true,

@@ -20,7 +20,7 @@ use pkt::{Instant, PacketList, PacketOwner};
 use sync::{SmallQueue, TsqProtocol};
 
 use super::TcpSocket;
-use crate::{core::Core, cx::Cx, host::Host};
+use crate::{core::Core, counters::Counter, cx::Cx, host::Host};
 
 /// What one socket has below it.
 #[derive(Debug)]
@@ -93,6 +93,27 @@ impl PacketOwner for Wmem {
             None => self.queue.end(protocol),
         }
     }
+}
+
+/// The histogram of what a socket has below it when it looks, in fours.
+pub(super) fn count_bytes(cx: &Cx, bytes: u32) {
+    let bucket = match bytes >> 10 {
+        // An entry of the tasklet's list counts as one.
+        0 if bytes <= 1 => Counter::HostQueueBytes0,
+        0..4 => Counter::HostQueueBytesTo4K,
+        4..16 => Counter::HostQueueBytesTo16K,
+        16..64 => Counter::HostQueueBytesTo64K,
+        64..256 => Counter::HostQueueBytesTo256K,
+        256..1024 => Counter::HostQueueBytesTo1M,
+        1024.. => Counter::HostQueueBytesOver1M,
+    };
+    cx.count(bucket, 1);
+}
+
+/// A socket goes on that has been stopped `since` then, or looks whether it may.
+pub(super) fn count_throttled(cx: &Cx, since: Instant) {
+    let micros = u64::try_from((cx.now - since).as_micros()).unwrap_or(u64::MAX);
+    cx.count(Counter::TsqThrottledMicros, micros);
 }
 
 /// Sockets of one core that may send again. Linux: `struct tsq_tasklet`.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use pkt::{DropReason, Instant, Packet, PacketList};
 
-use super::{DeviceTx, TxQueue, WATCHDOG};
+use super::{DeviceTx, TxQueue, WATCHDOG, delay::DelayProbe};
 use crate::{
     bql::Dql,
     counters::Counter,
@@ -43,6 +43,7 @@ pub(super) struct TxState {
     pub(super) spent: Option<Next>,
     /// Only for devices that complete, behind a discipline.
     pub(super) dql: Option<Dql>,
+    pub(super) delay: DelayProbe,
     /// Length of the last packet of `ready`.
     last_bytes: u32,
     /// Packets that the device had no room for, each time it had none.
@@ -79,16 +80,17 @@ impl TxState {
     }
 
     /// What the device has completed makes room.
-    pub(super) fn take_completed(&mut self, queue: &TxQueue, now: Instant) {
+    pub(super) fn take_completed(&mut self, queue: &TxQueue, cx: &Cx) {
         let bytes = queue.completed.swap(0, Ordering::Relaxed);
         if bytes == 0 {
             return;
         }
         (self.stopped_until, self.overdue_at) = (None, None);
+        self.delay.on_completed(cx, bytes);
         if let Some(dql) = &mut self.dql {
             // What was sent before there were books is not in them.
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(dql.in_flight());
-            dql.on_completed(bytes, now);
+            dql.on_completed(bytes, cx.now);
         }
     }
 
@@ -108,6 +110,7 @@ impl TxState {
             }
         }
         (self.stopped_until, self.overdue_at, self.spent) = (None, None, None);
+        self.delay.forget();
     }
 
     /// What others have left comes before what the owner has brought.
@@ -133,7 +136,9 @@ impl TxState {
             while let Some(packet) = list.pop_front() {
                 qdisc.on_bypass(&packet, header);
                 self.last_bytes = length(&packet);
+                let departs = packet.meta().timestamp;
                 tx.offload.fit(cx, packet, &mut self.ready);
+                self.delay.watch(self.ready.bytes(), departs);
             }
             return NetXmit::Success;
         }
@@ -195,6 +200,7 @@ impl TxState {
         }
         self.overdue_at = None;
         dql.reset(cx.now);
+        self.delay.forget();
         cx.count(Counter::TxTimeouts, 1);
         None
     }
@@ -222,7 +228,9 @@ impl TxState {
                 Dequeued::Packet(packet) => {
                     self.last_bytes = length(&packet);
                     room -= i64::from(self.last_bytes);
+                    let departs = packet.meta().timestamp;
                     tx.offload.fit(cx, packet, &mut self.ready);
+                    self.delay.watch(self.ready.bytes(), departs);
                     if room <= 0 {
                         break;
                     }

@@ -4,6 +4,8 @@ use super::*;
 use crate::test_item::Item;
 
 mod prequeue;
+#[cfg(loom)]
+mod read_list;
 
 /// The protected value of these tests: what has been run, in order.
 #[derive(Debug, Default)]

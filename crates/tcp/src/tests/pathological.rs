@@ -201,19 +201,31 @@ fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
     net.finish_clean();
 }
 
+/// BUG-TSQ-14 (CVE-2019-11477): however small the segments, however large the superframes, and whatever a peer's blocks cut them
+/// into and losses join again, a packet's number of segments fits what counts it.
 #[test]
 fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {
-    let mut net = tiny_mss(8, 400_000);
-    let before = net.log.len();
-    while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
-    for sent in net.sent_by(Side::A, before) {
-        let segments = sent.len.div_ceil(36);
-        assert!(segments <= 1 || u32::from(sent.gso.segs) == segments, "{sent:?}");
-        assert!(sent.len <= 65_535);
+    for gso_bytes_max in [65_536, 524_280] {
+        let mut net = tiny_mss(8, 400_000);
+        net.host(Side::A).tcb.as_mut().expect("it is open").set_gso_bytes_max(gso_bytes_max);
+        let before = net.log.len();
+        while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
+        let first = net.log.len();
+        net.lose_in_flight();
+        report_every_second_segment(&mut net);
+        net.run_for(Duration::from_secs(5));
+        assert!(net.sent_by(Side::A, first).iter().any(|sent| sent.len > 0), "it is repeated");
+        for sent in net.sent_by(Side::A, before) {
+            let segments = sent.len.div_ceil(36);
+            assert!(segments <= 1 || u32::from(sent.gso.segs) == segments, "{sent:?}");
+            assert!(segments <= 1 || sent.gso.size == 36, "{sent:?}");
+            assert!(sent.len <= gso_bytes_max, "{sent:?}");
+        }
+        let largest = net.sent_by(Side::A, before).iter().map(|sent| sent.len).max();
+        assert!(largest > Some(30_000), "{largest:?}");
+        net.recv(Side::B);
+        net.finish_clean();
     }
-    report_every_second_segment(&mut net);
-    net.run_for(Duration::from_secs(5));
-    net.finish_clean();
 }
 
 #[test]

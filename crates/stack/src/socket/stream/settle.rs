@@ -20,7 +20,10 @@ use crate::{
     host::Host,
     ip::{self, MtuDiscover},
     qdisc::NetXmit,
-    socket::{TimeWaitSocket, wmem::Wmem},
+    socket::{
+        TimeWaitSocket,
+        wmem::{self, Wmem},
+    },
     tcp_memory::PAGE_BYTES,
 };
 
@@ -97,6 +100,12 @@ impl StreamState {
                 completes: self.dst.as_ref().is_some_and(|dst| dst.completes),
                 paces: self.dst.as_ref().is_some_and(|dst| dst.paces),
             };
+            if cx.host_queue.completes {
+                wmem::count_bytes(cx, cx.host_queue.bytes);
+                if let Some(since) = self.throttled_since.take() {
+                    wmem::count_throttled(cx, since);
+                }
+            }
             tcp::output(&mut self.tcb, &mut cx.tcp());
             cx.host_queue = HostQueue::NONE;
             if self.hashed && self.dst.is_some() && !cx.out.is_empty() {
@@ -107,6 +116,7 @@ impl StreamState {
             }
             let Some(limit) = self.tcb.take_throttled() else { return };
             if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
+                self.throttled_since = Some(cx.now);
                 return cx.count(Counter::TsqThrottled, 1);
             }
             cx.count(Counter::TsqRecheck, 1);

@@ -1,0 +1,35 @@
+//! Corpora of inputs, played in modes.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use super::{Settings, from_environment, pairwise, settings, sizes};
+
+/// Plays every input of a directory twice: as hosts are by default, and in a pairwise row, each input in the next one. In what the
+/// environment asks for instead, if it does. Answers which inputs panicked, and in what.
+///
+/// # Panics
+/// When the directory cannot be read.
+pub fn failures(corpus: &Path, play: impl Fn(&[u8], &Settings)) -> Vec<String> {
+    let entries = fs::read_dir(corpus).expect("a corpus");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    let (rows, asked) = (pairwise(&sizes()), from_environment());
+    let mut failed = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        let input = fs::read(path).expect("an input");
+        let mut modes = vec![asked.clone()];
+        if asked == Settings::default() {
+            modes.push(settings(&rows[index % rows.len()]));
+        }
+        for mode in modes {
+            if catch_unwind(AssertUnwindSafe(|| play(&input, &mode))).is_err() {
+                failed.push(format!("{} in {mode}", path.display()));
+            }
+        }
+    }
+    failed
+}
