@@ -117,7 +117,7 @@ mod tests {
             }
             if ended {
                 // What completes later is nobody's throughput.
-                end.get_or_insert(world.elapsed());
+                end = end.or(Some(world.elapsed()));
             }
             sent && ended && client.wmem_alloc() == 0
         });
@@ -209,17 +209,14 @@ mod tests {
     #[test]
     fn late_completions_without_a_limit_cost_no_throughput() {
         for superframes in [false, true] {
-            for delay_ms in [1, 4] {
-                for rate_bps in [10 * MBIT, 100 * MBIT, 1000 * MBIT, 10_000 * MBIT] {
-                    let delay = Duration::from_millis(delay_ms);
-                    let prompt =
-                        Setup { tsq_limit: "off", ..Setup::new(rate_bps, superframes, PROMPT) };
-                    let late = Setup { completion_delay: delay, ..prompt };
-                    let [prompt, late] = [prompt, late].map(|setup| {
-                        let outcome = transfer(setup);
-                        show(setup, &outcome);
-                        outcome
-                    });
+            for rate_bps in [10 * MBIT, 100 * MBIT, 1000 * MBIT, 10_000 * MBIT] {
+                let off = Setup { tsq_limit: "off", ..Setup::new(rate_bps, superframes, PROMPT) };
+                let prompt = transfer(off);
+                show(off, &prompt);
+                for delay_ms in [1, 4] {
+                    let setup = Setup { completion_delay: Duration::from_millis(delay_ms), ..off };
+                    let late = transfer(setup);
+                    show(setup, &late);
                     assert_eq!(late.throttled, 0);
                     assert!(late.utilisation >= 0.99 * prompt.utilisation, "{prompt:?} {late:?}");
                     assert!(late.wait * 2 > prompt.wait, "{prompt:?} {late:?}");
