@@ -173,3 +173,23 @@ fn a_superframe_is_at_most_half_the_limit_of_the_first_version() {
         lab.finish();
     }
 }
+
+/// TSQ5: a completion sends nothing and touches no lock: it may come from within a call that holds the socket, or from a device that
+/// is called with whatever held. The run on the core sends.
+#[test]
+fn a_completion_itself_sends_nothing() {
+    let (mut lab, truesize) = stopped(&[]);
+    let before = lab.shelf.len();
+    lab.shelf.complete(3);
+    // The entry of the list counts as one.
+    assert_eq!(lab.client.wmem_alloc() as usize, (before - 3) * truesize as usize + 1, "TSQ1");
+    assert_eq!(lab.shelf.len(), before - 3);
+    let (shelf, host) = (Arc::clone(&lab.shelf), Arc::clone(&lab.host));
+    lab.client.hold(&host, &mut lab.world.cx, |_| {
+        shelf.complete(3);
+        assert_eq!(shelf.len(), before - 6, "and does not wait for the holder");
+    });
+    lab.world.settle();
+    assert_eq!(lab.shelf.len(), before);
+    lab.finish();
+}

@@ -207,7 +207,7 @@ fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
 fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {
     for gso_bytes_max in [65_536, 524_280] {
         let mut net = tiny_mss(8, 400_000);
-        net.host(Side::A).tcb.as_mut().expect("it is open").set_gso_bytes_max(gso_bytes_max);
+        net.host(Side::A).tcb.as_mut().expect("it is open").set_device(gso_bytes_max, false);
         // As large as half of the window, whatever the pace.
         net.host(Side::A).config.tcp_tso_rtt_log = 31;
         let before = net.log.len();

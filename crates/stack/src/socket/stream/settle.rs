@@ -267,6 +267,10 @@ impl StreamState {
             return true;
         }
         cx.count(Counter::DstMiss, 1);
+        // By the next one it may not be stopped at all.
+        if let Some(since) = self.throttled_since.take() {
+            wmem::count_throttled(cx, since);
+        }
         let local = Some(socket.tuple.local.ip());
         self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
