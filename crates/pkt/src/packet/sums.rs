@@ -52,7 +52,8 @@ impl Packet {
             }
         });
         let body = self.body_mut();
-        let used = index + usize::from(offset > 0);
+        // What was begun by an earlier call is not worked out anew by one that found no room.
+        let used = if taken == 0 { first } else { index + usize::from(offset > 0) };
         for (index, sum) in sums.iter().enumerate().take(used).skip(first) {
             body.head[slot(index)..][..2].copy_from_slice(&sum.to_ne_bytes());
         }

@@ -42,6 +42,37 @@ fn full_segments_are_summed_by_the_copy() {
     assert_eq!(domain.balance(), 0);
 }
 
+/// What a call finds no room for leaves the sum of the piece that was begun before as it is.
+#[test]
+fn a_packet_without_room_keeps_the_sum_of_its_last_piece() {
+    let (domain, mut pool) = pool();
+    let mut packet = pool.alloc().expect("memory");
+    let mut other = pool.alloc().expect("memory");
+    let bytes = pattern(5000);
+    assert_eq!(packet.append_in_pieces(&mut pool, &bytes[..1000], 48), 1000);
+    let mut end = 1000;
+    // Each part in a slice of its own, because another packet has taken what follows it.
+    for part in bytes[1000..].chunks(61) {
+        assert_eq!(other.append(&mut pool, &[7; 200]), 200);
+        if other.frag_count() == FRAGS_MAX {
+            let full = core::mem::replace(&mut other, pool.alloc().expect("memory"));
+            pool.free(full);
+        }
+        let taken = packet.append_in_pieces(&mut pool, part, 48);
+        end += taken;
+        check_sums(&packet, "one slice more, or none");
+        if taken == 0 {
+            break;
+        }
+    }
+    assert!(packet.frag_count() == FRAGS_MAX && !end.is_multiple_of(48), "{packet:?}");
+    assert!(summed(&packet) && packet.to_vec() == bytes[..end]);
+    for packet in [packet, other] {
+        pool.free(packet);
+    }
+    assert_eq!(domain.balance(), 0);
+}
+
 #[test]
 fn payload_in_the_head_moves_out_for_the_sums() {
     let (domain, mut pool) = pool();
