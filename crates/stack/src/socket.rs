@@ -135,7 +135,9 @@ impl<'s> Flow<'s> {
             return;
         }
         self.flush(host, cx);
-        self.foreign = cx.running().is_some_and(|core| core != socket.core());
+        let here = cx.running().unwrap_or_else(|| socket.core());
+        self.foreign = here != socket.core();
+        socket.note_incoming(here);
         self.socket = Some(socket);
     }
 

@@ -6,7 +6,7 @@ mod tests {
         cell::Cell,
         sync::{
             Arc, Mutex, OnceLock,
-            atomic::{AtomicUsize, Ordering},
+            atomic::{AtomicBool, AtomicUsize, Ordering},
         },
         time::Duration,
     };
@@ -32,6 +32,9 @@ mod tests {
         caps: Capabilities,
         signal: RxSignal,
         waiting: AtomicUsize,
+        /// Somebody is receiving, and whether two ever were at once.
+        inside: AtomicBool,
+        together: AtomicBool,
         doorbell: OnceLock<Doorbell>,
         log: Log,
     }
@@ -42,6 +45,8 @@ mod tests {
         }
 
         fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            let alone = !self.inside.swap(true, Ordering::Relaxed);
+            self.together.fetch_or(!alone, Ordering::Relaxed);
             let taken = self.waiting.load(Ordering::Relaxed).min(budget);
             self.waiting.fetch_sub(taken, Ordering::Relaxed);
             for _ in 0..taken {
@@ -49,6 +54,7 @@ mod tests {
                 out.push(frame).expect("room for the weight");
             }
             self.log.lock().unwrap().push((self.index, taken));
+            self.inside.store(false, Ordering::Relaxed);
             taken
         }
 
@@ -132,8 +138,9 @@ mod tests {
             queues: 1,
             async_completion: false,
         };
+        let (inside, together) = (AtomicBool::new(false), AtomicBool::new(false));
         let (waiting, doorbell, log) = (AtomicUsize::new(0), OnceLock::new(), Arc::clone(log));
-        Scripted { index, caps, signal, waiting, doorbell, log }
+        Scripted { index, caps, signal, waiting, inside, together, doorbell, log }
     }
 
     /// SCN-B4, BUG-GRO-3: a poll that takes exactly its weight has not found its queue empty, even if it is: the queue
@@ -237,8 +244,9 @@ mod tests {
         bench.cx.do_softirq();
         assert_eq!(bench.polls(), [(2, 64), (2, 6)]);
         bench.devices[0].doorbell.get().unwrap().ring(&mut bench.cx);
-        // Whoever is first: the owner finds the queue scheduled, and the ringer nothing to claim.
-        assert_eq!(bench.run(), CoreRun::Idle);
+        // A ring that finds the core idle owns it: until the ringer has run it nobody else does.
+        assert_eq!(bench.run(), CoreRun::Elsewhere);
+        assert_eq!(bench.polls(), []);
         bench.cx.do_softirq();
         assert_eq!(bench.polls(), [(1, 1)]);
     }
@@ -294,6 +302,88 @@ mod tests {
         assert_eq!(counters.stack(Counter::SoftnetProcessed), 100);
         assert_eq!(counters.stack(Counter::SoftnetTimeSqueeze), 0);
         assert_eq!(bench.cx.received(), 100);
+    }
+
+    /// GRO4: no packet waits in a list when a poll has returned to whoever called, however it ended: by an empty queue, by its
+    /// weight, its budget, its time, or because a thread stops busy polling. Only between cycles of busy polling may one wait.
+    #[test]
+    fn no_packet_waits_in_a_list_while_nobody_polls() {
+        let mut waited = 0;
+        for seed in 0..300 {
+            let mut rng = tcp::Rng::new(seed);
+            let mut pick = |words: &[&'static str]| {
+                words[rng.below(u32::try_from(words.len()).unwrap()) as usize]
+            };
+            let exits = ["normal_only_list", "unified_list_packets", "unified_list_segments"];
+            let flushes = ["none", "rx_list_per_cycle", "rx_list_and_old_gro_per_cycle"];
+            let settings = [
+                ("net.quietline.gro_exit", pick(&exits)),
+                ("net.quietline.busy_poll_flush", pick(&flushes)),
+                ("net.core.gro_normal_batch", pick(&["2", "8", "1000"])),
+                ("net.core.dev_weight", pick(&["1", "7", "64"])),
+                ("net.core.netdev_budget", pick(&["1", "20", "300"])),
+                ("net.core.netdev_budget_usecs", pick(&["0", "8000"])),
+                ("net.quietline.dev.default.gro_flush_timeout", pick(&["0", "20000"])),
+            ];
+            let signals = [RxSignal::None, RxSignal::Descriptor];
+            let mut bench = Bench::new(&signals, &settings);
+            let core = Arc::clone(&bench.host.cores()[0]);
+            // Nobody wants the frames: IP drops each as it goes up.
+            let waiting = |host: &Host| {
+                let counters = host.counters();
+                counters.stack(Counter::SoftnetProcessed) - counters.dropped()
+            };
+            for step in 0..40 {
+                bench.arrive(rng.below(2) as usize, rng.below(150) as usize);
+                if rng.below(2) == 0 {
+                    let _ = bench.run();
+                } else {
+                    let (mut cycles, host) = (rng.below(5), Arc::clone(&bench.host));
+                    assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| {
+                        waited += waiting(&host);
+                        cycles = cycles.saturating_sub(1);
+                        cycles == 0
+                    }));
+                }
+                assert_eq!(waiting(&bench.host), 0, "seed {seed}, step {step}: {settings:?}");
+                bench.cx.now += Duration::from_micros(u64::from(rng.below(50)));
+            }
+        }
+        assert!(waited > 1000, "{waited}: between cycles some did");
+    }
+
+    /// GRO9: what a queue holds is touched by the owner of its core alone. Its state is reached through the owner's guard only,
+    /// which the compiler sees to, and `sync::core_lock` gives one guard at a time, which loom sees to; here threads fight for it.
+    #[test]
+    fn threads_that_fight_for_a_core_never_poll_it_together() {
+        let bench = Bench::new(&[RxSignal::None], &[("net.core.gro_normal_batch", "1000")]);
+        let Bench { host, devices, .. } = &bench;
+        let device = &devices[0];
+        let memory = Memory::new(8 << 20);
+        std::thread::scope(|scope| {
+            for number in 0..3 {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut cx = Cx::new(memory, number);
+                    let core = &host.cores()[0];
+                    for round in 0..2000 {
+                        device.waiting.fetch_add(5, Ordering::Relaxed);
+                        if (round + number) % 2 == 0 {
+                            let _ = core.try_run(host, &mut cx);
+                        } else {
+                            let _ = core.busy_poll(host, &mut cx, 8, |_| true);
+                        }
+                    }
+                    while device.waiting.load(Ordering::Relaxed) > 0 {
+                        let _ = core.try_run(host, &mut cx);
+                    }
+                });
+            }
+        });
+        assert!(!device.together.load(Ordering::Relaxed), "two in one poll");
+        let counters = host.counters();
+        assert_eq!(counters.stack(Counter::SoftnetProcessed), 3 * 2000 * 5);
+        assert_eq!(counters.dropped(), 3 * 2000 * 5, "each went up, once");
     }
 
     /// Who finds the core owned does not wait for it: the owner does the work. A doorbell meanwhile is the owner's.

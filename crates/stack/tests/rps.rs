@@ -185,6 +185,65 @@ mod tests {
         bench.end([(socket, accepted)]);
     }
 
+    /// Packets of a backlog go up in lists: of a superframe's segments that GRO is not let merge one finds the connection, and
+    /// the next ones that they are of the same.
+    #[test]
+    fn a_backlog_goes_up_in_lists() {
+        let settings = [
+            ("net.quietline.dev.wire1.rps_cpus", "2"),
+            ("net.quietline.dev.wire1.gro", "0"),
+            ("net.core.gro_normal_batch", "64"),
+        ];
+        let mut bench = Bench::new(1, &settings);
+        bench.client.set_sysctl("net.quietline.dev.wire0.gso", "0").expect("a switch");
+        let listener = bench.listen(&ListenOptions::default());
+        let pair = bench.connect(&listener);
+        bench.exchange(&pair, &data());
+        let (steered, sublists) =
+            (bench.count(Counter::RpsPackets), bench.count(Counter::RxSublists));
+        assert!(steered > 200 && sublists * 3 < steered, "{steered} packets, {sublists} sublists");
+        bench.end([pair]);
+    }
+
+    /// RFS: a flow that follows its application to another core takes its timers there, and says so (`SO_INCOMING_CPU`).
+    #[test]
+    fn timers_go_where_the_flow_goes() {
+        let settings = [
+            ("net.core.rps_sock_flow_entries", "64"),
+            ("net.quietline.dev.wire1.rps_flow_cnt", "64"),
+        ];
+        let mut bench = Bench::new(1, &settings);
+        let cores = [0, 1].map(|core| Arc::clone(&bench.server.cores()[core]));
+        let listener = bench.listen(&ListenOptions::default());
+        let pair = bench.connect(&listener);
+        let incoming = |pair: &(_, Arc<TcpSocket>)| pair.1.incoming_core().0;
+        let own = pair.1.core();
+        for (round, home) in [0, 1, 1, 0].into_iter().enumerate() {
+            // The application's thread has just polled this core.
+            assert_ne!(cores[home].try_run(&bench.server, &mut bench.cx), CoreRun::Elsewhere);
+            bench.exchange(&pair, &data()[..10_000]);
+            // What was armed before is over, wherever it was.
+            bench.cx.now += std::time::Duration::from_secs(30);
+            for core in &cores {
+                assert_ne!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Elsewhere);
+            }
+            assert_ne!(cores[home].try_run(&bench.server, &mut bench.cx), CoreRun::Elsewhere);
+            let before = cores.each_ref().map(|core| core.timers_armed());
+            bench.exchange(&pair, &data()[..10_000]);
+            let (near, far) = &pair;
+            let sent = far.send(&bench.server, &mut bench.cx, &[IoSlice::new(b"answer")]);
+            assert_eq!(sent, Ok(6));
+            let mut buf = [0; 10];
+            assert_eq!(near.recv(&bench.client, &mut bench.cx, &mut buf, false), Ok(6));
+            let after = cores.each_ref().map(|core| core.timers_armed());
+            let armed = [0, 1].map(|core| after[core] > before[core]);
+            assert_eq!(usize::from(incoming(&pair)), home, "round {round}");
+            assert_eq!(armed, [home == 0, home == 1], "round {round}: {before:?} {after:?}");
+            assert_eq!(pair.1.core(), own, "its queue stays");
+        }
+        bench.end([pair]);
+    }
+
     #[test]
     fn packets_that_wait_for_a_core_go_home_with_the_host() {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);

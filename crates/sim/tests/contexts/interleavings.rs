@@ -1,4 +1,4 @@
-//! PQ1 to PQ4, PQ7 and PQ8 over random interleavings of arrival, `recv`, peek, a reader that changes or dies, timers,
+//! PQ1, PQ2, PQ3, PQ4, PQ7 and PQ8 over random interleavings of arrival, `recv`, peek, a reader that changes or dies, timers,
 //! and threads that hold the socket. `SEEDS=n` plays n of them per context.
 
 use std::{io::IoSliceMut, sync::Arc, time::Duration};
@@ -48,6 +48,7 @@ impl Application {
             _ if long < 20 => self.host.invalidate_routes(),
             _ => self.change_context(world),
         }
+        // PQ3, and of PQ2 that somebody is there to read.
         let _ = self.socket.check(&self.host, &mut world.cx);
     }
 

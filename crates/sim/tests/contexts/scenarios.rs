@@ -177,6 +177,35 @@ fn a_reader_that_is_not_scheduled_is_done_without() {
     waiting.finish();
 }
 
+/// PQ2: whatever waits, somebody will take it: with every packet that waits a timer is armed that takes them all if the reader
+/// does not, also behind an ACK that has left meanwhile, and whoever the reader was.
+#[test]
+fn what_waits_is_taken_by_the_reader_or_by_a_timer() {
+    for context in PREQUEUES {
+        for waits in 1..10 {
+            let mut waiting = Waiting::new(context);
+            waiting.wait();
+            for _ in 0..waits {
+                waiting.arrives(b"x");
+                waiting.check();
+            }
+            // Data of ours leaves and takes the acknowledgement along that the timer stood for.
+            let Waiting { socket, host, rig, .. } = &mut waiting;
+            let sent = socket.send(host, &mut rig.world.cx, &[std::io::IoSlice::new(b"mine")]);
+            assert_eq!(sent, Ok(4));
+            waiting.check();
+            if waits % 2 == 0 {
+                waiting.reader = Reader::new();
+            }
+            waiting.rig.pass(Duration::from_millis(160));
+            assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPSchedulerFailed), 1, "{context:?}");
+            assert_eq!(waiting.recv(20, false).expect("data").len(), waits, "{context:?}");
+            waiting.check();
+            waiting.finish();
+        }
+    }
+}
+
 /// PQ9: a pure ACK neither waits for a reader nor wakes it; behind data it waits like everything.
 #[test]
 fn a_pure_ack_wakes_nobody() {

@@ -122,7 +122,7 @@ impl Parts for DstParts {
 /// A counted reference to an entry.
 pub(crate) type DstRef = sync::Ref<DstParts>;
 
-/// An entry found in a read section, which it cannot leave:
+/// An entry found in a read section, which it cannot leave (DST5, and PQ4 for packets, which carry one of these or a reference):
 ///
 /// ```compile_fail
 /// fn escape(slot: &sync::Slot<Sample>, reader: &sync::Reader) {

@@ -122,8 +122,8 @@ impl Prequeue {
             memory += packet.truesize();
             self.packets.push_back(packet);
         }
-        assert_eq!(memory, self.memory, "memory is the sum of truesize");
-        assert!(self.is_empty() || self.has_reader(), "packets wait for nobody");
+        assert_eq!(memory, self.memory, "PQ3: memory is the sum of truesize");
+        assert!(self.is_empty() || self.has_reader(), "PQ2: packets wait for nobody");
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -76,6 +76,9 @@ pub struct TcpSocket {
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
+    /// The core that its packets went up on last (Linux: `sk_incoming_cpu`). Written when that changes, by whoever brings them.
+    /// Relaxed: a hint.
+    incoming: AtomicU16,
     /// Both ends are this host.
     over_loopback: bool,
     /// Who else may bind its local end.
@@ -95,7 +98,7 @@ pub struct TcpSocket {
     rcvlowat: AtomicU32,
     /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
     finishing: AtomicBool,
-    /// Entries of this socket in its core's timer wheel.
+    /// Entries of this socket in timer wheels.
     armed: Armed,
     /// ICMP errors that nobody has told the `Tcb` yet, with the sequence numbers they quote: at most [`PENDING_ICMP_MAX`].
     icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
@@ -172,6 +175,7 @@ impl TcpSocket {
             tuple,
             hash,
             core,
+            incoming: AtomicU16::new(core.0),
             over_loopback: host.is_local(cx, tuple.remote.ip()),
             bind,
             this: this.clone(),
@@ -255,10 +259,24 @@ impl TcpSocket {
         self.tuple.remote
     }
 
-    /// The core whose queue and timers this connection uses.
+    /// The core whose queue this connection uses, and whose timers until its packets come by another.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.core
+    }
+
+    /// The core that its packets went up on last (`SO_INCOMING_CPU`), and where its timers are armed from then on.
+    #[must_use]
+    pub fn incoming_core(&self) -> CoreId {
+        CoreId(self.incoming.load(Ordering::Relaxed))
+    }
+
+    /// Its packets go up on this core. Linux: `sk_incoming_cpu_update`.
+    #[inline]
+    pub(crate) fn note_incoming(&self, core: CoreId) {
+        if self.incoming.load(Ordering::Relaxed) != core.0 {
+            self.incoming.store(core.0, Ordering::Relaxed);
+        }
     }
 
     pub(crate) const fn hash(&self) -> u32 {
@@ -543,10 +561,13 @@ impl TcpSocket {
         self.armed.covers(deadline)
     }
 
+    /// Where its packets go up: a flow that moves takes its timers along as they are armed anew, in Linux by whichever CPU
+    /// arms them. What is armed elsewhere fires there, late at most.
     pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
-            host.core(self.core).arm(deadline, TimerEntry::Stream(self.this.clone()));
+            let core = host.core(self.incoming_core());
+            core.arm(deadline, TimerEntry::Stream(self.this.clone()));
         }
     }
 }

@@ -158,7 +158,7 @@ impl TcpSocket {
             O::AcceptConnections => false.into(),
             O::Protocol => OptionValue::Int(super::IPPROTO_TCP),
             O::Domain => OptionValue::Int(if self.local().is_ipv4() { AF_INET } else { AF_INET6 }),
-            O::IncomingCpu => OptionValue::Int(i32::from(self.core().0)),
+            O::IncomingCpu => OptionValue::Int(i32::from(self.incoming_core().0)),
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 return check::show_busy_poll(self.busy_poll(), option, cx.sysctls_of(host));
             }
