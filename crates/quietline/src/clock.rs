@@ -1,6 +1,6 @@
 //! The clock of the product, read once per call or turn, and the running context of each thread.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use pkt::Instant;
@@ -13,7 +13,7 @@ const MEMORY_BYTES_MAX: usize = 4 << 30;
 static MEMORY: OnceLock<Memory> = OnceLock::new();
 
 thread_local! {
-    static CX: RefCell<Option<Box<Cx>>> = const { RefCell::new(None) };
+    static CX: Cell<Option<Box<Cx>>> = const { Cell::new(None) };
 }
 
 /// Monotonic time since boot.
@@ -51,16 +51,12 @@ pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
 /// A thread that is being torn down, or that calls the stack from inside the stack (from a waker), gets a context of
 /// its own for the call.
 pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
-    let mut own = CX.try_with(|cell| cell.try_borrow_mut().ok().and_then(|mut cx| cx.take()));
-    let mut cx = own.as_mut().ok().and_then(Option::take).unwrap_or_else(new_cx);
+    let own = CX.try_with(Cell::take).ok().flatten();
+    let mut cx = own.unwrap_or_else(new_cx);
     let result = work(&mut cx);
-    cx.rest();
     debug_assert!(!cx.softirq_pending(), "a core that this thread owes a run");
-    let _ = CX.try_with(|cell| {
-        if let Ok(mut slot) = cell.try_borrow_mut() {
-            slot.get_or_insert(cx);
-        }
-    });
+    // What a call inside this one has left there ends here.
+    let _ = CX.try_with(|cell| cell.set(Some(cx)));
     result
 }
 

@@ -390,6 +390,13 @@ impl<T, P: Linked> Owned<'_, T, P> {
         u8::try_from(bits).expect("masked to eight bits")
     }
 
+    /// Nothing has come in since the lock was taken, or all of it was worked off: `run_backlog` would find nothing, not even
+    /// bytes to forget. A hint: more may come at once.
+    #[inline]
+    pub fn is_undisturbed(&self) -> bool {
+        self.held.lock.word.load(Ordering::Relaxed) & !(HELD | WAITERS) == 0
+    }
+
     /// True when `run_backlog` would find work.
     pub fn has_backlog(&self) -> bool {
         self.held.lock.word.load(Ordering::Relaxed) & (BACKLOG | DEFERRED) != 0

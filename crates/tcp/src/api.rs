@@ -310,17 +310,24 @@ impl Tcb {
     }
 
     /// What the application may do without waiting.
+    #[inline]
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         const ODD: TcbFlags =
             TcbFlags::SHUT_READ.union(TcbFlags::SHUT_WRITE).union(TcbFlags::URGENT_IN);
-        let mut ready = Readiness::empty();
-        if self.state == State::Established && !self.flags.intersects(ODD) && self.error.is_none() {
-            // Nothing but the two queues can tell.
-            ready.set(Readiness::READ, self.is_readable());
-            ready.set(Readiness::WRITE, self.has_write_space());
-            return ready;
+        if self.state != State::Established || self.flags.intersects(ODD) || self.error.is_some() {
+            return self.readiness_in_any_state();
         }
+        // Nothing but the two queues can tell.
+        let mut ready = Readiness::empty();
+        ready.set(Readiness::READ, !self.receive_queue.is_empty() && self.is_readable());
+        ready.set(Readiness::WRITE, self.has_write_space());
+        ready
+    }
+
+    #[inline(never)]
+    fn readiness_in_any_state(&self) -> Readiness {
+        let mut ready = Readiness::empty();
         let shut_read = self.flags.contains(TcbFlags::SHUT_READ);
         let shut_write = self.flags.contains(TcbFlags::SHUT_WRITE);
         ready.set(Readiness::ERROR, self.error.is_some());
@@ -364,12 +371,12 @@ impl Tcb {
     pub(crate) fn has_write_space(&self) -> bool {
         let queued = self.send_queue.wmem_queued();
         let free = self.sndbuf.saturating_sub(queued);
-        let drained = u64::from(self.not_sent()) * 2 < u64::from(self.not_sent_lowat);
+        let drained = || u64::from(self.not_sent()) * 2 < u64::from(self.not_sent_lowat);
         let suppressed = self.flags.contains(TcbFlags::WRITE_SUPPRESSED);
         free >= queued / 2
             && free > 0
             && !suppressed
-            && (drained || self.not_sent_lowat == u32::MAX)
+            && (self.not_sent_lowat == u32::MAX || drained())
     }
 
     /// Bytes queued and never sent.

@@ -90,6 +90,7 @@ impl SegmentHeader {
     ///
     /// [`DropReason::TcpHeader`] when the bytes end before the header does, or the data offset is
     /// below 5. Bad options are no error (see [`Options`]).
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         let fixed: &[u8; HEADER_BYTES_MIN] = bytes.first_chunk().ok_or(DropReason::TcpHeader)?;
         let header_len = (fixed[12] >> 4) * 4;

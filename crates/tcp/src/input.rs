@@ -144,6 +144,7 @@ fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Segment
 }
 
 /// RFC 9293 §3.10.7.4, for every state from SYN-RECEIVED on.
+#[inline(never)]
 fn synchronized(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,
@@ -237,6 +238,7 @@ fn established_fast(
 }
 
 /// TIME-WAIT before the stack has moved it into its own small object: the same rules, the same code.
+#[inline(never)]
 fn time_wait_in_place(
     tcb: &mut Tcb,
     segment: &Segment<'_>,

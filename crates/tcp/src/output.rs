@@ -38,10 +38,16 @@ use crate::{
 ///
 /// The caller runs it once after a batch of `input`, `on_timer` and application calls, and again when packet memory
 /// or transmit room came back.
+#[inline]
 pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if predicted::transmit(tcb, cx) {
-        return;
+    if !predicted::transmit(tcb, cx) {
+        output_all(tcb, cx);
     }
+}
+
+/// [`output`], whatever it may find. Apart from its short form, whose frame is small.
+#[inline(never)]
+fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
         tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
     }
@@ -188,6 +194,7 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// How far this run has used the congestion window.
+#[inline]
 fn note_use(tcb: &mut Tcb, cx: &Cx<'_>, cwnd_limited: bool) {
     let trusted_for_ever = !cx.config.tcp_slow_start_after_idle;
     tcb.congestion.on_sent(&SendSample {
@@ -196,7 +203,7 @@ fn note_use(tcb: &mut Tcb, cx: &Cx<'_>, cwnd_limited: bool) {
         cwnd_limited,
         snd_una: tcb.snd_una,
         snd_nxt: tcb.snd_nxt,
-        rto: if trusted_for_ever { Duration::MAX } else { tcb.rtt.rto() },
+        rto_us: if trusted_for_ever { u64::MAX } else { tcb.rtt.rto_us().into() },
     });
 }
 

@@ -64,8 +64,9 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
     }
     let free = free.min(full).min(buffer.ssthresh());
     if tcb.rcv_wscale > 0 {
-        let unit = 1 << tcb.rcv_wscale;
-        return free.next_multiple_of(unit);
+        // The next multiple of a power of two.
+        let below = (1 << tcb.rcv_wscale) - 1;
+        return (free + below) & !below;
     }
     // Unscaled: move the edge by whole segments only.
     let current = tcb.rcv_wnd;

@@ -261,13 +261,14 @@ pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
 /// When the RTO of what is in flight is due, counted from the last transmission of the oldest.
 pub(crate) fn rto_deadline(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     let head = tcb.send_queue.head().map_or(cx.now, |entry| entry.sent_at);
-    (head + tcb.rtt.rto()).max(cx.now + Duration::from_millis(1))
+    head.plus_micros(tcb.rtt.rto_us().into()).max(cx.now.plus_micros(1_000))
 }
 
 /// Arms what watches the flight: the reordering timer when it has to run, else a tail loss probe or the RTO. `restart`
 /// counts the RTO from now, because something was acknowledged (RFC 6298 §5.3).
 pub(crate) fn arm_watch(tcb: &mut Tcb, cx: &Cx<'_>, reorder: Option<Duration>, restart: bool) {
-    let rto_at = if restart { cx.now + tcb.rtt.rto() } else { rto_deadline(tcb, cx) };
+    let rto_at =
+        if restart { cx.now.plus_micros(tcb.rtt.rto_us().into()) } else { rto_deadline(tcb, cx) };
     if let Some(wait) = reorder {
         tcb.timers.arm_rtx(RtxPurpose::Reorder, (cx.now + wait).min(rto_at));
     } else if let Some(at) = tlp::deadline(tcb, cx, rto_at) {

@@ -39,7 +39,7 @@ pub(crate) struct Probe {
 
 /// When a probe is due, if the connection is in a state for one (RFC 8985 §7.2). `rto_at` bounds it.
 pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instant> {
-    let srtt = tcb.rtt.srtt()?;
+    let srtt_us = tcb.rtt.srtt_us()?;
     let allowed = cx.config.tcp_early_retrans >= 3
         && tcb.flags.contains(TcbFlags::SACK)
         && matches!(tcb.recovery.state(), CaState::Open | CaState::Cwr)
@@ -53,7 +53,7 @@ pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instan
     // A lone segment's ACK may be delayed.
     let alone = tcb.snd_nxt.since(tcb.snd_una) <= tcb.mss.effective();
     let margin = if alone { cx.config.tcp_delack_max } else { MARGIN };
-    Some((cx.now + srtt * 2 + margin).min(rto_at))
+    Some((cx.now.plus_micros(2 * u64::from(srtt_us)) + margin).min(rto_at))
 }
 
 /// The probe timer ran out (RFC 8985 §7.3): new data if the peer's window has room, else the last segment again.

@@ -70,8 +70,11 @@ pub(super) fn work_off_to(
 }
 
 /// Lets the socket go. What slips in at the last moment is not joined, but shares one ACK as well.
+#[inline]
 pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
-    work_off(socket, &mut state, host, cx);
+    if !state.is_undisturbed() {
+        work_off(socket, &mut state, host, cx);
+    }
     state.release(|state, work| {
         if let Work::Deferred(bits) = work {
             count_locked_timer(state, cx, bits);

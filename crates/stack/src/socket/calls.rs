@@ -50,6 +50,10 @@ pub enum ShutdownHow {
 impl TcpSocket {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send buffer is full.
     pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        if let [buf] = bufs {
+            // Most writes: a list of one needs no loop.
+            return self.send_payload(host, cx, core::iter::once(&**buf), SendFlags::empty());
+        }
         self.send_with_flags(host, cx, bufs, SendFlags::empty())
     }
 

@@ -538,11 +538,13 @@ impl TcpSocket {
         let prequeued = if prequeued { PREQUEUED } else { 0 };
         self.ready.store(ready | prequeued, Ordering::Release);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
-        if self.finishing.load(Ordering::Relaxed) && !finishing {
-            // A lingering close waits for this.
-            news |= Readiness::HUP.bits();
+        if self.finishing.load(Ordering::Relaxed) != finishing {
+            if !finishing {
+                // A lingering close waits for this.
+                news |= Readiness::HUP.bits();
+            }
+            self.finishing.store(finishing, Ordering::Release);
         }
-        self.finishing.store(finishing, Ordering::Release);
         if news != 0 {
             // Release: whoever takes the news sees `ready` before it looks for sleepers.
             self.news.fetch_or(news, Ordering::Release);
@@ -573,6 +575,7 @@ impl TcpSocket {
 }
 
 /// The header as values, and the packet without it.
+#[inline]
 pub(super) fn parse(cx: &mut Cx, mut packet: Packet) -> Option<(SegmentHeader, Packet)> {
     match SegmentHeader::parse(packet.linear()) {
         Ok(header) => {

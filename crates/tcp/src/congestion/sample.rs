@@ -126,7 +126,7 @@ pub struct SendSample {
     pub snd_una: SeqNum,
     /// SND.NXT after it.
     pub snd_nxt: SeqNum,
-    /// The time-out: how long an unused window stays trusted. `Duration::MAX` trusts it for ever,
-    /// as `net.ipv4.tcp_slow_start_after_idle` = 0 asks.
-    pub rto: Duration,
+    /// The time-out in microseconds: how long an unused window stays trusted. `u64::MAX` trusts it for ever, as
+    /// `net.ipv4.tcp_slow_start_after_idle` = 0 asks.
+    pub rto_us: u64,
 }

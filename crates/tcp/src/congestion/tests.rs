@@ -9,7 +9,8 @@ use super::{AckSample, Algorithm, Congestion, CongestionConfig, SSTHRESH_INFINIT
 use crate::seq::SeqNum;
 
 const MSS: u32 = 1000;
-const RTO: Duration = Duration::from_millis(200);
+const RTO: Duration = Duration::from_micros(RTO_US);
+const RTO_US: u64 = 200_000;
 
 fn fresh() -> Congestion {
     let config = CongestionConfig { algorithm: Algorithm::Reno, ..CongestionConfig::default() };
@@ -24,7 +25,7 @@ fn ack(acked_bytes: u32) -> AckSample {
 fn sent(in_flight: u32, cwnd_limited: bool, now: Instant) -> SendSample {
     // A round ends with every call: `snd_una` has reached the last `snd_nxt`.
     let (snd_una, snd_nxt) = (SeqNum(0), SeqNum(0));
-    SendSample { now, in_flight, cwnd_limited, snd_una, snd_nxt, rto: RTO }
+    SendSample { now, in_flight, cwnd_limited, snd_una, snd_nxt, rto_us: RTO_US }
 }
 
 /// A connection whose output always fills the window.

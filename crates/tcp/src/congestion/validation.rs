@@ -20,7 +20,9 @@ impl Congestion {
             return;
         }
         self.usage.used = self.usage.used.max(sample.in_flight);
-        if sample.now - self.usage.full_at >= sample.rto && self.policy.model().is_none() {
+        if sample.now.micros_since(self.usage.full_at) >= sample.rto_us
+            && self.policy.model().is_none()
+        {
             self.shrink_to_use(sample.now);
         }
     }

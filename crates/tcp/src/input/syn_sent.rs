@@ -17,6 +17,7 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
+#[inline(never)]
 pub(super) fn process(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,

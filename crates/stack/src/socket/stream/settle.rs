@@ -63,6 +63,7 @@ impl StreamState {
     }
 
     /// Sends, and follows the connection where its state leads.
+    #[inline(never)]
     fn settle_state(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
@@ -295,6 +296,7 @@ impl StreamState {
         }
     }
 
+    #[cold]
     fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if !self.hashed {
             return;
@@ -319,6 +321,7 @@ impl StreamState {
         }
     }
 
+    #[cold]
     pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
         // A table may keep the socket for a while: not its device, too.
         self.dst = None;
