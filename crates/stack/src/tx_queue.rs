@@ -151,6 +151,10 @@ impl DeviceTx {
     /// The queue that a flow of `hash` sends by whose connection lives on `core`. Linux: `netdev_pick_tx`.
     #[inline]
     pub(crate) fn pick_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> QueueId {
+        // Most have one: not even the division is needed.
+        if self.queues.len() == 1 {
+            return QueueId(0);
+        }
         if self.mapped.load(Ordering::Relaxed)
             && let Some(queue) = self.mapped_queue(cx, cx.running().unwrap_or(core), hash)
         {
