@@ -15,7 +15,7 @@ pub(crate) mod edit;
 mod path;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -25,7 +25,7 @@ use std::{
 use pkt::{BATCH_MAX, Batch, Gso, GsoKind, Instant, Packet, PacketList, RX_LEN_MAX, RxChecksum};
 use stack::{
     Capabilities, Cx, Device,
-    device::{BIG_TCP_BYTES_MAX, Doorbell, GSO_BYTES_MAX, LinkType, QueueId},
+    device::{BIG_TCP_BYTES_MAX, Completed, Doorbell, GSO_BYTES_MAX, LinkType, QueueId},
     icmp::header::IcmpMessage,
     ip::header::protocol,
 };
@@ -88,12 +88,36 @@ struct Frame {
     gso: Gso,
 }
 
+/// What the devices of a network are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Largest IP packet.
+    pub mtu: u32,
+    /// What they cut.
+    pub offload: Offload,
+    /// How long they hold a packet after they have sent it; `None`: they are done with it at once.
+    pub completes_after: Option<Duration>,
+    /// Who sends a frame that arrives at once runs its receiver, as over a wire in one process.
+    pub rings: bool,
+}
+
 /// One host's connection to the network: a device without link addresses.
 #[derive(Debug)]
 pub struct Port {
     caps: Capabilities,
     index: usize,
+    config: PortConfig,
+    sent: Mutex<Sent>,
     shared: Arc<Shared>,
+}
+
+/// What a port has sent and not completed.
+#[derive(Debug, Default)]
+struct Sent {
+    /// With the moment each completes and what its sender was charged.
+    packets: VecDeque<(Instant, u32, Packet)>,
+    /// Sum of those charges.
+    charged: u64,
 }
 
 #[derive(Debug)]
@@ -138,12 +162,8 @@ impl Network {
     /// A network with one port for each of `paths`, whose devices have this MTU. `start` is when time begins for
     /// [`Change`]s; chance comes from `seed`.
     #[must_use]
-    pub fn new(
-        paths: &[PathConfig],
-        (mtu, offload): (u32, Offload),
-        seed: u64,
-        start: Instant,
-    ) -> Self {
+    pub fn new(paths: &[PathConfig], config: PortConfig, seed: u64, start: Instant) -> Self {
+        let PortConfig { mtu, offload, completes_after, .. } = config;
         let mut rng = tcp::Rng::new(seed);
         let paths: Vec<Path> =
             paths.iter().map(|config| Path::new(config.clone(), rng.next_u64(), start)).collect();
@@ -171,9 +191,10 @@ impl Network {
                 tso6: tso,
                 gso_max_bytes: BIG_TCP_BYTES_MAX,
                 queues: 1,
-                async_completion: false,
+                async_completion: completes_after.is_some(),
             };
-            Arc::new(Port { caps, index, shared: Arc::clone(&shared) })
+            let shared = Arc::clone(&shared);
+            Arc::new(Port { caps, index, config, sent: Mutex::default(), shared })
         };
         let ports = (0..count).map(port).collect();
         Self { shared, ports }
@@ -205,6 +226,12 @@ impl Network {
     #[must_use]
     pub fn delivered(&self, index: usize) -> u64 {
         lock(&self.shared).delivered[index]
+    }
+
+    /// Bytes that senders are charged for what the port `index` has sent and not completed.
+    #[must_use]
+    pub fn charged(&self, index: usize) -> u64 {
+        self.ports[index].sent().charged
     }
 
     /// Asserts that no frame is unaccounted for; answers how many are on their way.
@@ -342,6 +369,33 @@ impl State {
     }
 }
 
+impl Port {
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The network has the bytes of `packet`: it ends, now or later.
+    fn shelve(&self, cx: &mut Cx, mut packet: Packet) {
+        let Some(delay) = self.config.completes_after else { return cx.pool.free(packet) };
+        let mut charge = 0;
+        if let Some((owner, charged)) = packet.take_owner() {
+            charge = charged;
+            packet.inherit_owner(owner, charged);
+        }
+        let mut sent = self.sent();
+        sent.charged += u64::from(charge);
+        sent.packets.push_back((cx.now + delay, charge, packet));
+    }
+
+    /// The next packet whose time has come.
+    fn completed(&self, now: Instant) -> Option<Packet> {
+        let mut sent = self.sent();
+        let (_, charge, packet) = sent.packets.pop_front_if(|(due, ..)| *due <= now)?;
+        sent.charged -= u64::from(charge);
+        Some(packet)
+    }
+}
+
 impl Device for Port {
     fn caps(&self) -> &Capabilities {
         &self.caps
@@ -369,7 +423,7 @@ impl Device for Port {
             let mut state = lock(&self.shared);
             while let Some(packet) = list.pop_front() {
                 let frame = Frame { bytes: edit::completed(&packet), gso: packet.meta().gso };
-                cx.pool.free(packet);
+                self.shelve(cx, packet);
                 state.send(self.index, cx.now, frame);
             }
             let first = |inbox: &BTreeMap<(Instant, u64), Frame>| Some(inbox.keys().next()?.0);
@@ -378,15 +432,26 @@ impl Device for Port {
         for (due, doorbell) in due.into_iter().zip(&self.shared.doorbells) {
             if let (Some(due), Some(doorbell)) = (due, doorbell.get()) {
                 doorbell.ring_at(due);
-                if due <= cx.now {
+                if self.config.rings && due <= cx.now {
                     doorbell.ring(cx);
                 }
             }
         }
     }
 
+    fn complete(&self, _queue: QueueId, cx: &mut Cx) -> Completed {
+        let mut completed = Completed::NONE;
+        while let Some(packet) = self.completed(cx.now) {
+            completed.add(packet.len());
+            cx.pool.free(packet);
+        }
+        completed
+    }
+
     fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
-        Some(lock(&self.shared).inboxes[self.index].keys().next()?.0)
+        let arrival = lock(&self.shared).inboxes[self.index].keys().next().map(|key| key.0);
+        let completion = self.sent().packets.front().map(|sent| sent.0);
+        arrival.into_iter().chain(completion).min()
     }
 
     fn attach(&self, _queue: QueueId, doorbell: Doorbell) {

@@ -1,7 +1,7 @@
 //! One number decides everything: hosts, their settings, paths, weather, applications. [`run`] plays it and asserts.
 //!
 //! After every event the invariants of every connection hold (`Host::check`), its sequence numbers only grow, no frame is
-//! unaccounted for, and while the network passes anything the bytes flow: [`STALL`] without progress is a failure. At the
+//! unaccounted for, no byte of packet memory is (`recycling`), and while the network passes anything the bytes flow: [`STALL`] without progress is a failure. At the
 //! end every stream has arrived whole, and nothing is left: no connection, no timer's work, no packet.
 //!
 //! A failing seed is replayed by [`explain`], which writes what went over the network as a pcapng file.
@@ -10,6 +10,7 @@
 
 mod draw;
 mod play;
+mod recycling;
 
 use std::{
     any::Any,
@@ -19,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use pkt::PoolStats;
 use stack::{socket::RxContext, sysctl::Sysctls};
 
 use crate::{
@@ -39,6 +41,10 @@ pub struct Scenario {
     pub hosts: Vec<Sysctls>,
     /// The row of modes each host is in, by the table of `modes`.
     pub modes: Vec<Vec<usize>>,
+    /// Who runs the hosts.
+    pub threads: Threads,
+    /// How long devices hold a packet after they have sent it; `None`: they are done with it at once.
+    pub completes_after: Option<Duration>,
     /// Cores of each host. Frames come in on the first; connections and their timers are on all.
     pub cores: u16,
     /// What the network does to what each host sends.
@@ -53,6 +59,17 @@ pub struct Scenario {
     pub maxseg: Vec<Option<u16>>,
     /// Settings that change meanwhile, by time.
     pub changes: Vec<Setting>,
+}
+
+/// Who runs the hosts of a scenario: whose packet memory is whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One thread runs everything.
+    One,
+    /// Each host has one for its applications and one for each core; who sends runs the receiver, as over a wire.
+    Ringing,
+    /// So too, and nobody runs another's core.
+    Apart,
 }
 
 /// A setting that changes in the middle of a run.
@@ -102,6 +119,23 @@ pub struct Outcome {
     pub prequeued: [u64; CONTEXTS],
     /// Packets that waited for the owner of a socket.
     pub backlogged: u64,
+    /// What packet memory has done.
+    pub pool: PoolStats,
+    /// What the caches of connections have done.
+    pub caches: Caches,
+}
+
+/// What became of packets that connections could have kept (`skb_recycle` at `socket_one` and `list_after_unlock`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caches {
+    /// Writes that found one.
+    pub tx_hits: u64,
+    /// Refused: the copy was still on its way out.
+    pub tx_cloned: u64,
+    /// Freed by softirq context for a reader.
+    pub rx_handoffs: u64,
+    /// Freed after the socket was let go.
+    pub after_unlock: u64,
 }
 
 /// How many contexts there are ([`RxContext`]).

@@ -160,9 +160,9 @@ impl End {
             if self.reader.is_installed() {
                 // Its time is up. What it still reads is of no interest to who lets go.
                 let bufs = &mut [IoSliceMut::new(&mut [])];
-                let _ = socket.recv_and_leave(&host, &mut world.cx, &mut self.reader, bufs);
+                let _ = socket.recv_and_leave(&host, world.app(self.host), &mut self.reader, bufs);
             }
-            socket.close(&host, &mut world.cx);
+            socket.close(&host, world.app(self.host));
         }
     }
 
@@ -215,7 +215,7 @@ impl End {
                 && self.moved() >= after
             {
                 self.aborted = true;
-                socket.abort(&host, &mut world.cx);
+                socket.abort(&host, world.app(self.host));
                 return true;
             }
             if self.sent == self.manners.length {
@@ -228,7 +228,7 @@ impl End {
             let more = self.draws(self.manners.more);
             let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
             let bytes = [IoSlice::new(&bytes)];
-            match socket.send_with_flags(&host, &mut world.cx, &bytes, flags) {
+            match socket.send_with_flags(&host, world.app(self.host), &bytes, flags) {
                 Ok(taken) => {
                     self.sent += taken as u64;
                     wrote = true;
@@ -253,7 +253,7 @@ impl End {
     /// Everything is written: the half ends, now or when the peer's has.
     fn finish_writing(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
-        let state = socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.state());
+        let state = socket.with_tcb(&host, world.app(self.host), |tcb, _| tcb.state());
         if state == State::SynSent {
             // Everything has left with the SYN: to end now would end the attempt.
             return false;
@@ -262,7 +262,7 @@ impl End {
             Ending::Last if !self.ended => return false,
             // The application's close follows in `step`.
             Ending::LetGo => {}
-            _ => match socket.shutdown(&host, &mut world.cx, ShutdownHow::Write) {
+            _ => match socket.shutdown(&host, world.app(self.host), ShutdownHow::Write) {
                 Ok(()) => {}
                 Err(error) => self.failed = Some(error),
             },
@@ -321,19 +321,25 @@ impl End {
         peek: bool,
     ) -> Result<usize, Errno> {
         if peek || !self.manners.waits {
-            return socket.recv(host, &mut world.cx, buf, peek);
+            return socket.recv(host, world.app(self.host), buf, peek);
         }
         let bufs = &mut [IoSliceMut::new(buf)];
         if self.draws(100) {
             // Packets come while it holds the socket.
             let hosts = world.hosts.clone();
-            return socket.recv_interrupted(host, &mut world.cx, &mut self.reader, bufs, |cx| {
-                for host in &hosts {
-                    let _ = host.poll(cx);
-                }
-            });
+            return socket.recv_interrupted(
+                host,
+                world.app(self.host),
+                &mut self.reader,
+                bufs,
+                |cx| {
+                    for host in &hosts {
+                        let _ = host.poll(cx);
+                    }
+                },
+            );
         }
-        socket.recv_or_wait(host, &mut world.cx, &mut self.reader, bufs)
+        socket.recv_or_wait(host, world.app(self.host), &mut self.reader, bufs)
     }
 
     /// Another value for some option.
@@ -341,7 +347,7 @@ impl End {
         let host = Arc::clone(&world.hosts[self.host]);
         let (what, value) = (self.rng.below(14), self.rng.next_u32());
         let on = value & 1 == 1;
-        socket.with_tcb(&host, &mut world.cx, |tcb, cx| match what {
+        socket.with_tcb(&host, world.app(self.host), |tcb, cx| match what {
             0 => tcb.set_nodelay(on),
             1 => tcb.set_cork(on),
             2 => tcb.set_quickack(on),

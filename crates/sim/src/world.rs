@@ -23,14 +23,27 @@ pub struct Stalled {
     pub after: Duration,
 }
 
+/// The threads of one host, with packet memory of their own each.
+#[derive(Debug)]
+struct Threads {
+    /// Runs its applications.
+    app: Cx,
+    /// The worker of each core.
+    cores: Vec<Cx>,
+}
+
 /// Everything that exists in one run.
 #[derive(Debug)]
 pub struct World {
     memory: Memory,
-    /// The one thread of the world. Its `now` is virtual time.
+    /// The first thread of the world, and the only one unless the hosts [have their own](Self::with_threads). Its `now` is
+    /// virtual time.
     pub cx: Cx,
     /// Hosts in the order they were added.
     pub hosts: Vec<Arc<Host>>,
+    /// Of each host, in a world that has them.
+    threads: Vec<Threads>,
+    has_threads: bool,
     seed: u64,
 }
 
@@ -47,7 +60,14 @@ impl World {
         let memory = Memory::new(bytes_max);
         let mut cx = Cx::new(&memory, seed);
         cx.now = START;
-        Self { memory, cx, hosts: Vec::new(), seed }
+        Self { memory, cx, hosts: Vec::new(), threads: Vec::new(), has_threads: false, seed }
+    }
+
+    /// An empty world in which every host has threads of its own: one for its applications, and a worker for each core. What one
+    /// allocates another frees, as on a machine with CPUs.
+    #[must_use]
+    pub fn with_threads(seed: u64) -> Self {
+        Self { has_threads: true, ..Self::new(seed) }
     }
 
     /// Adds a host and returns its index.
@@ -56,7 +76,13 @@ impl World {
     /// When the configuration is refused.
     pub fn add_host(&mut self, config: HostConfig) -> Result<usize, ConfigError> {
         let seed = self.seed.wrapping_add(self.hosts.len() as u64 + 1);
-        self.hosts.push(Host::new(&self.memory, HostConfig { seed, ..config })?);
+        let host = Host::new(&self.memory, HostConfig { seed, ..config })?;
+        if self.has_threads {
+            let thread = |number| Cx::new(&self.memory, seed.wrapping_add(number << 32));
+            let cores = (1..=host.cores().len() as u64).map(thread).collect();
+            self.threads.push(Threads { app: thread(0), cores });
+        }
+        self.hosts.push(host);
         Ok(self.hosts.len() - 1)
     }
 
@@ -97,6 +123,17 @@ impl World {
         &self.memory
     }
 
+    /// The thread that runs the applications of host number `host`, at this moment.
+    pub fn app(&mut self, host: usize) -> &mut Cx {
+        match self.threads.get_mut(host) {
+            Some(threads) => {
+                threads.app.now = self.cx.now;
+                &mut threads.app
+            }
+            None => &mut self.cx,
+        }
+    }
+
     /// Virtual time since the start of the world.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
@@ -108,9 +145,7 @@ impl World {
         /// Rounds after which a world that never comes to rest is taken for a livelock.
         const ROUNDS_MAX: usize = 100_000;
         for _ in 0..ROUNDS_MAX {
-            for host in &self.hosts {
-                let _ = host.poll(&mut self.cx);
-            }
+            self.run_cores();
             // Asked when all have run: what one sends may be due at another that was polled before it.
             let next = self.hosts.iter().filter_map(|host| host.next_deadline()).min();
             match next {
@@ -119,6 +154,22 @@ impl World {
             }
         }
         panic!("seed {}: no rest at {:?}", self.seed, self.elapsed());
+    }
+
+    /// Runs every core of every host until it has no work.
+    fn run_cores(&mut self) {
+        if !self.has_threads {
+            for host in &self.hosts {
+                let _ = host.poll(&mut self.cx);
+            }
+        }
+        for (host, threads) in self.hosts.iter().zip(&mut self.threads) {
+            for (core, cx) in host.cores().iter().zip(&mut threads.cores) {
+                cx.now = self.cx.now;
+                let _ = core.try_run(host, cx);
+                cx.do_softirq();
+            }
+        }
     }
 
     /// Calls `apps` at every event until it says that it is done.
@@ -170,6 +221,11 @@ impl World {
             self.memory.rcu.reclaim();
         }
         self.cx.pool.drain_returns();
+        for Threads { app, cores } in &mut self.threads {
+            for cx in cores.iter_mut().chain([app]) {
+                cx.pool.drain_returns();
+            }
+        }
         self.memory.packets.balance()
     }
 }

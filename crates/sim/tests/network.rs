@@ -18,10 +18,11 @@ mod tests {
         time::Duration,
     };
 
+    use pkt::PoolStats;
     use sim::{
         modes,
         network::{Burst, Capture, Counts, Fate, Offload, PathConfig, Sabotage},
-        scenario::{CONTEXTS, Outcome, Scenario, explain, run, try_run},
+        scenario::{CONTEXTS, Caches, Outcome, Scenario, Threads, explain, run, try_run},
     };
 
     /// Threads that run seeds: the machines of CI have two cores.
@@ -46,6 +47,8 @@ mod tests {
         longest: Duration,
         prequeued: [u64; CONTEXTS],
         backlogged: u64,
+        pool: PoolStats,
+        caches: Caches,
         /// Pairs of modes that a host with a session was in.
         pairs: BTreeSet<modes::Pair>,
     }
@@ -57,6 +60,7 @@ mod tests {
             let rows = hosts.into_iter().map(|host| &scenario.modes[host]);
             self.pairs.extend(rows.flat_map(|row| modes::pairs(row)));
             self.backlogged += outcome.backlogged;
+            self.add_recycled(outcome);
             for (sum, batches) in self.prequeued.iter_mut().zip(outcome.prequeued) {
                 *sum += batches;
             }
@@ -75,6 +79,30 @@ mod tests {
             for (sum, lost) in self.frames.lost.iter_mut().zip(outcome.frames.lost) {
                 *sum += lost;
             }
+        }
+    }
+
+    impl Totals {
+        fn add_recycled(&mut self, outcome: &Outcome) {
+            let (sum, pool) = (&mut self.pool, &outcome.pool);
+            sum.free_remote += pool.free_remote;
+            sum.adopted += pool.adopted;
+            sum.defer_pushed += pool.defer_pushed;
+            sum.defer_overflow += pool.defer_overflow;
+            let (sum, caches) = (&mut self.caches, &outcome.caches);
+            sum.tx_hits += caches.tx_hits;
+            sum.tx_cloned += caches.tx_cloned;
+            sum.rx_handoffs += caches.rx_handoffs;
+            sum.after_unlock += caches.after_unlock;
+        }
+
+        /// Packets died away from home in every way there is (SC1 to SC10 held all the while).
+        fn check_recycled(&self) {
+            let PoolStats { free_remote, adopted, defer_pushed, .. } = self.pool;
+            let Caches { tx_hits, tx_cloned, rx_handoffs, after_unlock } = self.caches;
+            let all =
+                [free_remote, adopted, defer_pushed, tx_hits, tx_cloned, rx_handoffs, after_unlock];
+            assert!(all.iter().all(|count| *count > 0), "{:?} {:?}", self.pool, self.caches);
         }
     }
 
@@ -129,6 +157,7 @@ mod tests {
             "{seeds} seeds, {bytes} bytes, {aborted} aborted, {steps} steps, {longest:?}, {frames:?}"
         );
         println!("prequeued {:?}, backlogged {}", totals.prequeued, totals.backlogged);
+        println!("{:?}, {:?}", totals.caches, totals.pool);
         assert_eq!(totals.seeds, end - first);
         if totals.seeds >= 1000 {
             // Everything that can happen did.
@@ -138,6 +167,9 @@ mod tests {
             assert!(happened.iter().all(|count| *count > 0), "{totals:?}");
             for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
                 assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");
+            }
+            if modes::from_environment() == modes::Settings::default() {
+                totals.check_recycled();
             }
             assert!(totals.backlogged > 100, "{} packets in backlogs", totals.backlogged);
             if modes::from_environment() == modes::Settings::default() {
@@ -167,6 +199,7 @@ mod tests {
         let delay = Duration::from_millis(10);
         scenario.paths = vec![PathConfig { delay, ..PathConfig::default() }; 2];
         scenario.offload = Offload::None;
+        (scenario.threads, scenario.completes_after) = (Threads::One, None);
         scenario.sessions.truncate(1);
         scenario.maxseg = vec![None; 2];
         scenario.changes.clear();

@@ -144,8 +144,6 @@ pub(crate) struct CoreState {
     outbox: Outbox,
     /// What connections keep and that has to go.
     trim: trim::TrimWalk,
-    /// Sockets taken off the tasklet's list.
-    resumed: Vec<Weak<TcpSocket>>,
     /// Of the four-tuple that was last looked up here.
     last_hash: LastHash,
 }
@@ -217,7 +215,6 @@ impl Core {
             next_napi: 0,
             due: Vec::new(),
             trim: trim::TrimWalk::default(),
-            resumed: Vec::new(),
             backlog: BacklogPoll::default(),
             outbox: Outbox::new(id, cores),
             last_hash: LastHash::default(),

@@ -49,11 +49,13 @@ use crate::{
     tx_queue::DeviceTx,
 };
 
+mod audit;
 mod devices;
 mod paths;
 mod report;
 mod routes;
 
+pub use audit::Audit;
 pub(crate) use paths::Hop;
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -289,19 +291,6 @@ impl Host {
         // The registration before the look at `down`; `shut_down` sets it before it looks at the tables.
         fence(Ordering::SeqCst);
         if self.is_down() { Err(Errno::ENETDOWN) } else { Ok(()) }
-    }
-
-    /// Walks the invariants of every connection, and shows `see` the numbers of each that may only grow. For the
-    /// simulator, between two turns.
-    ///
-    /// # Panics
-    /// When one does not hold.
-    pub fn check(&self, cx: &mut Cx, mut see: impl FnMut(&FourTuple, tcp::Edges)) {
-        for socket in self.streams(cx) {
-            if let Some(edges) = socket.check(self, cx) {
-                see(socket.tuple(), edges);
-            }
-        }
     }
 
     /// Number of this host in the process.

@@ -227,6 +227,11 @@ impl TcpMemory {
         self.account.sockets.fetch_add(by, Ordering::Relaxed);
     }
 
+    /// Connections that have not been forgotten.
+    pub(crate) fn sockets(&self) -> i64 {
+        self.account.sockets.load(Ordering::Relaxed)
+    }
+
     /// Pages charged; the reserves of the contexts are to be added.
     pub(crate) fn pages(&self) -> i64 {
         self.account.pages.load(Ordering::Relaxed)

@@ -10,6 +10,7 @@
 //! | module | answers | Linux |
 //! |---|---|---|
 //! | [`llist`] | how packets change core without a lock | `llist.h` |
+//! | [`listed`] | how something with many owners hangs in such a list | `tsq_node` |
 //! | [`ring`] | how frames pass through a device in memory | `ptr_ring` |
 //! | [`lanes`] | how a flow changes core without a packet overtaking | `input_pkt_queue` |
 //! | [`small_queue`] | how a sender that stops is woken by what completes | TCP Small Queues |
@@ -29,6 +30,7 @@ pub mod counted;
 pub mod epoch;
 pub mod eventcount;
 pub mod lanes;
+pub mod listed;
 pub mod llist;
 pub mod padded;
 pub mod percore;
@@ -48,6 +50,7 @@ pub use counted::{AnyRef, Handle, Ref, Slot};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult};
 pub use lanes::Lanes;
+pub use listed::{Hook, Listed};
 pub use llist::{Chain, Link, Linked, Llist};
 pub use padded::Padded;
 pub use percore::PerCore;

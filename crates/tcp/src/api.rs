@@ -195,20 +195,18 @@ impl Tcb {
 
     /// Appends at most one packet's worth.
     fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
-        if self.send_queue.wmem_queued() >= self.sndbuf {
-            self.flags |= TcbFlags::NO_SPACE;
+        let goal = self.mss.size_goal();
+        // Linux: sk_stream_memory_free, which is asked for a new packet only. So the buffer is exceeded by one at most.
+        let no_space = self.send_queue.wmem_queued() >= self.sndbuf;
+        let full = no_space || self.not_sent() >= self.not_sent_lowat;
+        // A packet that was begun is filled, another one has to wait.
+        let room = if full { self.send_queue.tail_room(goal) } else { goal };
+        self.flags.set(TcbFlags::NO_SPACE, no_space && room == 0);
+        if room == 0 {
             return Err(SendError::WouldBlock);
         }
-        self.flags -= TcbFlags::NO_SPACE;
         if memory::suppresses_send(self, cx) {
             self.flags |= TcbFlags::WRITE_SUPPRESSED;
-            return Err(SendError::WouldBlock);
-        }
-        let goal = self.mss.size_goal();
-        // TCP_NOTSENT_LOWAT: a packet that was begun is filled, another one has to wait.
-        let full = self.not_sent() >= self.not_sent_lowat;
-        let room = if full { self.send_queue.tail_room(goal) } else { goal };
-        if room == 0 {
             return Err(SendError::WouldBlock);
         }
         let piece = bytes.split(bytes.byte_len().min(room as usize)).0;

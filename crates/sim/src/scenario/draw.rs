@@ -8,7 +8,7 @@ use std::time::Duration;
 use stack::{sysctl::Sysctls, tcp_memory::MemoryLimits};
 use tcp::{Algorithm, Rng};
 
-use super::{Scenario, Session, Setting};
+use super::{Scenario, Session, Setting, Threads};
 use crate::{
     modes::{self, Settings},
     network::{Burst, Change, Offload, PathConfig},
@@ -99,8 +99,24 @@ impl Scenario {
         hosts.iter_mut().for_each(|host| asked.apply(host));
         let maxseg = vec![None; hosts.len()];
         let changes = Vec::new();
-        let mut scenario =
-            Self { seed, hosts, modes, cores, paths, mtu, offload, sessions, maxseg, changes };
+        let threads = [Threads::One, Threads::Ringing, Threads::Apart, Threads::Apart];
+        let threads = threads[draw.below(4)];
+        // Coalesced completions of real devices come up to some milliseconds late.
+        let completes_after = draw.one_in(2).then(|| draw.millis(4));
+        let mut scenario = Self {
+            seed,
+            hosts,
+            modes,
+            threads,
+            completes_after,
+            cores,
+            paths,
+            mtu,
+            offload,
+            sessions,
+            maxseg,
+            changes,
+        };
         draw.openings(&mut scenario);
         draw.settings(&mut scenario);
         if asked == Settings::default() && draw.one_in(25) {

@@ -11,11 +11,11 @@ use stack::{
 };
 use tcp::{Edges, FourTuple};
 
-use super::{Outcome, STALL, Scenario, Session};
+use super::{Outcome, STALL, Scenario, Session, Threads, recycling};
 use crate::{
     World,
     apps::Pattern,
-    network::{Capture, Change, Network, Sabotage, address},
+    network::{Capture, Change, Network, PortConfig, Sabotage, address},
     traffic::{End, Ending},
 };
 
@@ -31,6 +31,9 @@ const MOURNING: Duration = Duration::from_secs(100);
 /// How long a client waits for its peer's application: when every ACK of the handshake is lost the server forgets it,
 /// and a client that has nothing to send never learns.
 const PATIENCE: Duration = Duration::from_secs(130);
+
+/// Every so many events what costs more to look at is looked at, too.
+const THOROUGH: u64 = 16;
 
 /// Turns at one instant before time moves on: what one application does may be what another waits for.
 const TURNS_PER_INSTANT: usize = 4;
@@ -78,10 +81,18 @@ impl<'a> Play<'a> {
         capture: Option<Capture>,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let mut world = World::new(scenario.seed);
+        let mut world = match scenario.threads {
+            Threads::One => World::new(scenario.seed),
+            Threads::Ringing | Threads::Apart => World::with_threads(scenario.seed),
+        };
         let start = world.cx.now;
-        let device = (scenario.mtu, scenario.offload);
-        let network = Network::new(&scenario.paths, device, scenario.seed, start);
+        let port = PortConfig {
+            mtu: scenario.mtu,
+            offload: scenario.offload,
+            completes_after: scenario.completes_after,
+            rings: scenario.threads != Threads::Apart,
+        };
+        let network = Network::new(&scenario.paths, port, scenario.seed, start);
         if let Some(capture) = capture {
             network.capture(capture);
         }
@@ -109,7 +120,7 @@ impl<'a> Play<'a> {
                 options: options_of(scenario, index),
                 ..ListenOptions::default()
             };
-            let listener = Listener::listen_with(&host, &mut world.cx, local, &options);
+            let listener = Listener::listen_with(&host, world.app(index), local, &options);
             listeners.push(listener.expect("a free port"));
         }
         let links = (0..).zip(&scenario.sessions).map(|(number, plan)| Link {
@@ -207,7 +218,7 @@ impl<'a> Play<'a> {
                     // The client has given this attempt up.
                     None => {
                         let host = Arc::clone(&self.world.hosts[index]);
-                        socket.abort(&host, &mut self.world.cx);
+                        socket.abort(&host, self.world.app(index));
                     }
                 }
             }
@@ -226,14 +237,31 @@ impl<'a> Play<'a> {
     /// The invariants, after every event.
     fn look(&mut self) {
         self.network.check();
-        let Self { world, edges, .. } = self;
+        let Self { world, edges, network, steps, .. } = self;
+        let thorough = *steps % THOROUGH == 0;
         for (index, host) in world.hosts.iter().enumerate() {
-            host.check(&mut world.cx, |tuple, now| {
+            let audit = host.check(&mut world.cx, |tuple, now| {
                 let before = edges.insert((index, *tuple), now);
                 if let Some(before) = before.filter(|before| before.iss == now.iss) {
                     now.check_after(&before);
                 }
             });
+            let below = network.charged(index);
+            if audit.is_complete && audit.wmem_alloc != below {
+                // The rest is in front of the device.
+                let queues = host.tx_queue_stats(&mut world.cx);
+                let waiting: u64 = queues.iter().map(|row| row.stats.qlen).sum();
+                assert!(
+                    audit.wmem_alloc > below && waiting > 0,
+                    "{audit:?}, {below} in the device"
+                );
+            }
+            if thorough {
+                recycling::check_caches(host, &audit);
+            }
+        }
+        if thorough {
+            recycling::check_deferred(world);
         }
     }
 
@@ -270,8 +298,8 @@ impl<'a> Play<'a> {
         }
         self.links.clear();
         let hosts = self.world.hosts.clone();
-        for (listener, host) in self.listeners.drain(..).zip(&hosts) {
-            listener.close(host, &mut self.world.cx);
+        for (index, listener) in self.listeners.drain(..).enumerate() {
+            listener.close(&hosts[index], self.world.app(index));
         }
         self.world.pass(Duration::from_secs(1200));
         self.look();
@@ -286,10 +314,14 @@ impl<'a> Play<'a> {
             let context = self.scenario.hosts[index].rx_context as usize;
             outcome.prequeued[context] += counters.tcp(tcp::Counter::TcpExtTCPPrequeued);
             outcome.backlogged += counters.stack(Counter::SocketBacklogQueued);
+            recycling::add_caches(&mut outcome.caches, &counters);
+            assert_eq!(host.tcp_memory_pages(), 0, "pages are still charged");
+            assert_eq!(self.network.charged(index), 0, "the device holds something");
         }
         outcome.frames = self.network.counts();
         drop(hosts);
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");
+        outcome.pool = recycling::check_end(&self.world);
         outcome
     }
 }
@@ -308,7 +340,7 @@ impl Link<'_> {
                     || world.cx.now - self.connecting_since >= PATIENCE =>
             {
                 let host = Arc::clone(&world.hosts[self.plan.client]);
-                client.close(&host, &mut world.cx);
+                client.close(&host, world.app(self.plan.client));
                 true
             }
             Some(client) => {
@@ -340,7 +372,7 @@ impl Link<'_> {
             options: options_of(scenario, *client),
             ..ConnectOptions::default()
         };
-        let socket = TcpSocket::connect_with(&host, &mut world.cx, remote, &options);
+        let socket = TcpSocket::connect_with(&host, world.app(*client), remote, &options);
         let socket = socket.expect("a route and a port");
         self.early = 0;
         if options.fast_open {
@@ -348,7 +380,7 @@ impl Link<'_> {
             let (there, _) = self.patterns(scenario.seed);
             let bytes: Vec<u8> =
                 (0..up.length.min(u64::from(up.write_max))).map(|at| there.byte(at)).collect();
-            match socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]) {
+            match socket.send(&host, world.app(*client), &[IoSlice::new(&bytes)]) {
                 Ok(taken) => self.early = taken as u64,
                 Err(Errno::EAGAIN) => {}
                 Err(error) => panic!("the first write: {error}"),

@@ -36,7 +36,7 @@ pub(super) fn turn(
     complete_transmissions(host, state, cx);
     let around = cx.set_running(Some(core.id));
     let mut report = receive(host, core, state, cx, scope);
-    resume_throttled(host, core, state, cx);
+    resume_throttled(host, core, cx);
     expire_timers(host, core, state, cx);
     restart_transmissions(host, core, state, cx);
     state.outbox.kick(host, cx);
@@ -219,8 +219,8 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 }
 
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
-fn resume_throttled(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
-    core.tasklet.run(host, cx, &mut state.resumed);
+fn resume_throttled(host: &Host, core: &Core, cx: &mut Cx) {
+    core.tasklet.run(host, cx);
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,

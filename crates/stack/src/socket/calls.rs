@@ -16,6 +16,7 @@ use tcp::{RecvError, SendError, State};
 
 use super::{
     backlog,
+    options::MemoryInfo,
     stream::{StreamState, TcpSocket},
 };
 use crate::{cx::Cx, errno::Errno, host::Host, timer::TICK};
@@ -213,6 +214,15 @@ impl TcpSocket {
     /// # Panics
     /// When one does not hold.
     pub fn check(&self, host: &Host, cx: &mut Cx) -> Option<tcp::Edges> {
+        self.check_memory(host, cx).0
+    }
+
+    /// As [`check`](Self::check); answers also what the connection holds.
+    pub(crate) fn check_memory(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+    ) -> (Option<tcp::Edges>, MemoryInfo) {
         let mut state = self.lock.own();
         // The wheel may be a tick late, and nothing else.
         let edges = state.tcb.check_turn(cx.now - TICK);
@@ -221,8 +231,10 @@ impl TcpSocket {
         }
         state.prequeue.check();
         state.check_dst(self, host, cx);
+        state.check_account(self);
+        let memory = MemoryInfo::of(self, &state);
         backlog::release(self, state, host, cx);
-        edges
+        (edges, memory)
     }
 
     /// Owns the socket while `interrupt` happens. For the simulator, which so plays a thread that is descheduled in the

@@ -13,6 +13,7 @@
 //! Not here: what an option does (`tcp::Tcb`'s setters, `socket`).
 
 mod check;
+mod memory_info;
 mod settings;
 mod shared;
 mod stream;
@@ -22,6 +23,7 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+pub use memory_info::MemoryInfo;
 pub use settings::SocketSettings;
 pub(super) use shared::SharedSettings;
 pub use value::OptionValue;

@@ -92,7 +92,8 @@ pub struct TcpSocket {
     /// Bits of `ready` that have come true and that nobody was woken for yet. Set under the lock after `ready`, with Release;
     /// taken by `wake` with Acquire, be it on another thread.
     news: AtomicU8,
-    /// Limit of the backlog in bytes, from the buffers. Relaxed: a limit orders nothing.
+    /// What the backlog may hold in bytes: a limit from the buffers, less what waits to be read. Relaxed: a limit orders
+    /// nothing.
     backlog_limit: AtomicU32,
     /// `SO_RCVLOWAT`: bytes a blocking read waits for. Written under the lock. Relaxed: a limit orders nothing.
     rcvlowat: AtomicU32,
@@ -105,6 +106,8 @@ pub struct TcpSocket {
     pub(super) lock: SocketLock<StreamState, Packet>,
     /// What devices that complete later still hold of ours.
     wmem: Arc<Wmem>,
+    /// Packets that the backlog did not take. Relaxed: a counter orders nothing.
+    pub(super) backlog_drops: AtomicU32,
     /// Packets that reads have emptied, with `skb_recycle` at `list_after_unlock`: for whoever comes first without the lock.
     /// Linux: the `defer_list` of a socket.
     pub(super) read_packets: Llist<Packet>,
@@ -144,6 +147,8 @@ pub(crate) struct StreamState {
     confirmed: SeqNum,
     /// Pages that the host's account was charged for this socket.
     charged_pages: i64,
+    /// Segments that TCP did not take. With those of the backlog Linux's `sk_drops`.
+    pub(super) drops: u32,
     /// The call has taken from the receive queue, and done nothing else.
     pub(super) only_read: bool,
     /// Bytes taken from the application since it last polled the core in passing.
@@ -201,11 +206,13 @@ impl TcpSocket {
                 latest,
                 confirmed,
                 charged_pages: 0,
+                drops: 0,
                 only_read: false,
                 sent_unpolled: 0,
                 memory,
             }),
             wmem: Wmem::new(this.clone(), host.core(core)),
+            backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),
             readers: EventCount::new(),
@@ -400,6 +407,7 @@ impl TcpSocket {
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
             LockEntry::Full(packet) => {
                 cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+                self.backlog_drops.fetch_add(1, Ordering::Relaxed);
                 cx.drop_packet(DropReason::SocketBacklog, packet);
             }
         }
@@ -549,13 +557,14 @@ impl TcpSocket {
             // Release: whoever takes the news sees `ready` before it looks for sleepers.
             self.news.fetch_or(news, Ordering::Release);
         }
-        self.backlog_limit.store(
-            tcb.rcvbuf()
-                .saturating_mul(2)
-                .saturating_add(tcb.sndbuf() / 2)
-                .saturating_add(BACKLOG_EXTRA_BYTES),
-            Ordering::Relaxed,
-        );
+        // Linux: `sk_rcvqueues_full`, which adds `sk_rmem_alloc` to the backlog on the other side of the comparison. While
+        // somebody owns the socket that is what it was when they last settled.
+        let limit = tcb
+            .rcvbuf()
+            .saturating_mul(2)
+            .saturating_add(tcb.sndbuf() / 2)
+            .saturating_add(BACKLOG_EXTRA_BYTES);
+        self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
     }
 
     /// An entry of the timer wheel will fire in time for `deadline`. Under the lock.
@@ -694,6 +703,7 @@ impl StreamState {
     fn input(&mut self, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = tcp::input(&mut self.tcb, header, packet, &mut cx.tcp());
         if let pkt::Verdict::Drop(reason, packet) = verdict {
+            self.drops = self.drops.wrapping_add(1);
             cx.drop_packet(reason, packet);
         }
     }
@@ -709,6 +719,7 @@ impl StreamState {
         let (verdict, copied) =
             tcp::input_to_user(&mut self.tcb, header, packet, &mut cx.tcp(), user);
         if let pkt::Verdict::Drop(reason, packet) = verdict {
+            self.drops = self.drops.wrapping_add(1);
             cx.drop_packet(reason, packet);
         }
         copied

@@ -8,16 +8,18 @@
 //! Differs from Linux: the list is that of the core the connection belongs to, not of the one that completes, so that no
 //! core becomes the sender for everybody.
 //!
+//! Lifetime: packets hold this, not the socket, which may be gone before the last of them completes; the memory goes with the
+//! later of the two, as `struct sock` does with the last of `sk_wmem_alloc`.
+//!
 //! Not here: the protocol between the sender and completions (`sync::small_queue`), the limit (`tcp::TsqLimit`).
 
 use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
+    Arc, OnceLock, Weak,
     atomic::{AtomicBool, Ordering},
 };
-use std::vec::Vec;
 
 use pkt::{Instant, PacketList, PacketOwner};
-use sync::{SmallQueue, TsqProtocol};
+use sync::{Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
 use super::TcpSocket;
 use crate::{core::Core, counters::Counter, cx::Cx, host::Host};
@@ -31,6 +33,8 @@ pub(super) struct Wmem {
     seed: AtomicBool,
     socket: Weak<TcpSocket>,
     core: Weak<Core>,
+    /// What hangs in the core's list. Made when the socket is first throttled: a completion allocates nothing.
+    entry: OnceLock<Arc<Listed<Weak<TcpSocket>>>>,
 }
 
 impl Wmem {
@@ -40,6 +44,7 @@ impl Wmem {
             seed: AtomicBool::new(false),
             socket,
             core: Arc::downgrade(core),
+            entry: OnceLock::new(),
         })
     }
 
@@ -50,21 +55,30 @@ impl Wmem {
 
     /// Makes the socket pay for the data in `list` until its device completes it. Bare ACKs are free, so that they
     /// neither hold data back nor wake anybody.
+    ///
+    /// What a packet was charged stays with it, whatever becomes of it below (M§1.3: a destructor subtracts exactly what was
+    /// added).
     pub(super) fn charge(this: &Arc<Self>, list: &mut PacketList) {
         let mut packets = core::mem::take(list);
+        let mut bytes = 0;
         while let Some(mut packet) = packets.pop_front() {
             let header = packet.linear().get(12).map_or(0, |offset| usize::from(offset >> 4) * 4);
             if packet.len() > header {
-                this.queue.charge(packet.truesize());
+                bytes += packet.truesize();
                 packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
             }
             list.push_back(packet);
+        }
+        // Once for all of them, and before the first is handed down: nothing completes that is not charged.
+        if bytes > 0 {
+            this.queue.charge(bytes);
         }
     }
 
     /// The sender stops with more than `limit` bytes below. False when that is no longer so: it goes on.
     pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
         self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
+        self.entry.get_or_init(|| Listed::new(self.socket.clone()));
         self.queue.throttle(protocol, |bytes| bytes > limit)
     }
 
@@ -87,10 +101,11 @@ impl PacketOwner for Wmem {
         if !self.queue.complete(protocol, truesize) {
             return;
         }
-        match self.core.upgrade() {
-            Some(core) => Tasklet::schedule(&core, self.socket.clone()),
+        let hook = self.entry.get().and_then(Listed::hook);
+        match (self.core.upgrade(), hook) {
+            (Some(core), Some(hook)) => Tasklet::schedule(&core, hook),
             // The host is gone, and with it who would send.
-            None => self.queue.end(protocol),
+            _ => self.queue.end(protocol),
         }
     }
 }
@@ -116,46 +131,35 @@ pub(super) fn count_throttled(cx: &Cx, since: Instant) {
     cx.count(Counter::TsqThrottledMicros, micros);
 }
 
-/// Sockets of one core that may send again. Linux: `struct tsq_tasklet`.
+/// Sockets of one core that may send again: any core lists them, without a lock. Linux: `struct tsq_tasklet`.
 #[derive(Debug, Default)]
 pub(crate) struct Tasklet {
-    /// `sockets` is not empty. Written under its lock, read without it once a turn.
-    pending: AtomicBool,
-    /// Locked for a push or an exchange only, with nothing called meanwhile.
-    sockets: Mutex<Vec<Weak<TcpSocket>>>,
+    sockets: Llist<Hook<Weak<TcpSocket>>>,
 }
 
 impl Tasklet {
-    /// `socket` is run in the next turn of `core`, which is woken for it.
-    fn schedule(core: &Core, socket: Weak<TcpSocket>) {
-        let tasklet = core.tasklet();
-        let first = {
-            let mut sockets = tasklet.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-            sockets.push(socket);
-            !tasklet.pending.swap(true, Ordering::Release)
-        };
-        if first {
+    /// What `hook` belongs to is run in the next turn of `core`, which is woken for the first.
+    fn schedule(core: &Core, hook: Hook<Weak<TcpSocket>>) {
+        if core.tasklet().sockets.push(hook) {
             core.wake_before(Instant::ZERO);
         }
     }
 
-    /// Whether a socket waits.
+    /// Whether a socket waits. Before a core sleeps it is asked behind a fence, whose counterpart is in `wake_before`.
     pub(crate) fn is_pending(&self) -> bool {
-        self.pending.load(Ordering::Acquire)
+        !self.sockets.is_empty()
     }
 
     /// Lets every socket send that has been scheduled before. What they schedule anew waits for the next turn.
-    pub(crate) fn run(&self, host: &Host, cx: &mut Cx, batch: &mut Vec<Weak<TcpSocket>>) {
+    pub(crate) fn run(&self, host: &Host, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }
-        {
-            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-            core::mem::swap(&mut *sockets, batch);
-            self.pending.store(false, Ordering::Relaxed);
-        }
-        for socket in batch.drain(..) {
-            if let Some(socket) = socket.upgrade() {
+        for hook in self.sockets.take_all() {
+            let socket = hook.upgrade();
+            // Before the handler: from then on a completion lists it again.
+            drop(hook);
+            if let Some(socket) = socket {
                 socket.on_tasklet(host, cx);
             }
         }

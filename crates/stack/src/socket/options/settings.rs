@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use tcp::State;
 
-use super::{Access, OptionValue, SocketOption, check, tcp_info};
+use super::{Access, MemoryInfo, OptionValue, SocketOption, check, tcp_info};
 use crate::{
     core::CoreId,
     errno::Errno,
@@ -258,7 +258,11 @@ impl SocketSettings {
             O::IncomingCpu => {
                 OptionValue::Int(self.incoming_core.map_or(-1, |core| i32::from(core.0)))
             }
-            O::MemoryInfo => OptionValue::Bytes(vec![0; super::stream::MEMORY_INFO_BYTES]),
+            O::MemoryInfo => {
+                let rcvbuf = tcp.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default);
+                let sndbuf = tcp.sndbuf.unwrap_or(sysctls.tcp.tcp_wmem.default);
+                MemoryInfo { rcvbuf, sndbuf, ..MemoryInfo::default() }.into()
+            }
             O::Info => {
                 let state = if self.listening { State::Listen } else { State::Close };
                 OptionValue::Bytes(tcp_info::without_connection(state))

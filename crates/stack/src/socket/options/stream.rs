@@ -2,17 +2,12 @@
 //!
 //! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
 
-use tcp::Tcb;
-
 use super::{
     Access, OptionValue, SocketOption, check,
     settings::{AF_INET, AF_INET6, SOCK_STREAM},
     tcp_info,
 };
 use crate::{cx::Cx, errno::Errno, host::Host, ip::IpFields, socket::TcpSocket};
-
-/// Bytes of `SO_MEMINFO`: nine 32-bit numbers (`SK_MEMINFO_VARS`).
-pub(super) const MEMORY_INFO_BYTES: usize = 36;
 
 impl TcpSocket {
     /// Sets an option by Linux's rules.
@@ -162,10 +157,7 @@ impl TcpSocket {
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 return check::show_busy_poll(self.busy_poll(), option, cx.sysctls_of(host));
             }
-            O::MemoryInfo => {
-                let below = self.wmem_alloc();
-                self.with_tcb(host, cx, |tcb, _| memory_info(tcb, below))
-            }
+            O::MemoryInfo => self.memory_info(host, cx).into(),
             O::TypeOfService => OptionValue::Int(i32::from(self.settings().ip_fields().tos)),
             O::Priority => OptionValue::Int(i32::from(self.settings().ip_fields().priority)),
             O::TimeToLive => {
@@ -236,12 +228,4 @@ impl TcpSocket {
             })
         })
     }
-}
-
-/// `SO_MEMINFO` in the order of `SK_MEMINFO_*`: receive memory and its limit, send memory below TCP and its limit, memory
-/// taken in advance, memory queued, option memory, backlog, drops. What has no counterpart here is 0.
-fn memory_info(tcb: &Tcb, wmem_alloc: u32) -> OptionValue {
-    let numbers =
-        [tcb.rmem_alloc(), tcb.rcvbuf(), wmem_alloc, tcb.sndbuf(), 0, tcb.wmem_queued(), 0, 0, 0];
-    OptionValue::Bytes(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
 }

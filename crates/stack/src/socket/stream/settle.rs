@@ -134,6 +134,26 @@ impl StreamState {
         }
     }
 
+    /// What the host's account was charged beyond what the queues hold: the rest of the last page, once settled
+    /// (`sk_forward_alloc`).
+    pub(in crate::socket) fn forward_alloc(&self) -> u32 {
+        let charged = u64::try_from(self.charged_pages).unwrap_or(0) * u64::from(PAGE_BYTES);
+        u32::try_from(charged.saturating_sub(self.tcb.memory_bytes().into())).unwrap_or(u32::MAX)
+    }
+
+    /// What the account was charged is what the queues hold, in whole pages, and everybody can see what is so.
+    ///
+    /// # Panics
+    /// When that does not hold.
+    pub(in crate::socket) fn check_account(&self, socket: &TcpSocket) {
+        let memory = self.tcb.memory_bytes();
+        let pages = i64::from(memory.div_ceil(PAGE_BYTES));
+        assert_eq!(self.charged_pages, pages, "pages charged for {memory} bytes");
+        assert!(self.forward_alloc() < PAGE_BYTES, "forward_alloc is the rest of a page");
+        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog is worked off");
+        assert_eq!(socket.readiness(), self.tcb.readiness(), "what waiters see");
+    }
+
     /// The listener counts it no more.
     pub(super) fn end_early(&mut self) {
         if let Some(listener) = self.early.take().and_then(|listener| listener.upgrade()) {
