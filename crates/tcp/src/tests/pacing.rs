@@ -54,6 +54,8 @@ fn a_pace_of_almost_nothing_stalls_nobody() {
 #[test]
 fn the_pace_is_twice_the_window_in_slow_start_and_a_fifth_above_it_later() {
     let mut net = Net::new(3);
+    // Room for more than a window, so that what is lost is among data that goes on.
+    net.host(Side::A).options.sndbuf = Some(1 << 20);
     net.open();
     send_for(&mut net, Duration::from_millis(60));
     let info = net.tcb(Side::A).info();
