@@ -22,15 +22,15 @@ fn there_is_one_hook_at_a_time() {
 #[cfg(not(loom))]
 #[test]
 fn a_list_keeps_what_is_in_it_alive_and_lets_go_of_it_at_its_end() {
-    let value = std::sync::Arc::new(());
+    let value = Arc::new(());
     let list = Llist::new();
     for _ in 0..3 {
-        let object = Listed::new(std::sync::Arc::clone(&value));
+        let object = Listed::new(Arc::clone(&value));
         list.push(Listed::hook(&object).expect("a new one"));
     }
-    assert_eq!(std::sync::Arc::strong_count(&value), 4);
+    assert_eq!(Arc::strong_count(&value), 4);
     drop(list);
-    assert_eq!(std::sync::Arc::strong_count(&value), 1);
+    assert_eq!(Arc::strong_count(&value), 1);
 }
 
 /// Two that list the object and one that takes: every round that got the hook is seen, and the link passes from one list

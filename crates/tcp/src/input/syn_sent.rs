@@ -61,7 +61,10 @@ pub(super) fn process(
         }
         // What the peer did not take of the SYN's data is sent again at once (RFC 7413 §4.2.1).
         tcb.send_queue.mark_all_lost();
-        if fast_open::is_writer_waiting(tcb) {
+        if tcb.send_queue.head().is_some() {
+            // It carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare one, should the data have to wait for its first copy
+            // to leave, begins behind bytes that a server with SYN cookies has not kept, and which takes it for nobody's.
+        } else if fast_open::is_writer_waiting(tcb) {
             tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
         } else {
             tcb.ack.schedule_now();
