@@ -70,6 +70,23 @@ pub(super) struct Play<'a> {
     changed: usize,
 }
 
+fn world_of(scenario: &Scenario) -> World {
+    match scenario.threads {
+        Threads::One => World::new(scenario.seed),
+        Threads::Ringing | Threads::Apart => World::with_threads(scenario.seed),
+    }
+}
+
+/// The device of every host.
+fn ports_of(scenario: &Scenario) -> PortConfig {
+    PortConfig {
+        mtu: scenario.mtu,
+        offload: scenario.offload,
+        completes_after: scenario.completes_after,
+        rings: scenario.threads != Threads::Apart,
+    }
+}
+
 /// What every socket of a host starts with.
 fn options_of(scenario: &Scenario, host: usize) -> tcp::SocketOptions {
     tcp::SocketOptions { maxseg: scenario.maxseg[host], ..tcp::SocketOptions::default() }
@@ -81,18 +98,9 @@ impl<'a> Play<'a> {
         capture: Option<Capture>,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let mut world = match scenario.threads {
-            Threads::One => World::new(scenario.seed),
-            Threads::Ringing | Threads::Apart => World::with_threads(scenario.seed),
-        };
+        let mut world = world_of(scenario);
         let start = world.cx.now;
-        let port = PortConfig {
-            mtu: scenario.mtu,
-            offload: scenario.offload,
-            completes_after: scenario.completes_after,
-            rings: scenario.threads != Threads::Apart,
-        };
-        let network = Network::new(&scenario.paths, port, scenario.seed, start);
+        let network = Network::new(&scenario.paths, ports_of(scenario), scenario.seed, start);
         if let Some(capture) = capture {
             network.capture(capture);
         }

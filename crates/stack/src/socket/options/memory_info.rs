@@ -21,6 +21,7 @@ use crate::{
     cx::Cx,
     host::Host,
     socket::{TcpSocket, stream::StreamState},
+    sysctl::Sysctls,
 };
 
 /// Bytes of `SO_MEMINFO`: nine 32-bit numbers (`SK_MEMINFO_VARS`).
@@ -60,6 +61,15 @@ impl MemoryInfo {
             wmem_queued: tcb.wmem_queued(),
             backlog: socket.lock.backlog_bytes(),
             drops: state.drops.wrapping_add(socket.backlog_drops.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Of a socket without connection: it holds nothing.
+    pub(super) fn of_none(options: &tcp::SocketOptions, sysctls: &Sysctls) -> Self {
+        Self {
+            rcvbuf: options.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default),
+            sndbuf: options.sndbuf.unwrap_or(sysctls.tcp.tcp_wmem.default),
+            ..Self::default()
         }
     }
 

@@ -258,11 +258,7 @@ impl SocketSettings {
             O::IncomingCpu => {
                 OptionValue::Int(self.incoming_core.map_or(-1, |core| i32::from(core.0)))
             }
-            O::MemoryInfo => {
-                let rcvbuf = tcp.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default);
-                let sndbuf = tcp.sndbuf.unwrap_or(sysctls.tcp.tcp_wmem.default);
-                MemoryInfo { rcvbuf, sndbuf, ..MemoryInfo::default() }.into()
-            }
+            O::MemoryInfo => MemoryInfo::of_none(tcp, sysctls).into(),
             O::Info => {
                 let state = if self.listening { State::Listen } else { State::Close };
                 OptionValue::Bytes(tcp_info::without_connection(state))
