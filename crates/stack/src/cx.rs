@@ -81,9 +81,11 @@ pub struct Cx {
     softirq: VecDeque<(usize, Owed)>,
     /// Cores that were raised here, so that raising one again writes no count that others write. `None` while it is run.
     cores: Vec<Option<Arc<Core>>>,
-    /// One per host entered so far; `current` is the one being run.
-    views: Vec<HostView>,
-    current: usize,
+    /// Of the host being run; of none at first.
+    view: Box<HostView>,
+    /// Of the other hosts entered so far, and of none. They change places with `view`.
+    #[expect(clippy::vec_box, reason = "what changes places is the pointer")]
+    others: Vec<Box<HostView>>,
 }
 
 /// What a context keeps of a host it has entered.
@@ -158,10 +160,15 @@ impl HostView {
     }
 }
 
-/// Returned by [`Cx::enter`]; gives the previous host's counters back to [`Cx::leave`].
-#[derive(Debug)]
+/// Returned by [`Cx::enter`]; gives the previous host's counters back to [`Cx::leave`]: their place.
+#[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Entered(usize);
+
+impl Entered {
+    /// It was this host before.
+    const HERE: Self = Self(usize::MAX);
+}
 
 impl Cx {
     /// A context that uses `memory`, with chance from `seed`.
@@ -181,8 +188,8 @@ impl Cx {
             reader: Rc::new(memory.rcu.reader()),
             softirq: VecDeque::with_capacity(8),
             cores: Vec::with_capacity(8),
-            views: vec![HostView::nowhere()],
-            current: 0,
+            view: Box::new(HostView::nowhere()),
+            others: Vec::new(),
         }
     }
 
@@ -219,121 +226,117 @@ impl Cx {
     /// Counts for `host` from here on, until `leave`.
     #[inline]
     pub(crate) fn enter(&mut self, host: &Host) -> Entered {
-        let view = &self.views[self.current];
-        if view.host == host.id() && view.generation == host.live_sysctls().generation() {
-            return Entered(self.current);
+        if self.view.host == host.id()
+            && self.view.generation == host.live_sysctls().generation()
+        {
+            return Entered::HERE;
         }
         self.enter_other(host)
     }
 
     /// From another host, or with other settings.
     fn enter_other(&mut self, host: &Host) -> Entered {
-        let previous = Entered(self.current);
-        if self.views[self.current].host != host.id() {
-            self.current = match self.views.iter().position(|view| view.host == host.id()) {
-                Some(index) => index,
-                None => {
-                    self.forget_closed_hosts(previous.0);
-                    self.views.push(HostView::new(host));
-                    self.views.len() - 1
-                }
-            };
+        let mut entered = Entered::HERE;
+        if self.view.host != host.id() {
+            let known = self.others.iter().position(|view| view.host == host.id());
+            let place = known.unwrap_or_else(|| self.add_view(host));
+            core::mem::swap(&mut self.view, &mut self.others[place]);
+            entered = Entered(place);
         }
-        self.views[self.current].refresh(host);
+        self.view.refresh(host);
         self.follow_free_mode();
-        previous
+        entered
     }
 
     /// Packets die as the host being run wants it.
     #[inline]
     fn follow_free_mode(&mut self) {
-        let HostView { host, free_mode, .. } = self.views[self.current];
-        if host != 0 && self.pool.free_mode() != free_mode {
-            self.pool.set_free_mode(free_mode);
+        if self.view.host != 0 && self.pool.free_mode() != self.view.free_mode {
+            self.pool.set_free_mode(self.view.free_mode);
         }
     }
 
     /// Back to the counters that were current before `entered`.
     #[inline]
     pub(crate) fn leave(&mut self, entered: Entered) {
-        if self.current != entered.0 {
-            self.current = entered.0;
+        if entered != Entered::HERE {
+            core::mem::swap(&mut self.view, &mut self.others[entered.0]);
             self.follow_free_mode();
         }
     }
 
-    /// A context that outlives many hosts must not keep their pages: only ours is left then. Indices in use stay.
-    fn forget_closed_hosts(&mut self, in_use: usize) {
-        while self.views.len() > in_use + 1
-            && self
-                .views
-                .last()
-                .is_some_and(|view| view.host != 0 && Arc::strong_count(&view.page) == 1)
-        {
-            self.views.pop();
+    /// A host that is entered for the first time. A context that outlives many hosts must not keep their pages: only ours is left
+    /// then. While it is in one their places are not touched.
+    #[cold]
+    fn add_view(&mut self, host: &Host) -> usize {
+        if self.view.host == 0 {
+            self.others.retain(|view| Arc::strong_count(&view.page) > 1);
         }
+        self.others.push(Box::new(HostView::new(host)));
+        self.others.len() - 1
     }
 
     /// The counter page of the host being run.
     #[must_use]
     pub fn counters(&self) -> &CounterPage {
-        &self.views[self.current].page
+        &self.view.page
     }
 
     /// The settings of the host being run, as they were when it was entered.
     #[inline]
     #[must_use]
     pub fn sysctls(&self) -> &Sysctls {
-        &self.views[self.current].sysctls
+        &self.view.sysctls
     }
 
     /// The settings of `host`, for who is about to enter it.
     pub fn sysctls_of(&mut self, host: &Host) -> &Sysctls {
         let entered = self.enter(host);
-        let index = self.current;
+        let place = entered.0;
         self.leave(entered);
-        &self.views[index].sysctls
+        // Where it was, or where it has gone back to.
+        &self.others.get(place).unwrap_or(&self.view).sysctls
     }
 
     /// Number of the settings that [`sysctls`](Self::sysctls) are.
     pub(crate) fn generation(&self) -> u64 {
-        self.views[self.current].generation
+        self.view.generation
     }
 
     /// Whether packets of the host being run may change core.
     #[inline]
     pub(crate) fn rps_needed(&self) -> bool {
-        self.views[self.current].rps_needed
+        self.view.rps_needed
     }
 
     /// Where applications of the host being run read their flows; `None` when nobody wants to know.
     #[inline]
     pub(crate) fn sock_flows(&self) -> Option<&SockFlows> {
-        self.views[self.current].sock_flows.as_deref()
+        self.view.sock_flows.as_deref()
     }
 
     /// The core of the host being run whose turn this context is in. `None` in process context.
     pub(crate) fn running(&self) -> Option<CoreId> {
-        self.views[self.current].running
+        self.view.running
     }
 
     /// A turn of a core of the host being run begins, or the turn around it goes on. Returns what was before.
     pub(crate) fn set_running(&mut self, core: Option<CoreId>) -> Option<CoreId> {
-        core::mem::replace(&mut self.views[self.current].running, core)
+        core::mem::replace(&mut self.view.running, core)
     }
 
     /// The core of `host` that this context last ran of its own accord: a worker its own, an application thread the one it
     /// polled while it waited.
     pub fn home(&mut self, host: &Host) -> Option<CoreId> {
         let entered = self.enter(host);
-        let home = self.views[self.current].home;
+        let home = self.view.home;
         self.leave(entered);
         home
     }
 
     pub(crate) fn set_home(&mut self, host: &Host, core: CoreId) {
         let entered = self.enter(host);
-        self.views[self.current].home = Some(core);
+        self.view.home = Some(core);
         self.leave(entered);
     }
 
@@ -341,7 +344,7 @@ impl Cx {
     /// `sock_rps_record_flow`.
     #[inline]
     pub(crate) fn record_flow(&self, hash: u32) {
-        let view = &self.views[self.current];
+        let view = &self.view;
         if let (Some(flows), Some(home)) = (&view.sock_flows, view.home) {
             flows.record(hash, home);
         }
@@ -365,7 +368,7 @@ impl Cx {
 
     /// The view of this context that the TCP engine takes.
     pub(crate) fn tcp(&mut self) -> tcp::Cx<'_> {
-        let view = &self.views[self.current];
+        let view = &self.view;
         tcp::Cx {
             now: self.now,
             pool: &mut self.pool,
@@ -384,7 +387,7 @@ impl Cx {
     /// A socket of the host being run holds `pages` more of TCP memory, or fewer.
     #[inline]
     pub(crate) fn charge_tcp(&self, pages: i64) {
-        let HostView { page, sysctls, memory, .. } = &self.views[self.current];
+        let HostView { page, sysctls, memory, .. } = &*self.view;
         memory.charge(&page.tcp_reserve, pages, &sysctls.tcp_mem, &page.tcp, self.now);
     }
 

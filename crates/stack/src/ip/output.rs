@@ -96,23 +96,33 @@ pub(crate) fn output_as(
     queue: QueueId,
 ) -> NetXmit {
     let mut list = PacketList::new();
+    let frame = link::addresses(&dst);
+    let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
         if tuple.is_ipv4() {
             push_header::<true>(cx, &dst, (tuple, fields), &mut segment);
         } else {
             push_header::<false>(cx, &dst, (tuple, fields), &mut segment);
         }
-        cx.count(Counter::IpOutRequests, 1);
-        cx.count(Counter::IpExtOutOctets, segment.len() as u64);
-        let gso = segment.meta().gso.segs > 1 && segment.len() <= dst.tso_max_bytes as usize;
-        cx.count(Counter::DeviceTxSuperframes, u64::from(gso));
+        bytes += segment.len() as u64;
+        if segment.meta().gso.segs > 1 && segment.len() <= dst.tso_max_bytes as usize {
+            cx.count(Counter::DeviceTxSuperframes, 1);
+        }
+        if let Some((next_hop, own)) = frame {
+            link::push_header(&mut segment, next_hop, own);
+        }
         list.push_back(segment);
     }
+    cx.count(Counter::IpOutRequests, list.len() as u64);
+    cx.count(Counter::IpExtOutOctets, bytes);
     if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
         hold(cx, dst, &mut list);
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
-    link::output(host, cx, &dst, queue, &mut list)
+    match frame {
+        Some(_) => dst.tx.xmit(host, cx, queue, &mut list),
+        None => link::output(host, cx, &dst, queue, &mut list),
+    }
 }
 
 /// Lets every packet hold its dst, which it keeps while it waits for its receiver (Linux: `skb_dst_force` of a device

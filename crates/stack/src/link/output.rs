@@ -41,6 +41,16 @@ pub(crate) fn output(
     }
 }
 
+/// What every frame along `dst` begins with, if that is known: where it goes, and where it comes from. Whoever sends puts it in
+/// front of each packet with [`push_header`], and spares [`output`] another walk over them.
+#[inline]
+pub(crate) fn addresses(dst: &Dst) -> Option<(MacAddr, MacAddr)> {
+    match (dst.link, &dst.neighbor) {
+        (LinkType::Ethernet { mac }, Some(neighbor)) => Some((neighbor.resolved()?, mac)),
+        _ => None,
+    }
+}
+
 /// Puts the Ethernet header in front of every IP packet of `list`.
 pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
     let mut packets = core::mem::take(list);
@@ -50,7 +60,9 @@ pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
     }
 }
 
-fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
+/// Puts the Ethernet header in front of an IP packet.
+#[inline]
+pub(crate) fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
     let ether_type = packet.meta().protocol;
     EthernetHeader::new(next_hop, own, ether_type).emit(packet.push(HEADER_LEN));
 }
