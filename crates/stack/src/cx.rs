@@ -226,9 +226,7 @@ impl Cx {
     /// Counts for `host` from here on, until `leave`.
     #[inline]
     pub(crate) fn enter(&mut self, host: &Host) -> Entered {
-        if self.view.host == host.id()
-            && self.view.generation == host.live_sysctls().generation()
-        {
+        if self.view.host == host.id() && self.view.generation == host.live_sysctls().generation() {
             return Entered::HERE;
         }
         self.enter_other(host)

@@ -122,10 +122,10 @@ impl Gro {
         }
     }
 
-    /// Whether a frame goes up as it came, if nothing is held.
+    /// Whether a frame goes up as it came in every mode, if nothing is held.
     #[inline]
-    pub(crate) fn goes_alone(mode: &GroMode, packet: &Packet, network: usize) -> bool {
-        mode.max_bytes == 0 || read::goes_alone(packet, network)
+    pub(crate) fn goes_alone(packet: &Packet, network: usize) -> bool {
+        read::goes_alone(packet, network)
     }
 
     /// Counts a frame that goes up as it came, alone, without passing through here.

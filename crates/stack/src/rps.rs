@@ -68,6 +68,12 @@ pub(crate) struct Steering {
 }
 
 impl Steering {
+    /// Nothing is steered, nor was until now.
+    #[inline]
+    pub(crate) fn is_off(&self, cx: &Cx) -> bool {
+        !cx.rps_needed() && self.slots.is_empty()
+    }
+
     /// A poll of `queue` of `device` begins. False: all its packets stay, and need not be asked about.
     #[inline]
     pub(crate) fn begin(
@@ -77,7 +83,7 @@ impl Steering {
         outbox: &Outbox,
         (device, queue): (u32, u16),
     ) -> bool {
-        if !cx.rps_needed() && self.slots.is_empty() {
+        if self.is_off(cx) {
             return false;
         }
         self.prepare(host, cx, outbox, (device, queue))

@@ -156,15 +156,15 @@ impl Napi {
         if received == 0 && !self.holds() {
             return 0;
         }
-        let mode = self.begin(host, outbox, cx);
         // One read section for all of the poll: what it finds for one packet stays found for the next.
         let reader = cx.reader();
         let rcu = reader.pin();
         let mut flow = Flow::new(last_hash);
-        if received == 1 && self.goes_straight_up(cx, &mode, end) {
+        if received == 1 && self.goes_straight_up(cx, end) {
             self.line.go_straight_up(host, &rcu, &mut flow, cx, self.batch.drain());
             return received;
         }
+        let mode = self.begin(host, outbox, cx);
         self.receive_batch(host, &rcu, &mut flow, outbox, cx, &mode);
         match end {
             PollEnd::BusyCycle => {
@@ -180,19 +180,18 @@ impl Napi {
         received
     }
 
-    /// Whether the one frame of this poll goes up with nothing before it and nothing behind it: receive offload holds nothing,
-    /// would not hold this one, and the list goes up at the end of the poll. Then the list need not be made.
-    fn goes_straight_up(&self, cx: &Cx, mode: &GroMode, end: PollEnd) -> bool {
+    /// Whether the one frame of this poll goes up with nothing before it and nothing behind it: receive offload holds nothing
+    /// and would not hold this one, nothing is steered, and the list goes up at the end of the poll. Then neither the list need
+    /// be made nor the settings be asked.
+    #[inline]
+    fn goes_straight_up(&self, cx: &Cx, end: PollEnd) -> bool {
         let flushes =
             end == PollEnd::Softirq || cx.sysctls().busy_poll_flush != BusyPollFlush::None;
+        let network = self.line.link.header_bytes();
         flushes
-            && !self.line.steers
             && self.line.gro.is_empty()
-            && self
-                .batch
-                .packets()
-                .first()
-                .is_some_and(|packet| Gro::goes_alone(mode, packet, self.line.link.header_bytes()))
+            && self.batch.packets().first().is_some_and(|frame| Gro::goes_alone(frame, network))
+            && self.line.steering.is_off(cx)
     }
 
     /// The queue is not polled any more: what it holds goes nowhere (BUG-GRO-9). Linux: `napi_disable`, `ndo_stop`.

@@ -120,7 +120,9 @@ fn receive(
         Scope::Busy(_) => PollEnd::BusyCycle,
         _ => PollEnd::Softirq,
     };
-    while let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len()) {
+    while due != 0
+        && let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len())
+    {
         let CoreState { napis, next_napi, backlog, outbox, last_hash, .. } = &mut **guard;
         *next_napi = index + 1;
         let weight = napis.get(index).map_or(weight, |napi| napi.weight(weight));
