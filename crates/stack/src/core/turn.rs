@@ -116,10 +116,7 @@ fn receive(
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
     let begin = cx.now;
-    let poll_end = match scope {
-        Scope::Busy(_) => PollEnd::BusyCycle,
-        _ => PollEnd::Softirq,
-    };
+    let poll_end = poll_end(scope);
     while due != 0
         && let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len())
     {
@@ -160,6 +157,14 @@ fn receive(
         }
     }
     PollReport::AllDone
+}
+
+/// What follows a poll of such a turn.
+const fn poll_end(scope: Scope) -> PollEnd {
+    match scope {
+        Scope::Busy(_) => PollEnd::BusyCycle,
+        _ => PollEnd::Softirq,
+    }
 }
 
 /// Whether a turn that began at `begin` has lasted as long as it may.
