@@ -50,19 +50,10 @@ impl Sum {
     #[must_use]
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        Self::of_both(&[], bytes)
-    }
-
-    /// The sum of `head`, an even number of bytes, with `bytes` behind it: of headers that lie apart from their payload, in
-    /// one go.
-    #[must_use]
-    #[inline]
-    pub fn of_both(head: &[u8], bytes: &[u8]) -> Self {
-        debug_assert!(head.len().is_multiple_of(2));
         let raw = if bytes.len() < VECTOR_BYTES_MIN {
-            scalar::sum(head, bytes)
+            scalar::sum(bytes)
         } else {
-            Kernel::best().sum_raw(head, bytes)
+            Kernel::best().sum_raw(bytes)
         };
         Self::from_raw(raw)
     }
@@ -268,13 +259,7 @@ impl Kernel {
     /// [`Sum::of`] by this kernel.
     #[must_use]
     pub fn sum(self, bytes: &[u8]) -> Sum {
-        Sum::from_raw(self.sum_raw(&[], bytes))
-    }
-
-    /// [`Sum::of_both`] by this kernel.
-    #[must_use]
-    pub fn sum_both(self, head: &[u8], bytes: &[u8]) -> Sum {
-        Sum::from_raw(self.sum_raw(head, bytes))
+        Sum::from_raw(self.sum_raw(bytes))
     }
 
     /// [`copy_and_sum`] by this kernel.
@@ -289,15 +274,15 @@ impl Kernel {
     }
 
     #[inline]
-    fn sum_raw(self, head: &[u8], bytes: &[u8]) -> u64 {
+    fn sum_raw(self, bytes: &[u8]) -> u64 {
         match self.0 {
-            Width::Scalar => scalar::sum(head, bytes),
+            Width::Scalar => scalar::sum(bytes),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a kernel of this width exists only after its features were detected.
-            Width::Avx2 => unsafe { avx2::sum(head, bytes) },
+            Width::Avx2 => unsafe { avx2::sum(bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Width::Avx512 => unsafe { avx512::sum(head, bytes) },
+            Width::Avx512 => unsafe { avx512::sum(bytes) },
         }
     }
 

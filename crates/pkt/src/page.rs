@@ -265,13 +265,16 @@ impl Slice {
         end == next.data && Page::of(self.data) == Page::of(next.data)
     }
 
-    /// Makes this slice cover `next` too, which must follow it, and takes over its references. Returns by how much it grew.
+    /// Makes this slice cover `next` too and takes over its references. Returns by how much it grew, or gives `next` back when
+    /// it does not follow.
     #[inline]
-    pub(crate) fn cover(&mut self, next: Self) -> u32 {
-        assert!(self.is_followed_by(&next));
+    pub(crate) fn cover(&mut self, next: Self) -> Result<u32, Self> {
+        if !self.is_followed_by(&next) {
+            return Err(next);
+        }
         self.len += next.len;
         self.refs += next.refs;
-        next.len
+        Ok(next.len)
     }
 
     /// Another slice over the same bytes: one atomic increment.

@@ -45,9 +45,9 @@ impl Lanes {
     }
 }
 
-/// Sum of the native-order 16-bit words of `head`, an even number of bytes, and `bytes`, padded with zeroes.
+/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
 #[target_feature(enable = "avx2")]
-pub(super) fn sum(head: &[u8], bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (quads, rest) = bytes.as_chunks::<128>();
     let mut lanes = [Lanes::zero(); 4];
     for quad in quads {
@@ -61,7 +61,6 @@ pub(super) fn sum(head: &[u8], bytes: &[u8]) -> u64 {
         lanes.add(load(block));
     }
     let mut halves = gather(lanes);
-    scalar::add(&mut halves, head);
     let (words, rest) = bytes[bytes.len() & !31..].as_chunks::<8>();
     for word in words {
         halves.add(u64::from_ne_bytes(*word));

@@ -3,11 +3,11 @@
 
 use core::arch::x86_64::{
     __m512i, _mm512_add_epi64, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
-    _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64, _mm512_setzero_si512, _mm512_slli_epi64,
-    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64,
+    _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64, _mm512_setzero_si512, _mm512_srli_epi64,
+    _mm512_storeu_si512,
 };
 
-use super::unrelated;
+use super::{Halves, unrelated};
 
 type Block = [u8; 64];
 
@@ -39,25 +39,21 @@ impl Lanes {
         self.upper = _mm512_add_epi64(self.upper, other.upper);
     }
 
-    /// `Halves::total` of every lane, added up.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn total(self) -> u64 {
-        let lower = _mm512_sub_epi64(self.whole, _mm512_slli_epi64::<32>(self.upper));
-        _mm512_reduce_add_epi64(_mm512_add_epi64(lower, self.upper)).cast_unsigned()
+    fn halves(self) -> Halves {
+        Halves {
+            whole: _mm512_reduce_add_epi64(self.whole).cast_unsigned(),
+            upper: _mm512_reduce_add_epi64(self.upper).cast_unsigned(),
+        }
     }
 }
 
-/// Sum of the native-order 16-bit words of `head`, an even number of bytes, and `bytes`, padded with zeroes.
+/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn sum(head: &[u8], bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (quads, rest) = bytes.as_chunks::<256>();
     let mut lanes = [Lanes::zero(); 4];
-    let (head_blocks, head_rest) = head.as_chunks::<64>();
-    for block in head_blocks {
-        lanes[0].add(load(block));
-    }
-    lanes[0].add(load_tail(head_rest));
     for quad in quads {
         let (blocks, _) = quad.as_chunks::<64>();
         for (lanes, block) in lanes.iter_mut().zip(blocks) {
@@ -69,7 +65,7 @@ pub(super) fn sum(head: &[u8], bytes: &[u8]) -> u64 {
         lanes.add(load(block));
     }
     lanes[3].add(load_tail(rest));
-    total(lanes)
+    gather(lanes).total()
 }
 
 /// As `sum`, copying on the way. Both slices have one length.
@@ -96,7 +92,7 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let words = load_tail(src_rest);
     store_tail(dst_rest, words);
     lanes[3].add(words);
-    total(lanes)
+    gather(lanes).total()
 }
 
 #[inline]
@@ -137,10 +133,10 @@ fn mask(len: usize) -> u64 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn total(lanes: [Lanes; 4]) -> u64 {
+fn gather(lanes: [Lanes; 4]) -> Halves {
     let [mut first, second, mut third, fourth] = lanes;
     first.merge(second);
     third.merge(fourth);
     first.merge(third);
-    first.total()
+    first.halves()
 }

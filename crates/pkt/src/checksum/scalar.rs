@@ -5,23 +5,16 @@
 
 use super::Halves;
 
-/// Sum of the native-order 16-bit words of `head`, an even number of bytes, and `bytes`, padded with zeroes.
+/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
 #[inline]
-pub(super) fn sum(head: &[u8], bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let mut halves = Halves::default();
-    add(&mut halves, head);
-    add(&mut halves, bytes);
-    halves.total()
-}
-
-/// Adds the words of `bytes`, padded with zeroes.
-#[inline]
-pub(super) fn add(halves: &mut Halves, bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<8>();
     for word in words {
         halves.add(u64::from_ne_bytes(*word));
     }
     halves.add(tail(bytes, rest));
+    halves.total()
 }
 
 /// As `sum`, copying on the way. Both slices have one length.

@@ -309,6 +309,38 @@ impl Body {
         len
     }
 
+    /// Adds `slice` behind the others: as part of the last one where it follows it, else if there is room. Returns its length,
+    /// or gives it back.
+    #[inline]
+    pub(crate) fn join_frag(&mut self, slice: Slice) -> Result<u32, Slice> {
+        let joined = match self.frags_mut().last_mut() {
+            Some(last) => last.cover(slice),
+            None => Err(slice),
+        };
+        match joined {
+            Ok(len) => {
+                self.frag_bytes += len;
+                self.piece = 0;
+                Ok(len)
+            }
+            Err(slice) if usize::from(self.frag_count) == FRAGS_MAX => Err(slice),
+            Err(slice) => Ok(self.push_frag(slice)),
+        }
+    }
+
+    /// Takes the only slice away.
+    #[inline]
+    pub(crate) fn take_only_frag(&mut self) -> Option<Slice> {
+        if self.frag_count != 1 {
+            return None;
+        }
+        self.frag_count = 0;
+        self.frag_bytes = 0;
+        self.piece = 0;
+        // SAFETY: there was one frag, hence the first is initialised, and from here on it does not count as such.
+        Some(unsafe { self.frags[0].assume_init_read() })
+    }
+
     /// Lets `extend` make the last slice longer and returns by how much.
     #[inline]
     pub(crate) fn extend_last_frag(&mut self, extend: impl FnOnce(&mut Slice) -> u32) -> u32 {

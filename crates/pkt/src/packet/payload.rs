@@ -86,29 +86,44 @@ impl Packet {
     ///
     /// Gives `other` back when it has linear bytes (pull its headers first) or too many frags.
     pub fn append_frags_of(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
-        let joined = match (self.body().frags().last(), other.body().frags().first()) {
-            (Some(last), Some(first)) => usize::from(last.is_followed_by(first)),
-            _ => 0,
-        };
-        let count = other.frag_count() - joined;
-        if !other.linear().is_empty() || self.frag_count() + count > FRAGS_MAX {
+        if !other.linear().is_empty() || !self.has_room_for(&other) {
             return Err(other);
         }
         let body = self.body_mut();
         body.truesize += other.body().frag_bytes;
-        let mut first = true;
-        other.body_mut().take_frags(0, |slice| {
-            if core::mem::take(&mut first) && joined == 1 {
-                body.extend_last_frag(|last| last.cover(slice));
-            } else {
-                body.push_frag(slice);
-            }
-        });
         if other.body().shared.get() {
             body.shared.set(true);
         }
+        if let Some(slice) = other.body_mut().take_only_frag() {
+            let joined = body.join_frag(slice);
+            debug_assert!(joined.is_ok(), "there is room");
+        } else {
+            let mut first = true;
+            other.body_mut().take_frags(0, |slice| {
+                if core::mem::take(&mut first) {
+                    let joined = body.join_frag(slice);
+                    debug_assert!(joined.is_ok(), "there is room");
+                } else {
+                    body.push_frag(slice);
+                }
+            });
+        }
         pool.free(other);
         Ok(())
+    }
+
+    /// Whether the frags of `other` can be added behind ours.
+    #[inline]
+    fn has_room_for(&self, other: &Self) -> bool {
+        let count = self.frag_count() + other.frag_count();
+        if count <= FRAGS_MAX {
+            return true;
+        }
+        let joins = match (self.body().frags().last(), other.body().frags().first()) {
+            (Some(last), Some(first)) => last.is_followed_by(first),
+            _ => false,
+        };
+        joins && count - 1 <= FRAGS_MAX
     }
 
     /// Moves all bytes of `other` behind ours: those in pages as [`Packet::append_frags_of`], those in its head by copying
@@ -199,13 +214,12 @@ impl Packet {
     /// Sum of up to `len` bytes from `offset` on, as if the first lay at an even position.
     #[must_use]
     pub fn checksum(&self, offset: usize, len: usize) -> Sum {
-        // What a segment from the wire looks like: headers, and its payload in one piece.
+        // What a segment from the wire looks like behind its headers.
         if let [payload] = self.body().frags()
-            && let Some(headers) = self.linear().get(offset..)
-            && headers.len().is_multiple_of(2)
-            && len >= headers.len() + payload.len()
+            && offset == self.linear().len()
+            && len >= payload.len()
         {
-            return Sum::of_both(headers, payload.bytes());
+            return Sum::of(payload.bytes());
         }
         let mut summed = 0;
         let mut sum = Sum::ZERO;

@@ -82,15 +82,14 @@ impl Packet {
         }
         part.truncate(len);
         let body = self.body_mut();
-        if body.frags().last().is_some_and(|last| last.is_followed_by(&part)) {
-            body.truesize += body.extend_last_frag(|last| last.cover(part));
-        } else if usize::from(body.frag_count) == FRAGS_MAX {
-            Elsewhere.put_slice(part);
-            return false;
-        } else {
-            self.charge_frag(part);
+        match body.join_frag(part) {
+            Ok(len) => body.truesize += len,
+            Err(part) => {
+                Elsewhere.put_slice(part);
+                return false;
+            }
         }
-        self.body().shared.set(true);
+        body.shared.set(true);
         true
     }
 

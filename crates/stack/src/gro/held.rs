@@ -46,6 +46,8 @@ pub(super) struct Held {
     headers: u16,
     /// Sum of the pseudo-header of its segments but for their lengths.
     pseudo_sum: Sum,
+    /// That, and the sum of what all of their TCP headers have in common.
+    header_sum: Sum,
     ids: Ids,
     /// IPv4 identification of the first segment.
     first_id: u16,
@@ -62,14 +64,17 @@ pub(super) struct Held {
 impl Held {
     /// Holds the first segment of what may become a superframe.
     pub(super) fn new(packet: Packet, new: &Candidate, now: Instant) -> Self {
+        let pseudo_sum = checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, 0);
+        let tcp = &packet.linear()[usize::from(new.transport)..usize::from(new.headers)];
         Self {
+            header_sum: next::common_sum(pseudo_sum, tcp),
             packet,
             key: new.key,
             v4: new.v4,
             network: new.network,
             transport: new.transport,
             headers: new.headers,
-            pseudo_sum: checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, 0),
+            pseudo_sum,
             ids: Ids::Open,
             first_id: new.id,
             count: 1,

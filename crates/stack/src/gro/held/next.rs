@@ -4,11 +4,15 @@
 //! are asked about every packet that is not recognised; tests ask them about the others too (`Table::receive`). Linux compares
 //! in the same way what `skb_gro_header_fast` finds, but each layer for itself.
 
-use pkt::{GsoKind, Packet, Sum};
-use tcp::{Flags, SeqNum, header::HEADER_BYTES_MIN};
+use pkt::{GsoKind, Packet, RxChecksum, Sum};
+use tcp::{
+    Flags, SeqNum,
+    header::{CHECKSUM_OFFSET, HEADER_BYTES_MIN},
+};
 
 use super::{FLAGS, Held};
 use crate::{
+    counters::Counter,
     cx::Cx,
     gro::{
         GroMode,
@@ -79,16 +83,51 @@ impl Held {
         joins.then(|| new.next())
     }
 
-    /// Whether the transport checksum of a recognised segment holds.
+    /// Whether the transport checksum of a recognised segment holds. Of its header only those words are read that may differ.
     #[inline]
     pub(in crate::gro) fn checksum_holds(&self, cx: &Cx, next: &Next, packet: &mut Packet) -> bool {
-        let layout = Layout { network: self.network, transport: self.transport };
-        read::checksum_holds(cx, layout, packet, || {
-            let mut sum: Sum = self.pseudo_sum;
-            sum.add_u32(next.payload + u32::from(self.headers - self.transport));
-            sum
-        })
+        let segment_bytes = next.payload + u32::from(self.headers - self.transport);
+        if packet.meta().rx_checksum != RxChecksum::None {
+            let layout = Layout { network: self.network, transport: self.transport };
+            return read::checksum_holds(cx, layout, packet, || {
+                let mut sum = self.pseudo_sum;
+                sum.add_u32(segment_bytes);
+                sum
+            });
+        }
+        cx.count(Counter::RxChecksumSoftware, 1);
+        let mut sum = self.header_sum;
+        sum.add_u32(segment_bytes);
+        if let Some(tcp) = packet.linear().get(usize::from(self.transport)..) {
+            add_own(&mut sum, tcp);
+        }
+        sum.add_sum(packet.checksum(usize::from(self.headers), packet.len()));
+        let holds = sum.is_valid();
+        if holds {
+            packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
+        }
+        holds
     }
+}
+
+/// The sum of a TCP header without the words that segments of one aggregate have of their own, added to `pseudo_sum`.
+pub(super) fn common_sum(mut pseudo_sum: Sum, tcp: &[u8]) -> Sum {
+    let mut own = Sum::ZERO;
+    add_own(&mut own, tcp);
+    pseudo_sum.add_sum(Sum::of(tcp));
+    // Adding the complement is subtracting.
+    pseudo_sum.add_u16(!own.fold());
+    pseudo_sum
+}
+
+/// Adds sequence number, control bits and checksum of a TCP header.
+#[inline]
+fn add_own(sum: &mut Sum, tcp: &[u8]) {
+    let Some(tcp) = tcp.first_chunk::<HEADER_BYTES_MIN>() else { return };
+    let [_, _, _, _, seq @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *tcp;
+    sum.add_u32(u32::from_be_bytes(seq));
+    sum.add_u16(u16::from(tcp[FLAGS]));
+    sum.add_u16(u16::from_be_bytes([tcp[CHECKSUM_OFFSET], tcp[CHECKSUM_OFFSET + 1]]));
 }
 
 /// Ethernet addresses and type.
@@ -107,10 +146,9 @@ fn same_link(held: &[u8], new: &[u8]) -> bool {
 fn next_ipv4(held: &[u8], new: &[u8], len: usize) -> Option<u16> {
     let held = held.first_chunk::<IPV4_HEADER_LEN>()?;
     let new = new.first_chunk::<IPV4_HEADER_LEN>()?;
-    let differs = differ(held, new, 0) & 0xffff_0000
-        | differ(held, new, 4) & 0x0000_ffff
-        | differ(held, new, 8) & 0xffff_0000
-        | differ(held, new, 12)
+    // Version and header length, TOS, fragmentation; TTL, protocol, source; destination.
+    let differs = differ8(held, new, 0) & u64::to_be(0xffff_0000_0000_ffff)
+        | differ8(held, new, 8) & u64::to_be(0xffff_0000_ffff_ffff)
         | differ(held, new, 16);
     let [_, _, high, low, id_high, id_low, ..] = *new;
     let ends = usize::from(u16::from_be_bytes([high, low])) == len;
@@ -123,7 +161,7 @@ fn next_ipv4(held: &[u8], new: &[u8], len: usize) -> Option<u16> {
 fn next_ipv6(held: &[u8], new: &[u8], len: usize) -> Option<u16> {
     let held = held.first_chunk::<IPV6_HEADER_LEN>()?;
     let new = new.first_chunk::<IPV6_HEADER_LEN>()?;
-    let differs = differ(held, new, 0) | differ(held, new, 4) & 0x0000_ffff;
+    let differs = differ8(held, new, 0) & u64::to_be(0xffff_ffff_0000_ffff);
     let ends = usize::from(u16::from_be_bytes([new[4], new[5]])) == len - IPV6_HEADER_LEN;
     (differs == 0 && ends && held[8..] == new[8..]).then_some(0)
 }
@@ -132,13 +170,13 @@ fn next_ipv6(held: &[u8], new: &[u8], len: usize) -> Option<u16> {
 /// control bits.
 #[inline]
 fn next_tcp(held: &[u8], new: &[u8]) -> Option<(SeqNum, Flags)> {
-    const LAST: u32 = (Flags::FIN.union(Flags::PSH).bits() as u32) << 16;
+    const LAST: u64 = (Flags::FIN.union(Flags::PSH).bits() as u64) << 16;
     let (held, held_options) = held.split_first_chunk::<HEADER_BYTES_MIN>()?;
     let (new, options) = new.split_first_chunk::<HEADER_BYTES_MIN>()?;
+    // Ports; acknowledgment, data offset, control bits, window; urgent pointer.
     let differs = differ(held, new, 0)
-        | differ(held, new, 8)
-        | differ(held, new, 12) & !LAST
-        | differ(held, new, 16) & 0x0000_ffff;
+        | differ8(held, new, 8) & u64::to_be(!LAST)
+        | differ(held, new, 16) & u64::from(u32::to_be(0x0000_ffff));
     let (held_options, options) = (held_options.as_chunks::<4>().0, options.as_chunks::<4>().0);
     let same_options = held_options.len() == options.len()
         && held_options
@@ -151,11 +189,19 @@ fn next_tcp(held: &[u8], new: &[u8]) -> Option<(SeqNum, Flags)> {
     joins.then_some((SeqNum(u32::from_be_bytes(seq)), flags))
 }
 
-/// The bits in which the words at `at` differ, as they are on the wire.
+/// The bits in which the four bytes at `at` differ.
 #[inline(always)]
-fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], at: usize) -> u32 {
+fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], at: usize) -> u64 {
     let word = |bytes: &[u8; N]| {
-        u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
     };
+    u64::from(word(held) ^ word(new))
+}
+
+/// The bits in which the eight bytes at `at` differ.
+#[inline(always)]
+fn differ8<const N: usize>(held: &[u8; N], new: &[u8; N], at: usize) -> u64 {
+    let word =
+        |bytes: &[u8; N]| u64::from_ne_bytes(core::array::from_fn(|index| bytes[at + index]));
     word(held) ^ word(new)
 }
