@@ -1,8 +1,8 @@
 //! The kernel through a tap with vnet_hdr, against quietline and against a program without a stack (`bound_tcp`).
 //!
 //! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*: `quietline serve chargen` writes, the
-//! kernel reads. Every measurement starts a fresh program on a fresh tap in one namespace; the two alternate and swap order
-//! each round.
+//! kernel reads, once by superframes of 64 KB and once by larger ones (BIG TCP). Every measurement starts a fresh program on a
+//! fresh tap in one namespace; they alternate and reverse their order each round.
 //!
 //! Not here: other stacks (`tap`).
 
@@ -52,15 +52,28 @@ const DIRECTIONS: [Direction; 2] = [Direction::FromKernel, Direction::ToKernel];
 enum Program {
     Bound,
     Quietline,
+    /// With superframes of up to [`BIG_TCP_SIZE`].
+    QuietlineBigTcp,
 }
 
-const PROGRAMS: [Program; 2] = [Program::Bound, Program::Quietline];
+/// The size of superframes, and what one write of `chargen` fits in.
+const GSO_IPV4_MAX_SIZE: &str = "net.quietline.dev.default.gso_ipv4_max_size";
+const BIG_TCP_SIZE: u32 = 196_608;
 
 impl Program {
     fn name(self) -> &'static str {
         match self {
             Self::Bound => "bound",
             Self::Quietline => "quietline",
+            Self::QuietlineBigTcp => "quietline, BIG TCP",
+        }
+    }
+
+    /// Who takes part. The kernel's tap sends no superframes above 64 KB.
+    fn of(direction: Direction) -> &'static [Self] {
+        match direction {
+            Direction::FromKernel => &[Self::Bound, Self::Quietline],
+            Direction::ToKernel => &[Self::Bound, Self::Quietline, Self::QuietlineBigTcp],
         }
     }
 }
@@ -75,17 +88,16 @@ pub fn run(args: &BoundArgs) -> Result<()> {
             Direction::FromKernel => "kernel → user",
             Direction::ToKernel => "user → kernel",
         };
-        let arms = PROGRAMS.iter().map(|program| Arm::new(program.name())).collect();
+        let arms = Program::of(direction).iter().map(|program| Arm::new(program.name())).collect();
         Workload { name: name.to_owned(), unit: "Gbit/s", lower_is_better: false, arms }
     });
     for round in 0..repeats {
         for (direction, workload) in DIRECTIONS.into_iter().zip(&mut workloads) {
-            let mut order = [0, 1];
+            let mut order: Vec<_> = Program::of(direction).iter().copied().enumerate().collect();
             if round % 2 == 1 {
                 order.reverse();
             }
-            for index in order {
-                let program = PROGRAMS[index];
+            for (index, program) in order {
                 let (sample, cores) = measure(&lab, program, direction, (bytes, args.mtu))
                     .with_context(|| format!("{} {direction:?}", program.name()))?;
                 workload.arms[index].samples.push(sample);
@@ -131,11 +143,14 @@ fn start(lab: &Lab, program: Program, direction: Direction, mtu: u32) -> Result<
             command.args(["--tap", TAP, "--peer", KERNEL_NET, "--address", STACK]);
             command
         }
-        Program::Quietline => {
+        Program::Quietline | Program::QuietlineBigTcp => {
             let mut command = lab.namespace.command(binary()?);
             command.args(["serve", if to_kernel { "chargen" } else { "discard" }]);
             command.arg(format!("--link=tap:{TAP}"));
             command.args([&format!("--address={STACK}/24"), &format!("--peer={KERNEL_NET}")]);
+            if program == Program::QuietlineBigTcp {
+                command.args(["--sysctl", &format!("{GSO_IPV4_MAX_SIZE}={BIG_TCP_SIZE}")]);
+            }
             command
         }
     };

@@ -46,6 +46,7 @@ impl PacketDevice {
                 tso4: false,
                 tso6: false,
                 gso_max_bytes: stack::device::GSO_BYTES_MAX,
+                jumbo6: true,
                 queues: 1,
                 async_completion: false,
             },

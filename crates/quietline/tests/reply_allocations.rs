@@ -141,6 +141,7 @@ mod tests {
             tso4: false,
             tso6: false,
             gso_max_bytes: 65_535,
+            jumbo6: true,
             queues: 1,
             async_completion: false,
         };

@@ -190,6 +190,7 @@ impl Network {
                 tso4: tso,
                 tso6: tso,
                 gso_max_bytes: BIG_TCP_BYTES_MAX,
+                jumbo6: true,
                 queues: 1,
                 async_completion: completes_after.is_some(),
             };

@@ -112,6 +112,7 @@ impl Rig {
             tso4: false,
             tso6: false,
             gso_max_bytes: 65_535,
+            jumbo6: true,
             queues: 1,
             async_completion: false,
         };

@@ -88,6 +88,8 @@ pub struct Capabilities {
     /// Largest superframe in bytes of IP packet that it can be asked for (`tso_max_size`), at most [`BIG_TCP_BYTES_MAX`]. How
     /// large TCP makes them is a setting (`gso_max_size`).
     pub gso_max_bytes: u32,
+    /// Superframes of IPv6 may be as large, too: what takes them does not ask for a jumbo payload option (RFC 2675 §2).
+    pub jumbo6: bool,
     /// Queue pairs.
     pub queues: u16,
     /// Packets the driver still owns after `transmit` complete later and run their destructor then. `false` means

@@ -135,6 +135,7 @@ mod tests {
             tso4: false,
             tso6: false,
             gso_max_bytes: 1500,
+            jumbo6: true,
             queues: 1,
             async_completion: false,
         };

@@ -197,6 +197,7 @@ impl AfPacket {
             tso4: config.vnet_hdr,
             tso6: config.vnet_hdr,
             gso_max_bytes: if config.vnet_hdr { gso_max.max(mtu) } else { mtu },
+            jumbo6: true,
             queues: config.queues,
             async_completion: true,
         };

@@ -118,6 +118,7 @@ impl AfXdp {
             tso4: false,
             tso6: false,
             gso_max_bytes: mtu,
+            jumbo6: true,
             queues: u16::try_from(queues.len()).unwrap_or(QUEUES_MAX),
             async_completion: true,
         };

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with its checksum left open, in both directions, so
-//! that one call moves what 45 plain ones would. Without it every frame is complete and at most one MTU long.
+//! that one call moves what 45 plain ones would; towards the kernel, over IPv4, larger ones (BIG TCP) where it is new enough and
+//! `gso_ipv4_max_size` of the device asks for them. Without it every frame is complete and at most one MTU long.
 //!
 //! The interface is made, addressed and brought up by [`Tun::create`], and disappears with the last descriptor of the
 //! device, also when the process is killed. Any thread may transmit on any queue; the kernel remembers on which queue
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
-use stack::device::{Capabilities, LinkType};
+use stack::device::{BIG_TCP_BYTES_MAX, Capabilities, GSO_BYTES_MAX, LinkType};
 use stack::link::ethernet::MacAddr;
 
 use super::netlink::{Link, LinkChange, Netlink};
@@ -38,8 +39,9 @@ mod transmit;
 
 pub use config::{MTU_MIN, QUEUES_MAX, TunConfig, TunKind};
 
-/// Largest IP packet of a superframe: what an IPv4 length field can say.
-const GSO_BYTES_MAX: u32 = 65_535;
+/// The kernel that first takes IPv4 superframes longer than the header's length field can say (BIG TCP, RFC 2675's idea without
+/// an option): major and minor version.
+const BIG_TCP_IPV4_SINCE: (u32, u32) = (6, 3);
 
 /// A tap or tun interface, open and up.
 pub struct Tun {
@@ -81,7 +83,8 @@ impl Tun {
             tx_checksum: config.vnet_hdr,
             tso4: config.vnet_hdr,
             tso6: config.vnet_hdr,
-            gso_max_bytes: if config.vnet_hdr { GSO_BYTES_MAX } else { config.mtu },
+            gso_max_bytes: if config.vnet_hdr { superframe_max() } else { config.mtu },
+            jumbo6: false,
             queues: config.queues,
             async_completion: false,
         };
@@ -148,6 +151,21 @@ impl fmt::Debug for Tun {
             .field("vnet_hdr", &self.vnet_hdr)
             .finish_non_exhaustive()
     }
+}
+
+/// Largest superframe that the running kernel takes from a tap. What its version is not clear from has no BIG TCP.
+fn superframe_max() -> u32 {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match kernel_version(&release) {
+        Some(version) if version >= BIG_TCP_IPV4_SINCE => BIG_TCP_BYTES_MAX,
+        _ => GSO_BYTES_MAX,
+    }
+}
+
+/// Major and minor version of a release such as `6.18.44-rc1`.
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// Opens one descriptor per queue and attaches all to one interface. Dropping them undoes it.

@@ -61,6 +61,7 @@ fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
         tso4: false,
         tso6: false,
         gso_max_bytes: 1500,
+        jumbo6: true,
         queues: 1,
         async_completion: false,
     };

@@ -91,6 +91,7 @@ impl Stage {
             tso4: false,
             tso6: false,
             gso_max_bytes: 65_535,
+            jumbo6: true,
             queues: 1,
             async_completion: false,
         }));

@@ -185,6 +185,7 @@ mod tests {
             tso4: true,
             tso6: true,
             gso_max_bytes: 65_535,
+            jumbo6: true,
             queues: 1,
             async_completion: true,
         }

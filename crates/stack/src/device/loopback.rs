@@ -51,6 +51,7 @@ impl Loopback {
                 tso4: true,
                 tso6: true,
                 gso_max_bytes: BIG_TCP_BYTES_MAX,
+                jumbo6: true,
                 queues: cores,
                 async_completion: false,
             },

@@ -367,6 +367,7 @@ impl Wire {
                     tso4: config.tso && !config.checksums,
                     tso6: config.tso && !config.checksums,
                     gso_max_bytes: config.gso_max_bytes,
+                    jumbo6: true,
                     queues: config.queues,
                     async_completion: outgoing[0].impairment.completes_later(),
                 },

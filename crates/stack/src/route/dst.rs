@@ -233,7 +233,11 @@ impl Dst {
     /// What `caps` allow for superframes of this address family.
     pub(crate) const fn tso_limit(caps: &Capabilities, v4: bool) -> u32 {
         let tso = if v4 { caps.tso4 } else { caps.tso6 };
-        if tso && caps.tx_checksum { caps.gso_max_bytes } else { 0 }
+        match tso && caps.tx_checksum {
+            true if v4 || caps.jumbo6 || caps.gso_max_bytes < GSO_BYTES_MAX => caps.gso_max_bytes,
+            true => GSO_BYTES_MAX,
+            false => 0,
+        }
     }
 
     /// Largest superframe TCP may make for a device: what the settings ask for and the device takes, or what `gso` cuts up

@@ -33,8 +33,8 @@ bitflags! {
     }
 }
 
-/// Application bytes that one step of `send` takes before it transmits: one superframe, so that payload is still in
-/// the cache when the device takes it, and acknowledgements are seen in between.
+/// Application bytes that one step of `send` takes before it transmits: one superframe (with BIG TCP a larger one), so that
+/// payload is still in the cache when the device takes it, and acknowledgements are seen in between.
 const SEND_STEP_BYTES: usize = 64 * 1024;
 
 /// Which halves of a connection `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
@@ -338,9 +338,10 @@ fn send_all<P: Payload>(
     flags: SendFlags,
 ) -> Result<usize, Errno> {
     let mut sent = 0;
+    let step_bytes = SEND_STEP_BYTES.max(state.superframe_bytes());
     for mut rest in parts {
         while rest.byte_len() > 0 {
-            let (step, later) = rest.split(rest.byte_len().min(SEND_STEP_BYTES));
+            let (step, later) = rest.split(rest.byte_len().min(step_bytes));
             rest = later;
             let len = step.byte_len();
             let goes_on = sent + len < total;

@@ -600,6 +600,11 @@ pub(super) fn parse(cx: &mut Cx, mut packet: Packet) -> Option<(SegmentHeader, P
 }
 
 impl StreamState {
+    /// The largest superframe that its path takes.
+    pub(super) fn superframe_bytes(&self) -> usize {
+        self.dst.as_ref().map_or(0, |dst| dst.gso_max_bytes as usize)
+    }
+
     pub(super) const fn note_sent(&mut self, bytes: usize) {
         self.sent_unpolled += bytes;
     }

@@ -47,6 +47,7 @@ impl Nic {
                     tso4: false,
                     tso6: false,
                     gso_max_bytes: 65_535,
+                    jumbo6: true,
                     queues: 1,
                     async_completion,
                 },

@@ -1,0 +1,78 @@
+//! BIG TCP towards the kernel: superframes longer than the length field of IPv4 can say, through a tap.
+//!
+//! The kernel takes them since 6.3. Not here: superframes from the kernel, which its tap keeps below 64 KB.
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use netns_tests::{Lab, Link, STACK};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Bytes to read: enough that the windows are open most of the time.
+const BYTES: usize = 256 << 20;
+
+/// Characters that chargen sends (RFC 864), and how many of them are on a line.
+const CHARACTERS: usize = 95;
+const LINE: usize = 72;
+
+/// The period of chargen's stream: as many lines as there are characters, each one further.
+fn period() -> Vec<u8> {
+    let character = |index: usize| b' ' + u8::try_from(index % CHARACTERS).unwrap_or(0);
+    (0..CHARACTERS).flat_map(|first| (first..first + LINE).map(character).chain(*b"\r\n")).collect()
+}
+
+/// Reads so much of chargen's stream and fails at the first byte that is another.
+fn read_pattern(address: SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    let period = period();
+    let mut block = vec![0; period.len() * 64];
+    let expected = period.repeat(64);
+    for number in 0..BYTES / block.len() {
+        stream.read_exact(&mut block).with_context(|| format!("block {number}"))?;
+        ensure!(block == expected, "block {number} is not the pattern");
+    }
+    Ok(())
+}
+
+/// Bytes and frames that a chargen server with this size has sent to the kernel.
+fn sent(test: &str, size: u32) -> Result<Option<(u64, u64)>> {
+    let Some(lab) = Lab::open(test, &[])? else { return Ok(None) };
+    let size = format!("--sysctl=net.quietline.dev.default.gso_ipv4_max_size={size}");
+    let server =
+        lab.serve(&Link::default(), &["chargen", "--port", "19", "--stats", "--json", &size])?;
+    let address: SocketAddr = format!("{STACK}:19").parse()?;
+    lab.namespace.enter(|| read_pattern(address))?;
+    let printed = server.interrupt()?.stdout;
+    let report: Value =
+        serde_json::from_str(&printed).with_context(|| format!("not JSON: {printed}"))?;
+    let counter =
+        |name: &str| report["counters"][name].as_u64().with_context(|| format!("no {name}"));
+    ensure!(counter("TcpRetransSegs")? == 0, "something was lost");
+    Ok(Some((counter("DeviceTxBytes")?, counter("DeviceTxPackets")?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_takes_superframes_above_64_kb() -> Result<()> {
+        let test = "the_kernel_takes_superframes_above_64_kb";
+        let Some((bytes, frames)) = sent(test, 196_608)? else { return Ok(()) };
+        ensure!(bytes / frames > 65_536, "{bytes} bytes in {frames} frames");
+        Ok(())
+    }
+
+    #[test]
+    fn without_the_setting_none_is_larger() -> Result<()> {
+        let test = "without_the_setting_none_is_larger";
+        let Some((bytes, frames)) = sent(test, 65_536)? else { return Ok(()) };
+        ensure!(bytes / frames < 65_536, "{bytes} bytes in {frames} frames");
+        Ok(())
+    }
+}
