@@ -54,6 +54,8 @@ pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     let own = CX.try_with(Cell::take).ok().flatten();
     let mut cx = own.unwrap_or_else(new_cx);
     let result = work(&mut cx);
+    // Or nothing that is taken out of a table would ever be freed.
+    cx.rest();
     debug_assert!(!cx.softirq_pending(), "a core that this thread owes a run");
     // What a call inside this one has left there ends here.
     let _ = CX.try_with(|cell| cell.set(Some(cx)));
