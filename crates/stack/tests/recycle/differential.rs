@@ -3,17 +3,15 @@
 
 use std::time::Duration;
 
-use stack::Readiness;
+use stack::{Readiness, socket::options::MemoryInfo};
 
 use super::rig::{CLIENT, Rig, SERVER};
 
 /// What can be seen of one connection after one step.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
-    wmem_queued: u32,
-    rmem_alloc: u32,
-    /// What the host's account is charged for, in bytes: `sk_forward_alloc` follows it.
-    memory: u32,
+    /// `wmem_queued`, `rmem_alloc`, `forward_alloc` and the rest.
+    memory: MemoryInfo,
     readiness: Readiness,
     /// Bytes of the last read or write.
     moved: usize,
@@ -42,12 +40,9 @@ fn trace(mode: &str, seed: u64) -> (Vec<Seen>, i64) {
             _ => rig.pass(Duration::from_micros(u64::from(rng.below(2000)))),
         }
         for (end, socket) in rig.ends.iter_mut().zip(&sockets) {
-            let (wmem_queued, rmem_alloc, memory) =
-                socket.with_tcb(&end.host, &mut end.app, |tcb, _| {
-                    (tcb.wmem_queued(), tcb.rmem_alloc(), tcb.memory_bytes())
-                });
+            let memory = socket.memory_info(&end.host, &mut end.app);
             let readiness = socket.readiness();
-            seen.push(Seen { wmem_queued, rmem_alloc, memory, readiness, moved });
+            seen.push(Seen { memory, readiness, moved });
         }
     }
     let pages = rig.ends[CLIENT].host.tcp_memory_pages() + rig.ends[SERVER].host.tcp_memory_pages();

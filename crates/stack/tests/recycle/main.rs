@@ -4,6 +4,8 @@
 mod rig;
 
 #[cfg(test)]
+mod accounts;
+#[cfg(test)]
 mod caches;
 #[cfg(test)]
 mod differential;

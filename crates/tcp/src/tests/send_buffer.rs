@@ -237,3 +237,54 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
     assert!(net.count(Side::A, Counter::TcpExtTCPAbortOnTimeout) == 1);
     net.finish_clean();
 }
+
+/// Linux: sk_stream_memory_free, which is asked for a new packet only, and which a kernel shows by a last write that is short.
+#[test]
+fn a_packet_that_was_begun_is_filled_and_the_buffer_exceeded_by_one_at_most() {
+    for (sndbuf, size) in [(20_000, 1000), (20_000, 300), (4608, 1000), (100_000, 50_000)] {
+        let mut net = Net::new(13);
+        net.host(Side::A).options.sndbuf = Some(sndbuf);
+        net.open();
+        net.run_for(Duration::from_millis(100));
+        let taken: Vec<usize> = core::iter::from_fn(|| write(&mut net, size).ok()).collect();
+        let (last, whole) = taken.split_last().expect("an empty buffer takes something");
+        assert!(whole.iter().all(|taken| *taken == size) || size > 1448, "{taken:?}");
+        assert!(*last <= size);
+        let tcb = net.tcb(Side::A);
+        let (goal, queued) = (tcb.mss.size_goal(), tcb.send_queue.wmem_queued());
+        assert_eq!(tcb.send_queue.tail_room(goal), 0, "what was begun is full, or has left");
+        assert!((sndbuf..sndbuf + goal + 1024).contains(&queued), "{queued} of {sndbuf}");
+        net.finish_clean();
+    }
+}
+
+/// Charges follow what becomes of a packet in the queue: cut, acknowledged in part, sent again. In the end everything was given
+/// back.
+#[test]
+fn charges_are_given_back_to_the_byte() {
+    let mut net = Net::new(14);
+    net.host(Side::A).options.sndbuf = Some(200_000);
+    net.host(Side::A).path.gso_bytes_max = 65_536;
+    net.open();
+    net.run_for(Duration::from_millis(100));
+    net.impairment.loss = 50;
+    let end = net.now + Duration::from_secs(5);
+    let mut most = 0;
+    while net.now < end {
+        let _ = write(&mut net, 7001);
+        if !net.step() {
+            break;
+        }
+        net.recv(Side::B);
+        net.tcb(Side::A).check();
+        most = most.max(net.tcb(Side::A).send_queue.wmem_queued());
+    }
+    assert!(most > 50_000, "{most}");
+    net.impairment.loss = 0;
+    while net.tcb(Side::A).send_queue.wmem_queued() > 0 {
+        assert!(net.step(), "everything is acknowledged in the end");
+        net.recv(Side::B);
+    }
+    assert_eq!((net.tcb(Side::A).memory_bytes(), net.tcb(Side::B).memory_bytes()), (0, 0));
+    net.finish_clean();
+}
