@@ -118,8 +118,7 @@ fn lent_memory_is_back_with_the_acknowledgment() {
         let end = &mut rig.ends[SERVER];
         let mut pages = Pages::new(&mut end.app.pool, 1000).expect("memory");
         let range = pages.range(0..1000);
-        let sent =
-            sockets[SERVER].send_pages(&end.host, &mut end.app, range, SendFlags::empty());
+        let sent = sockets[SERVER].send_pages(&end.host, &mut end.app, range, SendFlags::empty());
         assert_eq!(sent, Ok(1000));
         pages.recall();
         rig.ends[CLIENT].poll();
