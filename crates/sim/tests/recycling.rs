@@ -49,11 +49,11 @@ mod tests {
         };
         let [none, one, after, defer, unified] =
             [0, 1, 2, 3, 4].map(|mode| sum(mode, |pool| pool.free_remote));
-        assert!(none > 10_000 && after > 10_000, "{none}, {after}");
+        assert!(none > 1000 && after > 1000, "{none}, {after}");
         assert!(one < none, "{one} of {none}");
         assert_eq!(unified, 0, "of {none}");
-        assert!(defer < none / 2 && sum(3, |pool| pool.defer_pushed) > 10_000, "{defer} of {none}");
-        assert!(sum(4, |pool| pool.adopted) > 10_000);
+        assert!(defer < none / 2 && sum(3, |pool| pool.defer_pushed) > 1000, "{defer} of {none}");
+        assert!(sum(4, |pool| pool.adopted) > 1000);
         let used = |mode: usize| caches.iter().map(|runs| runs[mode].tx_hits).sum::<u64>();
         assert!(used(1) > 0 && [0, 2, 3, 4].map(used) == [0; 4]);
         assert!(caches.iter().any(|runs| runs[2].after_unlock > 0));
