@@ -291,7 +291,7 @@ impl Tcb {
         self.congestion.algorithm()
     }
 
-    /// The route changed its device: [`PathParams::gso_bytes_max`] and [`PathParams::sums_payload`] of the new one.
+    /// The route changed its device: `PathParams::gso_bytes_max` and `PathParams::sums_payload` of the new one.
     pub fn set_device(&mut self, gso_bytes_max: u32, sums_payload: bool) {
         self.mss.set_device(gso_bytes_max, sums_payload);
     }

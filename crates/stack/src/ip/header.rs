@@ -8,7 +8,7 @@
 //! one that no packet may carry. A version without a field has its neutral value (`id` 0, no fragment, flow label 0).
 //!
 //! **BIG TCP.** Length fields have 16 bits. A superframe of more stays inside this process or a device that takes it, and has a
-//! length of 0 in its header: then the packet's own length counts ([`parse_packet`]). Any other packet with a length of 0 is what
+//! length of 0 in its header: then the packet's own length counts (`parse_packet`). Any other packet with a length of 0 is what
 //! it says. Linux: `iph_totlen`, `iph_set_totlen`. Differs from Linux: IPv6 has no jumbo payload option (RFC 2675) either.
 //!
 //! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers, reassembly.
