@@ -213,7 +213,13 @@ impl Tcb {
         let (pool, _, lent) = Lent::split(cx);
         let cache = &mut self.packet_cache;
         let sizes = (goal, self.mss.summed_piece());
-        let taken = self.send_queue.append(pool, piece, sizes, |pool| cache.take_tx(pool, &lent));
+        // What was begun may have no fragment left for the bytes that it has room for (Linux: MAX_SKB_FRAGS).
+        let packet_for = |pool: &mut _| if full { None } else { cache.take_tx(pool, &lent) };
+        let taken = self.send_queue.append(pool, piece, sizes, packet_for);
+        if taken == 0 && full {
+            self.flags.set(TcbFlags::NO_SPACE, no_space);
+            return Err(SendError::WouldBlock);
+        }
         if taken == 0 {
             return Err(SendError::NoMemory);
         }

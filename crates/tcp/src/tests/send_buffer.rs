@@ -3,6 +3,8 @@
 use core::time::Duration;
 use std::vec::Vec;
 
+use pkt::Pages;
+
 use super::net::{Net, Side};
 use crate::{Counter, Readiness, SendError};
 
@@ -254,6 +256,35 @@ fn a_packet_that_was_begun_is_filled_and_the_buffer_exceeded_by_one_at_most() {
         let (goal, queued) = (tcb.mss.size_goal(), tcb.send_queue.wmem_queued());
         assert_eq!(tcb.send_queue.tail_room(goal), 0, "what was begun is full, or has left");
         assert!((sndbuf..sndbuf + goal + 1024).contains(&queued), "{queued} of {sndbuf}");
+        net.finish_clean();
+    }
+}
+
+/// What was begun is filled only as long as it takes another fragment: who writes byte by byte out of lent memory, none of which
+/// continues the one before, begins no new packet in a full buffer.
+#[test]
+fn fragments_that_run_out_do_not_lift_the_limits() {
+    const SNDBUF: u32 = 20_000;
+    for lowat in [None, Some(200)] {
+        let mut net = Net::new(15);
+        net.host(Side::A).options.sndbuf = Some(SNDBUF);
+        net.host(Side::A).options.notsent_lowat = lowat;
+        net.open();
+        net.run_for(Duration::from_millis(100));
+        let pages = net.call(Side::A, |_, cx| Pages::new(cx.pool, 1000)).expect("memory");
+        let write =
+            |net: &mut Net| net.call(Side::A, |tcb, cx| tcb.send(cx, &[pages.range(0..1)], true));
+        let writes = (0..3000).take_while(|_| write(&mut net) == Ok(1)).count();
+        assert_eq!(write(&mut net), Err(SendError::WouldBlock), "after {writes}");
+        let tcb = net.tcb(Side::A);
+        let (goal, queued) = (tcb.mss.size_goal(), tcb.send_queue.wmem_queued());
+        assert!(queued < SNDBUF + goal + 1024, "{queued} after {writes}");
+        let unsent = tcb.info().notsent_bytes;
+        assert!(lowat.is_none_or(|lowat| unsent < lowat + goal), "{unsent} after {writes}");
+        // Whoever was refused is woken.
+        assert!(!writable(&mut net));
+        net.run_until(writable);
+        assert_eq!(write(&mut net), Ok(1));
         net.finish_clean();
     }
 }
