@@ -148,7 +148,8 @@ pub(crate) struct LinkArgs {
     /// kernel uses the machine's own sockets instead.
     ///
     /// Options of af_packet: rx=v2|v3|calls, tx=ring|calls, fanout=hash|cpu, qdisc=through|bypass, mac=ADDRESS,
-    /// rx-ring=MEGABYTES, tx-ring=FRAMES, retire-ms=N.
+    /// rx-ring=MEGABYTES, tx-ring=FRAMES, and with rx=v3 retire-ms=N. Unless told otherwise rx=v2 and tx=calls; with calls, rx-ring
+    /// is the socket's receive buffer and tx-ring how many frames may be under way.
     ///
     /// Options of af_xdp: mode=auto|generic|native|zerocopy, first-queue=N, ring=DESCRIPTORS, mac=ADDRESS, busy-poll=USECS,
     /// busy-poll-budget=N, trust-checksums. It takes all queues of the interface unless --queues says otherwise.

@@ -194,10 +194,17 @@ impl FromStr for AfPacketConfig {
     fn from_str(text: &str) -> Result<Self, SetupError> {
         let mut words = text.split(',');
         let mut config = Self::new(words.next().unwrap_or_default());
+        let mut retire_ms = None;
         for option in words {
             config.set(option)?;
+            if let Some(("retire-ms", text)) = option.split_once('=') {
+                retire_ms = Some(text);
+            }
         }
         config.validate()?;
+        if let Some(text) = retire_ms.filter(|_| config.rx_format != RxFormat::Blocks) {
+            return Err(SetupError::field("retire-ms", text, "left out unless there is rx=v3"));
+        }
         Ok(config)
     }
 }
@@ -253,6 +260,8 @@ mod tests {
             ("e,rx-ring=lots", "megabytes"),
             ("e,tx-ring=15", "16 to 4096"),
             ("e,retire-ms=0", "1 to 1000"),
+            ("e,retire-ms=5", "rx=v3"),
+            ("e,retire-ms=5,rx=calls", "rx=v3"),
             ("e,", "af_packet option"),
             ("e,speed=9", "af_packet option"),
         ] {

@@ -123,7 +123,9 @@ impl RxCalls {
 
     /// Takes everything that waits, unread.
     pub(super) fn discard(fd: BorrowedFd<'_>) {
-        while recv(fd, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {}
+        // Less room than for an offload header the kernel takes for a mistake (`packet_rcv_vnet`).
+        let room = &mut [0; PACKET_VNET_HDR_LEN];
+        while recv(fd, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {}
     }
 
     /// What the control messages of a frame say, of which `here` bytes are there.

@@ -20,6 +20,8 @@
 //! is right there, too, but not always whose they are.
 //!
 //! Two locks, as with the ring: `kick` orders the system calls; `state` is held while packets come and go. `kick` is taken first.
+//! While a system call runs the send buffer holds frames that nobody has booked yet, and may let go of them: who asks then has come
+//! too early, and is told to come again when the call has returned.
 //!
 //! Not here: segmentation in software (the capabilities tell the stack what to cut beforehand).
 
@@ -58,7 +60,8 @@ pub(super) struct TxCalls {
     /// How often the oldest frame was refused in a row although nothing of ours was queued.
     kick: Mutex<u32>,
     state: Mutex<State>,
-    /// Packets that are under way. Written under `state`; read without it by who only wants to know whether to look.
+    /// Packets that are under way, or offered by the system call that runs. Written under `state`; read without it by who only
+    /// wants to know whether to look.
     held: AtomicUsize,
     /// When to come again although nothing is completed, in nanoseconds; `u64::MAX` when there is no need. Written under `kick`;
     /// relaxed, because the doorbell orders it for a core that is about to sleep.
@@ -73,6 +76,8 @@ struct State {
     under_way: VecDeque<UnderWay>,
     /// Sum of what those under way are charged at least.
     charged: usize,
+    /// The last reaping was during a system call: what completed then has told it already.
+    too_early: bool,
 }
 
 /// A packet and its offload header.
@@ -143,21 +148,30 @@ impl TxCalls {
 
     /// One system call. `None` when nothing waits.
     fn offer(&self) -> Option<Result<(), Errno>> {
-        let mut batch = ArrayVec::<Waiting, BATCH>::new();
-        {
-            let mut state = self.lock();
-            let count = state.waiting.len().min(BATCH);
-            batch.extend(state.waiting.drain(..count));
-            state.offered = count;
-        }
+        let batch = self.take_batch();
         if batch.is_empty() {
             return None;
         }
         let sent = send(self.socket(), &batch, self.vnet_hdr);
-        let count = *sent.as_ref().unwrap_or(&0);
+        self.book(batch, *sent.as_ref().unwrap_or(&0));
+        Some(sent.map(drop))
+    }
+
+    /// The oldest that wait, for a system call.
+    fn take_batch(&self) -> Batch {
+        let mut state = self.lock();
+        let count = state.waiting.len().min(BATCH);
+        let batch = state.waiting.drain(..count).collect();
+        state.offered = count;
+        self.note_held(&state);
+        batch
+    }
+
+    /// The system call has taken so many of the batch: the others wait again.
+    fn book(&self, mut batch: Batch, taken: usize) {
         let mut state = self.lock();
         state.offered = 0;
-        for Waiting { packet, header } in batch.drain(..count) {
+        for Waiting { packet, header } in batch.drain(..taken) {
             let charge = charge(packet.len(), usize::from(header.hdr_len));
             state.charged += charge;
             state.under_way.push_back(UnderWay { packet, charge });
@@ -165,8 +179,19 @@ impl TxCalls {
         for waiting in batch.into_iter().rev() {
             state.waiting.push_front(waiting);
         }
-        self.held.store(state.under_way.len(), Ordering::Relaxed);
-        Some(sent.map(drop))
+        self.note_held(&state);
+    }
+
+    fn note_held(&self, state: &State) {
+        self.held.store(state.under_way.len() + state.offered, Ordering::Relaxed);
+    }
+
+    /// Says when to come again, for what waits or what was asked for too early. The caller holds `kick`.
+    fn set_retry(&self, now: Instant, waiting_until: Option<Instant>) {
+        let state = self.lock();
+        let missed = state.too_early && !state.under_way.is_empty();
+        let at = if missed { Some(now) } else { waiting_until };
+        self.retry_ns.store(at.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
     }
 
     /// What becomes writable when packets were completed.
@@ -194,7 +219,7 @@ impl Sender for TxCalls {
         refused: &mut Option<(DropReason, Packet)>,
     ) -> Result<(), Errno> {
         let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut retry = u64::MAX;
+        let mut retry = None;
         while let Some(sent) = self.offer() {
             let errno = match sent {
                 Ok(()) => {
@@ -222,16 +247,16 @@ impl Sender for TxCalls {
                 let oldest = self.lock().waiting.pop_front();
                 *refused = oldest.map(|Waiting { packet, .. }| (reason, packet));
             }
-            retry = (now + RETRY).as_nanos();
+            retry = Some(now + RETRY);
             break;
         }
-        self.retry_ns.store(retry, Ordering::Relaxed);
+        self.set_retry(now, retry);
         Ok(())
     }
 
-    fn withdraw(&self, _now: Instant) -> PacketList {
+    fn withdraw(&self, now: Instant) -> PacketList {
         let _kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
-        self.retry_ns.store(u64::MAX, Ordering::Relaxed);
+        self.set_retry(now, None);
         self.lock().waiting.drain(..).map(|waiting| waiting.packet).collect()
     }
 
@@ -241,6 +266,7 @@ impl Sender for TxCalls {
             return done;
         }
         let mut state = self.lock();
+        state.too_early = state.offered > 0;
         // Asked while nobody can add a packet whose bytes are not among these.
         let used = send_buffer_used(self.socket());
         while let Some(oldest) = state.under_way.front() {
@@ -251,7 +277,7 @@ impl Sender for TxCalls {
             state.charged -= oldest.charge;
             done.extend(state.under_way.pop_front().map(|oldest| oldest.packet));
         }
-        self.held.store(state.under_way.len(), Ordering::Relaxed);
+        self.note_held(&state);
         done
     }
 
@@ -262,6 +288,9 @@ impl Sender for TxCalls {
         }
     }
 }
+
+/// What one system call is to send.
+type Batch = ArrayVec<Waiting, BATCH>;
 
 /// Answers how many of the first were sent, or why the first was not.
 fn send(fd: BorrowedFd<'_>, batch: &[Waiting], vnet_hdr: bool) -> Result<usize, Errno> {

@@ -380,6 +380,31 @@ fn a_full_receive_buffer_is_counted() {
     });
 }
 
+/// Before the queues share what arrives each of them has it.
+#[test]
+fn everything_that_waits_is_forgotten() {
+    in_namespace(|| {
+        let config = AfPacketConfig::new("left0");
+        pair(&config, &AfPacketConfig::new("right0"), |left, witness| {
+            for vnet_hdr in [true, false] {
+                // The kernel hands a frame to whoever came last first: what the witness has is there.
+                let rx_format = RxFormat::Calls;
+                let config =
+                    AfPacketConfig { rx_format, vnet_hdr, ..AfPacketConfig::new("right0") };
+                let mut end = End::new(&Memory::new(64 << 20), &config);
+                let mut list: PacketList = (0..10).map(|number| left.frame(number, 100)).collect();
+                left.transmit(&mut list);
+                let packets = witness.receive(10);
+                free(witness, packets);
+                RxCalls::discard(end.device.queues[0].receiver());
+                let packets = end.received(0);
+                assert!(packets.is_empty(), "{} are left", packets.len());
+                left.completed(10);
+            }
+        });
+    });
+}
+
 /// A few small frames late at most, and never before the frame has left.
 #[test]
 fn completions_by_the_send_buffer_are_not_early() {

@@ -1,4 +1,4 @@
-//! What only shows on the socket itself: what a frame is charged, a small send buffer, wrong frames.
+//! What only shows on the socket itself: what a frame is charged, a small send buffer, wrong frames, the moment of a system call.
 
 use std::time::Duration;
 
@@ -121,6 +121,31 @@ fn a_wrong_frame_is_left_out_and_named() {
             refused.drain(..).for_each(|(_, packet)| pool.free(packet));
             assert_eq!(drain(&calls, &mut pool), 4);
         }
+        drop((calls, pool));
+        assert_eq!(domain.balance(), 0);
+    });
+}
+
+/// Its core asks while another thread is in the system call, which the completion has come out of: nothing else would wake it.
+#[test]
+fn who_asks_for_completions_during_the_system_call_is_told_to_come_again() {
+    in_namespace(|| {
+        let calls = open();
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        let mut list: PacketList = (0..3).map(|_| frame(&mut pool, 60)).collect();
+        assert!(calls.fill(&mut list, &mut none));
+        let batch = calls.take_batch();
+        assert_eq!(send(calls.socket(), &batch, true), Ok(3));
+        assert!(calls.reap().is_empty(), "they are not booked yet");
+        calls.book(batch, 3);
+        for _ in 0..2 {
+            // Whoever sends next tells it, too.
+            assert_eq!(calls.send(NOW, &mut none), Ok(()));
+            assert_eq!(calls.retry_at(), Some(NOW));
+        }
+        assert_eq!(drain(&calls, &mut pool), 3);
+        assert_eq!(calls.retry_at(), None);
         drop((calls, pool));
         assert_eq!(domain.balance(), 0);
     });
