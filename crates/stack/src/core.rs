@@ -15,7 +15,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     vec::Vec,
@@ -188,7 +188,8 @@ pub struct Core {
     next_tx_ns: AtomicU64,
     /// Some queue has a descriptor that the worker watches. Written while the host is being built.
     has_descriptors: AtomicBool,
-    kick: OnceLock<Arc<dyn Kick>>,
+    /// Taken away with the host: a context that keeps the core for a while must not keep a descriptor open.
+    kick: Mutex<Option<Arc<dyn Kick>>>,
     /// Sockets that TCP Small Queues have stopped and that may go on.
     tasklet: Tasklet,
     /// Counted here, not on a page: whoever kicks or parks has no context at hand. Relaxed: counters order nothing.
@@ -236,7 +237,7 @@ impl Core {
             next_napi_ns: AtomicU64::new(u64::MAX),
             next_tx_ns: AtomicU64::new(u64::MAX),
             has_descriptors: AtomicBool::new(false),
-            kick: OnceLock::new(),
+            kick: Mutex::default(),
             tasklet: Tasklet::default(),
             kicks: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
@@ -277,26 +278,53 @@ impl Core {
         Some(NapiId(u8::try_from(id).expect("at most 61")))
     }
 
-    /// Forgets the device queues: the host is gone. Whoever may still own the core for a moment has found that out and
-    /// lets go.
+    /// Forgets the device queues: the host is gone, so nobody runs them any more. Whoever has the core nonetheless has been rung
+    /// and has not come to it yet, be it this very thread: it finds the host gone, and forgets them then.
     pub(crate) fn remove_queues(&self) {
-        let mut guard = loop {
-            match self.lock.try_own() {
-                Some(guard) => break guard,
-                None => sync::yield_now(),
-            }
-        };
+        if let Some(guard) = self.lock.try_own() {
+            self.forget(guard);
+        }
+    }
+
+    /// The end of a core without a host: its devices, its timers and whom to kick.
+    fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
         guard.napis.clear();
         guard.completing = 0;
         // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
-        *self.timers.lock().unwrap_or_else(PoisonError::into_inner) =
-            TimerWheel::new(Instant::ZERO);
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !timers.is_empty() {
+            *timers = TimerWheel::new(Instant::ZERO);
+        }
+        drop(timers);
+        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
         guard.backlog.clear(&self.backlog);
+    }
+
+    /// A context that owes this core a run ends before it comes to it: its thread panics. The worker runs it, or whoever is rung
+    /// next.
+    #[cold]
+    pub(crate) fn disown(&self, owed: Owed) {
+        let guard = match owed {
+            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
+            Owed::Run => self.lock.claim(),
+        };
+        let Some(guard) = guard else { return };
+        match self.host.upgrade() {
+            Some(host) if host.check_up().is_ok() => {
+                // If it has no worker the core is owed a run, of which nobody knows: then it is nobody's.
+                guard.reschedule();
+                if !self.kick_worker() {
+                    drop(self.lock.claim());
+                }
+            }
+            Some(_) => drop(guard),
+            None => self.forget(guard),
+        }
     }
 
     /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
-        let _ = self.kick.set(kick);
+        let _ = self.kick.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(kick);
     }
 
     /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
@@ -353,7 +381,7 @@ impl Core {
                 self.run_for_another(&host, guard, cx);
                 cx.leave(entered);
             }
-            None => drop(guard.release()),
+            None => self.forget(guard),
         }
     }
 

@@ -7,10 +7,10 @@
 //! Not here: any clock. `now` is set by whoever enters the stack, once per call or turn. The time limit of a turn needs
 //! more: its owner may give a context a function that tells the time.
 
-use std::{collections::VecDeque, rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
 use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
-use sync::{Claim, epoch};
+use sync::epoch;
 
 use crate::{
     core::{Core, CoreId},
@@ -20,6 +20,11 @@ use crate::{
     sysctl::Sysctls,
     tcp_memory::TcpMemory,
 };
+
+mod softirq;
+
+pub(crate) use softirq::Owed;
+use softirq::Softirq;
 
 /// Softirq rounds a context runs before it hands the rest to the workers, as Linux's `MAX_SOFTIRQ_RESTART` leaves
 /// it to ksoftirqd: a thread that only wanted to send must come back.
@@ -46,15 +51,6 @@ impl Memory {
     }
 }
 
-/// Why a core has to be run.
-#[derive(Debug)]
-pub(crate) enum Owed {
-    /// It was nobody's, and is this context's from then on.
-    Claim(Claim),
-    /// A run is owed, to be begun by who comes first.
-    Run,
-}
-
 /// The running context of one thread. Not shared: every worker, application thread and simulated CPU has its own.
 #[derive(Debug)]
 pub struct Cx {
@@ -77,10 +73,8 @@ pub struct Cx {
     /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
     ip_id: u32,
     reader: Rc<epoch::Reader>,
-    /// Cores that this context must run, by their places among those it knows: the softirq pending mask.
-    softirq: VecDeque<(usize, Owed)>,
-    /// Cores that were raised here, so that raising one again writes no count that others write. `None` while it is run.
-    cores: Vec<Option<Arc<Core>>>,
+    /// The softirq pending mask.
+    softirq: Softirq,
     /// Of the host being run; of none at first.
     view: Box<HostView>,
     /// Of the other hosts entered so far, and of none. They change places with `view`.
@@ -186,8 +180,7 @@ impl Cx {
             read: PacketList::new(),
             host_queue: tcp::HostQueue::NONE,
             reader: Rc::new(memory.rcu.reader()),
-            softirq: VecDeque::with_capacity(8),
-            cores: Vec::with_capacity(8),
+            softirq: Softirq::default(),
             view: Box::new(HostView::nowhere()),
             others: Vec::new(),
         }
@@ -433,58 +426,34 @@ impl Cx {
 
     /// Remembers a core that this context has to run, in [`Cx::do_softirq`].
     pub(crate) fn raise(&mut self, core: &Arc<Core>, owed: Owed) {
-        let is_core =
-            |known: &Option<Arc<Core>>| matches!(known, Some(known) if Arc::ptr_eq(known, core));
-        let place = match self.cores.iter().position(is_core) {
-            Some(place) => place,
-            None => self.place_for(Arc::clone(core)),
-        };
-        self.softirq.push_back((place, owed));
-    }
-
-    /// A place for a core that was not raised here lately: that of one that nobody else has any more, or a new one.
-    #[cold]
-    fn place_for(&mut self, core: Arc<Core>) -> usize {
-        let is_left = |place: usize, known: &Option<Arc<Core>>| {
-            known.as_ref().is_none_or(|known| Arc::strong_count(known) == 1)
-                && self.softirq.iter().all(|(raised, _)| *raised != place)
-        };
-        let left = self.cores.iter().enumerate().position(|(place, known)| is_left(place, known));
-        let place = left.unwrap_or(self.cores.len());
-        if left.is_none() {
-            self.cores.push(None);
-        }
-        self.cores[place] = Some(core);
-        place
+        self.softirq.raise(core, owed);
     }
 
     /// Runs every raised core, and those their packets raise, until none is left. Process context calls it after it
     /// has transmitted, as Linux does when it enables bottom halves.
     #[inline]
     pub fn do_softirq(&mut self) {
-        if !self.softirq.is_empty() {
+        if self.softirq.is_pending() {
             self.run_raised();
         }
     }
 
     fn run_raised(&mut self) {
         let mut rounds = 0;
-        while let Some((place, owed)) = self.softirq.pop_front() {
+        while let Some((core, place, owed)) = self.softirq.take_next() {
             rounds += 1;
-            // Its place is empty meanwhile: raised again from inside, it gets another, and this one may get another core.
-            let core = self.cores[place].take().expect("a raised core is in its place");
             if rounds <= SOFTIRQ_RESTART_MAX {
                 core.run_scheduled(self, owed);
             } else {
                 core.hand_over(self, owed);
             }
-            self.cores[place].get_or_insert(core);
+            self.softirq.put_back(place, core);
         }
     }
 
     /// Whether a core waits to be run by this context.
     #[must_use]
     pub fn softirq_pending(&self) -> bool {
-        !self.softirq.is_empty()
+        self.softirq.is_pending()
     }
 }

@@ -17,6 +17,7 @@ mod tests {
         Capabilities, Cx, Device, Memory, Readiness,
         config::{DeviceConfig, HostConfig},
         core::{CoreRun, Kick},
+        counters::Counter,
         device::{Doorbell, Impairment, LinkType, QueueId, Wire, WireConfig},
         host::Host,
         socket::{Listener, TcpSocket},
@@ -192,5 +193,61 @@ mod tests {
         assert_eq!(host.cores()[0].try_run(&host, &mut cx), CoreRun::Pending);
         assert_eq!(host.poll(&mut cx), Some(cx.now));
         drop(socket);
+    }
+
+    /// One frame by `wire` to the host at its other end, which is left to be run.
+    fn ring(wire: &Wire, cx: &mut Cx) {
+        let mut frame = cx.pool.alloc().expect("memory");
+        assert_eq!(frame.append(&mut cx.pool, &[0; 60]), 60);
+        let mut list = PacketList::new();
+        list.push_back(frame);
+        wire.transmit(QueueId(0), cx, &mut list);
+        assert!(cx.softirq_pending());
+    }
+
+    /// A context owns the core that it has rung, before it runs it.
+    #[test]
+    fn a_host_that_ends_while_its_core_is_rung_waits_for_nobody() {
+        let memory = Memory::new(1 << 20);
+        let (here, there) = Wire::pair(&WireConfig::default()).expect("valid");
+        let device = Arc::downgrade(&there);
+        let host = host(&memory, there, "10.0.0.2/24");
+        let kicks = Arc::new(Kicks::default());
+        host.cores()[0].set_kick(Arc::clone(&kicks) as _);
+        let mut cx = context(&memory);
+        ring(&here, &mut cx);
+        drop(host);
+        assert!(device.upgrade().is_some(), "whoever owns the core lets go of its devices");
+        cx.do_softirq();
+        assert!(device.upgrade().is_none());
+        assert_eq!(Arc::strong_count(&kicks), 1, "nor is the descriptor kept of who ran it");
+        // Who rings a host that is gone finds nobody.
+        ring(&here, &mut cx);
+        cx.do_softirq();
+    }
+
+    /// Its thread panics, or the application takes a context of its own apart.
+    #[test]
+    fn a_core_that_is_rung_outlives_the_context() {
+        let memory = Memory::new(1 << 20);
+        let (here, there) = Wire::pair(&WireConfig::default()).expect("valid");
+        let host = host(&memory, there, "10.0.0.2/24");
+        let processed = |host: &Host| host.counters().stack(Counter::SoftnetProcessed);
+        let mut first = context(&memory);
+        ring(&here, &mut first);
+        drop(first);
+        let mut next = context(&memory);
+        ring(&here, &mut next);
+        next.do_softirq();
+        assert_eq!(processed(&host), 2, "who is rung next runs it for both");
+
+        let kicks = Arc::new(Kicks::default());
+        host.cores()[0].set_kick(Arc::clone(&kicks) as _);
+        ring(&here, &mut next);
+        drop(next);
+        assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "a worker need not be rung again");
+        let mut worker = context(&memory);
+        assert_eq!(host.cores()[0].run_interrupted(&host, &mut worker), CoreRun::Idle);
+        assert_eq!(processed(&host), 3);
     }
 }

@@ -6,7 +6,10 @@
 //! Not here: the sleep itself, which needs an operating system.
 
 use std::{
-    sync::atomic::{Ordering, fence},
+    sync::{
+        PoisonError,
+        atomic::{Ordering, fence},
+    },
     time::Duration,
 };
 
@@ -56,7 +59,7 @@ impl Core {
 
     /// The longest `gro_flush_timeout` of the devices polled here.
     fn flush_timeout(&self, sysctls: &Sysctls) -> Duration {
-        let places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let timeouts =
             places.iter().map(|(device, _)| sysctls.devices.of(*device).gro_flush_timeout);
         timeouts.max().unwrap_or_default()
@@ -80,7 +83,8 @@ impl Core {
 
     /// Wakes the worker. False if the core has none.
     pub(super) fn kick_worker(&self) -> bool {
-        let Some(kick) = self.kick.get() else { return false };
+        let kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(kick) = kick else { return false };
         self.kicks.fetch_add(1, Ordering::Relaxed);
         kick.kick();
         true
