@@ -59,6 +59,9 @@ pub struct CoreId(pub u16);
 /// The place of a core's backlog among its queues: the last one, which no device gets.
 const BACKLOG: usize = QUEUES_MAX - 1;
 
+/// Looks at a core whose host is gone before its end is left to its owner.
+const LOOKS_MAX: u32 = 1000;
+
 /// Device queues that one core can poll.
 pub(crate) const DEVICE_QUEUES_MAX: usize = BACKLOG;
 
@@ -278,11 +281,15 @@ impl Core {
         Some(NapiId(u8::try_from(id).expect("at most 61")))
     }
 
-    /// Forgets the device queues: the host is gone, so nobody runs them any more. Whoever has the core nonetheless has been rung
-    /// and has not come to it yet, be it this very thread: it finds the host gone, and forgets them then.
+    /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
+    /// is waited for: who opens the same device again finds it closed. One that has rung it and does not come to it, as this very
+    /// thread may have, finds the host gone, and forgets them then.
     pub(crate) fn remove_queues(&self) {
-        if let Some(guard) = self.lock.try_own() {
-            self.forget(guard);
+        for _ in 0..LOOKS_MAX {
+            if let Some(guard) = self.lock.try_own() {
+                return self.forget(guard);
+            }
+            sync::yield_now();
         }
     }
 
