@@ -4,8 +4,11 @@ use core::time::Duration;
 use std::format;
 use std::string::String;
 
-use super::net::{Impairment, Net, Side};
-use crate::{Counter, Flags, State};
+use super::{
+    host::Host,
+    net::{Impairment, Net, Side},
+};
+use crate::{Algorithm, Counter, Flags, State};
 
 /// Everything there is to know of both ends: the blocks, field by field, and the counters but those that count the ways.
 fn complete_state(net: &mut Net, prediction: bool) -> String {
@@ -29,25 +32,75 @@ fn counts_ways(counter: Counter) -> bool {
     )
 }
 
+/// A setting of one end.
+type Set = fn(&mut Host);
+
+/// What both ends may be set to: each is the business of a condition of the fast paths, or of what they do.
+const SETTINGS: [(&str, Set); 13] = [
+    ("defaults", |_| {}),
+    ("reno", |host| host.options.congestion = Some(Algorithm::Reno)),
+    ("bbr", |host| host.options.congestion = Some(Algorithm::Bbr)),
+    ("dctcp", |host| host.options.congestion = Some(Algorithm::Dctcp)),
+    ("ecn", |host| host.config.tcp_ecn = 1),
+    ("mtu probing", |host| host.config.tcp_mtu_probing = 2),
+    ("paced", |host| host.options.max_pacing_rate = Some(50_000)),
+    ("no sack", |host| host.config.tcp_sack = false),
+    ("no timestamps", |host| host.config.tcp_timestamps = false),
+    ("superframes", |host| host.path.gso_bytes_max = 65_536),
+    ("small send buffer", |host| host.options.sndbuf = Some(4608)),
+    ("small receive buffer", |host| host.options.rcvbuf = Some(2304)),
+    ("windows trusted for ever", |host| host.config.tcp_slow_start_after_idle = false),
+];
+
+/// How a conversation goes.
+#[derive(Clone, Copy)]
+struct Course {
+    set: Set,
+    impairment: Impairment,
+    /// With corks, urgent bytes, ends that do not read, and the end of one direction.
+    wild: bool,
+}
+
+/// One round of it: a write, some time, and mostly a read.
+fn round(net: &mut Net, round: usize, wild: bool) {
+    let (from, len) = match round % 3 {
+        0 => (Side::A, [9000, 1, 1448][round / 3 % 3]),
+        _ => (Side::B, [300, 1][round / 3 % 2]),
+    };
+    if wild && round % 8 < 2 {
+        net.call(from, |tcb, _| tcb.set_cork(round.is_multiple_of(8)));
+    }
+    let urgent = wild && round % 11 == 7;
+    let _ = net.call(from, |tcb, cx| match urgent {
+        true => tcb.send_oob(cx, &[7; 40]),
+        false => tcb.send(cx, &[&[7; 9000][..len]], round % 7 == 5),
+    });
+    if wild && round == 55 {
+        net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
+    }
+    net.run_for(Duration::from_millis([15, 25, 300][round / 9 % 3]));
+    let unread = wild && (20..40).contains(&round);
+    if round % 4 != 2 && !unread {
+        net.recv(from.other());
+    }
+}
+
 /// A conversation with everything in it that a conversation has; what was sent, and what was known of both blocks after
 /// every round.
-fn conversation(seed: u64, prediction: bool, impairment: Impairment) -> (String, u64) {
-    let mut net = Net::established(seed);
-    net.impairment = impairment;
+fn conversation(seed: u64, prediction: bool, course: Course) -> (String, u64) {
+    let mut net = Net::new(seed);
+    for side in [Side::A, Side::B] {
+        (course.set)(net.host(side));
+    }
+    net.open();
+    net.ecn.mark = 50;
+    net.impairment = course.impairment;
     for side in [Side::A, Side::B] {
         net.tcb(side).set_header_prediction(prediction);
     }
     let mut trace = String::new();
-    for round in 0..60 {
-        let (from, len) = match round % 3 {
-            0 => (Side::A, [9000, 1, 1448][round / 3 % 3]),
-            _ => (Side::B, [300, 1][round / 3 % 2]),
-        };
-        let _ = net.call(from, |tcb, cx| tcb.send(cx, &[&[7; 9000][..len]], round % 7 == 5));
-        net.run_for(Duration::from_millis([15, 25, 300][round / 9 % 3]));
-        if round % 4 != 2 {
-            net.recv(from.other());
-        }
+    for number in 0..60 {
+        round(&mut net, number, course.wild);
         trace += &complete_state(&mut net, prediction);
     }
     net.run_for(Duration::from_secs(20));
@@ -60,6 +113,18 @@ fn conversation(seed: u64, prediction: bool, impairment: Impairment) -> (String,
     let hits = counters.map(|hit| net.count(Side::A, hit) + net.count(Side::B, hit));
     net.finish_clean();
     (trace, hits.iter().sum())
+}
+
+/// Both ways say the same.
+fn compare(seed: u64, name: &str, course: Course) -> u64 {
+    let (fast, hits) = conversation(seed, true, course);
+    let (slow, none) = conversation(seed, false, course);
+    assert_eq!(none, 0);
+    for (fast, slow) in fast.split(", ").zip(slow.split(", ")) {
+        assert_eq!(fast, slow, "seed {seed}, {name}");
+    }
+    assert_eq!(fast.len(), slow.len(), "seed {seed}, {name}");
+    hits
 }
 
 #[test]
@@ -78,19 +143,26 @@ fn a_fin_that_overtook_its_data_is_taken_with_it() {
     net.finish_clean();
 }
 
+const BAD: Impairment = Impairment { loss: 20, duplicate: 20, reorder: 100, split: false };
+
 #[test]
 fn fast_and_slow_path_lead_to_the_same_state() {
-    let bad = Impairment { loss: 20, duplicate: 20, reorder: 100, split: false };
     for seed in 0..30 {
-        for (impairment, most) in [(bad, 20), (Impairment::default(), 60)] {
-            let (fast, hits) = conversation(seed, true, impairment);
-            let (slow, none) = conversation(seed, false, impairment);
+        for (impairment, most) in [(BAD, 20), (Impairment::default(), 60)] {
+            let hits = compare(seed, "defaults", Course { set: |_| {}, impairment, wild: false });
             assert!(hits > most, "seed {seed}: {hits} hits");
-            assert_eq!(none, 0);
-            for (fast, slow) in fast.split(", ").zip(slow.split(", ")) {
-                assert_eq!(fast, slow, "seed {seed}");
+        }
+    }
+}
+
+/// A condition that one of these settings makes necessary cannot be left out unnoticed.
+#[test]
+fn fast_and_slow_path_lead_to_the_same_state_whatever_is_set() {
+    for (seed, (name, set)) in (0..).zip(SETTINGS.into_iter().cycle().take(5 * SETTINGS.len())) {
+        for impairment in [BAD, Impairment::default()] {
+            for wild in [false, true] {
+                compare(seed, name, Course { set, impairment, wild });
             }
-            assert_eq!(fast.len(), slow.len(), "seed {seed}");
         }
     }
 }
