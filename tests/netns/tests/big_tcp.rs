@@ -1,6 +1,6 @@
 //! BIG TCP towards the kernel: superframes longer than the length field of IPv4 can say, through a tap.
 //!
-//! The kernel takes them since 6.3. Not here: superframes from the kernel, which its tap keeps below 64 KB.
+//! The kernel's tap takes them since 6.6. Not here: superframes from the kernel, which its tap keeps below 64 KB.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};

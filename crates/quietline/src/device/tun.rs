@@ -39,9 +39,10 @@ mod transmit;
 
 pub use config::{MTU_MIN, QUEUES_MAX, TunConfig, TunKind};
 
-/// The kernel that first takes IPv4 superframes longer than the header's length field can say (BIG TCP, RFC 2675's idea without
-/// an option): major and minor version.
-const BIG_TCP_IPV4_SINCE: (u32, u32) = (6, 3);
+/// The kernel whose tap first takes IPv4 superframes longer than the header's length field can say (BIG TCP, RFC 2675's idea
+/// without an option): major and minor version. Its TCP/IP does since 6.3, but until 6.6 a tap refuses what does not fit into 17
+/// single pages (EMSGSIZE; `tun_alloc_skb`).
+const BIG_TCP_IPV4_SINCE: (u32, u32) = (6, 6);
 
 /// A tap or tun interface, open and up.
 pub struct Tun {

@@ -307,9 +307,11 @@ fn tshark_would_find_a_bad_checksum() {
 #[test]
 fn big_tcp_needs_a_kernel_that_is_known_to_take_it() {
     assert_eq!(kernel_version("6.18.44-fc"), Some((6, 18)));
-    assert_eq!(kernel_version("6.3.0\n"), Some((6, 3)));
+    assert_eq!(kernel_version("6.6.0\n"), Some(BIG_TCP_IPV4_SINCE));
     assert_eq!(kernel_version("7.0-rc1"), Some((7, 0)));
     assert_eq!(kernel_version(""), None);
     assert_eq!(kernel_version("six"), None);
-    assert!(kernel_version("5.19.2") < Some(BIG_TCP_IPV4_SINCE));
+    for older in ["5.19.2", "6.3.0", "6.5.13-generic"] {
+        assert!(kernel_version(older) < Some(BIG_TCP_IPV4_SINCE), "{older}");
+    }
 }
