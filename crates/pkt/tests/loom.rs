@@ -420,6 +420,38 @@ fn the_last_slice_of_a_retired_page() {
     });
 }
 
+/// A superframe comes apart away from home: the references of its pieces are taken at once, and some stay with what was not
+/// cut, while the packet that shares the page dies where the page is being carved.
+#[test]
+fn the_pieces_of_a_superframe_give_their_page_back() {
+    model(|| {
+        let domain = domain();
+        let (mut here, mut there) = pools(&domain, FreeMode::Home);
+        let packet = here.alloc_from(&[1; 3000]).expect("memory");
+        let mut clone = packet.clone_in(&mut here).expect("memory");
+        let other = thread::spawn(move || {
+            let mut cutter = clone.cut(&mut there, 0, 1000);
+            let (mut first, _) = cutter.next_piece(&mut there).expect("memory");
+            let (second, _) = cutter.next_piece(&mut there).expect("memory");
+            first.append_frags_of(&mut there, second).expect("it follows in the page");
+            drop(clone);
+            assert_eq!((read(&first), first.frag_count()), (1, 1));
+            drop(first);
+            there
+        });
+        assert_eq!(read(&packet), 1);
+        here.free(packet);
+        // Uses up the page and the slab's other one, so that the first is wanted again.
+        for _ in 0..3 {
+            let packet = here.alloc_from(&[2; 3000]).expect("memory");
+            here.free(packet);
+        }
+        let there = other.join().expect("no panic");
+        drop((here, there));
+        assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
+    });
+}
+
 #[test]
 fn a_pool_is_adopted_while_its_packets_come_home() {
     model(|| {
