@@ -3,6 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
+use crate::pages::{Pages, Payload};
+
 /// The sums that a packet claims to have are those of its bytes.
 fn check_sums(packet: &Packet, what: &str) {
     let bytes = packet.to_vec();
@@ -229,6 +231,94 @@ proptest! {
             prop_assert_eq!(packet.to_vec(), &expected[..]);
         }
         pool.free(packet);
+        prop_assert_eq!(domain.balance(), 0);
+    }
+}
+
+/// A packet and what its bytes must be.
+type Known = (Packet, Vec<u8>);
+
+/// What `n` makes of one of `set`: headers come and go, pages are lent, packets are cloned, split, joined
+/// and cut up.
+fn change(pool: &mut Pool, pages: &Pages, set: &mut Vec<Known>, (step, n): (u8, usize)) {
+    let (mut packet, mut bytes) = set.swap_remove(n % set.len());
+    match step {
+        0 => {
+            let count = (n % 60).min(packet.headroom());
+            packet.push(count).fill(3);
+            bytes.splice(..0, vec![3; count]);
+        }
+        1 if packet.pull(n % 100) => drop(bytes.drain(..n % 100)),
+        2 => {
+            // Reads the same, whether or not there is room in the head.
+            let _ = packet.require_linear(n % 140);
+        }
+        3 => {
+            let taken = pages.range(n..n + n % 300).append_in_pieces(&mut packet, pool, 100);
+            bytes.resize(bytes.len() + taken, 0);
+        }
+        4 => {
+            let clone = packet.clone_in(pool).expect("memory");
+            set.push((clone, bytes.clone()));
+        }
+        5 if !set.is_empty() => {
+            let (mut front, mut front_bytes) = set.swap_remove(n % set.len());
+            match front.append_packet(pool, packet) {
+                Ok(()) => {
+                    front_bytes.extend(bytes);
+                    return set.push((front, front_bytes));
+                }
+                Err(back) => packet = back,
+            }
+            set.push((front, front_bytes));
+        }
+        6 => {
+            let headers = packet.linear().len().min(50);
+            let size = if n.is_multiple_of(2) { 100 } else { n % 700 + 1 };
+            let mut cutter = packet.cut(pool, headers, size);
+            let (piece, sum) = cutter.next_piece(pool).unzip();
+            let end = bytes.len().min(headers + size);
+            if let Some(sum) = sum.flatten() {
+                assert_eq!(sum, Sum::of(&bytes[headers..end]));
+            }
+            set.extend(piece.map(|piece| (piece, bytes[headers..end].to_vec())));
+        }
+        7 => {
+            let at = if n.is_multiple_of(2) { n / 100 * 100 } else { n }.min(bytes.len());
+            // Without a frag for what is linear it stays whole.
+            if let Some(rest) = packet.split_off(pool, at) {
+                set.push((rest, bytes.split_off(at)));
+            }
+        }
+        _ => {
+            let new = pattern(n);
+            let taken = packet.append_in_pieces(pool, &new, 100);
+            bytes.extend(&new[..taken]);
+        }
+    }
+    set.push((packet, bytes));
+}
+
+proptest! {
+    /// The same for packets that share their pages with others, whichever of them changes.
+    #[test]
+    fn sums_of_packets_that_share_are_right_or_forgotten(
+        steps in prop::collection::vec((0..12u8, 0..3000usize), 1..40),
+    ) {
+        let (domain, mut pool) = pool();
+        let pages = Pages::new(&mut pool, 4000).expect("memory");
+        let mut set: Vec<Known> = vec![(pool.alloc().expect("memory"), Vec::new())];
+        for step in steps {
+            change(&mut pool, &pages, &mut set, step);
+            for (packet, bytes) in &set {
+                prop_assert_eq!(&packet.to_vec(), bytes);
+                check_sums(packet, "one of them has changed");
+            }
+        }
+        set.into_iter().for_each(|(packet, _)| pool.free(packet));
+        prop_assert!(pages.is_idle());
+        drop(pages);
+        pool.drain_returns();
         prop_assert_eq!(domain.balance(), 0);
     }
 }
