@@ -33,8 +33,8 @@ fn a_list_keeps_what_is_in_it_alive_and_lets_go_of_it_at_its_end() {
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-/// Two that list the object and one that takes: every round that got the hook is seen, and the link passes from one list
-/// operation to the next without a race.
+/// One lists the object, and takes and lists it again while another lists it: every round that got the hook is seen, and the link
+/// passes without a race from whoever has taken it out to whoever lists it next.
 #[cfg(loom)]
 #[test]
 fn loom_a_hook_passes_from_thread_to_thread() {
@@ -49,18 +49,21 @@ fn loom_a_hook_passes_from_thread_to_thread() {
             if let Some(hook) = hook {
                 list.push(hook);
             }
-            got
+            u32::from(got)
         };
+        let mut listed = list_it(&object, &list);
+        assert_eq!(listed, 1);
         let other = {
             let (object, list) = (object.clone(), list.clone());
-            loom::thread::spawn(move || u32::from(list_it(&object, &list)))
+            loom::thread::spawn(move || list_it(&object, &list))
         };
         let taken: u32 = list.take_all().map(|_| 1).sum();
-        let mut listed = u32::from(list_it(&object, &list));
+        assert!(taken >= 1);
+        listed += list_it(&object, &list);
         listed += other.join().unwrap();
         let rest: u32 = list.take_all().map(|_| 1).sum();
+        // That it is at home again is not asked here: to loom a store and a swap that are concurrent have no order, be it that the
+        // swap has read what came before the store.
         assert_eq!(taken + rest, listed);
-        assert!(listed > 0);
-        assert!(Listed::hook(&object).is_some(), "it is at home again");
     });
 }
