@@ -95,9 +95,17 @@ fn a_backlog_is_answered_by_one_ack() {
     }
 }
 
-/// The backlog takes twice the receive buffer, half the send buffer and 64 KB, and no more.
+/// The backlog takes twice the receive buffer, half the send buffer and 64 KB, less what waits to be read (Linux:
+/// sk_rcvqueues_full), and no more.
 #[test]
 fn a_backlog_is_bounded_by_the_buffers() {
+    for unread in [0, 10] {
+        fill_backlog(unread);
+    }
+}
+
+/// As many segments as the backlog takes and seven more, with so many in the receive queue.
+fn fill_backlog(unread: usize) {
     let mut waiting = Waiting::new(RxContext::Bh);
     let truesize = waiting.truesize_of(&[9; 100]);
     let Waiting { socket, host, rig, .. } = &mut waiting;
@@ -105,7 +113,13 @@ fn a_backlog_is_bounded_by_the_buffers() {
         tcb.set_rcvbuf(20 * truesize);
         2 * tcb.rcvbuf() + tcb.sndbuf() / 2 + 64 * 1024
     });
-    let fit = u64::from(limit / truesize);
+    for _ in 0..unread {
+        waiting.arrives(&[9; 100]);
+    }
+    let Waiting { socket, host, rig, .. } = &mut waiting;
+    let rmem_alloc = socket.with_tcb(host, &mut rig.world.cx, |tcb, _| tcb.rmem_alloc());
+    assert_eq!(rmem_alloc > truesize, unread > 0, "{rmem_alloc}");
+    let fit = u64::from((limit - rmem_alloc) / truesize);
     for _ in 0..fit + 7 {
         waiting.reaches_device(Flags::ACK, &[1; 100]);
     }
