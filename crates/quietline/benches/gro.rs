@@ -4,12 +4,16 @@
 //! without superframes, and per round trip of one byte, as the median of the rounds with its quartiles. One thread runs both
 //! ends, and every round runs every setting once, so that the figures of one run may be compared.
 
+mod quartiles;
+
 use std::{
     io::{ErrorKind, Read, Write},
     time::{Duration, Instant},
 };
 
 use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
+
+use quartiles::quartiles;
 
 /// Payload of a full segment.
 const MSS: f64 = 1448.0;
@@ -118,12 +122,6 @@ fn drain(stream: &mut TcpStream, buf: &mut [u8]) -> f64 {
             }
         }
     }
-}
-
-/// Lower quartile, median, upper quartile.
-fn quartiles(values: &mut [f64]) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
 }
 
 fn main() {

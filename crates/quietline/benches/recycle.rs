@@ -12,6 +12,8 @@
 //! Every round runs every mode once, so that figures of one run may be compared. In the first two tables the modes that keep packets
 //! in sockets or free them after the lock are `Home`, as they are for packet memory.
 
+mod quartiles;
+
 use std::{
     io::{Read, Write},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -21,6 +23,8 @@ use std::{
 
 use pkt::{Domain, DomainConfig, FreeMode, Packet, Pool};
 use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
+
+use quartiles::quartiles;
 
 /// Packets that change hands at once, as a poll hands them up.
 const BURST: usize = 32;
@@ -178,12 +182,6 @@ impl Arm {
         }
         took.as_secs_f64() * 1e9 / count
     }
-}
-
-/// Lower quartile, median, upper quartile.
-fn quartiles(values: &mut [f64]) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
 }
 
 fn main() {
