@@ -132,6 +132,11 @@ pub(crate) fn departure(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     if cx.host_queue.paces { tcb.pacing.departure(cx.now) } else { cx.now }
 }
 
+/// When all that was sent has departed, as far as this host decides: answers cannot come before (Linux: tcp_pacing_delay).
+pub(crate) fn all_departed(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
+    if cx.host_queue.paces || is_needed(tcb) { tcb.pacing.departure(cx.now) } else { cx.now }
+}
+
 /// Whether a packet may leave now. If not, a timer waits for its moment. A queue that holds packets takes them all.
 pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     if tcb.pacing.next_at <= cx.now || cx.host_queue.paces || !is_needed(tcb) {

@@ -17,7 +17,7 @@ use crate::{
     acked::Acked,
     counters::Counter,
     cx::Cx,
-    ecn, output,
+    ecn, output, pacing,
     recovery::CaState,
     retransmit, segment,
     seq::SeqNum,
@@ -53,7 +53,8 @@ pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instan
     // A lone segment's ACK may be delayed.
     let alone = tcb.snd_nxt.since(tcb.snd_una) <= tcb.mss.effective();
     let margin = if alone { cx.config.tcp_delack_max } else { MARGIN };
-    Some((cx.now.plus_micros(2 * u64::from(srtt_us)) + margin).min(rto_at))
+    let departed = pacing::all_departed(tcb, cx);
+    Some((departed.plus_micros(2 * u64::from(srtt_us)) + margin).min(rto_at.max(departed)))
 }
 
 /// The probe timer ran out (RFC 8985 §7.3): new data if the peer's window has room, else the last segment again.
