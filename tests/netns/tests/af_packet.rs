@@ -237,7 +237,7 @@ mod tests {
         let text = refusal(&["env"], "lo")?;
         ensure!(text.contains("no Ethernet interface"), "{text}");
         let text = refusal(&["env"], "ql0,rx=v1")?;
-        ensure!(text.contains("v2 or v3"), "{text}");
+        ensure!(text.contains("v2, v3 or calls"), "{text}");
         let text = refusal(&["setpriv", "--bounding-set", "-net_raw"], "ql0")?;
         ensure!(text.contains("CAP_NET_RAW"), "{text}");
         veth.ours.ip("link set ql0 down")?;
