@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use netns_tests::{Lab, Link, STACK};
+use netns_tests::{Lab, Link, STACK, SUPERFRAMES};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -43,7 +43,10 @@ fn largest(test: &str, size: u32) -> Result<Option<u32>> {
     let Some(lab) = Lab::open(test, &["tshark"])? else { return Ok(None) };
     let size = format!("--sysctl=net.quietline.dev.default.gso_ipv4_max_size={size}");
     let pcap = format!("--pcap={}", lab.file("run.pcapng").display());
-    let server = lab.serve(&Link::default(), &["chargen", "--port", "19", &pcap, &size])?;
+    // Some limits below TCP are smaller than such a frame.
+    let limit = "--sysctl=net.quietline.tsq_limit=v619";
+    let words = ["chargen", "--port", "19", &pcap, &size, limit];
+    let server = lab.serve(&Link::default(), &[&words[..], &SUPERFRAMES].concat())?;
     let address: SocketAddr = format!("{STACK}:19").parse()?;
     lab.namespace.enter(|| read_pattern(address))?;
     server.interrupt()?;
