@@ -157,12 +157,13 @@ impl Recovery {
         self.handshake_lossy = true;
     }
 
-    /// Nothing was lost lately, nothing is probed for and no reduction may have been needless.
+    /// Nothing is being repaired or probed for, and no reduction has turned out to be needless. One that still may is no
+    /// matter: the evidence against it is a D-SACK.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open
             && self.probe.is_none()
-            && self.undo.is_none()
+            && !self.undo.is_some_and(Undo::is_refuted)
             && self.frto == Frto::Off
     }
 

@@ -36,6 +36,12 @@ impl Undo {
     pub(super) fn new(snd_una: SeqNum) -> Self {
         Self { marker: snd_una, outstanding: 0, stamp: None }
     }
+
+    /// Every retransmission was reported as a duplicate.
+    #[inline]
+    pub(super) fn is_refuted(self) -> bool {
+        self.stamp.is_some() && self.outstanding == 0
+    }
 }
 
 /// Where F-RTO stands (RFC 5682 §3.1).
@@ -69,9 +75,9 @@ pub(super) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     }
 }
 
-/// Every retransmission was reported as a duplicate.
+/// The reduction, if there was one, is unsaid by duplicates.
 pub(super) fn all_duplicates(tcb: &Tcb) -> bool {
-    tcb.recovery.undo.is_some_and(|undo| undo.stamp.is_some() && undo.outstanding == 0)
+    tcb.recovery.undo.is_some_and(Undo::is_refuted)
 }
 
 /// SND.UNA moved by what was sent before the first retransmission (RFC 3522 §3).

@@ -188,3 +188,18 @@ fn a_request_and_its_answer_are_predicted() {
     }
     net.finish_clean();
 }
+
+/// A reduction that may still be unsaid does not keep a connection off the predicted way for the rest of its life.
+#[test]
+fn a_loss_that_was_repaired_is_over() {
+    let mut net = Net::established(1);
+    net.run_for(Duration::from_millis(100));
+    net.drop_segments(&[3]);
+    net.send(Side::A, &[7; 10 * 1448]);
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.recv(Side::B).len(), 10 * 1448);
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
+    assert!(net.tcb(Side::A).recovery.is_quiet());
+    net.finish_clean();
+}
