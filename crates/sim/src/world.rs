@@ -70,6 +70,16 @@ impl World {
         Self { has_threads: true, ..Self::new(seed) }
     }
 
+    /// Sets values of a host by their Linux names.
+    ///
+    /// # Panics
+    /// When one is refused: a mistake of the test.
+    pub fn set(&self, host: usize, settings: &[(&str, &str)]) {
+        for (name, value) in settings {
+            self.hosts[host].set_sysctl(name, value).expect("a setting");
+        }
+    }
+
     /// Adds a host and returns its index.
     ///
     /// # Errors

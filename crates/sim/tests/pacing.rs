@@ -36,9 +36,7 @@ mod tests {
         let backward = Impairment { delay, ..Impairment::default() };
         let wire = WireConfig { forward, backward, ..WireConfig::default() };
         let world = World::pair(7, &wire).expect("a valid wire");
-        for (name, value) in settings {
-            world.hosts[0].set_sysctl(name, value).expect("a setting");
-        }
+        world.set(0, settings);
         world
     }
 

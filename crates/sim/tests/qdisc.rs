@@ -37,9 +37,7 @@ mod tests {
 
     fn world(wire: &WireConfig, settings: &[(&str, &str)]) -> World {
         let world = World::pair(7, wire).expect("a valid wire");
-        for (name, value) in settings {
-            world.hosts[0].set_sysctl(name, value).expect("a setting");
-        }
+        world.set(0, settings);
         world
     }
 

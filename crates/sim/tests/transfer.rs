@@ -169,16 +169,17 @@ mod tests {
         let bounds = WireConfig { tso, gso_max_bytes: passes, ..WireConfig::default() };
         let wire = WireConfig { forward: clean, backward: clean, ..bounds };
         let mut world = World::pair(1, &wire).expect("a valid wire");
-        for host in &world.hosts {
-            for (name, value) in [
-                ("net.quietline.dev.default.gso_ipv4_max_size", asked.to_string().as_str()),
-                ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
-                ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
-                // Otherwise it is the pace that bounds them.
-                ("net.ipv4.tcp_tso_rtt_log", "31"),
-            ] {
-                host.set_sysctl(name, value).expect("a setting");
-            }
+        for host in 0..world.hosts.len() {
+            world.set(
+                host,
+                &[
+                    ("net.quietline.dev.default.gso_ipv4_max_size", &asked.to_string()),
+                    ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
+                    ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
+                    // Otherwise it is the pace that bounds them.
+                    ("net.ipv4.tcp_tso_rtt_log", "31"),
+                ],
+            );
         }
         let listener = listen(&mut world, 80);
         let (client, server) = connect(&mut world, &listener);

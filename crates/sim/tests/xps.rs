@@ -43,14 +43,12 @@ mod tests {
             }
             let listener = listen(&mut world, 80);
             let bench = Self { world, listener };
-            for (name, value) in settings {
-                bench.set(name, value);
-            }
+            bench.world.set(0, settings);
             bench
         }
 
         fn set(&self, name: &str, value: &str) {
-            self.world.hosts[0].set_sysctl(name, value).expect("a setting");
+            self.world.set(0, &[(name, value)]);
         }
 
         /// The queue of a transmit queue's mask.

@@ -288,4 +288,6 @@ fn watch(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> Result<OwnedFd, ru
 }
 
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;

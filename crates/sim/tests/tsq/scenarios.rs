@@ -157,9 +157,7 @@ fn a_superframe_is_at_most_half_the_limit_of_the_first_version() {
             // No millisecond of a pace makes them smaller.
             ("net.ipv4.tcp_tso_rtt_log", "31"),
         ];
-        for (name, value) in settings {
-            lab.host.set_sysctl(name, value).expect("a setting");
-        }
+        lab.world.set(0, &settings);
         // What is written from here on is for the new path.
         lab.write(100);
         lab.complete(1);

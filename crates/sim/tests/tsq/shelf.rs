@@ -187,12 +187,10 @@ impl Lab {
             ("net.ipv4.tcp_slow_start_after_idle", "0"),
             ("net.quietline.dev.default.gso", "0"),
         ];
-        for (name, value) in common.iter().chain(settings) {
-            host.set_sysctl(name, value).expect("a setting");
-        }
+        world.set(0, &common);
+        world.set(0, settings);
         // A window that never limits.
-        let rmem = "4096 16777216 33554432";
-        world.hosts[1].set_sysctl("net.ipv4.tcp_rmem", rmem).expect("a setting");
+        world.set(1, &[("net.ipv4.tcp_rmem", "4096 16777216 33554432")]);
         let listener = apps::listen(&mut world, 80);
         let (client, server) = apps::connect(&mut world, &listener);
         let mut lab = Self { world, shelf: near, host, listener, client, server };

@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use pkt::{Domain, DomainConfig, Pool};
+use pkt::Pool;
 use rustix::net::sockopt;
 
 use super::*;
+use crate::device::af_packet::testing::{left_of_a_pair, with_pool};
 use crate::device::af_packet::{AfPacketConfig, socket};
-use crate::device::interface::Interface;
-use crate::device::namespace::{in_namespace, run};
+use crate::device::namespace::run;
 
 const NOW: Instant = Instant::ZERO;
 
 /// The sending half of a veth pair.
 fn open() -> TxCalls {
-    run("ip link add left0 type veth peer name right0");
-    run("ip link set left0 up");
-    run("ip link set right0 up");
-    let left = Interface::find("left0").expect("left0");
+    let left = left_of_a_pair();
     let socket = socket::open_plain_sender(&left, &AfPacketConfig::new("left0")).expect("a socket");
     TxCalls::new(socket, 64, true)
 }
@@ -50,19 +47,17 @@ fn drain(calls: &TxCalls, pool: &mut Pool) -> usize {
 /// What the kernel says of a frame that does not leave is what we take it for, or a little more.
 #[test]
 fn a_frame_is_charged_as_much_as_we_know_of() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let calls = open();
         run("ip link set left0 mtu 9000");
         run("tc qdisc add dev left0 root tbf rate 8kbit burst 10kb limit 1mb");
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
         // The burst, which leaves at once, and one that blocks the way for seconds.
-        let mut list: PacketList = (0..2).map(|_| frame(&mut pool, 9000)).collect();
+        let mut list: PacketList = (0..2).map(|_| frame(pool, 9000)).collect();
         assert!(calls.fill(&mut list, &mut none));
         assert_eq!(calls.send(NOW, &mut none), Ok(()));
         for len in [60, 300, 390, 500, 1000, 1514, 3000, 3900, 4100, 9000] {
             let before = send_buffer_used(calls.socket());
-            let mut list = PacketList::from_iter([frame(&mut pool, len)]);
+            let mut list = PacketList::from_iter([frame(pool, len)]);
             assert!(calls.fill(&mut list, &mut none));
             assert_eq!(calls.send(NOW, &mut none), Ok(()));
             let used = send_buffer_used(calls.socket()) - before;
@@ -70,46 +65,38 @@ fn a_frame_is_charged_as_much_as_we_know_of() {
             assert!(known <= used && used < 2 * known, "{len}: {known} known, {used} used");
         }
         run("tc qdisc del dev left0 root");
-        drain(&calls, &mut pool);
-        drop((calls, pool));
-        assert_eq!(domain.balance(), 0);
+        drain(&calls, pool);
     });
 }
 
 #[test]
 fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let calls = open();
         run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 1mb");
         // Twice that, and a frame is charged about 2,300.
         sockopt::set_socket_send_buffer_size(calls.socket(), 8000).expect("a small buffer");
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
-        let mut list: PacketList = (0..80).map(|_| frame(&mut pool, 1000)).collect();
+        let mut list: PacketList = (0..80).map(|_| frame(pool, 1000)).collect();
         assert!(calls.fill(&mut list, &mut none));
         assert_eq!(list.len(), 16, "64 find room");
         assert_eq!(calls.send(NOW, &mut none), Ok(()));
         assert!(calls.lock().under_way.len() < 64);
         assert_eq!(calls.retry_at(), Some(NOW + RETRY));
-        assert_eq!(drain(&calls, &mut pool), 64);
-        list.free_all(&mut pool);
-        drop((calls, pool));
-        assert_eq!(domain.balance(), 0);
+        assert_eq!(drain(&calls, pool), 64);
+        list.free_all(pool);
     });
 }
 
 /// Shorter than an Ethernet header. Those behind it are sent.
 #[test]
 fn a_wrong_frame_is_left_out_and_named() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let calls = open();
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
         for wrong in 0..5 {
             let mut list: PacketList = (0..5)
                 .map(|number| match number == wrong {
                     true => pool.alloc_from(&[0xff; 8]).expect("memory"),
-                    false => frame(&mut pool, 60),
+                    false => frame(pool, 60),
                 })
                 .collect();
             assert!(calls.fill(&mut list, &mut none));
@@ -119,21 +106,17 @@ fn a_wrong_frame_is_left_out_and_named() {
             let [(DropReason::DeviceTxError, packet)] = &refused[..] else { panic!("{refused:?}") };
             assert_eq!(packet.len(), 8);
             refused.drain(..).for_each(|(_, packet)| pool.free(packet));
-            assert_eq!(drain(&calls, &mut pool), 4);
+            assert_eq!(drain(&calls, pool), 4);
         }
-        drop((calls, pool));
-        assert_eq!(domain.balance(), 0);
     });
 }
 
 /// Its core asks while another thread is in the system call, which the completion has come out of: nothing else would wake it.
 #[test]
 fn who_asks_for_completions_during_the_system_call_is_told_to_come_again() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let calls = open();
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
-        let mut list: PacketList = (0..3).map(|_| frame(&mut pool, 60)).collect();
+        let mut list: PacketList = (0..3).map(|_| frame(pool, 60)).collect();
         assert!(calls.fill(&mut list, &mut none));
         let batch = calls.take_batch();
         assert_eq!(send(calls.socket(), &batch, true), Ok(3));
@@ -144,9 +127,7 @@ fn who_asks_for_completions_during_the_system_call_is_told_to_come_again() {
             assert_eq!(calls.send(NOW, &mut none), Ok(()));
             assert_eq!(calls.retry_at(), Some(NOW));
         }
-        assert_eq!(drain(&calls, &mut pool), 3);
+        assert_eq!(drain(&calls, pool), 3);
         assert_eq!(calls.retry_at(), None);
-        drop((calls, pool));
-        assert_eq!(domain.balance(), 0);
     });
 }

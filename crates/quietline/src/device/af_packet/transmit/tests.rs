@@ -1,21 +1,19 @@
 //! What only shows on the ring itself: wrong frames, a small send buffer, and reaping while a system call runs.
 
-use pkt::{Domain, DomainConfig, PacketList, Pool};
+use pkt::{PacketList, Pool};
 use rustix::net::sockopt;
 
 use super::*;
 use crate::device::af_packet::receive::{Received, RxRing};
+use crate::device::af_packet::testing::{left_of_a_pair, with_pool};
 use crate::device::af_packet::{AfPacketConfig, socket};
 use crate::device::interface::Interface;
-use crate::device::namespace::{in_namespace, run};
+use crate::device::namespace::run;
 
 /// The sending half of a veth pair: 16 places.
 fn open_ring() -> TxRing {
-    run("ip link add left0 type veth peer name right0");
-    run("ip link set left0 up");
-    run("ip link set right0 up");
     let config = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
-    let left = Interface::find("left0").expect("left0");
+    let left = left_of_a_pair();
     let (socket, mapping) = socket::open_sender(&left, &config).expect("a ring");
     TxRing::new(socket, mapping, true)
 }
@@ -31,34 +29,30 @@ fn frames(pool: &mut Pool, count: usize) -> PacketList {
 /// that finds no room, too.
 #[test]
 fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let ring = open_ring();
         run("tc qdisc add dev left0 root tbf rate 8mbit burst 2kb limit 1mb");
         sockopt::set_socket_send_buffer_size(&ring.socket, 1).expect("the smallest there is");
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
         let none = &mut |reason, _| panic!("{reason}");
-        assert!(ring.fill(&mut frames(&mut pool, 16), none));
+        assert!(ring.fill(&mut frames(pool, 16), none));
         assert_eq!(ring.send(Instant::ZERO, none), Ok(()));
         assert_eq!(ring.retry_at(), Some(Instant::ZERO + RETRY));
-        let mut more = frames(&mut pool, 1);
+        let mut more = frames(pool, 1);
         assert!(ring.fill(&mut more, none), "a full ring of which some waits is to be sent");
         assert_eq!(more.len(), 1);
-        more.free_all(&mut pool);
+        more.free_all(pool);
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         let mut done = 0;
         while done < 16 {
             let mut list = ring.reap();
             done += list.len();
-            list.free_all(&mut pool);
+            list.free_all(pool);
             if ring.retry_at().is_some() {
                 assert_eq!(ring.send(Instant::ZERO, none), Ok(()));
             }
             assert!(std::time::Instant::now() < deadline, "{done} completed");
         }
         assert_eq!(ring.retry_at(), None);
-        drop(pool);
-        assert_eq!(domain.balance(), 0);
     });
 }
 
@@ -66,13 +60,11 @@ fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
 /// who came too early is told to come again when the system call has returned.
 #[test]
 fn what_the_kernel_has_not_passed_is_not_reaped() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let ring = open_ring();
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
         let none = &mut |reason, _| panic!("{reason}");
         let now = Instant::from_nanos(1_000);
-        assert!(ring.fill(&mut frames(&mut pool, 3), none));
+        assert!(ring.fill(&mut frames(pool, 3), none));
         // As in the middle of the call.
         ring.set_status(0, libc::TP_STATUS_AVAILABLE);
         assert!(ring.reap().is_empty());
@@ -83,27 +75,23 @@ fn what_the_kernel_has_not_passed_is_not_reaped() {
         while done < 3 {
             let mut list = ring.reap();
             done += list.len();
-            list.free_all(&mut pool);
+            list.free_all(pool);
             assert!(std::time::Instant::now() < deadline, "{done} completed");
         }
         assert_eq!((ring.send(now, none), ring.retry_at()), (Ok(()), None));
-        drop(pool);
-        assert_eq!(domain.balance(), 0);
     });
 }
 
 /// A frame that the kernel cannot read is taken out, and those behind it are sent in their order.
 #[test]
 fn a_wrong_frame_is_skipped_and_named() {
-    in_namespace(|| {
+    with_pool(|pool| {
         let mut ring = open_ring();
         let config = AfPacketConfig::new("right0");
         let right = Interface::find("right0").expect("right0");
         let (_receiver, mapping_there, geometry) =
             socket::open_receiver(&right, &config).expect("a ring");
         let mut there = RxRing::new(mapping_there, geometry, true);
-        let domain = Domain::new(DomainConfig::default());
-        let mut pool = domain.pool();
         let none = &mut |reason, _| panic!("{reason}");
         // Round the ring more than once, with the wrong one at every position.
         for round in 0..40u8 {
@@ -131,11 +119,11 @@ fn a_wrong_frame_is_skipped_and_named() {
             while done < 4 {
                 let mut list = ring.reap();
                 done += list.len();
-                list.free_all(&mut pool);
+                list.free_all(pool);
                 assert!(std::time::Instant::now() < deadline, "{done} completed");
             }
             let mut arrived = Vec::new();
-            while let Received::Good(packet) = there.receive(&mut pool, Instant::ZERO) {
+            while let Received::Good(packet) = there.receive(pool, Instant::ZERO) {
                 let bytes = packet.to_vec();
                 if bytes[12..14] == [0x88, 0xb5] {
                     assert_eq!(bytes[14], round);
@@ -146,7 +134,5 @@ fn a_wrong_frame_is_skipped_and_named() {
             let expected: Vec<_> = (0..5).filter(|&number| number != wrong).collect();
             assert_eq!(arrived, expected, "round {round}");
         }
-        drop(pool);
-        assert_eq!(domain.balance(), 0);
     });
 }

@@ -1,0 +1,25 @@
+//! What the tests of both ways out share.
+
+use pkt::{Domain, DomainConfig, Pool};
+
+use crate::device::interface::Interface;
+use crate::device::namespace::{in_namespace, run};
+
+/// Runs a test in a namespace of its own, with a pool that has everything back at its end.
+pub(super) fn with_pool(test: impl FnOnce(&mut Pool) + Send + 'static) {
+    in_namespace(|| {
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        test(&mut pool);
+        drop(pool);
+        assert_eq!(domain.balance(), 0);
+    });
+}
+
+/// The sending half of a new veth pair; the other one is `right0`.
+pub(super) fn left_of_a_pair() -> Interface {
+    run("ip link add left0 type veth peer name right0");
+    run("ip link set left0 up");
+    run("ip link set right0 up");
+    Interface::find("left0").expect("left0")
+}
