@@ -1,7 +1,9 @@
 //! A network namespace for one test, which dies with the test's thread.
 
+use std::fs;
 use std::io::Write as _;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -17,10 +19,20 @@ pub(super) fn in_namespace(test: impl FnOnce() + Send + 'static) {
         if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
             return skip(&format!("skipped, no network namespace can be made: {error}"));
         }
+        // Or the kernel speaks between the frames that a test counts.
+        set_ipv6(false);
         test();
     });
     if let Err(panic) = thread.join() {
         resume_unwind(panic);
+    }
+}
+
+/// Whether interfaces made from here on speak IPv6.
+pub(super) fn set_ipv6(on: bool) {
+    let disable = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    if on || disable.exists() {
+        fs::write(disable, if on { "0" } else { "1" }).expect("the kernel's setting");
     }
 }
 

@@ -9,6 +9,7 @@ use stack::device::{Device, QueueId};
 
 use super::*;
 use crate::device::capture::Direction;
+use crate::device::namespace::set_ipv6;
 use end::{End, HOST, PATIENCE, US, contents, faults, in_namespace};
 use frames::{
     IPPROTO_TCP, IPPROTO_UDP, Segment, TCP_ACK, TCP_PSH, TCP_SYN, checksum_is_good, ethernet, ipv4,
@@ -190,6 +191,7 @@ fn the_interface_is_as_asked_and_goes_with_the_device() {
 #[test]
 fn a_tun_can_be_point_to_point_in_both_families() {
     in_namespace("tun", || {
+        set_ipv6(true);
         for (host, peer) in [("10.77.0.1/32", "10.77.0.2"), ("fd77::1/128", "fd77::2")] {
             let config = TunConfig {
                 host_address: Some(host.parse().expect("network")),
