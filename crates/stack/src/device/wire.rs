@@ -25,6 +25,7 @@ use pkt::{
 
 use sync::{Ring, ring};
 
+pub use config::{Impairment, WireConfig};
 use path_mtu::PathMtuCell;
 pub use path_mtu::{PathMtu, TooBigReport};
 
@@ -38,162 +39,11 @@ use crate::{
     link::ethernet::{self, MacAddr},
 };
 
+mod config;
 mod path_mtu;
 
 /// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
 const FRAMING_BYTES: u64 = 38;
-
-/// What one direction of a wire does to packets. The default does nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Impairment {
-    /// Bits per second; `None` is unlimited. A frame of n bytes of IP packet occupies n + 38 bytes.
-    pub rate_bps: Option<u64>,
-    /// Propagation delay.
-    pub delay: Duration,
-    /// Fraction of packets lost, 0 to 1.
-    pub loss: f64,
-    /// Fraction of packets that are held back by `reorder_delay`, so that later ones overtake them.
-    pub reorder: f64,
-    /// How long a reordered packet is held back.
-    pub reorder_delay: Duration,
-    /// Fraction of packets delivered twice.
-    pub duplicate: f64,
-    /// Fraction of packets in which one bit is flipped. Needs `WireConfig::checksums`.
-    pub corrupt: f64,
-    /// Fraction of ECN-capable packets that are marked CE.
-    pub mark: f64,
-    /// ECN-capable packets that would wait longer than this for the transmitter are marked CE (the `ce_threshold` of
-    /// Linux's `fq_codel`). `None` marks none.
-    pub mark_above: Option<Duration>,
-    /// Packets that may wait in this direction; more are dropped. Default 5,000: what the largest default receive window
-    /// (6 MB) holds at MTU 1,500. Linux's `txqueuelen` is 1,000.
-    pub queue_packets: usize,
-    /// How long after a packet has left the sender keeps paying for it. Zero completes at once, or with a ring when it has left.
-    pub completion_delay: Duration,
-    /// Places of the sender's transmit ring: packets that have not completed. Further ones stay with the host. `None` (the
-    /// default) takes everything.
-    pub ring_packets: Option<usize>,
-    /// A router on the way that passes smaller packets only; `None` (the default) is none. [`Wire::set_path_mtu`]
-    /// changes it on a living wire.
-    pub path_mtu: Option<PathMtu>,
-}
-
-impl Default for Impairment {
-    fn default() -> Self {
-        Self {
-            rate_bps: None,
-            delay: Duration::ZERO,
-            loss: 0.0,
-            reorder: 0.0,
-            reorder_delay: Duration::ZERO,
-            duplicate: 0.0,
-            corrupt: 0.0,
-            mark: 0.0,
-            mark_above: None,
-            queue_packets: 5000,
-            completion_delay: Duration::ZERO,
-            ring_packets: None,
-            path_mtu: None,
-        }
-    }
-}
-
-impl Impairment {
-    /// Packets may be delivered without looking at the clock or at chance.
-    fn is_none(&self) -> bool {
-        let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } =
-            self;
-        let chance = loss + reorder + duplicate + corrupt + self.mark;
-        rate_bps.is_none()
-            && delay.is_zero()
-            && completion_delay.is_zero()
-            && chance == 0.0
-            && !self.completes_later()
-    }
-
-    /// Packets may pass by a ring.
-    fn is_straight(&self) -> bool {
-        self.is_none() && self.queue_packets <= RING_MAX
-    }
-
-    /// Packets are kept after `transmit`.
-    const fn completes_later(&self) -> bool {
-        !self.completion_delay.is_zero() || self.ring_packets.is_some()
-    }
-
-    fn validate(&self, checksums: bool) -> Result<(), ConfigError> {
-        let fractions = [
-            ("loss", self.loss),
-            ("reorder", self.reorder),
-            ("duplicate", self.duplicate),
-            ("corrupt", self.corrupt),
-            ("mark", self.mark),
-        ];
-        for (field, value) in fractions {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(ConfigError::new(field, value, "a fraction between 0 and 1"));
-            }
-        }
-        if self.rate_bps == Some(0) {
-            return Err(ConfigError::new("rate_bps", 0, "at least 1 bit per second"));
-        }
-        if let Some(path) = self.path_mtu
-            && path.bytes < 68
-        {
-            return Err(ConfigError::new("path_mtu", path.bytes, "at least 68 bytes"));
-        }
-        if self.queue_packets == 0 {
-            return Err(ConfigError::new("queue_packets", 0, "at least 1 packet"));
-        }
-        if self.ring_packets == Some(0) {
-            return Err(ConfigError::new("ring_packets", 0, "at least 1 packet"));
-        }
-        if self.corrupt > 0.0 && !checksums {
-            return Err(ConfigError::new("corrupt", self.corrupt, "a wire with checksums on"));
-        }
-        Ok(())
-    }
-}
-
-/// A wire: the same MTU and offloads at both ends, an impairment for each direction.
-#[derive(Clone, Debug)]
-pub struct WireConfig {
-    /// Interface name; the ends are NAME0 and NAME1.
-    pub name: String,
-    /// Largest IP packet in bytes. Default 1,500.
-    pub mtu: u32,
-    /// Superframes pass whole. Default true.
-    pub tso: bool,
-    /// Largest superframe in bytes that it passes. Default [`BIG_TCP_BYTES_MAX`]; how large TCP makes them is a setting of the
-    /// device (`gso_max_size`, `gso_ipv4_max_size`).
-    pub gso_max_bytes: u32,
-    /// Senders complete checksums and receivers verify them, as on a real link. Default false.
-    pub checksums: bool,
-    /// Queue pairs. Default 1.
-    pub queues: u16,
-    /// What happens to packets from end 0 to end 1.
-    pub forward: Impairment,
-    /// What happens to packets from end 1 to end 0.
-    pub backward: Impairment,
-    /// Seed of every random choice.
-    pub seed: u64,
-}
-
-impl Default for WireConfig {
-    fn default() -> Self {
-        Self {
-            name: String::from("wire"),
-            mtu: 1500,
-            tso: true,
-            gso_max_bytes: BIG_TCP_BYTES_MAX,
-            checksums: false,
-            queues: 1,
-            forward: Impairment::default(),
-            backward: Impairment::default(),
-            seed: 1,
-        }
-    }
-}
 
 /// A frame that waits for its moment.
 #[derive(Debug)]
@@ -333,21 +183,7 @@ pub struct Wire {
 impl Wire {
     /// Both ends of a new wire.
     pub fn pair(config: &WireConfig) -> Result<(Arc<Self>, Arc<Self>), ConfigError> {
-        if !(68..=65_535).contains(&config.mtu) {
-            return Err(ConfigError::new("mtu", config.mtu, "68 to 65535 bytes"));
-        }
-        if config.gso_max_bytes < config.mtu || config.gso_max_bytes > BIG_TCP_BYTES_MAX {
-            return Err(ConfigError::new(
-                "gso_max_bytes",
-                config.gso_max_bytes,
-                "the MTU to 524280 bytes",
-            ));
-        }
-        if config.queues == 0 || config.queues > 64 {
-            return Err(ConfigError::new("queues", config.queues, "1 to 64"));
-        }
-        config.forward.validate(config.checksums)?;
-        config.backward.validate(config.checksums)?;
+        config.validate()?;
         let mut rng = tcp::Rng::new(config.seed);
         let mut direction = |impairment: Impairment, other: Impairment| -> Vec<Arc<Direction>> {
             (0..config.queues)
