@@ -29,13 +29,23 @@ usage: cargo xtask <chore>
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
   loom     the loom models of pkt and sync alone
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
-  matrix   scripts, simulator and kernel tests, whole, in every pair of modes: for the night
+  matrix   scripts, simulator and kernel tests, whole, in every pair of modes: for the night. QUIETLINE_MATRIX_ROWS=0,7-9
+           runs these rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
   fuzz     one minute of every fuzz target alone; QUIETLINE_FUZZ_SECONDS overrides
   deny     licences, bans and sources of the dependencies alone
 ";
 
 fn main() -> ExitCode {
-    let chore = std::env::args().nth(1).unwrap_or_default();
+    let mut arguments = std::env::args().skip(1);
+    let chore = arguments.next().unwrap_or_default();
+    if matches!(chore.as_str(), "help" | "--help" | "-h") {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    if let Some(argument) = arguments.next() {
+        eprint!("xtask {chore}: {argument:?}: no chore takes arguments\n\n{HELP}");
+        return ExitCode::from(2);
+    }
     let outcome = match chore.as_str() {
         "layers" => report("layers", layers::check),
         "tidy" => report("tidy", tidy::check),

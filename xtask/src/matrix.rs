@@ -5,10 +5,12 @@
 //!
 //! Not here: which modes there are (`sim::modes`).
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 
 use crate::steps::{self, Outcome, Tally, cargo};
-use crate::suite::{binary, prepare_netns};
+use crate::suite::{binary, number, prepare_netns};
 
 /// Where tests look for the mode they are to run in.
 const VARIABLE: &str = "QUIETLINE_SYSCTL";
@@ -17,7 +19,16 @@ const VARIABLE: &str = "QUIETLINE_SYSCTL";
 const SHORT: [&str; 2] = ["netcat", "many"];
 
 /// Seeds of the simulator in each row of the night.
-const NIGHT_SEEDS: &str = "2000";
+const NIGHT_SEEDS: u32 = 2000;
+
+/// Says otherwise.
+const SEEDS: &str = "QUIETLINE_MATRIX_SEEDS";
+
+/// Rows of the night that are wanted, such as `0,7-9`. Without it, all.
+const ROWS: &str = "QUIETLINE_MATRIX_ROWS";
+
+/// What no suite of one row needs: one that takes longer hangs, and must not take the other rows along.
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// CI: the whole suite against the kernel in as many rows as every value of every mode needs, and the quickest of it
 /// in every pairwise row.
@@ -27,41 +38,63 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     }
     let mut sum = Sum::default();
     // The first row is the default, which `netns` has run.
-    for row in &rows("each")?[1..] {
-        sum.add(row, netns(row, &[])?);
+    for (number, row) in rows("each")?.iter().enumerate().skip(1) {
+        sum.run(&format!("value row {number}, all"), row, || netns(row, &[]));
     }
-    for row in &rows("pairwise")?[1..] {
-        sum.add(row, netns(row, &SHORT)?);
+    for (number, row) in rows("pairwise")?.iter().enumerate().skip(1) {
+        sum.run(&format!("row {number}, the quickest"), row, || netns(row, &SHORT));
     }
     Ok(sum.outcome())
 }
 
 /// A night: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row. Where
-/// there is no kernel to be had it is all but that, and said so.
+/// there is no kernel to be had it is all but that, and said so. A row that fails does not keep the others from running.
 pub(crate) fn everything() -> Result<Outcome> {
-    let mut sum = Sum::default();
-    let no_kernel = prepare_netns()?;
-    let has_kernel = no_kernel.is_none();
+    let seeds = number(SEEDS)?.unwrap_or(NIGHT_SEEDS).to_string();
     let rows = rows("pairwise")?;
-    for (number, row) in rows.iter().enumerate() {
+    let wanted = match std::env::var(ROWS) {
+        Ok(list) => chosen(&list, rows.len())?,
+        Err(_) => (0..rows.len()).collect(),
+    };
+    let no_kernel = prepare_netns()?;
+    let mut sum = Sum::default();
+    for number in wanted {
+        let row = &rows[number];
         println!("\n== row {number} of {}: {VARIABLE}={row}", rows.len());
-        let mut command = cargo();
-        command.args(["test", "-p", "quietline-sim", "--no-fail-fast"]);
-        for suite in ["scripts", "network", "hostile", "duel"] {
-            command.args(["--test", suite]);
-        }
-        command.env(VARIABLE, row).env("SEEDS", NIGHT_SEEDS);
-        sum.add(row, steps::run_tests(&mut command)?);
-        if has_kernel {
-            sum.add(row, netns(row, &[])?);
+        sum.run(&format!("row {number}, simulator"), row, || simulated(row, &seeds));
+        if no_kernel.is_none() {
+            sum.run(&format!("row {number}, kernel"), row, || netns(row, &[]));
         }
     }
-    match no_kernel {
-        Some(Outcome::Skipped(why)) => println!("\n== matrix: without the kernel: {why}"),
-        Some(failed) => sum.add("", failed),
-        None => {}
+    if let Some(outcome) = no_kernel {
+        sum.run("every row, kernel", "", || Ok(outcome));
     }
     Ok(sum.outcome())
+}
+
+/// The numbers in a list such as `0,7-9`, of `rows` rows.
+fn chosen(list: &str, rows: usize) -> Result<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            text.trim().parse::<usize>().with_context(|| format!("{ROWS}={list}: {part:?}"))
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        ensure!(first <= last && last < rows, "{ROWS}={list}: there are rows 0 to {}", rows - 1);
+        numbers.extend(first..=last);
+    }
+    Ok(numbers)
+}
+
+/// What needs no kernel, in this mode.
+fn simulated(row: &str, seeds: &str) -> Result<Outcome> {
+    let mut command = cargo();
+    command.args(["test", "-p", "quietline-sim", "--no-fail-fast"]);
+    for suite in ["scripts", "network", "hostile", "duel"] {
+        command.args(["--test", suite]);
+    }
+    steps::run_tests_within(LIMIT, command.env(VARIABLE, row).env("SEEDS", seeds))
 }
 
 /// The tests against the kernel in this mode: these binaries, or all.
@@ -72,7 +105,7 @@ fn netns(row: &str, binaries: &[&str]) -> Result<Outcome> {
         command.args(["--test", binary]);
     }
     command.args(["--", "--test-threads=1", "--nocapture"]);
-    steps::run_tests(command.env("QUIETLINE_BIN", binary()).env(VARIABLE, row))
+    steps::run_tests_within(LIMIT, command.env("QUIETLINE_BIN", binary()).env(VARIABLE, row))
 }
 
 /// Combinations of modes, as the variable takes them. The first is the default.
@@ -90,26 +123,76 @@ fn rows(kind: &str) -> Result<Vec<String>> {
 #[derive(Default)]
 struct Sum {
     tally: Tally,
+    /// A line for each run.
+    lines: Vec<String>,
     failed: Vec<String>,
 }
 
 impl Sum {
-    fn add(&mut self, row: &str, outcome: Outcome) {
+    /// Runs one suite in one row. That it cannot be run is its failure, not that of the rows to come.
+    fn run(&mut self, what: &str, row: &str, run: impl FnOnce() -> Result<Outcome>) {
+        let (outcome, took) = steps::timed(run);
+        let seconds = took.as_secs();
         match outcome {
-            Outcome::Passed(tally) => self.tally.add(tally),
+            Outcome::Passed(tally) => {
+                self.tally.add(tally);
+                self.lines.push(format!("{what}: ok, {} tests ({seconds} s)", tally.passed));
+            }
             Outcome::Failed(why, tally) => {
                 self.tally.add(tally);
-                self.failed.push(format!("{VARIABLE}={row}\n{why}"));
+                self.lines.push(format!("{what}: FAILED ({seconds} s)"));
+                self.failed.push(format!("{what}: {VARIABLE}={row}\n{why}"));
             }
-            Outcome::Skipped(why) => self.failed.push(why),
+            Outcome::Skipped(why) => {
+                self.tally.skipped += 1;
+                self.lines.push(format!("{what}: skipped: {why}"));
+            }
         }
     }
 
+    /// Says how each run ended.
     fn outcome(self) -> Outcome {
+        println!("\n== modes");
+        self.lines.iter().for_each(|line| println!("{line}"));
         if self.failed.is_empty() {
             Outcome::Passed(self.tally)
         } else {
-            Outcome::Failed(self.failed.join("\n"), self.tally)
+            let failed = format!("{} of {} runs", self.failed.len(), self.lines.len());
+            Outcome::Failed(format!("{failed}\n{}", self.failed.join("\n")), self.tally)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_chosen_by_number_and_range() {
+        assert_eq!(chosen("0,7-9", 10).unwrap(), [0, 7, 8, 9]);
+        for wrong in ["", "10", "3-2", "a", "1-", "-1"] {
+            assert!(chosen(wrong, 10).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_that_fails_is_named_and_keeps_none_from_running() {
+        let mut sum = Sum::default();
+        let (failed, passed) =
+            (Tally { failed: 2, ..Tally::default() }, Tally { passed: 3, ..Tally::default() });
+        sum.run("row 1", "a=b", || Ok(Outcome::Failed("test x".to_owned(), failed)));
+        sum.run("row 2", "c=d", || anyhow::bail!("no such file"));
+        sum.run("row 3", "", || Ok(Outcome::Passed(passed)));
+        let Outcome::Failed(why, tally) = sum.outcome() else { panic!("two rows failed") };
+        assert!(why.starts_with("2 of 3 runs\nrow 1: QUIETLINE_SYSCTL=a=b\ntest x"), "{why}");
+        assert!(why.contains("row 2: QUIETLINE_SYSCTL=c=d\nno such file"), "{why}");
+        assert_eq!(tally, Tally { passed: 3, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn what_is_skipped_fails_nothing_and_is_counted() {
+        let mut sum = Sum::default();
+        sum.run("kernel", "", || Ok(Outcome::Skipped("not root".to_owned())));
+        assert_eq!(sum.outcome(), Outcome::Passed(Tally { skipped: 1, ..Tally::default() }));
     }
 }

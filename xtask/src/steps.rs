@@ -7,7 +7,9 @@
 //! Not here: which steps there are (`suite`).
 
 use std::io::{BufRead as _, BufReader, PipeReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -100,7 +102,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
 pub(crate) fn run_quietly(command: &mut Command) -> Result<Outcome> {
     let shown = announce(command);
     let mut tail = Tail::default();
-    let status = follow(command, &shown, |line| {
+    let status = follow(command, &shown, Duration::MAX, |line| {
         tail.push(line);
         Ok(())
     })?;
@@ -115,16 +117,23 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Outcome> {
 
 /// Runs a command that runs tests; fails when it ran none.
 pub(crate) fn run_tests(command: &mut Command) -> Result<Outcome> {
+    run_tests_within(Duration::MAX, command)
+}
+
+/// The same for a command that is killed, with all it has started, when it runs longer than `limit`.
+pub(crate) fn run_tests_within(limit: Duration, command: &mut Command) -> Result<Outcome> {
     let shown = announce(command);
     let mut tally = Tally::default();
     let mut failures = Failures::default();
-    let status = follow(command, &shown, |line| {
+    let begin = Instant::now();
+    let status = follow(command, &shown, limit, |line| {
         tally.read(&line);
         failures.read(&line);
         writeln!(std::io::stdout(), "{line}").context("writing test output")
     })?;
     Ok(if !status.success() {
-        Outcome::Failed(format!("{shown}: {status}\n{failures}"), tally)
+        let late = if begin.elapsed() >= limit { ", took too long" } else { "" };
+        Outcome::Failed(format!("{shown}: {status}{late}\n{failures}"), tally)
     } else if tally.passed == 0 {
         Outcome::Failed(format!("{shown}: ran no test"), tally)
     } else {
@@ -132,15 +141,20 @@ pub(crate) fn run_tests(command: &mut Command) -> Result<Outcome> {
     })
 }
 
-/// Runs a command to its end and gives every line it prints, to either output, to `take`.
+/// Runs a command to its end and gives every line it prints, to either output, to `take`. After `limit` the end comes by force.
 fn follow(
     command: &mut Command,
     shown: &str,
+    limit: Duration,
     mut take: impl FnMut(String) -> Result<()>,
 ) -> Result<ExitStatus> {
     let (reader, writer): (PipeReader, _) = std::io::pipe().context("making a pipe")?;
     command.stdout(writer.try_clone().context("making a pipe")?).stderr(writer);
+    if limit != Duration::MAX {
+        command.process_group(0);
+    }
     let mut child = command.spawn().with_context(|| format!("starting {shown}"))?;
+    let _watch = (limit != Duration::MAX).then(|| kill_after(limit, child.id()));
     // Our ends of the pipe live in the command; without this the reader would never see its end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
@@ -148,6 +162,19 @@ fn follow(
         take(String::from_utf8_lossy(&line).into_owned())?;
     }
     child.wait().with_context(|| format!("waiting for {shown}"))
+}
+
+/// Kills a group of processes after `limit`, unless what this returns is dropped before.
+fn kill_after(limit: Duration, group: u32) -> mpsc::Sender<()> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        if receiver.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let group = format!("-{group}");
+            // Nothing is left to be done where that fails.
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        }
+    });
+    sender
 }
 
 /// Prints the command as one could type it, and returns it.
@@ -197,7 +224,7 @@ pub(crate) fn summarise(steps: &[(&str, Outcome, Duration)]) -> bool {
 }
 
 /// Runs one step under a clock. An error of the step itself is a failure of it.
-pub(crate) fn timed(step: fn() -> Result<Outcome>) -> (Outcome, Duration) {
+pub(crate) fn timed(step: impl FnOnce() -> Result<Outcome>) -> (Outcome, Duration) {
     let start = Instant::now();
     let outcome =
         step().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}"), Tally::default()));
@@ -224,5 +251,14 @@ mod tests {
         let took = Duration::ZERO;
         assert!(!summarise(&[("a", failed, took)]));
         assert!(summarise(&[("a", Outcome::Skipped("why".to_owned()), took)]));
+    }
+
+    #[test]
+    fn tests_that_hang_are_killed_with_what_they_have_started() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo test result: ok. 1 passed; 0 failed; sleep 1000 & wait"]);
+        let outcome = run_tests_within(Duration::from_millis(100), &mut command).expect("it runs");
+        let Outcome::Failed(why, _) = outcome else { panic!("it was killed") };
+        assert!(why.contains("took too long"), "{why}");
     }
 }

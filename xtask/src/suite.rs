@@ -167,7 +167,7 @@ fn fuzz_one(target: &str) -> Result<Outcome> {
 }
 
 /// The number in an environment variable, if it is set.
-fn number(name: &str) -> Result<Option<u32>> {
+pub(crate) fn number(name: &str) -> Result<Option<u32>> {
     let Some(text) = std::env::var_os(name) else { return Ok(None) };
     let text = text.to_string_lossy();
     text.parse().map(Some).with_context(|| format!("{name}={text} is no number"))

@@ -35,7 +35,7 @@ const DEMONSTRATIONS: [(&str, &str); 1] = [("net.quietline.tsq_protocol", "seed"
 type Alternative = &'static [(&'static str, &'static str)];
 
 /// Further modes, and further values of those that are settings: a name, and the values beside the default.
-const MORE: [(&str, &[Alternative]); 10] = [
+const MORE: [(&str, &[Alternative]); 11] = [
     (
         "qdisc",
         &[
@@ -86,6 +86,7 @@ const MORE: [(&str, &[Alternative]); 10] = [
     ),
     ("tcp_backlog_ack_defer", &[&[("net.ipv4.tcp_backlog_ack_defer", "0")]]),
     ("tcp_autocorking", &[&[("net.ipv4.tcp_autocorking", "0")]]),
+    ("pacing_shift", &[&[("net.quietline.pacing_shift", "7")]]),
     ("busy_polling", &[&[("net.core.busy_read", "0"), ("net.core.busy_poll", "0")]]),
 ];
 

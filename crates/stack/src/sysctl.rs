@@ -273,6 +273,7 @@ sysctls! {
         "net.ipv4.tcp_min_tso_segs", tcp.tcp_min_tso_segs, Number 1..=65_535;
         "net.ipv4.tcp_tso_rtt_log", tcp.tcp_tso_rtt_log, Number 0..=255;
         "net.ipv4.tcp_limit_output_bytes", tcp.tcp_limit_output_bytes, Number 0..=INT_MAX;
+        "net.quietline.pacing_shift", tcp.pacing_shift, Number 5..=12;
         "net.quietline.tsq_limit", tcp.tsq_limit, TsqLimitWord WORDS;
         "net.quietline.skb_recycle", tcp.packet_recycle, PacketRecycles WORDS;
         "net.ipv4.tcp_tx_skb_cache", tcp.tcp_tx_packet_cache, Switch 0..=1;

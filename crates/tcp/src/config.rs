@@ -120,6 +120,9 @@ pub struct TcpConfig {
     pub tcp_min_tso_segs: u16,
     /// `tcp_tso_rtt_log`: superframes are larger on paths whose round trip is below 2^this µs.
     pub tcp_tso_rtt_log: u8,
+    /// How much of its pace a connection has below it, and in one packet: what leaves in 2^-this seconds. Linux has a millisecond (10)
+    /// for most devices, and 8 ms (7) for wireless ones, which send many packets together (`sk_pacing_shift`).
+    pub pacing_shift: u8,
     /// `tcp_limit_output_bytes`: what may wait of one connection below TCP, in bytes of truesize; 0 is no limit.
     pub tcp_limit_output_bytes: u32,
     /// How that limit follows the pace.
@@ -208,6 +211,7 @@ impl Default for TcpConfig {
             tcp_pacing_ca_ratio: 120,
             tcp_min_tso_segs: 2,
             tcp_tso_rtt_log: 9,
+            pacing_shift: 10,
             tcp_limit_output_bytes: TsqLimit::V619.default_limit_bytes(),
             tsq_limit: TsqLimit::V619,
             packet_recycle: PacketRecycle::UnifiedPool,

@@ -193,6 +193,11 @@ impl PathMss {
         self.size_goal = segments * self.effective;
     }
 
+    /// Bytes of a superframe, headers included, as its device says.
+    pub(crate) fn superframe_max(&self) -> u32 {
+        self.gso_bytes_max
+    }
+
     /// Payload bytes of a full segment (Eff.snd.MSS).
     pub(crate) fn effective(&self) -> u32 {
         self.effective

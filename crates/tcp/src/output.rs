@@ -34,6 +34,9 @@ use crate::{
     totals,
 };
 
+/// Longest wait of a part of a superframe for the ACK that lets more of it go.
+const SUPERFRAME_WAIT_MAX: Duration = Duration::from_millis(1);
+
 /// Sends everything that may leave: retransmissions, new data, and the ACK that is owed.
 ///
 /// The caller runs it once after a batch of `input`, `on_timer` and application calls, and again when packet memory
@@ -323,12 +326,13 @@ fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     if divisor == 0 || !open || tcb.send_queue.sent_count() == 0 {
         return false;
     }
-    if cx.now - tcb.last_sent_at > Duration::from_millis(1) {
+    if cx.now - tcb.last_sent_at > SUPERFRAME_WAIT_MAX {
         return false;
     }
-    // The next ACK is far away while the oldest segment has been on the way for less than half a round trip.
+    // The next ACK answers the oldest segment. Half a round trip is too long to wait for it, and so is more than a millisecond.
     let srtt = tcb.rtt.srtt().unwrap_or(Duration::ZERO);
-    if tcb.send_queue.head().is_some_and(|head| cx.now - head.sent_at < srtt / 2) {
+    let patience = (srtt / 2).min(SUPERFRAME_WAIT_MAX);
+    if tcb.send_queue.head().is_some_and(|head| head.sent_at + srtt > cx.now + patience) {
         return false;
     }
     limit < tcb.snd_wnd.min(tcb.congestion.cwnd()) / divisor

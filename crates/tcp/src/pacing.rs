@@ -31,9 +31,6 @@ const CATCH_UP: Duration = Duration::from_millis(2);
 /// Segments at the start of a connection that are not paced (Linux: the first ten): the peer waits for them.
 const UNPACED_SEGMENTS: u64 = 10;
 
-/// A packet carries what leaves in 2^-10 s (Linux `sk_pacing_shift`).
-const BURST_SHIFT: u32 = 10;
-
 /// Below this pace a model's packets are single segments (Linux `bbr_min_tso_rate`): 1.2 Mbit/s in bytes per second.
 const SINGLE_SEGMENT_RATE: u64 = 150_000;
 
@@ -169,13 +166,40 @@ pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     if largest == mss || tcb.pacing.rate == UNLIMITED {
         return largest;
     }
-    let mut bytes = tcb.pacing.rate >> BURST_SHIFT;
-    if let Some(min_rtt) = tcb.rtt.min_rtt() {
-        let halvings = (min_rtt.as_micros() >> cx.config.tcp_tso_rtt_log.min(63)).min(63);
-        bytes += u64::from(largest) >> halvings;
-    }
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(largest);
+    let config = cx.config;
+    let halvings = tcb.rtt.min_rtt().map(|rtt| rtt.as_micros() >> config.tcp_tso_rtt_log.min(63));
+    let pace = tcb.pacing.rate >> config.pacing_shift;
     let slow = tcb.congestion.algorithm().needs_pacing() && tcb.pacing.rate < SINGLE_SEGMENT_RATE;
-    let segments_min = if slow { 1 } else { u32::from(cx.config.tcp_min_tso_segs.max(1)) };
-    (bytes / mss).max(segments_min).saturating_mul(mss).min(largest)
+    let segments_min = if slow { 1 } else { u32::from(config.tcp_min_tso_segs.max(1)) };
+    let segments = autosize(pace, halvings, tcb.mss.superframe_max(), mss).max(segments_min);
+    segments.saturating_mul(mss).min(largest)
+}
+
+/// Segments of `mss` bytes that fit into `pace` bytes and what short round trips are allowed beside: a superframe of `largest` bytes,
+/// halved so many times.
+fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
+    let near = halvings.filter(|halvings| *halvings < 32).map_or(0, |halvings| largest >> halvings);
+    let bytes = pace.saturating_add(u64::from(near)).min(u64::from(largest));
+    u32::try_from(bytes).unwrap_or(largest) / mss
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1,448 bytes a segment, superframes of 64 KB, and the shift, `rtt_log` and minimum that are the default.
+    fn segments(rate: u64, rtt_us: Option<u128>, shift: u32) -> u32 {
+        autosize(rate >> shift, rtt_us.map(|rtt| rtt >> 9), 65_536, 1448).max(2)
+    }
+
+    /// Of 1 Gbit/s, 100 and 10 Mbit/s, for round trips of 50, 512, 1,024 and 5,000 µs, and for a path without a measured one.
+    #[test]
+    fn packets_are_as_large_as_pace_and_path_allow() {
+        let rates = [125_000_000, 12_500_000, 1_250_000];
+        let rtts = [Some(50), Some(512), Some(1024), Some(5000), None];
+        let sizes = rates.map(|rate| rtts.map(|rtt| segments(rate, rtt, 10)));
+        assert_eq!(sizes, [[45; 5], [45, 31, 19, 8, 8], [45, 23, 12, 2, 2]]);
+        // 8 ms of the pace, for devices that send many packets together.
+        assert_eq!(rates.map(|rate| segments(rate, None, 7)), [45, 45, 6]);
+    }
 }

@@ -18,9 +18,6 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
-/// Packets of a pace are counted in 2^-10 s of it (Linux: `sk_pacing_shift`).
-const PACING_SHIFT: u32 = 10;
-
 /// What a connection has below TCP, as the stack counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostQueue {
@@ -91,10 +88,10 @@ impl TsqLimit {
         }
     }
 
-    /// Bytes above which a connection of `rate` bytes per second stops, whose next packet takes `truesize`.
-    const fn bytes(self, sysctl: u32, truesize: u32, rate: u64, paced: bool) -> u64 {
+    /// Bytes above which a connection stops whose next packet takes `truesize`, and of which `pace` bytes leave in about a
+    /// millisecond (`TcpConfig::pacing_shift`).
+    const fn bytes(self, sysctl: u32, truesize: u32, pace: u64, paced: bool) -> u64 {
         let sysctl = sysctl as u64;
-        let pace = rate >> PACING_SHIFT;
         let two = 2 * truesize as u64;
         let dynamic = if two > pace { two } else { pace };
         match self {
@@ -150,9 +147,9 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
     let truesize = truesize.saturating_sub(entry.len.saturating_sub(len));
     // A connection that has no pace yet is held to the bound alone.
-    let rate = tcb.pacing.rate().unwrap_or(u64::MAX);
+    let pace = tcb.pacing.rate().unwrap_or(u64::MAX) >> cx.config.pacing_shift;
     let sysctl = cx.config.tcp_limit_output_bytes;
-    let limit = mode.bytes(sysctl, truesize, rate, pacing::is_needed(tcb) || cx.host_queue.paces);
+    let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
     stop_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
 }
@@ -228,7 +225,7 @@ mod tests {
     const LARGE: u32 = 66_560;
 
     fn limits(mode: TsqLimit, truesize: u32, paced: bool) -> [u64; 4] {
-        RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), truesize, rate, paced))
+        RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), truesize, rate >> 10, paced))
     }
 
     #[test]
@@ -246,6 +243,16 @@ mod tests {
         let expected = [133_120, 133_120, 1_220_703, 4_194_304];
         assert_eq!(limits(Mode::V619, LARGE, true), expected);
         assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
+    }
+
+    /// Devices that send many packets together, as wireless ones do, want 8 ms of the pace.
+    #[test]
+    fn the_part_of_the_pace_is_a_setting() {
+        let limits = |mode: TsqLimit| {
+            RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false))
+        };
+        assert_eq!(limits(TsqLimit::DynMin2), [97_656, 262_144, 262_144, 262_144]);
+        assert_eq!(limits(TsqLimit::V619), [97_656, 976_562, 4_194_304, 4_194_304]);
     }
 
     #[test]

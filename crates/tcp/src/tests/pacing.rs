@@ -1,6 +1,7 @@
 //! Pace: what is held back, how large packets are, and a change of algorithm under way.
 
 use core::time::Duration;
+use std::vec;
 
 use super::net::{Impairment, Net, Side};
 use super::stress::transfer;
@@ -105,6 +106,29 @@ fn a_packet_carries_a_millisecond_on_long_paths_and_all_it_can_on_short_ones() {
         net.finish_clean();
     }
     assert!(largest[1] > 30_000 && largest[0] < largest[1], "{largest:?}");
+}
+
+/// A part of a superframe waits for the next ACK if that comes within a millisecond, and not for one that is farther away.
+#[test]
+fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
+    for (divisor, wait_us, segments) in [(3, 25_000, 10), (3, 39_500, 8), (0, 39_500, 10)] {
+        let mut net = Net::new(8);
+        net.delay = Duration::from_millis(20);
+        net.host(Side::A).path.gso_bytes_max = 65_536;
+        net.host(Side::A).config.tcp_tso_win_divisor = divisor;
+        net.open();
+        net.run_for(Duration::from_millis(100));
+        let mss = net.tcb(Side::A).info().snd_mss;
+        let from = net.log.len();
+        net.send(Side::A, &vec![1; 3 * mss as usize]);
+        net.run_for(Duration::from_micros(wait_us));
+        // Seven of ten segments of the window are left: a packet of half of it, and a part.
+        net.send(Side::A, &[1; 60_000]);
+        let sent: u32 = net.sent_by(Side::A, from).iter().map(|sent| sent.len).sum();
+        assert_eq!(sent, segments * mss, "{divisor}, {wait_us} us");
+        net.lose_in_flight();
+        net.finish_clean();
+    }
 }
 
 #[test]
