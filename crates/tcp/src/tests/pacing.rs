@@ -111,7 +111,7 @@ fn a_packet_carries_a_millisecond_on_long_paths_and_all_it_can_on_short_ones() {
 /// A part of a superframe waits for the next ACK if that comes within a millisecond, and not for one that is farther away.
 #[test]
 fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
-    for (divisor, wait_us, segments) in [(3, 25_000, 10), (3, 39_500, 8), (0, 39_500, 10)] {
+    for (divisor, wait_us, segments) in [(3, 25_000, 10), (3, 39_500, 9), (0, 39_500, 10)] {
         let mut net = Net::new(8);
         net.delay = Duration::from_millis(20);
         net.host(Side::A).path.gso_bytes_max = 65_536;
@@ -122,7 +122,7 @@ fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
         let from = net.log.len();
         net.send(Side::A, &vec![1; 3 * mss as usize]);
         net.run_for(Duration::from_micros(wait_us));
-        // Seven of ten segments of the window are left: a packet of half of it, and a part.
+        // Seven of ten segments of the window are left: three packets of two, and a part.
         net.send(Side::A, &[1; 60_000]);
         let sent: u32 = net.sent_by(Side::A, from).iter().map(|sent| sent.len).sum();
         assert_eq!(sent, segments * mss, "{divisor}, {wait_us} us");
