@@ -62,6 +62,9 @@ const BACKLOG: usize = QUEUES_MAX - 1;
 /// Looks at a core whose host is gone before its end is left to its owner.
 const LOOKS_MAX: u32 = 1000;
 
+/// Looks between two cycles of busy polling that found nothing.
+const LOOKS: u32 = 32;
+
 /// Device queues that one core can poll.
 pub(crate) const DEVICE_QUEUES_MAX: usize = BACKLOG;
 
@@ -135,6 +138,8 @@ pub(crate) struct CoreState {
     descriptors: u64,
     /// The queues whose device tells completions.
     completing: u64,
+    /// The queues whose frames come by a ring that this core has the end of: whoever polls finds them without being told.
+    ringed: u64,
     /// The queues that hold packets which have not gone up yet, while a thread polls without end.
     holding: u64,
     /// The queues that are not polled.
@@ -157,6 +162,26 @@ impl CoreState {
         let bit = u64::from(self.napis[index].holds()) << index;
         self.holding = self.holding & !(1 << index) | bit;
     }
+
+    /// Of the queues that have a ring, those with something in it.
+    fn arrived(&self) -> u64 {
+        let polled = queues_in(self.ringed & !self.powered.disabled());
+        polled.map(|index| u64::from(self.napis[index].has_arrived()) << index).sum()
+    }
+
+    /// Everything that can arrive here comes by a ring, or somebody tells of it.
+    fn hears_of_all(&self) -> bool {
+        (self.unannounced | self.descriptors) & !self.powered.disabled() == 0
+    }
+}
+
+/// The places of the queues in a mask of one bit each.
+fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let index = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(index)
+    })
 }
 
 /// One core of a host.
@@ -214,6 +239,7 @@ impl Core {
             unannounced: 0,
             descriptors: 0,
             completing: 0,
+            ringed: 0,
             holding: 0,
             powered: power::Powered::default(),
             next_napi: 0,
@@ -275,6 +301,7 @@ impl Core {
         }
         let napi = Napi::new((device, tx), index, queue);
         guard.completing |= u64::from(napi.completes()) << id;
+        guard.ringed |= u64::from(napi.has_ring()) << id;
         guard.napis.push(napi);
         self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
@@ -296,7 +323,7 @@ impl Core {
     /// The end of a core without a host: its devices, its timers and whom to kick.
     fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
         guard.napis.clear();
-        guard.completing = 0;
+        (guard.completing, guard.ringed) = (0, 0);
         // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
         let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
         if !timers.is_empty() {
@@ -425,8 +452,8 @@ impl Core {
 
     /// Runs cycles of at most `budget` frames until `done`, if nobody else runs the core: for a caller that waits for
     /// something. It keeps the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they
-    /// are awaited and not by their senders. False when somebody else runs it: that thread will do the work. Linux:
-    /// `napi_busy_loop`.
+    /// are awaited and not by their senders, who write nothing but the ring that a frame comes by. False when somebody else
+    /// runs it: that thread will do the work. Linux: `napi_busy_loop`.
     ///
     /// The end is `busy_poll_stop`'s: what the last cycle left over keeps the ownership here, and is polled as any
     /// other run would. Once the ownership is given up nothing of the core is touched again, since it may be running
@@ -440,24 +467,44 @@ impl Core {
     ) -> bool {
         cx.set_home(host, self.id);
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
+        guard.poll_queues(guard.ringed);
         loop {
             let _ = turn(host, self, &mut guard, cx, Scope::Busy(budget));
             cx.do_softirq();
             if done(cx) {
                 break;
             }
+            self.look_out(&guard);
         }
         turn::stop_cycles(host, &mut guard, cx);
         cx.do_softirq();
         // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
         // with `stop_polling` when it is not.
         self.note_poll(cx);
+        let unannounced = guard.stop_polling();
+        let arrived = guard.arrived() & unannounced;
+        if arrived != 0 {
+            guard.put_back(arrived);
+        }
         if let Err(guard) = guard.release() {
             self.run_for_another(host, guard, cx);
             // What it has sent may have raised other cores, and nobody else will run them.
             cx.do_softirq();
         }
         true
+    }
+
+    /// Between two cycles that found nothing: waits for a sign that the next one will find something, for as long as a cycle or two
+    /// take. A sign costs two loads, a cycle and the look at the clock behind it as much as ten signs.
+    fn look_out(&self, guard: &CoreGuard<'_, CoreState>) {
+        if !guard.hears_of_all() {
+            return;
+        }
+        let nothing = || !guard.is_wanted() && guard.arrived() == 0 && !self.tasklet.is_pending();
+        let mut looks = 0;
+        while looks < LOOKS && nothing() {
+            looks += 1;
+        }
     }
 
     /// One turn on the way, if nobody else runs the core: a thread that sends in bulk takes the acknowledgements itself, and

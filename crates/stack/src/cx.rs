@@ -75,8 +75,10 @@ pub struct Cx {
     reader: Rc<epoch::Reader>,
     /// The softirq pending mask.
     softirq: Softirq,
-    /// Of the host being run; of none at first.
+    /// Of the host being run, or of the last one; of none at first.
     view: Box<HostView>,
+    /// Hosts that have been entered and not left, one inside the other.
+    depth: u32,
     /// Of the other hosts entered so far, and of none. They change places with `view`.
     #[expect(clippy::vec_box, reason = "what changes places is the pointer")]
     others: Vec<Box<HostView>>,
@@ -182,6 +184,7 @@ impl Cx {
             reader: Rc::new(memory.rcu.reader()),
             softirq: Softirq::default(),
             view: Box::new(HostView::nowhere()),
+            depth: 0,
             others: Vec::new(),
         }
     }
@@ -219,6 +222,7 @@ impl Cx {
     /// Counts for `host` from here on, until `leave`.
     #[inline]
     pub(crate) fn enter(&mut self, host: &Host) -> Entered {
+        self.depth += 1;
         if self.view.host == host.id() && self.view.generation == host.live_sysctls().generation() {
             return Entered::HERE;
         }
@@ -232,7 +236,10 @@ impl Cx {
             let known = self.others.iter().position(|view| view.host == host.id());
             let place = known.unwrap_or_else(|| self.add_view(host));
             core::mem::swap(&mut self.view, &mut self.others[place]);
-            entered = Entered(place);
+            // Nobody goes back: whoever comes next most likely comes for this host again.
+            if self.depth > 1 {
+                entered = Entered(place);
+            }
         }
         self.view.refresh(host);
         self.follow_free_mode();
@@ -247,9 +254,10 @@ impl Cx {
         }
     }
 
-    /// Back to the counters that were current before `entered`.
+    /// Back to the counters that were current before `entered`. The outermost host stays the current one.
     #[inline]
     pub(crate) fn leave(&mut self, entered: Entered) {
+        self.depth -= 1;
         if entered != Entered::HERE {
             core::mem::swap(&mut self.view, &mut self.others[entered.0]);
             self.follow_free_mode();
@@ -257,10 +265,10 @@ impl Cx {
     }
 
     /// A host that is entered for the first time. A context that outlives many hosts must not keep their pages: only ours is left
-    /// then. While it is in one their places are not touched.
+    /// then. While it is in one already their places are not touched.
     #[cold]
     fn add_view(&mut self, host: &Host) -> usize {
-        if self.view.host == 0 {
+        if self.depth == 1 {
             self.others.retain(|view| Arc::strong_count(&view.page) > 1);
         }
         self.others.push(Box::new(HostView::new(host)));

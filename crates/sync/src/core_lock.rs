@@ -22,6 +22,10 @@
 //! per queue and a list per CPU, one owner runs the whole core here, so one exchange announces both, and a queue bit that
 //! is set keeps the owner from leaving as MISSED does.
 //!
+//! An owner that polls need not be told at all: it says which queues it looks at anyway ([`CoreGuard::poll_queues`]), and whoever
+//! has something for one of them only reads that ([`CoreLock::own_or_schedule`]). When it stops it takes that back, and looks a
+//! last time.
+//!
 //! Differs from Linux: RUNNING is a bit of its own, because whoever was told to get the core run may be
 //! another thread than the one that runs it; two threads answering the same call is harmless.
 //!
@@ -33,7 +37,7 @@ use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use crate::padded::Padded;
-use crate::shim::{AtomicU64, Ordering, UnsafeCell, unique_number};
+use crate::shim::{AtomicU64, Ordering, UnsafeCell, fence, unique_number};
 
 #[cfg(test)]
 mod tests;
@@ -58,11 +62,18 @@ pub const QUEUES_MAX: usize = (u64::BITS - QUEUES_SHIFT) as usize;
 pub struct CoreLock<T> {
     /// No other lock of the process has or had it.
     id: u64,
-    /// Written by the owner and by every thread that has work for the core, hence on lines of its own. Every
-    /// transition is a read-modify-write, also the one that changes nothing: it orders the event that was
-    /// queued before it against the owner's next look.
-    state: Padded<AtomicU64>,
+    words: Padded<Words>,
     value: UnsafeCell<T>,
+}
+
+/// Written by the owner and by every thread that has work for the core, hence on lines of their own.
+struct Words {
+    /// Every transition is a read-modify-write, also the one that changes nothing: it orders the event that was
+    /// queued before it against the owner's next look.
+    state: AtomicU64,
+    /// The queues that the owner looks at without being told, one bit each from bit 0 on. Only the owner writes it, and it is zero
+    /// when there is none. Relaxed: the fences of `is_polled` and `stop_polling` order it.
+    polled: AtomicU64,
 }
 
 // SAFETY: `value` is reached only through a `CoreGuard`, and RUNNING admits one at a time; the guard may be
@@ -74,7 +85,7 @@ impl<T> CoreLock<T> {
     pub fn new(value: T) -> Self {
         Self {
             id: unique_number(),
-            state: Padded::new(AtomicU64::new(0)),
+            words: Padded::new(Words { state: AtomicU64::new(0), polled: AtomicU64::new(0) }),
             value: UnsafeCell::new(value),
         }
     }
@@ -94,14 +105,33 @@ impl<T> CoreLock<T> {
     /// As [`schedule`](Self::schedule), for a caller that will run the core itself: if nobody runs it and no run is owed, it is
     /// the caller's at once, who takes it up with [`adopt`](Self::adopt). One exchange instead of three, for the queues
     /// travel in the claim. `None`: the owner, there or to come, will see the queues.
+    ///
+    /// What was put into a queue that the owner polls is found by it, and nothing is written for that: then the item itself must
+    /// order what comes with it.
     #[inline]
     pub fn own_or_schedule(&self, queues: u64) -> Option<Claim> {
+        if self.is_polled(queues) {
+            return None;
+        }
         let bits = queue_bits(queues);
         let before = self.change(|state| {
             Some(if state & SCHED == 0 { state | OWNED } else { state | MISSED | bits })
         });
         let is_ours = before.is_ok_and(|before| before & SCHED == 0);
         is_ours.then_some(Claim { lock: self.id, queues: bits })
+    }
+
+    /// Whether an owner looks at all of `queues`, and will look again after what the caller has put there.
+    #[inline]
+    fn is_polled(&self, queues: u64) -> bool {
+        let polled = || self.words.polled.load(Ordering::Relaxed);
+        if queues == 0 || queues & !polled() != 0 {
+            return false;
+        }
+        // Pairs with the fence in `stop_polling`: either the owner's last look sees what was put there, or we see here that it
+        // does not poll any more.
+        fence(Ordering::SeqCst);
+        queues & !polled() == 0
     }
 
     /// The ownership that `claim` stands for.
@@ -121,7 +151,7 @@ impl<T> CoreLock<T> {
     /// Marks queues for the next look, be it of an owner who is there or of one to come, and asks nobody to run: for a
     /// caller that is about to [`try_own`](Self::try_own).
     pub fn mark(&self, queues: u64) {
-        self.state.fetch_or(queue_bits(queues), Ordering::AcqRel);
+        self.words.state.fetch_or(queue_bits(queues), Ordering::AcqRel);
     }
 
     /// Takes ownership if a run is owed and nobody has begun it.
@@ -145,7 +175,7 @@ impl<T> CoreLock<T> {
 
     /// True when a run is owed or under way. A hint: it may be over when this returns.
     pub fn is_scheduled(&self) -> bool {
-        self.state.load(Ordering::Relaxed) & SCHED != 0
+        self.words.state.load(Ordering::Relaxed) & SCHED != 0
     }
 
     /// The value, which an exclusive reference owns anyway.
@@ -163,7 +193,7 @@ impl<T> CoreLock<T> {
     /// Replaces the state by `next(state)`; `Err` when that is `None`. AcqRel: the taker sees what the
     /// scheduler queued and what the last owner left.
     fn change(&self, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
-        self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next)
+        self.words.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next)
     }
 }
 
@@ -181,7 +211,7 @@ impl<T: Default> Default for CoreLock<T> {
 
 impl<T> fmt::Debug for CoreLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state.load(Ordering::Relaxed);
+        let state = self.words.state.load(Ordering::Relaxed);
         f.debug_struct("CoreLock")
             .field("scheduled", &(state & SCHED != 0))
             .field("running", &(state & RUNNING != 0))
@@ -225,7 +255,7 @@ impl<'a, T> CoreGuard<'a, T> {
     #[must_use = "what is taken must be looked at"]
     pub fn take_queues(&self, wanted: u64) -> u64 {
         let wanted = queue_bits(wanted);
-        let state = &self.lock.state;
+        let state = &self.lock.words.state;
         let claimed = self.claimed.get();
         self.claimed.set(claimed & !wanted);
         let mut taken = claimed & wanted;
@@ -241,10 +271,37 @@ impl<'a, T> CoreGuard<'a, T> {
         self.lock.mark(queues);
     }
 
+    /// From here on the owner looks at `queues` again and again, until [`stop_polling`](Self::stop_polling): nobody who has
+    /// something for one of them needs to tell.
+    pub fn poll_queues(&self, queues: u64) {
+        self.lock.words.polled.store(queues, Ordering::Relaxed);
+    }
+
+    /// The end of polling, before the core is given up. Look at the queues that were polled once more, and
+    /// [`put_back`](Self::put_back) those that have something: nobody has told.
+    #[must_use = "what came unannounced must be looked for once more"]
+    pub fn stop_polling(&self) -> u64 {
+        let polled = self.lock.words.polled.load(Ordering::Relaxed);
+        if polled != 0 {
+            self.lock.words.polled.store(0, Ordering::Relaxed);
+            // Pairs with the fence in `is_polled`.
+            fence(Ordering::SeqCst);
+        }
+        polled
+    }
+
+    /// Whether anybody has told of something since the queues were last taken: a hint, for an owner that polls.
+    #[inline]
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.lock.words.state.load(Ordering::Relaxed) != OWNED
+    }
+
     /// Gives the core up. `Err` returns it because something was missed or a queue is scheduled: look at the queues again
     /// first.
     pub fn release(self) -> Result<(), Self> {
-        let state = &self.lock.state;
+        debug_assert_eq!(self.lock.words.polled.load(Ordering::Relaxed), 0, "it still polls");
+        let state = &self.lock.words.state;
         self.mark_claimed();
         // Release: the next owner sees this one's work.
         if state.compare_exchange(OWNED, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
@@ -259,9 +316,10 @@ impl<'a, T> CoreGuard<'a, T> {
     /// Gives the core up with a run owed: more work is there, but this thread's budget is over. The caller
     /// must get the core run, as after `schedule` returned true.
     pub fn reschedule(self) {
+        debug_assert_eq!(self.lock.words.polled.load(Ordering::Relaxed), 0, "it still polls");
         self.mark_claimed();
         // A read-modify-write, not a store: whoever claims next must also see what a MISSED erased here stood for.
-        self.lock.state.fetch_and(!(RUNNING | MISSED), Ordering::AcqRel);
+        self.lock.words.state.fetch_and(!(RUNNING | MISSED), Ordering::AcqRel);
         core::mem::forget(self);
     }
 
@@ -270,7 +328,7 @@ impl<'a, T> CoreGuard<'a, T> {
     fn mark_claimed(&self) {
         let claimed = self.claimed.take();
         if claimed != 0 {
-            self.lock.state.fetch_or(claimed, Ordering::AcqRel);
+            self.lock.words.state.fetch_or(claimed, Ordering::AcqRel);
         }
     }
 
@@ -298,8 +356,13 @@ impl<T> DerefMut for CoreGuard<'_, T> {
 
 impl<T> Drop for CoreGuard<'_, T> {
     fn drop(&mut self) {
+        // What came unannounced waits for the next owner, too.
+        let polled = self.stop_polling();
+        if polled != 0 {
+            self.put_back(polled);
+        }
         self.mark_claimed();
-        self.lock.state.fetch_and(QUEUES, Ordering::AcqRel);
+        self.lock.words.state.fetch_and(QUEUES, Ordering::AcqRel);
     }
 }
 

@@ -3,12 +3,15 @@
 //! Above: in-process devices (`stack::device::wire`). Linux: `ptr_ring`, which veth's XDP path and tun use.
 //!
 //! ```text
-//!   senders ── lock ──► [tail] ──► slot slot slot … ──► [head] ──► the receiver
+//!   senders ── lock, tail ──► [turn, item] [turn, item] … ──► head ── the receiver
 //! ```
 //!
-//! Senders take turns by a lock of one byte, which costs one locked instruction however many items they leave: the end of the
-//! queue moves once, when they let go. The receiver is a [`Receiver`], of which there is one at a time, so that receiving locks
-//! nothing. Each end looks at the other's index only when what it saw last does not answer: at a full queue, at an empty one.
+//! A slot says itself whether there is something in it, by the number of the item: a receiver that waits looks at nothing that a
+//! sender writes besides, and the line that it looks at brings the item. So one line changes hands for what is sent.
+//!
+//! Senders take turns by a lock of one byte, which costs one locked instruction however many items they leave, on a line that
+//! the receiver never touches. What they leave is there when they let go, all of it at once. The receiver is a [`Receiver`], of
+//! which there is one at a time, so that receiving locks nothing. Senders look at its index only when the ring may be full.
 //!
 //! A sender that has to wait for another spins for a moment, then lets others run: the lock is held for a few stores.
 //!
@@ -32,17 +35,24 @@ pub struct Ring<T> {
     receiving: Padded<Receiving>,
     /// A power of two of them. Those from the head up to the tail are initialised; the one at the tail is written by the sender
     /// that holds the lock, the one at the head read by the receiver.
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    slots: Box<[Slot<T>]>,
     /// Items that may wait: at most as many as there are slots.
     limit: usize,
 }
 
-/// What senders write.
+/// The place of one item.
+struct Slot<T> {
+    /// [`turn_of`] the item that was put here last. Release: who sees it sees the item.
+    turn: AtomicUsize,
+    item: UnsafeCell<MaybeUninit<T>>,
+}
+
+/// What senders write. Under the lock, which orders it.
 struct Sending {
     locked: AtomicBool,
-    /// Items sent so far; wraps. Release: who sees it sees the items.
+    /// Items sent so far; wraps.
     tail: AtomicUsize,
-    /// `head` as a sender saw it last. Under the lock, which orders it.
+    /// `head` as a sender saw it last.
     head_seen: AtomicUsize,
 }
 
@@ -78,7 +88,7 @@ impl<T> Ring<T> {
                 taken: AtomicBool::new(false),
                 head: AtomicUsize::new(0),
             }),
-            slots: (0..slots).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+            slots: (0..slots).map(|_| Slot::empty()).collect(),
             limit,
         }
     }
@@ -89,9 +99,11 @@ impl<T> Ring<T> {
         if !take(&self.sending.locked) {
             self.wait_for_lock();
         }
+        let tail = self.sending.tail.load(Ordering::Relaxed);
         Sender {
             ring: self,
-            tail: self.sending.tail.load(Ordering::Relaxed),
+            first: tail,
+            tail,
             head_seen: self.sending.head_seen.load(Ordering::Relaxed),
         }
     }
@@ -115,20 +127,37 @@ impl<T> Ring<T> {
             return None;
         }
         let head = this.receiving.head.load(Ordering::Relaxed);
-        Some(Receiver { ring: Arc::clone(this), head, tail_seen: head })
+        Some(Receiver { ring: Arc::clone(this), head })
     }
 
     /// Whether nothing waits. A hint: it may have changed when this returns.
     pub fn is_empty(&self) -> bool {
-        // Acquire: whoever finds something finds what was there before it, too.
-        let tail = self.sending.tail.load(Ordering::Acquire);
-        self.receiving.head.load(Ordering::Relaxed) == tail
+        !self.has(self.receiving.head.load(Ordering::Relaxed))
+    }
+
+    /// Whether the item of this number is there. Acquire: then it is, and what was there before it, too.
+    #[inline]
+    fn has(&self, number: usize) -> bool {
+        self.slot(number).turn.load(Ordering::Acquire) == turn_of(number)
     }
 
     #[inline]
-    fn slot(&self, index: usize) -> &UnsafeCell<MaybeUninit<T>> {
-        &self.slots[index & (self.slots.len() - 1)]
+    fn slot(&self, number: usize) -> &Slot<T> {
+        &self.slots[number & (self.slots.len() - 1)]
     }
+}
+
+impl<T> Slot<T> {
+    fn empty() -> Self {
+        Self { turn: AtomicUsize::new(0), item: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+}
+
+/// What the slot of an item says when it is there: of the items of this slot no other has it, and a slot that never had one
+/// does not say it of the first.
+#[inline]
+const fn turn_of(number: usize) -> usize {
+    number.wrapping_add(1)
 }
 
 /// Takes what nobody has. Acquire: after whoever has let it go.
@@ -143,7 +172,7 @@ impl<T> Drop for Ring<T> {
         let tail = self.sending.tail.load(Ordering::Relaxed);
         while head != tail {
             // SAFETY: from head to tail the slots are initialised, and `&mut self` says that nobody else is there.
-            self.slot(head).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+            self.slot(head).item.with_mut(|item| unsafe { (*item).assume_init_drop() });
             head = head.wrapping_add(1);
         }
     }
@@ -158,6 +187,8 @@ impl<T> fmt::Debug for Ring<T> {
 /// Who sends at the moment.
 pub struct Sender<'a, T> {
     ring: &'a Ring<T>,
+    /// The first item of this sender.
+    first: usize,
     tail: usize,
     head_seen: usize,
 }
@@ -177,7 +208,7 @@ impl<T> Sender<'_, T> {
             }
         }
         // SAFETY: the slot is not between head and tail, so the receiver does not look at it, and this is the only sender.
-        self.ring.slot(self.tail).with_mut(|slot| unsafe {
+        self.ring.slot(self.tail).item.with_mut(|slot| unsafe {
             (*slot).write(item);
         });
         self.tail = self.tail.wrapping_add(1);
@@ -188,9 +219,15 @@ impl<T> Sender<'_, T> {
 impl<T> Drop for Sender<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        // The first one last: a receiver that sees it sees them all, and need not come for each.
+        let mut number = self.tail;
+        while number != self.first {
+            number = number.wrapping_sub(1);
+            self.ring.slot(number).turn.store(turn_of(number), Ordering::Release);
+        }
         let sending = &self.ring.sending;
         sending.head_seen.store(self.head_seen, Ordering::Relaxed);
-        sending.tail.store(self.tail, Ordering::Release);
+        sending.tail.store(self.tail, Ordering::Relaxed);
         sending.locked.store(false, Ordering::Release);
     }
 }
@@ -205,22 +242,26 @@ impl<T> fmt::Debug for Sender<'_, T> {
 pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
     head: usize,
-    tail_seen: usize,
 }
 
 impl<T> Receiver<T> {
+    /// Whether nothing waits. What comes later is seen by a later look.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.ring.has(self.head)
+    }
+
     /// Takes the oldest item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        if self.head == self.tail_seen {
-            self.tail_seen = self.ring.sending.tail.load(Ordering::Acquire);
-            if self.head == self.tail_seen {
-                return None;
-            }
+        if self.is_empty() {
+            return None;
         }
-        // SAFETY: the slot is between head and tail, so it is initialised and no sender writes it; it is moved out of here
-        // once, because the head goes on at once.
-        let item = self.ring.slot(self.head).with(|slot| unsafe { (*slot).assume_init_read() });
+        // SAFETY: the slot's turn says that the item is there, so it is initialised, and no sender writes it before the head has
+        // passed it; it is moved out of here once, because the head goes on at once.
+        let item =
+            self.ring.slot(self.head).item.with(|item| unsafe { (*item).assume_init_read() });
         self.head = self.head.wrapping_add(1);
         self.ring.receiving.head.store(self.head, Ordering::Release);
         Some(item)

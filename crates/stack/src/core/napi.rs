@@ -94,9 +94,21 @@ impl Napi {
     #[inline]
     fn receive(&mut self, cx: &mut Cx, budget: usize) -> usize {
         match &mut self.ring {
-            Some(ring) => self.batch.take_while_room(budget, || ring.pop()),
+            Some(ring) => {
+                self.batch.take_while_room(budget, || ring.pop().inspect(Packet::prefetch))
+            }
             None => self.device.receive(self.queue, cx, budget, &mut self.batch),
         }
+    }
+
+    /// Its frames come by a ring that the core itself looks into.
+    pub(super) const fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// A frame waits in the ring.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| !ring.is_empty())
     }
 
     /// Frames one poll takes at most, by the settings (`net.core.dev_weight`) and by the device.

@@ -11,7 +11,9 @@ use std::sync::{PoisonError, atomic::Ordering};
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd, power};
+use super::{
+    BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd, power, queues_in,
+};
 use crate::{counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
@@ -58,10 +60,8 @@ fn collect_deferred_frees(cx: &mut Cx) {
 
 /// Packets that devices have sent pay their senders back.
 fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
-    let mut left = state.completing;
-    while left != 0 {
-        state.napis[left.trailing_zeros() as usize].complete_transmissions(host, cx);
-        left &= left - 1;
+    for index in queues_in(state.completing) {
+        state.napis[index].complete_transmissions(host, cx);
     }
 }
 
@@ -101,9 +101,9 @@ fn receive(
         due |= guard.descriptors;
     }
     due |= match scope {
-        // What a queue holds grows old although nothing more comes (BUG-GRO-10). Timers are left to the worker, who can
-        // also end them.
-        Scope::Busy(_) => guard.holding,
+        // What a queue holds grows old although nothing more comes (BUG-GRO-10), and what comes by a ring is not told of.
+        // Timers are left to the worker, who can also end them.
+        Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
     if guard.backlog.is_pending(&core.backlog) {

@@ -115,6 +115,23 @@ mod threads {
     }
 
     #[test]
+    fn a_polled_queue_needs_no_telling() {
+        let core = CoreLock::new(());
+        let guard = core.own_if_idle().unwrap();
+        guard.poll_queues(0b101);
+        assert!(core.own_or_schedule(0b001).is_none() && !guard.is_wanted());
+        assert!(core.own_or_schedule(0b010).is_none() && guard.is_wanted(), "this one is not");
+        assert_eq!(guard.take_queues(!0 >> 3), 0b010);
+        assert_eq!((guard.stop_polling(), guard.stop_polling()), (0b101, 0));
+        assert!(core.own_or_schedule(0b001).is_none());
+        assert_eq!(guard.take_queues(!0 >> 3), 0b001);
+        guard.release().unwrap_err().release().unwrap();
+        // A poller that unwinds leaves all that it polled to the next owner.
+        core.own_if_idle().unwrap().poll_queues(0b100);
+        assert_eq!(core.adopt(core.own_or_schedule(0b1).unwrap()).take_queues(!0 >> 3), 0b101);
+    }
+
+    #[test]
     #[should_panic(expected = "the claim of another core")]
     fn a_claim_is_of_one_core() {
         let (core, other) = (CoreLock::new(()), CoreLock::new(()));
@@ -380,6 +397,37 @@ mod models {
             queues.arrive(1);
             poller.join().unwrap();
             other.join().unwrap();
+            queues.assert_all_polled();
+        });
+    }
+
+    /// A poller that need not be told, twice, against two senders: what it is not told of it finds when it stops.
+    #[test]
+    fn loom_nothing_stays_in_a_polled_queue() {
+        crate::shim::model(|| {
+            let queues = Queues::new();
+            let arrive = |queues: &Queues, queue: usize| {
+                queues.arrived[queue].store(1, Ordering::Relaxed);
+                if let Some(claim) = queues.core.own_or_schedule(1 << queue) {
+                    queues.run(queues.core.adopt(claim));
+                }
+            };
+            let others = [0, 1].map(|queue| {
+                let queues = queues.clone();
+                thread::spawn(move || arrive(&queues, queue))
+            });
+            for _ in 0..2 {
+                let Some(guard) = queues.core.own_if_idle() else { continue };
+                guard.poll_queues(0b11);
+                let polled = guard.stop_polling();
+                let there = |queue: &usize| queues.arrived[*queue].load(Ordering::Relaxed) != 0;
+                let found = (0..2).filter(there).map(|queue| 1 << queue).sum::<u64>();
+                if found & polled != 0 {
+                    guard.put_back(found & polled);
+                }
+                queues.run(guard);
+            }
+            others.into_iter().for_each(|other| other.join().unwrap());
             queues.assert_all_polled();
         });
     }
