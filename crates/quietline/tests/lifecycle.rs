@@ -75,7 +75,10 @@ mod tests {
         // Nobody has this address, so the SYN waits for ARP.
         let nobody = SocketAddr::new([10, 0, 0, 77].into(), 80);
         let waiting = started(move || TcpStream::connect(&stack, nobody).map(|_| ()));
-        thread::sleep(Duration::from_millis(20));
+        // Before that it would find a stack that opens nothing.
+        while client.counters().get("TcpActiveOpens") == Some(0) {
+            thread::yield_now();
+        }
         client.shutdown();
         let result = waiting.recv_timeout(PATIENCE).expect("connect returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);

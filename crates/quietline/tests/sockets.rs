@@ -5,6 +5,7 @@ mod tests {
     use std::{
         io::{ErrorKind, IoSlice, Read, Write},
         net::{Shutdown, SocketAddr},
+        sync::mpsc::{self, TryRecvError},
         thread,
         time::{Duration, Instant},
     };
@@ -147,22 +148,27 @@ mod tests {
         let (mut a, mut b) = connected(&client, &server);
         b.set_rcvlowat(1000).unwrap();
         assert_eq!(b.rcvlowat().unwrap(), 1000);
+        let (enough, is_enough) = mpsc::channel();
+        // On and on: as in Linux, a read that has taken a part of what it waits for is woken by as much again.
         let writer = thread::spawn(move || {
-            for _ in 0..20 {
+            let mut sent = 0;
+            while is_enough.try_recv() == Err(TryRecvError::Empty) {
                 a.write_all(&[7; 100]).unwrap();
+                sent += 100;
                 thread::sleep(Duration::from_millis(2));
             }
+            sent
         });
         let mut buf = [0; 4096];
-        assert!(b.read(&mut buf).unwrap() >= 1000);
-        assert!(b.read(&mut buf[..50]).unwrap() == 50, "a short buffer is the whole wish");
-        writer.join().unwrap();
+        let mut got = b.read(&mut buf).unwrap();
+        assert!(got >= 1000, "{got} bytes are less than the mark");
+        assert_eq!(b.read(&mut buf[..50]).unwrap(), 50, "a short buffer is the whole wish");
+        enough.send(()).unwrap();
         // The end of the stream ends the wait.
-        let mut rest = 0;
-        while let n @ 1.. = b.read(&mut buf).unwrap() {
-            rest += n;
+        while let more @ 1.. = b.read(&mut buf).unwrap() {
+            got += more;
         }
-        assert!(rest > 0);
+        assert_eq!(got + 50, writer.join().unwrap());
     }
 
     /// As in Linux: the low-water mark says when a thread that sleeps is woken, not what there is to be read.

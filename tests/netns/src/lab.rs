@@ -67,6 +67,13 @@ impl Lab {
         Finished::of(&mut command)
     }
 
+    /// A counter of the kernel in the namespace, by nstat(8).
+    pub fn kernel_counter(&self, name: &str) -> Result<u64> {
+        let words = format!("nstat -asz {name} | awk '$1 == \"{name}\" {{ print $2 }}'");
+        let line = self.namespace.shell(&words)?;
+        line.trim().parse().with_context(|| format!("{name}: {line}"))
+    }
+
     /// Waits until a kernel program listens on the port.
     pub fn wait_for_listener(&self, port: u16) -> Result<()> {
         let line = format!(

@@ -25,13 +25,18 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback device up.
+    /// Makes a namespace with its loopback device up. Its kernel does not speak IPv6, which nobody here asks it to: what it says by
+    /// itself (neighbour and router solicitations, multicast reports) would be counted with what a test has sent.
     pub fn create() -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ql-{}-{number}", std::process::id());
         Finished::of(Command::new("ip").args(["netns", "add", &name]))?.success()?;
         let namespace = Self { name };
-        namespace.ip("link set lo up")?;
+        namespace.shell(
+            "for conf in all default; do \
+               file=/proc/sys/net/ipv6/conf/$conf/disable_ipv6; [ ! -e $file ] || echo 1 >$file; \
+             done; ip link set lo up",
+        )?;
         Ok(namespace)
     }
 

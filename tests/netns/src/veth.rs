@@ -35,11 +35,8 @@ impl Veth {
         let (own, peer) = (Self::OURS, Self::PEER);
         kernel.ip(&format!("link add {peer} type veth peer name {own}"))?;
         kernel.ip(&format!("link set {own} netns {}", ours.name()))?;
-        // Nothing on the link that nobody asked for.
-        kernel.shell(&format!("echo 1 >/proc/sys/net/ipv6/conf/{peer}/disable_ipv6"))?;
         kernel.ip(&format!("address add {KERNEL}/24 dev {peer}"))?;
         kernel.ip(&format!("link set {peer} up"))?;
-        ours.shell(&format!("echo 1 >/proc/sys/net/ipv6/conf/{own}/disable_ipv6"))?;
         ours.ip(&format!("link set {own} up"))?;
         Ok(Self { ours })
     }

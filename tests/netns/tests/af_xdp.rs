@@ -41,11 +41,8 @@ impl Pair {
              peer name {OURS} mtu {mtu} numrxqueues {own} numtxqueues {own}"
         ))?;
         lab.namespace.ip(&format!("link set {OURS} netns {}", ours.name()))?;
-        // Nothing on the link that nobody asked for.
-        lab.shell(&format!("echo 1 >/proc/sys/net/ipv6/conf/{PEER}/disable_ipv6"))?;
         lab.namespace.ip(&format!("address add {KERNEL}/24 dev {PEER}"))?;
         lab.namespace.ip(&format!("link set {PEER} up"))?;
-        ours.shell(&format!("echo 1 >/proc/sys/net/ipv6/conf/{OURS}/disable_ipv6"))?;
         ours.ip(&format!("link set {OURS} up"))?;
         lab.namespace.tool("ethtool", &format!("-K {PEER} tx off"))?;
         Ok(Some(Self { lab, ours }))

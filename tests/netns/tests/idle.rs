@@ -43,7 +43,7 @@ mod tests {
             return Ok(());
         };
         let server = lab.serve(&Link::default(), &["echo"])?;
-        // The kernel announces itself on a new link for a while.
+        // Nobody has anything to say on a new link.
         thread::sleep(Duration::from_secs(1));
         ensure_idle(server.id(), "listening")?;
         thread::scope(|scope| -> Result<()> {

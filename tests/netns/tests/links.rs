@@ -49,12 +49,6 @@ fn ensure_recovered(timeouts: u64, retransmitted: u64, sent: u64) -> Result<()> 
     Ok(())
 }
 
-/// A counter of the kernel in the lab's namespace.
-fn kernel_counter(lab: &Lab, name: &str) -> Result<u64> {
-    let line = lab.shell(&format!("nstat -asz {name} | awk '$1 == \"{name}\" {{ print $2 }}'"))?;
-    line.trim().parse().with_context(|| format!("{name}: {line}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,7 +66,7 @@ mod tests {
         // Without a deadline ping waits for the last answer twice as long as for the slowest before: on a busy machine that
         // is nothing. With one it may ask once more than it hears, so what we answered is held to what it asked; the one after
         // that has come when its answer is back.
-        let flood = lab.namespace.tool("ping", &format!("-n -q -f -c 2000 -w 10 {STACK}"))?;
+        let flood = lab.namespace.tool("ping", &format!("-n -q -f -c 2000 -w 40 {STACK}"))?;
         ensure!(flood.contains("2000 received"), "flood: {flood}");
         let asked = flood.lines().find_map(|line| line.split_once(" packets transmitted"));
         let asked: u64 = asked.context("no number of packets")?.0.parse()?;
@@ -109,7 +103,7 @@ mod tests {
         let from = content.path.display().to_string();
         lab.curl(&["--fail", "-T", &from, &format!("http://{STACK}/up")])?.success()?;
         ensure_shaped(start.elapsed())?;
-        let counter = |name| kernel_counter(&lab, name);
+        let counter = |name| lab.kernel_counter(name);
         let (again, sent) = (counter("TcpRetransSegs")?, counter("TcpOutSegs")?);
         ensure_recovered(counter("TcpExtTCPTimeouts")?, again, sent)?;
         ensure!(sha256(&root.join("up"))? == content.sha256, "the upload differs");

@@ -6,8 +6,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Barrier;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{Lab, STACK};
@@ -26,7 +27,7 @@ fn raise_descriptor_limit() -> Result<()> {
 }
 
 /// Opens this thread's share, meets the others, then talks on every connection while all are open.
-fn share(address: SocketAddr, first: usize, all_open: &Barrier) -> Result<()> {
+fn share(address: SocketAddr, first: usize, open: &AtomicUsize) -> Result<()> {
     let connections: Result<Vec<TcpStream>> = (0..CONNECTIONS / THREADS)
         .map(|number| {
             let stream = TcpStream::connect_timeout(&address, LIMIT)
@@ -36,9 +37,14 @@ fn share(address: SocketAddr, first: usize, all_open: &Barrier) -> Result<()> {
             Ok(stream)
         })
         .collect();
-    // Everybody arrives, also after a failure: nobody may wait for ever.
-    all_open.wait();
     let mut connections = connections?;
+    open.fetch_add(connections.len(), Ordering::Relaxed);
+    // Not for ever: somebody may have failed.
+    let begin = Instant::now();
+    while open.load(Ordering::Relaxed) < CONNECTIONS {
+        ensure!(begin.elapsed() < LIMIT, "others have not opened theirs");
+        sleep(Duration::from_millis(1));
+    }
     for round in 0..3_u8 {
         for (number, stream) in connections.iter_mut().enumerate() {
             stream.write_all(&message(first + number, round)).context("sending")?;
@@ -69,13 +75,13 @@ mod tests {
         raise_descriptor_limit()?;
         let mut server = lab.serve(&link, &["echo", "--port", "7"])?;
         let address: SocketAddr = format!("{STACK}:7").parse()?;
-        let all_open = Barrier::new(THREADS);
+        let open = AtomicUsize::new(0);
         std::thread::scope(|scope| -> Result<()> {
             let clients: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     let first = thread * CONNECTIONS / THREADS;
-                    let (namespace, all_open) = (&lab.namespace, &all_open);
-                    scope.spawn(move || namespace.enter(|| share(address, first, all_open)))
+                    let (namespace, open) = (&lab.namespace, &open);
+                    scope.spawn(move || namespace.enter(|| share(address, first, open)))
                 })
                 .collect();
             for client in clients {

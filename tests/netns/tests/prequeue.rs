@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use netns_tests::{Lab, Link, STACK};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 const REQUESTS: u64 = 500;
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn ask(address: SocketAddr) -> Result<()> {
+fn ask(address: SocketAddr, pause: Duration) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_nodelay(true)?;
@@ -22,14 +22,31 @@ fn ask(address: SocketAddr) -> Result<()> {
         stream.write_all(&request).context("sending")?;
         stream.read_exact(&mut answer).context("receiving")?;
         ensure!(answer == request, "answer {number} is another's");
-        // A while longer than it takes to go to sleep.
-        std::thread::sleep(Duration::from_micros(100));
+        std::thread::sleep(pause);
     }
     Ok(())
 }
 
+/// What the server's thread is given to go to sleep before it is asked again. A few microseconds are enough where nobody else wants
+/// its CPU.
+const PAUSES: [Duration; 3] =
+    [Duration::from_micros(100), Duration::from_millis(2), Duration::from_millis(20)];
+
+/// Dst operations and packets that waited for a reader, in a context where nearly all have to: asked at first as quickly as can be.
+fn waited(context: &str) -> Result<Option<(u64, u64)>> {
+    let mut most = 0;
+    for pause in PAUSES {
+        let Some((operations, queued)) = counted(context, pause)? else { return Ok(None) };
+        if queued * 10 >= REQUESTS * 9 {
+            return Ok(Some((operations, queued)));
+        }
+        most = most.max(queued);
+    }
+    bail!("{most} of {REQUESTS} packets waited for a reader")
+}
+
 /// Dst operations and packets that waited for a reader, in this context.
-fn counted(context: &str) -> Result<Option<(u64, u64)>> {
+fn counted(context: &str, pause: Duration) -> Result<Option<(u64, u64)>> {
     let test = format!("paths_of_packets_that_wait_{context}");
     let Some(lab) = Lab::open(&test, &[])? else { return Ok(None) };
     let setting = format!("--sysctl=net.quietline.rx_context={context}");
@@ -48,7 +65,7 @@ fn counted(context: &str) -> Result<Option<(u64, u64)>> {
     ];
     let server = lab.serve(&Link::default(), &words)?;
     let address: SocketAddr = format!("{STACK}:7").parse()?;
-    lab.namespace.enter(|| ask(address))?;
+    lab.namespace.enter(|| ask(address, pause))?;
     let printed = server.interrupt()?.stdout;
     let report: Value =
         serde_json::from_str(&printed).with_context(|| format!("not JSON: {printed}"))?;
@@ -67,8 +84,7 @@ mod tests {
 
     #[test]
     fn a_packet_that_waits_with_its_path_costs_two_operations() -> Result<()> {
-        let Some((operations, queued)) = counted("prequeue_ref")? else { return Ok(()) };
-        ensure!(queued * 10 >= REQUESTS * 9, "{queued} packets waited for a reader");
+        let Some((operations, queued)) = waited("prequeue_ref")? else { return Ok(()) };
         let exact = operations >= 2 * queued && operations <= 2 * queued + OTHERS_MAX;
         ensure!(exact, "{operations} operations for {queued} packets");
         Ok(())
@@ -77,8 +93,7 @@ mod tests {
     #[test]
     fn a_packet_that_leaves_its_path_behind_costs_none() -> Result<()> {
         for context in ["prequeue_drop", "prequeue_drop_limited"] {
-            let Some((operations, queued)) = counted(context)? else { return Ok(()) };
-            ensure!(queued * 10 >= REQUESTS * 9, "{queued} packets waited for a reader");
+            let Some((operations, _)) = waited(context)? else { return Ok(()) };
             ensure!(operations <= OTHERS_MAX, "{context}: {operations} operations");
         }
         Ok(())
@@ -86,7 +101,7 @@ mod tests {
 
     #[test]
     fn softirq_processes_without_counting() -> Result<()> {
-        let Some((operations, queued)) = counted("bh")? else { return Ok(()) };
+        let Some((operations, queued)) = counted("bh", PAUSES[0])? else { return Ok(()) };
         ensure!(queued == 0, "{queued} packets waited for a reader");
         ensure!(operations <= OTHERS_MAX, "{operations} operations");
         Ok(())

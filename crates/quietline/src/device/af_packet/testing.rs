@@ -18,8 +18,13 @@ pub(super) fn with_pool(test: impl FnOnce(&mut Pool) + Send + 'static) {
 
 /// The sending half of a new veth pair; the other one is `right0`.
 pub(super) fn left_of_a_pair() -> Interface {
+    make_pair();
+    Interface::find("left0").expect("left0")
+}
+
+/// A new veth pair: `left0` and `right0`.
+pub(super) fn make_pair() {
     run("ip link add left0 type veth peer name right0");
     run("ip link set left0 up");
     run("ip link set right0 up");
-    Interface::find("left0").expect("left0")
 }

@@ -73,7 +73,8 @@ fn a_frame_is_charged_as_much_as_we_know_of() {
 fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
     with_pool(|pool| {
         let calls = open();
-        run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 1mb");
+        // A frame a second: none leaves while this thread is kept from going on.
+        run("tc qdisc add dev left0 root tbf rate 8kbit burst 2kb limit 1mb");
         // Twice that, and a frame is charged about 2,300.
         sockopt::set_socket_send_buffer_size(calls.socket(), 8000).expect("a small buffer");
         let mut list: PacketList = (0..80).map(|_| frame(pool, 1000)).collect();
@@ -82,6 +83,7 @@ fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
         assert_eq!(calls.send(NOW, &mut none), Ok(()));
         assert!(calls.lock().under_way.len() < 64);
         assert_eq!(calls.retry_at(), Some(NOW + RETRY));
+        run("tc qdisc del dev left0 root");
         assert_eq!(drain(&calls, pool), 64);
         list.free_all(pool);
     });
