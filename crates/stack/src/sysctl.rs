@@ -30,9 +30,9 @@ use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
     AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DefaultQdiscs,
-    DevOrphans, DstLayouts, DstRefModes, GroExits, Keys, Limits, Mask, Micros, Millis, Nanos,
-    Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds,
-    Switch, TsqLimitWord, TsqProtocolWord,
+    DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, Keys, Limits, Mask, Micros,
+    Millis, Nanos, Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts,
+    RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocolWord,
 };
 pub(crate) use device::Present;
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings, TxQueueSettings};
@@ -266,6 +266,7 @@ sysctls! {
         "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255;
         "net.ipv4.tcp_rto_min_us", tcp.tcp_rto_min, Micros 1..=INT_MAX;
         "net.ipv4.tcp_congestion_control", tcp.tcp_congestion_control, CongestionControl WORDS;
+        "net.quietline.hystart_detect", tcp.hystart_detect, HystartDetects WORDS;
         "net.ipv4.tcp_ecn", tcp.tcp_ecn, Number 0..=2;
         "net.ipv4.tcp_ecn_fallback", tcp.tcp_ecn_fallback, Switch 0..=1;
         "net.ipv4.tcp_pacing_ss_ratio", tcp.tcp_pacing_ss_ratio, Number 0..=1000;

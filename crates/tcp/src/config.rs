@@ -10,7 +10,11 @@
 
 use core::time::Duration;
 
-use crate::{congestion::Algorithm, packet_cache::PacketRecycle, small_queue::TsqLimit};
+use crate::{
+    congestion::{Algorithm, HystartDetect},
+    packet_cache::PacketRecycle,
+    small_queue::TsqLimit,
+};
 
 /// Minimum, default and maximum of a buffer, in bytes of `truesize` (Linux: the three numbers of `tcp_rmem`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,8 @@ pub struct TcpConfig {
     pub tcp_tso_win_divisor: u8,
     /// `tcp_congestion_control`: the algorithm of sockets that choose none.
     pub tcp_congestion_control: Algorithm,
+    /// `net.quietline.hystart_detect`: what ends CUBIC's first slow start before a loss does.
+    pub hystart_detect: HystartDetect,
     /// `tcp_ecn`: 0 never, 1 ask for it and take it, 2 take it when the peer asks (RFC 3168).
     pub tcp_ecn: u8,
     /// `tcp_ecn_fallback`: a SYN that is sent again does not ask for ECN (RFC 3168 §6.1.1.1).
@@ -205,6 +211,7 @@ impl Default for TcpConfig {
             tcp_max_reordering: 300,
             tcp_tso_win_divisor: 3,
             tcp_congestion_control: Algorithm::Cubic,
+            hystart_detect: HystartDetect::Both,
             tcp_ecn: 2,
             tcp_ecn_fallback: true,
             tcp_pacing_ss_ratio: 200,

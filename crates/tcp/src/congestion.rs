@@ -40,7 +40,9 @@ use alloc::boxed::Box;
 use pkt::Instant;
 
 pub use self::algorithm::{Algorithm, UnknownAlgorithm};
+pub(crate) use self::hystart::train_max;
 use self::hystart::{HyStart, Verdict};
+pub use self::hystart::{HystartDetect, SlowStartEnd};
 use self::policy::Policy;
 use self::prr::Prr;
 use self::reduction::Prior;
@@ -151,16 +153,16 @@ impl Congestion {
     /// A window the application does not fill says nothing about the path and stays (RFC 7661
     /// §4.3).
     ///
-    /// Answers whether a growing round trip ended slow start.
-    pub fn on_ack(&mut self, sample: &AckSample) -> bool {
+    /// Answers what ended slow start, if this did.
+    pub fn on_ack(&mut self, sample: &AckSample) -> Option<SlowStartEnd> {
         if self.policy.model().is_some() {
-            return false;
+            return None;
         }
         let limited = self.is_cwnd_limited();
         let (divisor, stopped) = if limited || sample.held_min_rtt.is_some() {
             self.watch_slow_start(sample)
         } else {
-            (1, false)
+            (1, None)
         };
         if !limited {
             self.policy.pause(sample.now);
@@ -180,23 +182,26 @@ impl Congestion {
         stopped
     }
 
-    /// What slow start's growth is divided by, and whether this acknowledgment ended it.
-    fn watch_slow_start(&mut self, sample: &AckSample) -> (u32, bool) {
-        if !self.in_slow_start() {
-            return (1, false);
-        }
-        let Some(hystart) = &mut self.hystart else { return (1, false) };
-        let verdict = match sample.held_min_rtt {
-            Some(min_rtt) => hystart.on_ack_held(sample, self.window.mss, min_rtt),
-            None => hystart.on_ack(sample),
+    /// Something may end slow start before a loss does.
+    #[inline]
+    pub(crate) const fn watches_slow_start(&self) -> bool {
+        self.hystart.is_some() && self.in_slow_start()
+    }
+
+    /// What slow start's growth is divided by, and what has ended it.
+    fn watch_slow_start(&mut self, sample: &AckSample) -> (u32, Option<SlowStartEnd>) {
+        let Window { cwnd, mss, .. } = self.window;
+        let in_slow_start = self.in_slow_start();
+        let Some(hystart) = self.hystart.as_mut().filter(|_| in_slow_start) else {
+            return (1, None);
         };
-        match verdict {
-            Verdict::Stop => {
+        match hystart.on_ack(sample, cwnd, mss) {
+            Verdict::Stop(end) => {
                 self.hystart = None;
-                self.window.set_ssthresh(self.window.cwnd);
-                (1, true)
+                self.window.set_ssthresh(cwnd);
+                (1, Some(end))
             }
-            Verdict::Grow(divisor) => (divisor, false),
+            Verdict::Grow(divisor) => (divisor, None),
         }
     }
 

@@ -155,6 +155,8 @@ counters! {
     TcpExtTCPWantZeroWindowAdv: "Closed windows not announced because the window may not shrink.",
     TcpExtTCPSynRetrans: "SYNs and SYN-ACKs sent again.",
     TcpExtTCPOrigDataSent: "Segments with data sent for the first time.",
+    TcpExtTCPHystartTrainDetect: "Slow starts ended by a train of acknowledgments as long as half the path.",
+    TcpExtTCPHystartTrainCwnd: "Sum of the windows, in segments, at those ends.",
     TcpExtTCPHystartDelayDetect: "Slow starts ended by a rise of the round-trip time.",
     TcpExtTCPHystartDelayCwnd: "Sum of the windows, in segments, at those ends.",
     TcpExtTCPACKSkippedSynRecv: "Acknowledgments held back in SYN_RECV by their rate limit.",
@@ -205,8 +207,6 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
         "TcpExtIPReversePathFilter",
         "no reverse-path filter: a host with all its addresses on one link gains nothing by it",
     ),
-    ("TcpExtTCPHystartTrainDetect", "HyStart++ (RFC 9406) goes by delay only"),
-    ("TcpExtTCPHystartTrainCwnd", "HyStart++ (RFC 9406) goes by delay only"),
     (
         "TcpExtTcpTimeoutRehash",
         "no multipath routes and no flow label for a new hash to move the flow to",

@@ -142,7 +142,9 @@ pub use api::{Readiness, RecvError, SendError, TcpError};
 pub use audit::Edges;
 pub use challenge::ChallengeBudget;
 pub use config::{BufferLimits, Keepalive, PathParams, SocketOptions, TcpConfig};
-pub use congestion::{Algorithm, Congestion, CongestionConfig, LossThresh, UnknownAlgorithm};
+pub use congestion::{
+    Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, UnknownAlgorithm,
+};
 pub use counters::{Counter, Counters};
 pub use cx::{Cx, SegmentVerdict};
 pub use delivery_rate::RateSample;

@@ -17,7 +17,7 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-use crate::{cx::Cx, tcb::Tcb};
+use crate::{congestion, cx::Cx, tcb::Tcb};
 
 /// No pace.
 const UNLIMITED: u64 = u64::MAX;
@@ -122,6 +122,14 @@ pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
 /// Packets are held back to the pace.
 pub(crate) fn is_needed(tcb: &Tcb) -> bool {
     tcb.pacing.max_rate != UNLIMITED || tcb.congestion.algorithm().needs_pacing()
+}
+
+/// See [`congestion::train_max`]; `None` without a round trip to compare with.
+pub(crate) fn train_max(tcb: &Tcb, cx: &Cx<'_>) -> Option<Duration> {
+    let paced = cx.host_queue.paces || is_needed(tcb);
+    let superframe = tcb.mss.transmit_max();
+    let min_rtt = tcb.rtt.min_rtt()?;
+    Some(congestion::train_max(min_rtt, tcb.pacing.rate, superframe, paced))
 }
 
 /// When the packet that is sent now departs, as far as this host decides: its round trip begins then.

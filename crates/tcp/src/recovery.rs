@@ -32,10 +32,10 @@ use pkt::Instant;
 use crate::{
     acked::{Acked, Transmission},
     config::TcpConfig,
-    congestion::AckSample,
+    congestion::{AckSample, SlowStartEnd},
     counters::Counter,
     cx::Cx,
-    ecn, mtu_probe,
+    ecn, mtu_probe, pacing,
     rack::{self, Rack},
     seq::SeqNum,
     tcb::{Tcb, TcbFlags},
@@ -310,15 +310,30 @@ fn is_over(tcb: &Tcb) -> bool {
 }
 
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
-    let (snd_una, snd_nxt) = (tcb.snd_una, tcb.snd_nxt);
-    let held = tcb.flags.contains(TcbFlags::HOST_LIMITED);
-    let held_min_rtt = tcb.rtt.min_rtt().filter(|_| held);
-    let sample = AckSample { now: cx.now, acked_bytes, rtt, snd_una, held_min_rtt, snd_nxt };
-    if tcb.congestion.on_ack(&sample) {
-        let segments = tcb.congestion.cwnd_segments();
-        cx.count(Counter::TcpExtTCPHystartDelayDetect);
-        cx.counters.add(Counter::TcpExtTCPHystartDelayCwnd, u64::from(segments));
-    }
+    let detect = cx.config.hystart_detect;
+    let watched = tcb.congestion.watches_slow_start();
+    let held = watched && tcb.flags.contains(TcbFlags::HOST_LIMITED);
+    let sample = AckSample {
+        now: cx.now,
+        acked_bytes,
+        rtt,
+        snd_una: tcb.snd_una,
+        snd_nxt: tcb.snd_nxt,
+        held_min_rtt: tcb.rtt.min_rtt().filter(|_| held),
+        train_max: if watched && detect.train() { pacing::train_max(tcb, cx) } else { None },
+        watches_delay: detect.delay(),
+    };
+    let Some(end) = tcb.congestion.on_ack(&sample) else { return };
+    let (detected, cwnd) = match end {
+        SlowStartEnd::Delay => {
+            (Counter::TcpExtTCPHystartDelayDetect, Counter::TcpExtTCPHystartDelayCwnd)
+        }
+        SlowStartEnd::Train => {
+            (Counter::TcpExtTCPHystartTrainDetect, Counter::TcpExtTCPHystartTrainCwnd)
+        }
+    };
+    cx.count(detected);
+    cx.counters.add(cwnd, u64::from(tcb.congestion.cwnd_segments()));
 }
 
 /// Each duplicate had told of a segment that arrived: it does not count twice (Linux: tcp_remove_reno_sacks).

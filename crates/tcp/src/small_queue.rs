@@ -90,6 +90,11 @@ impl TsqLimit {
 
     /// Bytes above which a connection stops whose next packet takes `truesize`, and of which `pace` bytes leave in about a
     /// millisecond (`TcpConfig::pacing_shift`).
+    ///
+    /// Linux's `sk_wmem_alloc` holds one more for the socket itself, so that what meets a limit stops there, too. It matters where two
+    /// packets are the limit, which is a multiple of the packet: two are the most then, not three.
+    ///
+    /// Differs from Linux in [`DynMax`](Self::DynMax), which lets one more pass where packets divide its limit.
     const fn bytes(self, sysctl: u32, truesize: u32, pace: u64, paced: bool) -> u64 {
         let sysctl = sysctl as u64;
         let two = 2 * truesize as u64;
@@ -100,13 +105,10 @@ impl TsqLimit {
             Self::Static131072Ge => sysctl.saturating_sub(1),
             Self::DynMax if sysctl > pace => sysctl,
             Self::DynMax => pace,
-            Self::PacedExempt if paced => dynamic,
+            Self::PacedExempt if paced => dynamic.saturating_sub(1),
             Self::DynMin2 | Self::PacedExempt | Self::V619 => {
-                if dynamic < sysctl {
-                    dynamic
-                } else {
-                    sysctl
-                }
+                let least = if dynamic < sysctl { dynamic } else { sysctl };
+                least.saturating_sub(1)
             }
         }
     }
@@ -140,7 +142,8 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
         return false;
     }
     let sent = tcb.send_queue.sent_count();
-    if kind == Kind::New && mode.exempt_in_flight().is_some_and(|exempt| sent <= exempt) {
+    // A retransmission is itself one of them.
+    if mode.exempt_in_flight().is_some_and(|exempt| sent <= exempt) {
         return false;
     }
     let entry = tcb.send_queue.entry(index);
@@ -155,9 +158,6 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
 }
 
 /// Stops the connection if more than `limit` is below it.
-///
-/// Differs from Linux, whose `sk_wmem_alloc` holds one more for the socket itself: where packets divide a limit that is met but
-/// not exceeded, Linux stops one packet earlier.
 fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let stops = cx.host_queue.bytes > limit;
     if stops {
@@ -217,6 +217,7 @@ impl Tcb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::net::{Net, Side};
 
     /// 100 Mbit/s, 1 Gbit/s, 10 Gbit/s, 100 Gbit/s in bytes per second.
     const RATES: [u64; 4] = [12_500_000, 125_000_000, 1_250_000_000, 12_500_000_000];
@@ -234,22 +235,25 @@ mod tests {
         assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_071; 4]);
         let expected = [131_072, 131_072, 1_220_703, 12_207_031];
         assert_eq!(limits(Mode::DynMax, SMALL, false), expected);
-        assert_eq!(limits(Mode::DynMin2, SMALL, false), [12_207, 122_070, 262_144, 262_144]);
-        assert_eq!(limits(Mode::DynMin2, LARGE, false), [133_120, 133_120, 262_144, 262_144]);
+        // Met, they stop as the first one does.
+        let met = |mode, truesize, paced| limits(mode, truesize, paced).map(|limit| limit + 1);
+        assert_eq!(met(Mode::DynMin2, SMALL, false), [12_207, 122_070, 262_144, 262_144]);
+        assert_eq!(met(Mode::DynMin2, LARGE, false), [133_120, 133_120, 262_144, 262_144]);
         let expected = [133_120, 133_120, 1_048_576, 1_048_576];
-        assert_eq!(limits(Mode::PacedExempt, LARGE, false), expected);
+        assert_eq!(met(Mode::PacedExempt, LARGE, false), expected);
         let expected = [133_120, 133_120, 1_220_703, 12_207_031];
-        assert_eq!(limits(Mode::PacedExempt, LARGE, true), expected);
+        assert_eq!(met(Mode::PacedExempt, LARGE, true), expected);
         let expected = [133_120, 133_120, 1_220_703, 4_194_304];
-        assert_eq!(limits(Mode::V619, LARGE, true), expected);
+        assert_eq!(met(Mode::V619, LARGE, true), expected);
         assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
     }
 
     /// Devices that send many packets together, as wireless ones do, want 8 ms of the pace.
     #[test]
     fn the_part_of_the_pace_is_a_setting() {
+        // Met, they stop.
         let limits = |mode: TsqLimit| {
-            RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false))
+            RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false) + 1)
         };
         assert_eq!(limits(TsqLimit::DynMin2), [97_656, 262_144, 262_144, 262_144]);
         assert_eq!(limits(TsqLimit::V619), [97_656, 976_562, 4_194_304, 4_194_304]);
@@ -261,5 +265,40 @@ mod tests {
             assert!(TsqLimit::ALL[..index].iter().all(|other| other.name() != mode.name()));
         }
         assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
+    }
+
+    /// Whether a packet of `kind` waits for completions, with far too much below TCP, while `in_flight` segments are not
+    /// acknowledged.
+    fn waits(mode: TsqLimit, in_flight: usize, kind: Kind) -> bool {
+        let mut net = Net::established(1);
+        net.host(Side::A).config.tsq_limit = mode;
+        net.host(Side::A).config.tcp_limit_output_bytes = mode.default_limit_bytes();
+        for _ in 0..in_flight {
+            net.send(Side::A, &[1; 1448]);
+        }
+        let waits = net.call(Side::A, |tcb, cx| {
+            assert_eq!(tcb.send_queue.sent_count(), in_flight);
+            tcb.send(cx, &[&[1; 1448][..]], false).expect("room");
+            cx.host_queue = HostQueue { bytes: 1 << 30, completes: true, paces: false };
+            let index = if kind == Kind::New { in_flight } else { 0 };
+            is_full(tcb, cx, index, 1448, kind)
+        });
+        net.lose_in_flight();
+        waits
+    }
+
+    /// Linux's tcp_small_queue_check makes no difference here between what is new and what is sent again.
+    #[test]
+    fn what_is_alone_in_flight_waits_for_nothing_be_it_new_or_sent_again() {
+        use Kind::{New, Retransmission};
+        for kind in [New, Retransmission] {
+            assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");
+            assert!(waits(TsqLimit::V619, 2, kind), "{kind:?}");
+            assert!(waits(TsqLimit::DynMin2, 1, kind), "{kind:?}");
+            assert!(waits(TsqLimit::Static131072Ge, 1, kind), "{kind:?}");
+        }
+        assert!(!waits(TsqLimit::V619, 0, New));
+        assert!(!waits(TsqLimit::DynMin2, 0, New));
+        assert!(waits(TsqLimit::Static131072Ge, 0, New));
     }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sync::TsqProtocol;
-use tcp::{Algorithm, BufferLimits, PacketRecycle, TsqLimit};
+use tcp::{Algorithm, BufferLimits, HystartDetect, PacketRecycle, TsqLimit};
 
 use crate::gro::{BusyPollFlush, GroExit};
 use crate::qdisc::{DefaultQdisc, DevOrphan, QdiscConfig};
@@ -150,6 +150,16 @@ words! {
         Force = "force",
         OptimisticDrop = "optimistic_drop",
         RcuClearThenRelease = "rcu_clear_then_release",
+    }
+}
+
+words! {
+    /// What ends CUBIC's first slow start.
+    HystartDetects: HystartDetect {
+        Off = "off",
+        Train = "train",
+        Delay = "delay",
+        Both = "both",
     }
 }
 

@@ -170,6 +170,8 @@ mod tests {
             acked_bytes: MSS,
             rtt: Some(Duration::from_millis(100)),
             held_min_rtt: None,
+            train_max: None,
+            watches_delay: true,
             snd_una: SeqNum(0),
             snd_nxt: SeqNum(0),
         }

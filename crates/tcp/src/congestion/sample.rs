@@ -52,6 +52,10 @@ pub struct AckSample {
     pub snd_una: SeqNum,
     /// The shortest round trip of the connection, while TCP Small Queues limit its flight.
     pub held_min_rtt: Option<Duration>,
+    /// How long the acknowledgments of one flight may come close together before slow start ends; `None` while nobody looks.
+    pub train_max: Option<Duration>,
+    /// A round trip that grows may end slow start.
+    pub watches_delay: bool,
     /// SND.NXT: a round of growth ends when `snd_una` passes the value noted at its start.
     pub snd_nxt: SeqNum,
 }

@@ -19,7 +19,9 @@ fn fresh() -> Congestion {
 
 fn ack(acked_bytes: u32) -> AckSample {
     let (snd_una, snd_nxt) = (SeqNum(0), SeqNum(0));
-    AckSample { now: Instant::ZERO, acked_bytes, rtt: None, snd_una, held_min_rtt: None, snd_nxt }
+    let (held_min_rtt, train_max) = (None, None);
+    let (now, rtt, watches_delay) = (Instant::ZERO, None, true);
+    AckSample { now, acked_bytes, rtt, snd_una, snd_nxt, held_min_rtt, train_max, watches_delay }
 }
 
 fn sent(in_flight: u32, cwnd_limited: bool, now: Instant) -> SendSample {

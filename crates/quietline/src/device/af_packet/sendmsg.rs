@@ -57,6 +57,8 @@ pub(super) struct TxCalls {
     vnet_hdr: bool,
     /// Packets that may wait and be under way together.
     room: usize,
+    /// Bytes of a page of the kernel's: 4 KB, 16 or 64 on some machines.
+    page_bytes: usize,
     /// How often the oldest frame was refused in a row although nothing of ours was queued.
     kick: Mutex<u32>,
     state: Mutex<State>,
@@ -110,6 +112,7 @@ impl TxCalls {
             socket,
             vnet_hdr,
             room,
+            page_bytes: rustix::param::page_size(),
             kick: Mutex::new(0),
             state: Mutex::new(state),
             held: AtomicUsize::new(0),
@@ -172,7 +175,7 @@ impl TxCalls {
         let mut state = self.lock();
         state.offered = 0;
         for Waiting { packet, header } in batch.drain(..taken) {
-            let charge = charge(packet.len(), usize::from(header.hdr_len));
+            let charge = charge(packet.len(), usize::from(header.hdr_len), self.page_bytes);
             state.charged += charge;
             state.under_way.push_back(UnderWay { packet, charge });
         }
@@ -320,12 +323,11 @@ fn send(fd: BorrowedFd<'_>, batch: &[Waiting], vnet_hdr: bool) -> Result<usize, 
 /// Headers, or a whole frame that fits into a page with room to spare, are in one piece of a power of two, which begins with room for a
 /// link header and ends with `struct skb_shared_info`; the rest is in whole pages; and there is `struct sk_buff` itself. Linux:
 /// `SKB_TRUESIZE`, `packet_alloc_skb`, `alloc_skb_with_frags`. Their sizes are those of the leanest configuration.
-fn charge(len: usize, header_len: usize) -> usize {
+fn charge(len: usize, header_len: usize, page_bytes: usize) -> usize {
     const SK_BUFF_BYTES: usize = 192;
     const AROUND_BYTES: usize = 16 + 256;
-    const PAGE_BYTES: usize = 4096;
     const PAGE_SPARE_BYTES: usize = 256;
-    let linear = match len + PAGE_SPARE_BYTES < PAGE_BYTES {
+    let linear = match len + PAGE_SPARE_BYTES < page_bytes {
         true => len,
         false => header_len.max(usize::from(ETHERNET_HEADER_LEN)),
     };
@@ -334,7 +336,7 @@ fn charge(len: usize, header_len: usize) -> usize {
         ..=400 => 512,
         _ => (linear + AROUND_BYTES).next_power_of_two(),
     };
-    SK_BUFF_BYTES + head + (len - linear).next_multiple_of(PAGE_BYTES)
+    SK_BUFF_BYTES + head + (len - linear).next_multiple_of(page_bytes)
 }
 
 #[cfg(test)]

@@ -75,8 +75,10 @@ impl MemoryInfo {
 
     /// Pages of 4 KB that the host's account was charged for the socket: its queues and `forward_alloc`.
     #[must_use]
-    pub const fn account_pages(&self) -> u32 {
-        (self.rmem_alloc + self.wmem_queued + self.forward_alloc) / crate::tcp_memory::PAGE_BYTES
+    pub const fn account_pages(&self) -> u64 {
+        // Each may be near the largest: their sum needs more bits.
+        let bytes = self.rmem_alloc as u64 + self.wmem_queued as u64 + self.forward_alloc as u64;
+        bytes / crate::tcp_memory::PAGE_BYTES as u64
     }
 
     /// In the order of `SK_MEMINFO_*`. Options that a socket keeps for itself have no memory of their own here
@@ -114,5 +116,21 @@ impl TcpSocket {
     /// What the socket holds and may hold (`SO_MEMINFO`).
     pub fn memory_info(&self, host: &Host, cx: &mut Cx) -> MemoryInfo {
         self.call(host, cx, |socket, state, _, _| MemoryInfo::of(socket, state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_gigabytes_are_counted_in_full() {
+        let info = MemoryInfo {
+            rmem_alloc: u32::MAX,
+            wmem_queued: u32::MAX,
+            forward_alloc: 2,
+            ..MemoryInfo::default()
+        };
+        assert_eq!(info.account_pages(), 2 << 20);
     }
 }

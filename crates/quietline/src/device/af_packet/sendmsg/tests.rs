@@ -69,6 +69,17 @@ fn a_frame_is_charged_as_much_as_we_know_of() {
     });
 }
 
+/// Linux's `struct sk_buff` (192 here), a head, and whole pages for what is not in it.
+#[test]
+fn a_frame_is_charged_whole_pages_of_the_machine_s_size() {
+    let headers = 66;
+    assert_eq!(charge(65_226, headers, 4096), 192 + 512 + 65_536);
+    assert_eq!(charge(65_226, headers, 65_536), 192 + 512 + 65_536);
+    assert_eq!(charge(9000, headers, 4096), 192 + 512 + 12_288);
+    assert_eq!(charge(9000, headers, 16_384), 192 + 16_384, "in one piece");
+    assert_eq!(charge(20_000, headers, 16_384), 192 + 512 + 32_768);
+}
+
 #[test]
 fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
     with_pool(|pool| {
