@@ -112,7 +112,8 @@ pub struct TcpConfig {
     pub tcp_tso_win_divisor: u8,
     /// `tcp_congestion_control`: the algorithm of sockets that choose none.
     pub tcp_congestion_control: Algorithm,
-    /// `net.quietline.hystart_detect`: what ends CUBIC's first slow start before a loss does.
+    /// `net.quietline.hystart_detect`: what ends CUBIC's first slow start before a loss does: acknowledgments of one flight that come
+    /// close together for half a round trip, a round trip that grows (RFC 9406), or whichever comes first.
     pub hystart_detect: HystartDetect,
     /// `tcp_ecn`: 0 never, 1 ask for it and take it, 2 take it when the peer asks (RFC 3168).
     pub tcp_ecn: u8,

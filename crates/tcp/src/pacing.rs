@@ -127,7 +127,7 @@ pub(crate) fn is_needed(tcb: &Tcb) -> bool {
 /// See [`congestion::train_max`]; `None` without a round trip to compare with.
 pub(crate) fn train_max(tcb: &Tcb, cx: &Cx<'_>) -> Option<Duration> {
     let paced = cx.host_queue.paces || is_needed(tcb);
-    let superframe = tcb.mss.transmit_max();
+    let superframe = tcb.mss.superframe_max();
     let min_rtt = tcb.rtt.min_rtt()?;
     Some(congestion::train_max(min_rtt, tcb.pacing.rate, superframe, paced))
 }

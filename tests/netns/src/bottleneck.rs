@@ -54,8 +54,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Who sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender<'a> {
-    /// quietline with this `net.quietline.tsq_limit`, and `tcp_limit_output_bytes` if given.
-    Quietline(&'a str, Option<u32>),
+    /// quietline with this `net.quietline.tsq_limit`, and `net.quietline.hystart_detect`.
+    Quietline(&'a str, &'a str),
     /// The kernel, with this `tcp_limit_output_bytes` or its own.
     Kernel(Option<u32>),
 }
@@ -110,17 +110,15 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
     // The addresses may have been another sender's.
     kernel.ip(&format!("neighbour flush dev {}", Veth::PEER))?;
     match sender {
-        Sender::Quietline(mode, bytes) => {
+        Sender::Quietline(mode, hystart) => {
             let mode = format!("--sysctl=net.quietline.tsq_limit={mode}");
-            let bytes =
-                bytes.map(|bytes| format!("--sysctl=net.ipv4.tcp_limit_output_bytes={bytes}"));
+            let hystart = format!("--sysctl=net.quietline.hystart_detect={hystart}");
             // The kernel's queue is the only one.
             let noqueue = format!("--sysctl=net.quietline.dev.{}.qdisc=noqueue", Veth::OURS);
             let cubic = "--sysctl=net.ipv4.tcp_congestion_control=cubic";
             // What is told at once that it has left cannot be kept small.
             let completion = "--sysctl=net.quietline.dev_orphan=completion";
-            let mut words = vec!["chargen", cubic, completion, &noqueue, &mode];
-            words.extend(bytes.as_deref());
+            let mut words = vec!["chargen", cubic, completion, &noqueue, &mode, &hystart];
             words.extend(SUPERFRAMES);
             let chargen = veth.serve("", &words)?;
             let echo = veth.serve_at(ECHO, ",mac=02:00:00:00:00:03", &["echo"])?;

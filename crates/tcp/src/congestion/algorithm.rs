@@ -7,7 +7,7 @@ use core::{fmt, str::FromStr};
 /// An algorithm by name, as `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION` know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// RFC 9438, with the slow start of RFC 9406.
+    /// RFC 9438, with the slow start of RFC 9406 and HyStart's ACK train.
     #[default]
     Cubic,
     /// RFC 5681 growth with RFC 6582 recovery.

@@ -15,10 +15,13 @@ use netns_tests::{Namespace, Veth};
 const RATES: [&str; 2] = ["100mbit", "1gbit"];
 const TIME: Duration = Duration::from_secs(3);
 
-const SENDERS: [(&str, Sender<'_>); 5] = [
-    ("quietline, `static131072_ge`", Sender::Quietline("static131072_ge", None)),
-    ("quietline, `v619` (default)", Sender::Quietline("v619", None)),
-    ("quietline, `off`", Sender::Quietline("off", None)),
+/// Without a limit the queue is what slow start has made it when it ends, and what CUBIC adds in seconds and minutes.
+const SENDERS: [(&str, Sender<'_>); 7] = [
+    ("quietline, `static131072_ge`", Sender::Quietline("static131072_ge", "both")),
+    ("quietline, `v619` (default)", Sender::Quietline("v619", "both")),
+    ("quietline, `v619`, `hystart_detect=delay`", Sender::Quietline("v619", "delay")),
+    ("quietline, `off`", Sender::Quietline("off", "both")),
+    ("quietline, `off`, `hystart_detect=delay`", Sender::Quietline("off", "delay")),
     ("kernel, `tcp_limit_output_bytes` 131072", Sender::Kernel(Some(131_072))),
     ("kernel, 4 MB (its default)", Sender::Kernel(None)),
 ];
@@ -31,7 +34,7 @@ fn main() -> Result<()> {
     println!("|---|---|---|---|---|");
     for rate in RATES {
         limit(&veth, rate)?;
-        let mut all: Vec<Vec<Seen>> = SENDERS.iter().map(|_| Vec::new()).collect();
+        let mut all: [Vec<Seen>; SENDERS.len()] = Default::default();
         for _ in 0..repeats {
             for (seen, (_, sender)) in all.iter_mut().zip(SENDERS) {
                 seen.push(share(&kernel, &veth, sender, TIME)?);
