@@ -55,6 +55,14 @@ pub(crate) fn check() -> Result<Findings> {
     Ok(findings)
 }
 
+/// Where a rule finds something in a source.
+#[cfg(test)]
+fn lines_of(rule: fn(&RustSource, &mut Findings), path: &str, text: &str) -> Vec<usize> {
+    let mut findings = Findings::default();
+    rule(&RustSource::new(path, text.to_owned()), &mut findings);
+    findings.iter().map(|finding| finding.line).collect()
+}
+
 fn check_reminders(path: &str, text: &str, findings: &mut Findings) {
     for (index, line) in text.lines().enumerate() {
         let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));

@@ -38,18 +38,7 @@ pub(crate) struct PacketDevice {
 impl PacketDevice {
     pub(crate) fn new() -> Self {
         Self {
-            caps: Capabilities {
-                name: String::from("tun0"),
-                mtu: MTU,
-                link: LinkType::Ip,
-                tx_checksum: false,
-                tso4: false,
-                tso6: false,
-                gso_max_bytes: stack::device::GSO_BYTES_MAX,
-                jumbo6: true,
-                queues: 1,
-                async_completion: false,
-            },
+            caps: Capabilities::plain("tun0", MTU, LinkType::Ip),
             arrived: Mutex::default(),
             sent: Mutex::default(),
             doorbell: OnceLock::new(),

@@ -133,18 +133,7 @@ mod tests {
 
     #[test]
     fn replies_without_a_socket_allocate_nothing() {
-        let caps = Capabilities {
-            name: String::from("replay"),
-            mtu: 1500,
-            link: LinkType::Ip,
-            tx_checksum: false,
-            tso4: false,
-            tso6: false,
-            gso_max_bytes: 65_535,
-            jumbo6: true,
-            queues: 1,
-            async_completion: false,
-        };
+        let caps = Capabilities::plain("replay", 1500, LinkType::Ip);
         let device = Arc::new(Replay {
             caps,
             frames: (0..30_000).map(frame).collect(),

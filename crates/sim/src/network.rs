@@ -183,16 +183,12 @@ impl Network {
         let tso = offload != Offload::None;
         let port = |index| {
             let caps = Capabilities {
-                name: format!("port{index}"),
-                mtu,
-                link: LinkType::Ip,
                 tx_checksum: tso,
                 tso4: tso,
                 tso6: tso,
                 gso_max_bytes: BIG_TCP_BYTES_MAX,
-                jumbo6: true,
-                queues: 1,
                 async_completion: completes_after.is_some(),
+                ..Capabilities::plain(format!("port{index}"), mtu, LinkType::Ip)
             };
             let shared = Arc::clone(&shared);
             Arc::new(Port { caps, index, config, sent: Mutex::default(), shared })

@@ -104,18 +104,8 @@ impl Rig {
     #[must_use]
     pub fn new(config: RigConfig) -> Self {
         let RigConfig { ethernet, mtu, sysctls, cores, .. } = config;
-        let capabilities = |name| Capabilities {
-            name: String::from(name),
-            mtu,
-            link: if ethernet { LinkType::Ethernet { mac: HOST_MAC } } else { LinkType::Ip },
-            tx_checksum: false,
-            tso4: false,
-            tso6: false,
-            gso_max_bytes: 65_535,
-            jumbo6: true,
-            queues: 1,
-            async_completion: false,
-        };
+        let layer = if ethernet { LinkType::Ethernet { mac: HOST_MAC } } else { LinkType::Ip };
+        let capabilities = |name: &str| Capabilities::plain(name, mtu, layer);
         let link = Arc::new(ByteLink::new(capabilities("bytes")));
         let other = config.second_link.then(|| Arc::new(ByteLink::new(capabilities("other"))));
         let device = |link: &Arc<ByteLink>, address: String| DeviceConfig {

@@ -51,18 +51,7 @@ mod tests {
     }
 
     fn flood_link() -> Arc<ByteLink> {
-        Arc::new(ByteLink::new(Capabilities {
-            name: String::from("flood"),
-            mtu: 1500,
-            link: LinkType::Ip,
-            tx_checksum: false,
-            tso4: false,
-            tso6: false,
-            gso_max_bytes: 65_535,
-            jumbo6: true,
-            queues: 1,
-            async_completion: false,
-        }))
+        Arc::new(ByteLink::new(Capabilities::plain("flood", 1500, LinkType::Ip)))
     }
 
     impl Bench {

@@ -97,6 +97,25 @@ pub struct Capabilities {
     pub async_completion: bool,
 }
 
+impl Capabilities {
+    /// Those of a device with one queue that offloads nothing, and is done with a packet when `transmit` returns.
+    #[must_use]
+    pub fn plain(name: impl Into<String>, mtu: u32, link: LinkType) -> Self {
+        Self {
+            name: name.into(),
+            mtu,
+            link,
+            tx_checksum: false,
+            tso4: false,
+            tso6: false,
+            gso_max_bytes: GSO_BYTES_MAX,
+            jumbo6: true,
+            queues: 1,
+            async_completion: false,
+        }
+    }
+}
+
 /// What a device has sent since it was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {

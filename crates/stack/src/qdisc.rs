@@ -20,6 +20,7 @@ mod pfifo_fast;
 mod tbf;
 #[cfg(test)]
 mod testing;
+mod turns;
 
 pub use config::{QdiscConfig, QdiscConfigError};
 pub use fq::{Fq, FqConfig};

@@ -166,16 +166,8 @@ mod tests {
     fn a_flood_is_handed_to_the_worker() {
         let flood = Arc::new(Flood {
             caps: Capabilities {
-                name: String::from("flood"),
-                mtu: 1500,
-                link: LinkType::Ip,
                 tx_checksum: true,
-                tso4: false,
-                tso6: false,
-                gso_max_bytes: 1500,
-                jumbo6: true,
-                queues: 1,
-                async_completion: false,
+                ..Capabilities::plain("flood", 1500, LinkType::Ip)
             },
             doorbell: OnceLock::new(),
             received: AtomicUsize::new(0),

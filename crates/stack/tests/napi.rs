@@ -128,16 +128,8 @@ mod tests {
 
     fn scripted(index: u32, signal: RxSignal, log: &Log) -> Scripted {
         let caps = Capabilities {
-            name: format!("scripted{index}"),
-            mtu: 1500,
-            link: LinkType::Ip,
             tx_checksum: true,
-            tso4: false,
-            tso6: false,
-            gso_max_bytes: 1500,
-            jumbo6: true,
-            queues: 1,
-            async_completion: false,
+            ..Capabilities::plain(format!("scripted{index}"), 1500, LinkType::Ip)
         };
         let (inside, together) = (AtomicBool::new(false), AtomicBool::new(false));
         let (waiting, doorbell, log) = (AtomicUsize::new(0), OnceLock::new(), Arc::clone(log));

@@ -17,14 +17,12 @@ use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
 use crate::four_tuple::FourTuple;
+use crate::secret::{SECRET_BYTES, keyed_pair};
 use crate::seq::SeqNum;
 
 /// Nanoseconds of one step of the ISN clock: RFC 9293 §3.4.1's 4 µs, one turn of the circle in 4.77
 /// hours.
 const TICK_NS: u64 = 4_000;
-
-/// Bytes of secret a generator needs: a SipHash key for each of its two functions.
-pub const SECRET_BYTES: usize = 32;
 
 /// Chooses numbers an outsider must not predict. One per stack.
 #[derive(Clone)]
@@ -34,17 +32,11 @@ pub struct IsnGenerator {
 }
 
 impl IsnGenerator {
-    /// A generator with a secret, which must come from the operating system's source of randomness
-    /// except in tests and simulations.
+    /// A generator with a secret.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
-        let (mut first, mut second) = ([0; 16], [0; 16]);
-        first.copy_from_slice(&secret[..16]);
-        second.copy_from_slice(&secret[16..]);
-        Self {
-            sequence: SipHasher24::new_with_key(&first),
-            timestamp: SipHasher24::new_with_key(&second),
-        }
+        let [sequence, timestamp] = keyed_pair(secret);
+        Self { sequence, timestamp }
     }
 
     /// The initial sequence number of a connection opened at `now`.

@@ -121,6 +121,7 @@ pub mod rng;
 pub mod rtt;
 mod sack_report;
 mod scoreboard;
+pub mod secret;
 mod segment;
 mod send_queue;
 pub mod seq;

@@ -18,12 +18,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use siphasher::sip::SipHasher24;
 
 use crate::four_tuple::write_address;
+use crate::secret::{SECRET_BYTES, keyed_pair};
 
 /// Linux's `net.ipv4.ip_local_port_range`.
 pub const PORT_RANGE_DEFAULT: RangeInclusive<u16> = 32768..=60999;
-
-/// Bytes of secret a selector needs: a SipHash key for each of its two functions.
-pub const SECRET_BYTES: usize = 32;
 
 /// Counters of the perturbation table, 32 KiB. RFC 6056 asks for 10 or more; with a few, a host
 /// that many destinations watch together could be recognised by the way their counters move.
@@ -43,18 +41,11 @@ pub struct PortSelector {
 }
 
 impl PortSelector {
-    /// A selector with a secret, which must come from the operating system's source of randomness
-    /// except in tests and simulations.
+    /// A selector with a secret.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
-        let (mut first, mut second) = ([0; 16], [0; 16]);
-        first.copy_from_slice(&secret[..16]);
-        second.copy_from_slice(&secret[16..]);
-        Self {
-            offset: SipHasher24::new_with_key(&first),
-            slot: SipHasher24::new_with_key(&second),
-            table: (0..TABLE_LEN).map(|_| AtomicU32::new(0)).collect(),
-        }
+        let [offset, slot] = keyed_pair(secret);
+        Self { offset, slot, table: (0..TABLE_LEN).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// Every port of `range`, once, in the order to try them for a connection from `local` to

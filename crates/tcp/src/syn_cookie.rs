@@ -15,10 +15,12 @@ use core::fmt;
 use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
-use crate::{four_tuple::FourTuple, input::is_older, seq::SeqNum};
-
-/// Bytes of secret: a SipHash key for each of the two functions.
-pub const SECRET_BYTES: usize = 32;
+use crate::{
+    four_tuple::FourTuple,
+    input::is_older,
+    secret::{SECRET_BYTES, keyed_pair},
+    seq::SeqNum,
+};
 
 /// Seconds of a time slot. With [`SLOTS_VALID`] a third segment may take one to two minutes, above the longest wait
 /// between two repetitions of a SYN-ACK (RFC 4987 §3.6 speaks of a slowly increasing counter).
@@ -47,14 +49,11 @@ pub struct SynCookies {
 }
 
 impl SynCookies {
-    /// Cookies under a secret, which must come from the operating system's source of randomness except in tests and
-    /// simulations.
+    /// Cookies under a secret.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
-        let (mut first, mut second) = ([0; 16], [0; 16]);
-        first.copy_from_slice(&secret[..16]);
-        second.copy_from_slice(&secret[16..]);
-        Self { tuple: SipHasher24::new_with_key(&first), slot: SipHasher24::new_with_key(&second) }
+        let [tuple, slot] = keyed_pair(secret);
+        Self { tuple, slot }
     }
 
     /// The initial sequence number that answers a SYN with number `irs` and MSS option `mss` (RFC 4987 §3.6).

@@ -11,17 +11,21 @@
 
 pub mod bottleneck;
 mod content;
+mod echo;
 mod impaired;
 mod lab;
 mod namespace;
 mod process;
 mod quietline;
+mod report;
 mod veth;
 
 pub use content::{Content, sha256};
+pub use echo::talk;
 pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};
 pub use quietline::{LINKS, Link, Quietline, SUPERFRAMES, binary, modes};
+pub use report::Report;
 pub use veth::Veth;

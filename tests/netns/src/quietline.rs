@@ -120,6 +120,17 @@ impl Quietline {
         self.running.id()
     }
 
+    /// CPU time of all its threads so far.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let mut nanos = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            let first = text.split_whitespace().next().context("three numbers")?;
+            nanos += first.parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.running.signal(signal)

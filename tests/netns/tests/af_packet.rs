@@ -3,22 +3,23 @@
 //! Not here: rings and frames (the device's own tests), the length of the queue (`queue.rs`).
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::bottleneck::qdisc_statistic;
-use netns_tests::{Content, Finished, Lab, Quietline, Running, STACK, SUPERFRAMES, Veth, binary};
-use serde_json::Value;
+use netns_tests::{
+    Content, Finished, Lab, Report, Running, STACK, SUPERFRAMES, Veth, binary, talk,
+};
 
 const BULK_BYTES: usize = 48 << 20;
 const CONNECTIONS: usize = 64;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A file downloaded from the stack and uploaded to it is the same file. Returns what the stack has counted.
-fn both_ways(test: &str, options: &str, words: &[&str]) -> Result<Option<Value>> {
+fn both_ways(test: &str, options: &str, words: &[&str]) -> Result<Option<Report>> {
     let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(None) };
     let veth = Veth::open(&lab.namespace)?;
     let root = lab.file("root");
@@ -33,49 +34,7 @@ fn both_ways(test: &str, options: &str, words: &[&str]) -> Result<Option<Value>>
     let from = content.path.display().to_string();
     lab.curl(&["--fail", "-T", &from, &format!("http://{STACK}/up")])?.success()?;
     ensure!(netns_tests::sha256(&root.join("up"))? == content.sha256, "the upload differs");
-    report(server).map(Some)
-}
-
-fn report(server: Quietline) -> Result<Value> {
-    let printed = server.interrupt()?.stdout;
-    serde_json::from_str(&printed).with_context(|| format!("not JSON: {printed}"))
-}
-
-fn counter(report: &Value, name: &str) -> Result<u64> {
-    report["counters"][name].as_u64().with_context(|| format!("no {name} in {report}"))
-}
-
-/// Talks on many connections in turn, so that their packets mix.
-fn talk(address: SocketAddr) -> Result<()> {
-    let mut connections = Vec::new();
-    for number in 0..CONNECTIONS {
-        let stream = TcpStream::connect_timeout(&address, LIMIT)
-            .with_context(|| format!("connection {number}"))?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        connections.push(stream);
-    }
-    for round in 0..10 {
-        let message = |number: usize| format!("{number} {round} ").repeat(700).into_bytes();
-        for (number, stream) in connections.iter_mut().enumerate() {
-            stream.write_all(&message(number)).context("sending")?;
-        }
-        for (number, stream) in connections.iter_mut().enumerate() {
-            let expected = message(number);
-            let mut answer = vec![0; expected.len()];
-            stream.read_exact(&mut answer).context("receiving")?;
-            ensure!(answer == expected, "connection {number} got another's bytes");
-        }
-    }
-    Ok(())
-}
-
-/// CPU time that a process has used, in clock ticks of 10 ms.
-fn ticks(process: u32) -> Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
-    number(11).zip(number(12)).map(|(user, system)| user + system).context("no CPU time")
+    Report::of(&server.interrupt()?).map(Some)
 }
 
 #[cfg(test)]
@@ -91,13 +50,13 @@ mod tests {
         for (count, octets) in
             [("DeviceTxPackets", "DeviceTxBytes"), ("DeviceRxPackets", "DeviceRxBytes")]
         {
-            let (count, octets) = (counter(&report, count)?, counter(&report, octets)?);
+            let (count, octets) = (report.counter(count)?, report.counter(octets)?);
             ensure!(octets > bytes, "{octets} bytes");
             // Half of the frames are acknowledgments of the other direction.
             ensure!(octets / count > 3_000, "{octets} bytes in {count} frames");
         }
-        ensure!(counter(&report, "DeviceTxSuperframes")? > 100);
-        ensure!(counter(&report, "DeviceRxMissed")? == 0);
+        ensure!(report.counter("DeviceTxSuperframes")? > 100);
+        ensure!(report.counter("DeviceRxMissed")? == 0);
         Ok(())
     }
 
@@ -121,19 +80,14 @@ mod tests {
         let veth = Veth::open(&lab.namespace)?;
         let server = veth.serve(options, &["echo", "--cores=2", "--stats", "--json"])?;
         let address: SocketAddr = format!("{STACK}:7").parse()?;
-        lab.namespace.enter(|| talk(address))?;
-        let report = report(server)?;
-        let processed: Vec<u64> = report["softnet_stat"]
-            .as_array()
-            .context("softnet_stat")?
-            .iter()
-            .filter_map(|line| line["processed"].as_u64())
-            .collect();
+        lab.namespace.enter(|| talk(address, CONNECTIONS, 10))?;
+        let report = Report::of(&server.interrupt()?)?;
+        let processed = report.softnet("processed")?;
         ensure!(processed.len() == 2, "two cores: {processed:?}");
         if !options.contains("cpu") {
             ensure!(processed.iter().all(|&count| count > 0), "one core only: {processed:?}");
         }
-        ensure!(counter(&report, "DeviceRxMissed")? == 0);
+        ensure!(report.counter("DeviceRxMissed")? == 0);
         Ok(())
     }
 
@@ -167,8 +121,8 @@ mod tests {
         ensure!(qdisc_statistic(&veth, "drops")? > 0, "it refused nothing");
         // What is lost is missed by the receiver. Sent twice is another matter: a machine that stalls sets off timers.
         let gaps = lab.kernel_counter("TcpExtTCPOFOQueue")?;
-        let report = report(server)?;
-        ensure!(gaps == 0, "{gaps} segments came before others: {report}");
+        let report = Report::of(&server.interrupt()?)?;
+        ensure!(gaps == 0, "{gaps} segments came before others: {report:?}");
         Ok(())
     }
 
@@ -186,10 +140,10 @@ mod tests {
         let curl = Running::start(curl.arg(format!("http://{STACK}/bulk")))?;
         sleep(Duration::from_millis(700));
         veth.ours.ip("link set ql0 down")?;
-        let before = ticks(server.id())?;
+        let before = server.cpu_time()?;
         sleep(Duration::from_secs(1));
-        let used = ticks(server.id())? - before;
-        ensure!(used <= 50, "{used} ticks of 100 while the interface was down");
+        let used = server.cpu_time()?.saturating_sub(before);
+        ensure!(used < Duration::from_millis(500), "{used:?} of a second without an interface");
         veth.ours.ip("link set ql0 up")?;
         curl.wait(Duration::from_secs(50))?.success()?;
         ensure!(netns_tests::sha256(&lab.file("down"))? == content.sha256, "the download differs");
@@ -211,14 +165,13 @@ mod tests {
         lab.namespace.ip(&format!("link del {}", Veth::PEER))?;
         // What is in flight is sent again a few times.
         sleep(Duration::from_millis(500));
-        let before = ticks(server.id())?;
-        let begin = Instant::now();
+        let before = server.cpu_time()?;
         sleep(Duration::from_secs(1));
-        let used = ticks(server.id())? - before;
-        ensure!(used <= 20, "{used} ticks of CPU in {:?}", begin.elapsed());
+        let used = server.cpu_time()?.saturating_sub(before);
+        ensure!(used < Duration::from_millis(200), "{used:?} of a second without an interface");
         server.assert_alive()?;
-        let report = report(server)?;
-        ensure!(counter(&report, "DEV_READY")? > 0, "what is sent is counted as dropped: {report}");
+        let report = Report::of(&server.interrupt()?)?;
+        ensure!(report.counter("DEV_READY")? > 0, "what is sent is counted as dropped: {report:?}");
         Ok(())
     }
 

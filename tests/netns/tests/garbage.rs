@@ -11,8 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netns_tests::{Content, Lab, Link, Running, STACK};
-use serde_json::Value;
+use netns_tests::{Content, Lab, Link, Report, Running, STACK};
 
 /// Mutated frames sent after the hand-made ones.
 const MUTANTS: u64 = 20_000;
@@ -193,13 +192,6 @@ fn taken(lab: &Lab) -> Result<u64> {
     text.trim().parse().with_context(|| format!("a number of packets: {text}"))
 }
 
-/// Counters of drops: the names in capitals.
-fn drops(report: &Value) -> u64 {
-    let counters = report["counters"].as_object().into_iter().flatten();
-    let is_reason = |name: &str| !name.contains(|c: char| c.is_ascii_lowercase());
-    counters.filter(|(name, _)| is_reason(name)).filter_map(|(_, value)| value.as_u64()).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,14 +224,13 @@ mod tests {
         server.assert_alive()?;
         let ended = server.interrupt()?;
         ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
-        let report: Value = serde_json::from_str(&ended.stdout).context("the report")?;
+        let report = Report::of(&ended)?;
         for (reason, _) in &wrong {
-            let count = report["counters"][reason].as_u64().unwrap_or(0);
-            ensure!(count > 0, "nothing was dropped as {reason}");
+            ensure!(report.counter(reason)? > 0, "nothing was dropped as {reason}");
         }
-        let (received, dropped) = (report["counters"]["SoftnetProcessed"].as_u64(), drops(&report));
-        println!("{dropped} of {received:?} frames dropped with a reason");
-        ensure!(received > Some(frames.len() as u64), "only {received:?} frames arrived");
+        let (received, dropped) = (report.counter("SoftnetProcessed")?, report.drops());
+        println!("{dropped} of {received} frames dropped with a reason");
+        ensure!(received > frames.len() as u64, "only {received} frames arrived");
         ensure!(dropped > MUTANTS / 4, "only {dropped} frames were dropped");
         Ok(())
     }

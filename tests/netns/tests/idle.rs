@@ -1,9 +1,9 @@
 //! A stack that waits costs nothing: no thread polls when nothing comes.
 
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
-use netns_tests::{Lab, Link};
+use anyhow::{Result, ensure};
+use netns_tests::{Lab, Link, Quietline};
 
 /// How long the process is watched.
 const WATCHED: Duration = Duration::from_secs(3);
@@ -12,22 +12,11 @@ const WATCHED: Duration = Duration::from_secs(3);
 const HOLD: &str =
     "bash -c 'exec 3<>/dev/tcp/10.77.0.2/7; echo hello >&3; read -r line <&3; sleep 5; echo $line'";
 
-/// CPU time of all threads of a process.
-fn cpu_time(process: u32) -> Result<Duration> {
-    let mut nanos = 0;
-    for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        let text = fs::read_to_string(task?.path().join("schedstat"))?;
-        let first = text.split_whitespace().next().context("three numbers")?;
-        nanos += first.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(nanos))
-}
-
 /// Fails when the process uses more than a hundredth of a CPU. It uses a thousandth of that.
-fn ensure_idle(process: u32, what: &str) -> Result<()> {
-    let before = cpu_time(process)?;
+fn ensure_idle(server: &Quietline, what: &str) -> Result<()> {
+    let before = server.cpu_time()?;
     thread::sleep(WATCHED);
-    let used = cpu_time(process)?.saturating_sub(before);
+    let used = server.cpu_time()?.saturating_sub(before);
     println!("{what}: {used:?} of CPU time in {WATCHED:?}");
     ensure!(used < WATCHED / 100, "{what}: {used:?} of CPU time in {WATCHED:?}");
     Ok(())
@@ -45,11 +34,11 @@ mod tests {
         let server = lab.serve(&Link::default(), &["echo"])?;
         // Nobody has anything to say on a new link.
         thread::sleep(Duration::from_secs(1));
-        ensure_idle(server.id(), "listening")?;
+        ensure_idle(&server, "listening")?;
         thread::scope(|scope| -> Result<()> {
             let client = scope.spawn(|| lab.shell(HOLD));
             thread::sleep(Duration::from_secs(1));
-            ensure_idle(server.id(), "one connection")?;
+            ensure_idle(&server, "one connection")?;
             let said = client.join().expect("no panic")?;
             ensure!(said.trim() == "hello", "{said}");
             Ok(())

@@ -8,8 +8,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netns_tests::{Content, Lab, Link, Namespace, STACK, sha256};
-use serde_json::Value;
+use netns_tests::{Content, Lab, Link, Namespace, Report, STACK, sha256};
 
 /// What `tbf` is set to on the slow links.
 const TBF: &str = "tbf rate 100mbit burst 64kb latency 50ms";
@@ -72,9 +71,9 @@ mod tests {
         let asked: u64 = asked.context("no number of packets")?.0.parse()?;
         lab.namespace.tool("ping", &format!("-n -q -c 1 -W 10 {STACK}"))?;
         server.assert_alive()?;
-        let report: Value = serde_json::from_str(&server.interrupt()?.stdout)?;
-        let answered = report["counters"]["IcmpOutEchoReps"].as_u64();
-        ensure!(answered == Some(asked + 4 * 10 + 1), "{answered:?} answers to {asked}: {flood}");
+        let report = Report::of(&server.interrupt()?)?;
+        let answered = report.counter("IcmpOutEchoReps")?;
+        ensure!(answered == asked + 4 * 10 + 1, "{answered} answers to {asked}: {flood}");
         Ok(())
     }
 
@@ -127,11 +126,10 @@ mod tests {
         far.tool("curl", &words)?;
         ensure_shaped(start.elapsed())?;
         ensure!(sha256(&lab.file("down"))? == content.sha256, "the download differs");
-        let report: Value = serde_json::from_str(&server.interrupt()?.stdout)?;
-        let counter = |name: &str| report["counters"][name].as_u64().unwrap_or(0);
-        let (again, sent) = (counter("TcpRetransSegs"), counter("TcpOutSegs"));
+        let report = Report::of(&server.interrupt()?)?;
+        let (again, sent) = (report.counter("TcpRetransSegs")?, report.counter("TcpOutSegs")?);
         ensure!(sent > 10_000, "only {sent} segments");
-        ensure_recovered(counter("TcpExtTCPTimeouts"), again, sent)?;
+        ensure_recovered(report.counter("TcpExtTCPTimeouts")?, again, sent)?;
         Ok(())
     }
 

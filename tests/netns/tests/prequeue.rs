@@ -5,8 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netns_tests::{Lab, Link, STACK};
-use serde_json::Value;
+use netns_tests::{Lab, Link, Report, STACK};
 
 /// Requests, each of one packet, each answered before the next: the server's thread is asleep by then.
 const REQUESTS: u64 = 500;
@@ -66,12 +65,8 @@ fn counted(context: &str, pause: Duration) -> Result<Option<(u64, u64)>> {
     let server = lab.serve(&Link::default(), &words)?;
     let address: SocketAddr = format!("{STACK}:7").parse()?;
     lab.namespace.enter(|| ask(address, pause))?;
-    let printed = server.interrupt()?.stdout;
-    let report: Value =
-        serde_json::from_str(&printed).with_context(|| format!("not JSON: {printed}"))?;
-    let counter = |name: &str| {
-        report["counters"][name].as_u64().with_context(|| format!("no {name}: {printed}"))
-    };
+    let report = Report::of(&server.interrupt()?)?;
+    let counter = |name: &str| report.counter(name);
     Ok(Some((counter("DstGet")? + counter("DstPut")?, counter("PrequeueQueued")?)))
 }
 

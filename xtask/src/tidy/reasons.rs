@@ -86,11 +86,10 @@ fn attribute_text(code: &[&str], index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::lines_of;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        let mut findings = Findings::default();
-        check(&RustSource::new(path, text.to_owned()), &mut findings);
-        findings.iter().map(|finding| finding.line).collect()
+        lines_of(check, path, text)
     }
 
     #[test]

@@ -53,18 +53,7 @@ impl Device for Ring {
 
 /// A worker that no thread runs, with its one queue.
 fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
-    let caps = Capabilities {
-        name: String::from("ring"),
-        mtu: 1500,
-        link: LinkType::Ip,
-        tx_checksum: false,
-        tso4: false,
-        tso6: false,
-        gso_max_bytes: 1500,
-        jumbo6: true,
-        queues: 1,
-        async_completion: false,
-    };
+    let caps = Capabilities::plain("ring", 1500, LinkType::Ip);
     let (waiting, polls) = (AtomicUsize::new(frames), AtomicUsize::new(0));
     let ring = Arc::new(Ring { caps, waiting, polls, at_once });
     let mut sysctls = Sysctls::default();

@@ -83,18 +83,7 @@ impl Stage {
         for (name, value) in settings {
             sysctls.set(name, value).map_err(|error| error.to_string())?;
         }
-        let link = Arc::new(ByteLink::new(Capabilities {
-            name: String::from("tun0"),
-            mtu: config.mtu,
-            link: LinkType::Ip,
-            tx_checksum: false,
-            tso4: false,
-            tso6: false,
-            gso_max_bytes: 65_535,
-            jumbo6: true,
-            queues: 1,
-            async_completion: false,
-        }));
+        let link = Arc::new(ByteLink::new(Capabilities::plain("tun0", config.mtu, LinkType::Ip)));
         let mut world = World::with_memory(config.seed, MEMORY_BYTES);
         let everywhere = "0.0.0.0/0".parse().expect("a prefix");
         let added = world.add_host(HostConfig {

@@ -51,18 +51,14 @@ impl Shelf {
         let ends = [Arc::new(Inbox::default()), Arc::new(Inbox::default())];
         [0u8, 1].map(|end| {
             let index = usize::from(end);
+            let link = LinkType::Ethernet { mac: MacAddr([0x52, 0x51, 0, 0, 0, end + 1]) };
             Arc::new(Self {
                 caps: Capabilities {
-                    name: format!("shelf{end}"),
-                    mtu: 1500,
-                    link: LinkType::Ethernet { mac: MacAddr([0x52, 0x51, 0, 0, 0, end + 1]) },
                     tx_checksum: true,
                     tso4: true,
                     tso6: true,
-                    gso_max_bytes: 65_535,
-                    jumbo6: true,
-                    queues: 1,
                     async_completion: end == 0,
+                    ..Capabilities::plain(format!("shelf{end}"), 1500, link)
                 },
                 own: Arc::clone(&ends[index]),
                 peer: Arc::clone(&ends[1 - index]),

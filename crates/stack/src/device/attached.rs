@@ -178,16 +178,11 @@ mod tests {
 
     fn caps() -> Capabilities {
         Capabilities {
-            name: "few".into(),
-            mtu: 1500,
-            link: LinkType::Ip,
             tx_checksum: true,
             tso4: true,
             tso6: true,
-            gso_max_bytes: 65_535,
-            jumbo6: true,
-            queues: 1,
             async_completion: true,
+            ..Capabilities::plain("few", 1500, LinkType::Ip)
         }
     }
 

@@ -4,7 +4,6 @@
 
 use std::{
     collections::VecDeque,
-    string::String,
     sync::{
         Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -44,16 +43,12 @@ impl Loopback {
     pub fn new(cores: u16) -> Self {
         Self {
             caps: Capabilities {
-                name: String::from("lo"),
-                mtu: MTU,
-                link: LinkType::Ip,
                 tx_checksum: true,
                 tso4: true,
                 tso6: true,
                 gso_max_bytes: BIG_TCP_BYTES_MAX,
-                jumbo6: true,
                 queues: cores,
-                async_completion: false,
+                ..Capabilities::plain("lo", MTU, LinkType::Ip)
             },
             queues: (0..cores).map(|_| Queue::default()).collect(),
         }

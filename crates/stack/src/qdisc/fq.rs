@@ -6,11 +6,11 @@
 //!
 //! Flows are told apart by the whole `flow_hash`. Two that share one are served as one.
 
-use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Duration, vec::Vec};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration, vec::Vec};
 
 use pkt::{Instant, Packet, PacketList};
 
-use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, wire_bytes};
+use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, turns::Turns, wire_bytes};
 
 /// Chains of the flow table; a power of two (`buckets`).
 const BUCKETS: usize = 1024;
@@ -50,7 +50,7 @@ impl Default for FqConfig {
 enum Place {
     /// It has nothing to send; its entry may be taken for another flow.
     Detached,
-    /// In `new_flows` or `old_flows`.
+    /// It has turns.
     Active,
     /// In `throttled`.
     Throttled,
@@ -77,8 +77,7 @@ pub struct Fq {
     free: Vec<u32>,
     /// Packets of [`PRIORITY_CONTROL`]: no pace and no flow's limit holds them up. Linux: `internal`.
     control: PacketList,
-    new_flows: VecDeque<u32>,
-    old_flows: VecDeque<u32>,
+    turns: Turns,
     /// By departure time of the first packet.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
     stats: QdiscStats,
@@ -103,8 +102,7 @@ impl Fq {
             flows: Vec::with_capacity(64),
             free: Vec::new(),
             control: PacketList::new(),
-            new_flows: VecDeque::with_capacity(64),
-            old_flows: VecDeque::with_capacity(64),
+            turns: Turns::with_capacity(64),
             throttled: BinaryHeap::with_capacity(64),
             stats: QdiscStats::default(),
         }
@@ -142,7 +140,7 @@ impl Fq {
             // A flow that has been away starts with a full turn, but not with what it had left.
             flow.credit = flow.credit.max(i64::from(self.config.quantum));
             flow.place = Place::Active;
-            self.new_flows.push_back(index);
+            self.turns.begin(index);
         }
         flow.used = now;
         flow.queue.push_back(packet);
@@ -157,24 +155,17 @@ impl Fq {
         }
         self.release(now);
         loop {
-            let from_new = !self.new_flows.is_empty();
-            let Some(&index) = self.new_flows.front().or_else(|| self.old_flows.front()) else {
+            let Some(index) = self.turns.first() else {
                 return self.nothing_now();
             };
             let flow = &mut self.flows[index as usize];
             if flow.credit <= 0 {
                 flow.credit += i64::from(self.config.quantum);
-                self.pop(from_new);
-                self.old_flows.push_back(index);
+                self.turns.pass();
                 continue;
             }
             let Some(packet) = flow.queue.pop_front() else {
-                self.pop(from_new);
-                // A new flow that has run dry goes round once more, or it would starve the others by coming anew
-                // for each packet.
-                if from_new && !self.old_flows.is_empty() {
-                    self.old_flows.push_back(index);
-                } else {
+                if self.turns.end() {
                     self.flows[index as usize].place = Place::Detached;
                 }
                 continue;
@@ -183,7 +174,7 @@ impl Fq {
                 let due = packet.meta().timestamp;
                 flow.queue.push_front(packet);
                 flow.place = Place::Throttled;
-                self.pop(from_new);
+                self.turns.remove_first();
                 self.throttled.push(Reverse((due, index)));
                 continue;
             }
@@ -203,14 +194,6 @@ impl Fq {
         &mut self.stats
     }
 
-    fn pop(&mut self, from_new: bool) {
-        if from_new {
-            self.new_flows.pop_front()
-        } else {
-            self.old_flows.pop_front()
-        };
-    }
-
     /// Flows whose time has come stand in line again.
     fn release(&mut self, now: Instant) {
         while let Some(&Reverse((due, index))) = self.throttled.peek() {
@@ -219,7 +202,7 @@ impl Fq {
             }
             self.throttled.pop();
             self.flows[index as usize].place = Place::Active;
-            self.old_flows.push_back(index);
+            self.turns.resume(index);
         }
     }
 

@@ -5,13 +5,14 @@
 //!
 //! The moment of enqueueing is kept in `meta.timestamp`: departure times are not honoured here.
 
-use std::{collections::VecDeque, time::Duration, vec::Vec};
+use std::{time::Duration, vec::Vec};
 
 use pkt::{Instant, Packet, PacketList};
 
 use super::{
     Dequeued, NetXmit, QdiscStats,
     codel::{Codel, CodelParams, CodelVerdict},
+    turns::Turns,
     wire_bytes,
 };
 use crate::ip;
@@ -68,8 +69,7 @@ pub struct FqCodel {
     config: FqCodelConfig,
     params: CodelParams,
     flows: Vec<Flow>,
-    new_flows: VecDeque<u32>,
-    old_flows: VecDeque<u32>,
+    turns: Turns,
     memory: u64,
     stats: QdiscStats,
     link_header: usize,
@@ -88,8 +88,7 @@ impl FqCodel {
                 mtu: config.quantum,
             },
             flows: (0..flows).map(|_| Flow::default()).collect(),
-            new_flows: VecDeque::with_capacity(flows),
-            old_flows: VecDeque::with_capacity(flows),
+            turns: Turns::with_capacity(flows),
             memory: 0,
             stats: QdiscStats::default(),
             link_header,
@@ -113,7 +112,7 @@ impl FqCodel {
         if !flow.active {
             flow.active = true;
             flow.deficit = i64::from(self.config.quantum);
-            self.new_flows.push_back(index);
+            self.turns.begin(index);
         }
         self.stats.on_enqueue(bytes);
         let full = self.stats.qlen > u64::from(self.config.limit)
@@ -132,15 +131,13 @@ impl FqCodel {
     ) -> Dequeued {
         debug_assert_eq!(link_header, self.link_header);
         loop {
-            let from_new = !self.new_flows.is_empty();
-            let Some(&index) = self.new_flows.front().or_else(|| self.old_flows.front()) else {
+            let Some(index) = self.turns.first() else {
                 return Dequeued::Empty;
             };
             let flow = &mut self.flows[index as usize];
             if flow.deficit <= 0 {
                 flow.deficit += i64::from(self.config.quantum);
-                self.pop(from_new);
-                self.old_flows.push_back(index);
+                self.turns.pass();
                 continue;
             }
             match self.next_of(index, now, dropped) {
@@ -150,11 +147,7 @@ impl FqCodel {
                     return Dequeued::Packet(packet);
                 }
                 None => {
-                    self.pop(from_new);
-                    // RFC 8290 §4.2: an empty new queue goes round once more.
-                    if from_new && !self.old_flows.is_empty() {
-                        self.old_flows.push_back(index);
-                    } else {
+                    if self.turns.end() {
                         self.flows[index as usize].active = false;
                     }
                 }
@@ -168,14 +161,6 @@ impl FqCodel {
 
     pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
         &mut self.stats
-    }
-
-    fn pop(&mut self, from_new: bool) {
-        if from_new {
-            self.new_flows.pop_front()
-        } else {
-            self.old_flows.pop_front()
-        };
     }
 
     /// The first packet of a flow that its CoDel lets go.

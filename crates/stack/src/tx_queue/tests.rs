@@ -1,7 +1,7 @@
 //! A device with few places against its transmit queue.
 
 use std::{
-    string::{String, ToString},
+    string::ToString,
     sync::{Mutex, MutexGuard, PoisonError},
     vec::Vec,
 };
@@ -105,16 +105,11 @@ struct Bench {
 impl Bench {
     fn new(async_completion: bool, qdisc: &str) -> Self {
         let caps = Capabilities {
-            name: String::from("few"),
-            mtu: 1500,
-            link: LinkType::Ip,
             tx_checksum: true,
             tso4: true,
             tso6: true,
-            gso_max_bytes: 65_535,
-            jumbo6: true,
-            queues: 1,
             async_completion,
+            ..Capabilities::plain("few", 1500, LinkType::Ip)
         };
         let (state, meanwhile) = (Mutex::default(), Mutex::default());
         let device = Arc::new(Few { caps, state, meanwhile });

@@ -40,16 +40,8 @@ impl Nic {
         let new = || {
             Arc::new(Self {
                 caps: Capabilities {
-                    name: "nic0".to_owned(),
-                    mtu: 1500,
-                    link: LinkType::Ip,
-                    tx_checksum: false,
-                    tso4: false,
-                    tso6: false,
-                    gso_max_bytes: 65_535,
-                    jumbo6: true,
-                    queues: 1,
                     async_completion,
+                    ..Capabilities::plain("nic0", 1500, LinkType::Ip)
                 },
                 peer: Mutex::default(),
                 arrived: Mutex::default(),
