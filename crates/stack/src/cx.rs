@@ -319,6 +319,13 @@ impl Cx {
         self.view.running
     }
 
+    /// The core as whose work this counts: the one whose turn it is; in process context, where packets follow their applications
+    /// (RFS), the one where the thread is at home. Linux: `smp_processor_id`.
+    pub(crate) fn place(&self) -> Option<CoreId> {
+        let view = &self.view;
+        view.running.or_else(|| view.sock_flows.as_ref().and(view.home))
+    }
+
     /// A turn of a core of the host being run begins, or the turn around it goes on. Returns what was before.
     pub(crate) fn set_running(&mut self, core: Option<CoreId>) -> Option<CoreId> {
         core::mem::replace(&mut self.view.running, core)

@@ -15,6 +15,7 @@ use sync::ring;
 use crate::{
     core::{Core, NapiId, WEIGHT},
     cx::Cx,
+    gro::GRO_BYTES_MAX,
     link::ethernet::MacAddr,
 };
 
@@ -157,6 +158,11 @@ pub trait Device: Send + Sync + Debug {
     /// while its payload is in the cache. Linux: `netif_napi_add_weight`.
     fn weight(&self) -> usize {
         WEIGHT
+    }
+
+    /// Bytes that superframes over IPv4 stay below unless `gso_ipv4_max_size` says otherwise: what the device does best with.
+    fn gso_ipv4_size(&self) -> u32 {
+        GRO_BYTES_MAX
     }
 
     /// Takes packets from the front of `list` for as long as it has room and leaves the others in it, in their order: the

@@ -143,7 +143,7 @@ impl Host {
         // What is attached is the host's alone from here on.
         let addresses = config.devices.drain(..).map(|entry| entry.addresses).collect::<Vec<_>>();
         let fib = routes::builder_of(&addresses, &config.routes)?;
-        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(device.caps())))?;
+        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,

@@ -156,7 +156,7 @@ impl DeviceTx {
             return QueueId(0);
         }
         if self.mapped.load(Ordering::Relaxed)
-            && let Some(queue) = self.mapped_queue(cx, cx.running().unwrap_or(core), hash)
+            && let Some(queue) = self.mapped_queue(cx, cx.place().unwrap_or(core), hash)
         {
             return queue;
         }

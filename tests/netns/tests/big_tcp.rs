@@ -1,13 +1,14 @@
 //! BIG TCP towards the kernel: superframes longer than the length field of IPv4 can say, through a tap.
 //!
-//! The kernel's tap takes them since 6.6. Not here: superframes from the kernel, which its tap keeps below 64 KB.
+//! The kernel's tap takes them since 6.6, and there they are the default: a kernel that passes them on cuts them up. Not here:
+//! superframes from the kernel, which its tap keeps below 64 KB.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use netns_tests::{Lab, Link, STACK, SUPERFRAMES};
+use netns_tests::{Lab, Namespace, Quietline, STACK, SUPERFRAMES};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -38,21 +39,37 @@ fn read_pattern(address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the largest frame that a chargen server with this size has sent to the kernel, which took everything.
-fn largest(test: &str, size: u32) -> Result<Option<u32>> {
-    let Some(lab) = Lab::open(test, &["tshark"])? else { return Ok(None) };
-    let size = format!("--sysctl=net.quietline.dev.default.gso_ipv4_max_size={size}");
+/// Serves chargen, with what it sends in a file. Some limits below TCP are smaller than such a frame.
+fn serve(lab: &Lab, words: &[&str]) -> Result<Quietline> {
     let pcap = format!("--pcap={}", lab.file("run.pcapng").display());
-    // Some limits below TCP are smaller than such a frame.
     let limit = "--sysctl=net.quietline.tsq_limit=v619";
-    let words = ["chargen", "--port", "19", &pcap, &size, limit];
-    let server = lab.serve(&Link::default(), &[&words[..], &SUPERFRAMES].concat())?;
-    let address: SocketAddr = format!("{STACK}:19").parse()?;
-    lab.namespace.enter(|| read_pattern(address))?;
+    let own = ["chargen", "--port", "19", &pcap, limit];
+    Quietline::serve_with(&lab.namespace, &[&own[..], &SUPERFRAMES, words].concat())
+}
+
+/// Stops it, and reads the largest value that its capture has for a field.
+fn largest(lab: &Lab, server: Quietline, field: &str) -> Result<u32> {
     server.interrupt()?;
-    let printed = lab.shell("tshark -n -r run.pcapng -T fields -e frame.len 2>tshark.err")?;
-    let lengths: Result<Vec<u32>, _> = printed.lines().map(str::parse).collect();
-    Ok(Some(lengths?.into_iter().max().context("an empty capture")?))
+    let printed =
+        lab.shell(&format!("tshark -n -r run.pcapng -T fields -e {field} 2>tshark.err"))?;
+    let values: Result<Vec<u32>, _> =
+        printed.lines().filter(|line| !line.is_empty()).map(str::parse).collect();
+    values?.into_iter().max().with_context(|| format!("no {field} in the capture"))
+}
+
+/// A namespace behind the kernel's, on a link where every frame is one segment.
+fn beyond(kernel: &Namespace) -> Result<Namespace> {
+    let beyond = Namespace::create()?;
+    kernel.ip("link add out0 type veth peer name in0")?;
+    kernel.ip(&format!("link set in0 netns {}", beyond.name()))?;
+    for (namespace, end, last) in [(kernel, "out0", 1), (&beyond, "in0", 2)] {
+        namespace.ip(&format!("address add 10.78.0.{last}/24 dev {end}"))?;
+        namespace.ip(&format!("link set {end} up"))?;
+        namespace.tool("ethtool", &format!("-K {end} tso off gso off gro off"))?;
+    }
+    beyond.ip("route add default via 10.78.0.1")?;
+    kernel.shell("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
+    Ok(beyond)
 }
 
 #[cfg(test)]
@@ -62,20 +79,54 @@ mod tests {
     /// Length of an Ethernet header, which the settings do not count.
     const ETHERNET: u32 = 14;
 
+    /// What superframes over IPv4 stay below by default.
+    const DEFAULT: u32 = 196_608;
+
+    /// The stack's address on the link, and the setting.
+    const TAP: [&str; 3] = ["--link=tap:ql0", "--address=10.77.0.2/24", "--peer=10.77.0.1/24"];
+    const SIZE: &str = "--sysctl=net.quietline.dev.default.gso_ipv4_max_size";
+
+    /// Length of the largest frame when the kernel has read everything.
+    fn largest_frame(test: &str, words: &[&str]) -> Result<Option<u32>> {
+        let Some(lab) = Lab::open(test, &["tshark"])? else { return Ok(None) };
+        let server = serve(&lab, &[&TAP[..], words].concat())?;
+        lab.namespace.enter(|| read_pattern(SocketAddr::new(STACK.parse()?, 19)))?;
+        largest(&lab, server, "frame.len").map(Some)
+    }
+
     #[test]
     fn the_kernel_takes_superframes_above_64_kb() -> Result<()> {
         let test = "the_kernel_takes_superframes_above_64_kb";
-        let Some(largest) = largest(test, 196_608)? else { return Ok(()) };
+        let Some(largest) = largest_frame(test, &[])? else { return Ok(()) };
         ensure!(largest > 65_536 + ETHERNET, "the largest frame has {largest} bytes");
-        ensure!(largest <= 196_608 + ETHERNET, "the largest frame has {largest} bytes");
+        ensure!(largest <= DEFAULT + ETHERNET, "the largest frame has {largest} bytes");
         Ok(())
     }
 
     #[test]
-    fn without_the_setting_none_is_larger() -> Result<()> {
-        let test = "without_the_setting_none_is_larger";
-        let Some(largest) = largest(test, 65_536)? else { return Ok(()) };
+    fn a_setting_keeps_them_below() -> Result<()> {
+        let size = format!("{SIZE}=65536");
+        let Some(largest) = largest_frame("a_setting_keeps_them_below", &[&size])? else {
+            return Ok(());
+        };
         ensure!(largest <= 65_536 + ETHERNET, "the largest frame has {largest} bytes");
+        Ok(())
+    }
+
+    /// Across the kernel to a network of MTU 1500 whose frames are one segment each.
+    #[test]
+    fn a_kernel_that_forwards_cuts_them_up() -> Result<()> {
+        let test = "a_kernel_that_forwards_cuts_them_up";
+        let Some(lab) = Lab::open(test, &["tshark", "ethtool"])? else { return Ok(()) };
+        let beyond = beyond(&lab.namespace)?;
+        let server = serve(&lab, &[&TAP[..], &["--gateway=10.77.0.1"]].concat())?;
+        beyond.enter(|| read_pattern(SocketAddr::new(STACK.parse()?, 19)))?;
+        let received = beyond.shell("cat /sys/class/net/in0/statistics/rx_packets")?;
+        let segments: usize = received.trim().parse()?;
+        ensure!(segments > BYTES / 1500, "{segments} segments for {BYTES} bytes");
+        // tshark knows the length although the header does not say it.
+        let largest = largest(&lab, server, "tcp.len")?;
+        ensure!(largest > 65_536 && largest < DEFAULT, "the largest segment has {largest} bytes");
         Ok(())
     }
 }

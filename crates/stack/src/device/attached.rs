@@ -26,6 +26,7 @@ use crate::{counters::Counter, cx::Cx};
 pub(crate) struct Attached {
     caps: Capabilities,
     weight: usize,
+    gso_ipv4_size: u32,
     needs_qdisc: bool,
     device: RcuCell<Arc<dyn Device>>,
     /// Written by who takes the device up or down. Relaxed: a packet that is sent at this moment may go either way.
@@ -44,6 +45,7 @@ impl Attached {
         let caps = device.caps().clone();
         Self {
             weight: device.weight(),
+            gso_ipv4_size: device.gso_ipv4_size(),
             needs_qdisc: device.needs_qdisc(),
             dropped: (0..caps.queues).map(|_| AtomicUsize::new(0)).collect(),
             caps,
@@ -92,6 +94,10 @@ impl Device for Attached {
 
     fn weight(&self) -> usize {
         self.weight
+    }
+
+    fn gso_ipv4_size(&self) -> u32 {
+        self.gso_ipv4_size
     }
 
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {

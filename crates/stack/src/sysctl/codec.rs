@@ -223,6 +223,26 @@ impl Codec<u64> for Mask {
     }
 }
 
+/// One number, or `default`: what its owner does best with.
+pub(super) struct NumberOrDefault;
+
+impl NumberOrDefault {
+    pub(super) const FORM: &str = "default, or a number";
+}
+
+impl Codec<Option<u32>> for NumberOrDefault {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Option<u32>> {
+        match text.trim() {
+            "default" => Some(None),
+            text => Number::parse(text, allowed).map(Some),
+        }
+    }
+
+    fn format(value: &Option<u32>) -> String {
+        value.map_or_else(|| "default".to_owned(), |value| Number::format(&value))
+    }
+}
+
 /// One number that is a power of two.
 pub(super) struct PowerOfTwo;
 

@@ -19,13 +19,13 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     SysctlError, WORDS,
-    codec::{Codec, Discipline, Mask, Nanos, Number, RoundedUp, Switch},
+    codec::{Codec, Discipline, Mask, Nanos, Number, NumberOrDefault, RoundedUp, Switch},
     describe,
 };
 use crate::{
     bql,
     config::ConfigError,
-    device::{BIG_TCP_BYTES_MAX, Capabilities},
+    device::{BIG_TCP_BYTES_MAX, Device},
     gro::GRO_BYTES_MAX,
     qdisc::QdiscConfig,
 };
@@ -144,8 +144,9 @@ device_sysctls! {
         /// Bytes of IP packet that a superframe TCP makes stays below (`ip link set DEVICE gso_max_size`), as far as the device
         /// takes such. Above 65536 (BIG TCP) it is for IPv6 only; less holds for IPv4 too.
         gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
-        /// The same for IPv4 (`gso_ipv4_max_size`).
-        gso_ipv4_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
+        /// The same for IPv4 (`gso_ipv4_max_size`). `default` is what the device does best with: 196608 for a tap or tun with `vnet_hdr`
+        /// where the kernel takes it (Linux 6.6), 65536 for any other. Differs from Linux, where it is 65536 for all.
+        gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64;
         /// The queueing discipline of every transmit queue, as `tc qdisc replace dev DEVICE root ...` has it: `tbf rate 100mbit
         /// burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device that has queues of its own, and `noqueue`
         /// for one that takes everything at once. What waits in the one before is dropped.
@@ -167,7 +168,8 @@ device_sysctls! {
     }
     tx_queue {
         /// Cores that send by this queue (XPS), a bit for each; of several that are a core's, the hash of the flow chooses. A core
-        /// that is in no queue's mask sends by the queue of its connection, a core's number being its queue's. A flow changes its
+        /// that is in no queue's mask sends by the queue of its connection, a core's number being its queue's. What an application
+        /// sends counts for the core of its connection, or with RFS for the one that its thread last polled. A flow changes its
         /// queue only while none of its packets is in the old one.
         xps_cpus: u64 = 0, Mask WORDS;
     }
@@ -231,6 +233,8 @@ struct Named {
     queues: Option<u16>,
     /// What `gso_max_size` can be: the largest superframe it takes, and one more. No bound as long as nobody knows.
     superframe_end: u32,
+    /// What `gso_ipv4_max_size` is by default.
+    superframe_ipv4: u32,
     settings: DeviceSettings,
 }
 
@@ -239,13 +243,16 @@ pub(crate) struct Present<'a> {
     name: &'a str,
     queues: u16,
     superframe_end: u32,
+    superframe_ipv4: u32,
 }
 
 impl<'a> Present<'a> {
-    pub(crate) fn of(caps: &'a Capabilities) -> Self {
+    pub(crate) fn of(device: &'a dyn Device) -> Self {
+        let caps = device.caps();
         // Of a device that takes none software cuts up what every IPv4 header can say.
         let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
-        Self { name: &caps.name, queues: caps.queues, superframe_end }
+        let superframe_ipv4 = device.gso_ipv4_size();
+        Self { name: &caps.name, queues: caps.queues, superframe_end, superframe_ipv4 }
     }
 }
 
@@ -283,21 +290,27 @@ impl DeviceSettings {
     #[must_use]
     pub fn gso_bytes_max(&self, v4: bool) -> u32 {
         let end = match v4 {
-            true => of_ipv4(self.gso_max_size, self.gso_ipv4_max_size),
+            true => of_ipv4(self.gso_max_size, self.gso_ipv4_size()),
             false => self.gso_max_size,
         };
         if self.gso { end - 1 } else { 0 }
     }
 
     /// The names of sizes that are for superframes that a device has to take.
-    const fn gso_sizes(&self) -> [(&'static str, u32); 2] {
-        [("gso_max_size", self.gso_max_size), ("gso_ipv4_max_size", self.gso_ipv4_max_size)]
+    fn gso_sizes(&self) -> [(&'static str, u32); 2] {
+        [("gso_max_size", self.gso_max_size), ("gso_ipv4_max_size", self.gso_ipv4_size())]
     }
 
-    /// No size is `end` or more. What was asked of all devices each does as far as it can.
-    fn bound_superframes(&mut self, end: u32) {
+    /// That of a device of which nobody knows what it does best with is the one that every device does.
+    fn gso_ipv4_size(&self) -> u32 {
+        self.gso_ipv4_max_size.unwrap_or(GRO_BYTES_MAX)
+    }
+
+    /// No size is more than `end`. What was asked of all devices each does as far as it can, and what nobody asked for as it does
+    /// best.
+    fn bound_superframes(&mut self, end: u32, ipv4: u32) {
         self.gso_max_size = end.min(self.gso_max_size);
-        self.gso_ipv4_max_size = end.min(self.gso_ipv4_max_size);
+        self.gso_ipv4_max_size = Some(end.min(self.gso_ipv4_max_size.unwrap_or(ipv4)));
     }
 
     /// Whether a queue may be polled by time.
@@ -432,7 +445,7 @@ impl DeviceSysctls {
             self.default.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
             for device in &mut self.devices {
                 device.settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
-                device.settings.bound_superframes(device.superframe_end);
+                device.settings.bound_superframes(device.superframe_end, device.superframe_ipv4);
             }
             return Ok(());
         }
@@ -445,11 +458,18 @@ impl DeviceSysctls {
                 if settings.gso_sizes().iter().any(|&(_, size)| size > end) {
                     return Err(invalid(format!("a number from 1500 to {end} for this device")));
                 }
+                settings.bound_superframes(end, device.superframe_ipv4);
                 device.settings = settings;
             }
             None => {
                 let name = name.device.to_owned();
-                self.devices.push(Named { name, queues: None, superframe_end: u32::MAX, settings });
+                self.devices.push(Named {
+                    name,
+                    queues: None,
+                    superframe_end: u32::MAX,
+                    superframe_ipv4: GRO_BYTES_MAX,
+                    settings,
+                });
             }
         }
         Ok(())
@@ -516,7 +536,7 @@ impl DeviceSysctls {
             ConfigError::new("sysctl", name, error)
         };
         let named = core::mem::take(&mut self.devices);
-        for Present { name, queues, superframe_end: end } in devices {
+        for Present { name, queues, superframe_end: end, superframe_ipv4 } in devices {
             let own = named.iter().find(|device| device.name == name);
             let mut settings = own.map_or(&self.default, |device| &device.settings).clone();
             let of_all = self.default.gso_sizes();
@@ -525,13 +545,19 @@ impl DeviceSysctls {
                 let size = format!("{name}.{size}");
                 return Err(refuse(size, format!("{name} takes {end} at most")));
             }
-            settings.bound_superframes(end);
+            settings.bound_superframes(end, superframe_ipv4);
             if let Some((direction, queue)) = settings.apart().find(|(_, queue)| *queue >= queues) {
                 let who = format!("{name}.{}-{queue}", direction.word());
                 return Err(refuse(who, format!("{name} has {queues} queues")));
             }
             let (name, queues) = (name.to_owned(), Some(queues));
-            self.devices.push(Named { name, queues, superframe_end: end, settings });
+            self.devices.push(Named {
+                name,
+                queues,
+                superframe_end: end,
+                superframe_ipv4,
+                settings,
+            });
         }
         self.bound = true;
         let has = |name: &str| self.devices.iter().any(|device| device.name == name);

@@ -73,6 +73,14 @@ impl Device for CaptureDevice {
         self.device.stop(queue, cx);
     }
 
+    fn weight(&self) -> usize {
+        self.device.weight()
+    }
+
+    fn gso_ipv4_size(&self) -> u32 {
+        self.device.gso_ipv4_size()
+    }
+
     fn needs_qdisc(&self) -> bool {
         self.device.needs_qdisc()
     }

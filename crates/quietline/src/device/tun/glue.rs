@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use pkt::{Batch, DropReason, PacketList};
 use stack::core::WEIGHT;
 use stack::cx::Cx;
-use stack::device::{Capabilities, Device, QueueId, RxSignal};
+use stack::device::{Capabilities, Device, GSO_BYTES_MAX, QueueId, RxSignal};
+use stack::gro::GRO_BYTES_MAX;
 
 use super::Tun;
 use super::receive::Frame;
@@ -15,6 +16,10 @@ use super::transmit::ends_the_list;
 
 /// Frames that one poll takes where each may be a superframe.
 const SUPERFRAMES_PER_POLL: usize = 8;
+
+/// What superframes over IPv4 stay below by default where the kernel takes larger ones than their header can say. Measured
+/// (docs/benchmarks.md): a write of 64 KB costs the kernel's reader a wake-up, and from three times that on nothing more is won.
+const BIG_TCP_SIZE: u32 = 3 * GRO_BYTES_MAX;
 
 impl Device for Tun {
     fn caps(&self) -> &Capabilities {
@@ -65,6 +70,10 @@ impl Device for Tun {
     /// With superframes half a megabyte: a second-level cache.
     fn weight(&self) -> usize {
         if self.vnet_hdr { SUPERFRAMES_PER_POLL } else { WEIGHT }
+    }
+
+    fn gso_ipv4_size(&self) -> u32 {
+        if self.caps.gso_max_bytes > GSO_BYTES_MAX { BIG_TCP_SIZE } else { GRO_BYTES_MAX }
     }
 
     /// As the kernel's own tap has one.

@@ -17,6 +17,7 @@ use frames::{
 };
 
 mod end;
+mod follow;
 mod frames;
 
 /// A datagram each way between a kernel socket and us.

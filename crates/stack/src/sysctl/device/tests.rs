@@ -3,9 +3,15 @@
 use super::*;
 use crate::sysctl::Sysctls;
 
+/// What superframes over IPv4 stay below on a device that does best with large ones.
+const BEST: u32 = 196_608;
+
 fn present(devices: &'static [(&str, u16)]) -> impl Iterator<Item = Present<'static>> {
     let end = |name| if name == "lo" { BIG_TCP_BYTES_MAX + 1 } else { GRO_BYTES_MAX };
-    devices.iter().map(move |&(name, queues)| Present { name, queues, superframe_end: end(name) })
+    devices.iter().map(move |&(name, queues)| {
+        let superframe_end = end(name);
+        Present { name, queues, superframe_end, superframe_ipv4: superframe_end.min(BEST) }
+    })
 }
 
 fn bound() -> Sysctls {
@@ -111,7 +117,21 @@ fn superframes_are_as_large_as_the_device_takes() {
             if v4 { settings.gro_ipv4_bytes() } else { settings.gro_max_size },
         )
     };
-    assert_eq!(sizes(&sysctls, 0, true), (65_535, 65_536));
+    // Unless somebody asks for another, it is what the device does best with; for IPv6 what all do.
+    assert_eq!(
+        [0, 1].map(|device| sizes(&sysctls, device, true)),
+        [(BEST - 1, 65_536), (65_535, 65_536)]
+    );
+    assert_eq!(sizes(&sysctls, 0, false), (65_535, 65_536));
+    assert_eq!(sysctls.get("net.quietline.dev.default.gso_ipv4_max_size").unwrap(), "default");
+    assert_eq!(sysctls.get("net.quietline.dev.lo.gso_ipv4_max_size").unwrap(), BEST.to_string());
+    for (name, size) in
+        [("default", "65536"), ("default", "default"), ("lo", "20000"), ("lo", "default")]
+    {
+        sysctls.set(&format!("net.quietline.dev.{name}.gso_ipv4_max_size"), size).unwrap();
+        let sent = size.parse().unwrap_or(BEST) - 1;
+        assert_eq!(sizes(&sysctls, 0, true).0, sent, "{name} {size}");
+    }
     sysctls.set("net.quietline.dev.lo.gso_ipv4_max_size", "262144").unwrap();
     assert_eq!([true, false].map(|v4| sizes(&sysctls, 0, v4).0), [262_143, 65_535]);
     let refused = sysctls.set("net.quietline.dev.tap0.gso_ipv4_max_size", "65537");
