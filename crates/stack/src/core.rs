@@ -31,7 +31,7 @@ use crate::{
     host::Host,
     neighbour_table::NeighborEntry,
     rps::{Backlog, BacklogPoll, Outbox},
-    socket::{LastHash, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
+    socket::{LastFlow, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
     tx_queue::DeviceTx,
 };
@@ -153,7 +153,7 @@ pub(crate) struct CoreState {
     /// What connections keep and that has to go.
     trim: trim::TrimWalk,
     /// Of the four-tuple that was last looked up here.
-    last_hash: LastHash,
+    last_flow: LastFlow,
 }
 
 impl CoreState {
@@ -247,7 +247,7 @@ impl Core {
             trim: trim::TrimWalk::default(),
             backlog: BacklogPoll::default(),
             outbox: Outbox::new(id, cores),
-            last_hash: LastHash::default(),
+            last_flow: LastFlow::default(),
         };
         Self {
             id,

@@ -12,6 +12,7 @@ mod input;
 mod list;
 pub mod option;
 mod output;
+mod repeat;
 mod reset;
 mod tcp_input;
 
@@ -20,3 +21,4 @@ pub(crate) use icmp::IcmpLimiter;
 pub(crate) use list::ListInput;
 pub use output::{IpFields, MtuDiscover};
 pub(crate) use output::{discard_output, discard_unroutable, output, output_as};
+pub(crate) use repeat::SeenHeader;

@@ -43,21 +43,33 @@ use crate::{
     counters::Counter,
     cx::Cx,
     host::Host,
+    ip::{SeenHeader, header::IpHeader},
     route::{DstHandle, PacketDst},
 };
 
-/// The hash of the last four-tuple that a core was asked about: the next packet is most likely of the same flow, and the keyed
-/// hash costs more than the comparison.
+/// The last four-tuple that a core was asked about: the next packet is most likely of the same flow, and the keyed hash costs more
+/// than the comparison, as reading a header costs more than to compare it.
 #[derive(Debug, Default)]
-pub(crate) struct LastHash(Option<(FourTuple, u32)>);
+pub(crate) struct LastFlow(Option<KnownFlow>);
 
-impl LastHash {
+/// A four-tuple with its hash, and a header of its packets.
+#[derive(Debug)]
+struct KnownFlow {
+    tuple: FourTuple,
+    hash: u32,
+    seen: Option<SeenHeader>,
+}
+
+impl LastFlow {
     /// The hash of `tuple` in the tables of `host`, which must always be the same host.
     #[inline]
-    fn of(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
+    fn hash_of(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
         match &self.0 {
-            Some((last, hash)) if last == tuple => *hash,
-            _ => self.0.insert((*tuple, host.demux().hash(tuple))).1,
+            Some(last) if last.tuple == *tuple => last.hash,
+            _ => {
+                let hash = host.demux().hash(tuple);
+                self.0.insert(KnownFlow { tuple: *tuple, hash, seen: None }).hash
+            }
         }
     }
 }
@@ -67,7 +79,7 @@ impl LastHash {
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s TcpSocket>,
-    last_hash: &'s mut LastHash,
+    last_flow: &'s mut LastFlow,
     /// It lives on another core than the one being run.
     foreign: bool,
     /// The packet on its way up is the last of its poll.
@@ -78,14 +90,35 @@ pub(crate) struct Flow<'s> {
 
 impl<'s> Flow<'s> {
     /// None so far.
-    pub(crate) const fn new(last_hash: &'s mut LastHash) -> Self {
-        Self { socket: None, last_hash, foreign: false, last: false, flushed: Cell::new(false) }
+    pub(crate) const fn new(last_flow: &'s mut LastFlow) -> Self {
+        Self { socket: None, last_flow, foreign: false, last: false, flushed: Cell::new(false) }
     }
 
     /// The hash of `tuple` in the tables of `host`.
     #[inline]
     pub(crate) fn hash(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
-        self.last_hash.of(host, tuple)
+        self.last_flow.hash_of(host, tuple)
+    }
+
+    /// The header of `packet`, if it repeats that of the last packet of the last flow.
+    #[inline]
+    pub(crate) fn repeated_header(&self, packet: &Packet) -> Option<IpHeader> {
+        let seen = self.last_flow.0.as_ref()?.seen.as_ref()?;
+        seen.repeated_in(packet.linear(), packet.len())
+    }
+
+    /// The tuple and the hash of a packet whose header [is repeated](Self::repeated_header).
+    #[inline]
+    pub(crate) fn repeated_tuple(&self) -> Option<(&FourTuple, u32)> {
+        self.last_flow.0.as_ref().map(|last| (&last.tuple, last.hash))
+    }
+
+    /// The packet whose tuple was last hashed goes to a connection: others may repeat its `header`, which is in front of it.
+    #[inline]
+    pub(crate) fn note_header(&mut self, header: &IpHeader, packet: &Packet) {
+        if let Some(last) = &mut self.last_flow.0 {
+            last.seen = SeenHeader::new(packet.linear(), header);
+        }
     }
 
     /// Is `tuple` the flow of the packet before?

@@ -72,16 +72,20 @@ impl EventCount {
         assert!(core::ptr::eq(self, token.event), "token of another EventCount");
         // A deadline beyond what the clock can tell is no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut left = timeout.unwrap_or_default();
         while !token.waiter.is_notified() {
             let Some(deadline) = deadline else {
                 shim::park();
                 continue;
             };
-            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return token.time_out();
             }
             shim::park_timeout(left);
+            // Who was notified need not know what time it is.
+            if !token.waiter.is_notified() {
+                left = deadline.saturating_duration_since(Instant::now());
+            }
         }
         token.finish()
     }

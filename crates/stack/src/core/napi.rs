@@ -21,7 +21,7 @@ use crate::{
     host::Host,
     link,
     rps::{Outbox, Steering},
-    socket::{Flow, LastHash},
+    socket::{Flow, LastFlow},
     tx_queue::DeviceTx,
 };
 
@@ -157,7 +157,7 @@ impl Napi {
     pub(super) fn poll(
         &mut self,
         host: &Host,
-        last_hash: &mut LastHash,
+        last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
         weight: usize,
@@ -171,7 +171,7 @@ impl Napi {
         // One read section for all of the poll: what it finds for one packet stays found for the next.
         let reader = cx.reader();
         let rcu = reader.pin();
-        let mut flow = Flow::new(last_hash);
+        let mut flow = Flow::new(last_flow);
         if received == 1 && self.goes_straight_up(cx, end) {
             self.line.go_straight_up(host, &rcu, &mut flow, cx, self.batch.drain());
             return received;
@@ -249,7 +249,7 @@ impl Napi {
     pub(super) fn flush(
         &mut self,
         host: &Host,
-        last_hash: &mut LastHash,
+        last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
     ) {
@@ -258,7 +258,7 @@ impl Napi {
             self.line.gro.flush(cx, &mode, false);
             let reader = cx.reader();
             let rcu = reader.pin();
-            self.line.finish(host, &rcu, &mut Flow::new(last_hash), outbox, cx);
+            self.line.finish(host, &rcu, &mut Flow::new(last_flow), outbox, cx);
         }
     }
 

@@ -120,12 +120,12 @@ fn receive(
     while due != 0
         && let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len())
     {
-        let CoreState { napis, next_napi, backlog, outbox, last_hash, .. } = &mut **guard;
+        let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = &mut **guard;
         *next_napi = index + 1;
         let weight = napis.get(index).map_or(weight, |napi| napi.weight(weight));
         let received = match index {
-            BACKLOG => backlog.poll(host, &core.backlog, last_hash, cx, weight),
-            _ => napis[index].poll(host, last_hash, outbox, cx, weight, poll_end),
+            BACKLOG => backlog.poll(host, &core.backlog, last_flow, cx, weight),
+            _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end),
         };
         SoftnetCounts::add(
             &counts.processed,
@@ -238,9 +238,9 @@ pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
         return;
     }
     let entered = cx.enter(host);
-    let CoreState { napis, outbox, last_hash, .. } = state;
+    let CoreState { napis, outbox, last_flow, .. } = state;
     for napi in napis {
-        napi.flush(host, last_hash, outbox, cx);
+        napi.flush(host, last_flow, outbox, cx);
     }
     cx.leave(entered);
 }

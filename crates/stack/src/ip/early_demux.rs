@@ -25,13 +25,14 @@ pub(super) enum Demuxed<'s> {
     Stream(&'s TcpSocket),
 }
 
-/// The connection of `packet`, without a look-up if it is the current one of `flow`. `None` if it belongs to none that may have it.
+/// The connection of `packet`, whose header may [repeat](Flow::repeated_header) that of the packet before; without a look-up if it is the current one of `flow`. `None` if it belongs to none that may have it.
 #[inline]
 pub(super) fn early_demux<'s>(
     host: &'s Host,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
     header: &IpHeader,
+    repeats: bool,
     packet: &mut Packet,
 ) -> Option<Demuxed<'s>> {
     let header_len = usize::from(header.header_len);
@@ -42,17 +43,36 @@ pub(super) fn early_demux<'s>(
     {
         return None;
     }
+    let over_loopback = host.is_loopback_device(packet.meta().rx_device);
+    if repeats && let Some((tuple, hash)) = flow.repeated_tuple() {
+        if flow.is(tuple, over_loopback) {
+            return Some(Demuxed::Current);
+        }
+        return stream(host, rcu, (tuple, hash), over_loopback);
+    }
     let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
     let tuple = FourTuple {
         local: SocketAddr::new(header.dst, dst_port),
         remote: SocketAddr::new(header.src, src_port),
     };
-    let over_loopback = host.is_loopback_device(packet.meta().rx_device);
     if flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
     let hash = flow.hash(host, &tuple);
-    match host.demux().established(hash, &tuple, rcu) {
+    let found = stream(host, rcu, (&tuple, hash), over_loopback)?;
+    flow.note_header(header, packet);
+    Some(found)
+}
+
+/// The connection of a tuple with this hash.
+#[inline]
+fn stream<'s>(
+    host: &'s Host,
+    rcu: &'s Section<'_>,
+    (tuple, hash): (&FourTuple, u32),
+    over_loopback: bool,
+) -> Option<Demuxed<'s>> {
+    match host.demux().established(hash, tuple, rcu) {
         // Nobody outside may speak for a connection of this host with itself, nor the other way round.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
             Some(Demuxed::Stream(socket))

@@ -96,7 +96,9 @@ impl<'s> ListInput<'s> {
     ) -> Verdict {
         self.packets += 1;
         self.bytes += packet.len() as u64;
-        let header = match check_header::<V4>(&mut packet) {
+        let repeated = if V4 { flow.repeated_header(&packet) } else { None };
+        let repeats = repeated.is_some();
+        let header = match repeated.map_or_else(|| check_header::<V4>(&mut packet), Ok) {
             Ok(header) => header,
             Err(reason) => {
                 count_header_error(cx, reason);
@@ -109,7 +111,7 @@ impl<'s> ListInput<'s> {
         cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
-        if demux && let Some(found) = early_demux(host, rcu, flow, &header, &mut packet) {
+        if demux && let Some(found) = early_demux(host, rcu, flow, &header, repeats, &mut packet) {
             let follows = matches!(self.place, Place::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),

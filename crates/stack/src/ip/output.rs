@@ -17,7 +17,10 @@ use crate::{
     cx::Cx,
     device::{GSO_BYTES_MAX, QueueId},
     host::Host,
-    link,
+    link::{
+        self,
+        ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
+    },
     qdisc::NetXmit,
     route::{Dst, DstHandle, PacketDst, leave_rcu},
 };
@@ -99,17 +102,14 @@ pub(crate) fn output_as(
     let frame = link::addresses(&dst);
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
-        if tuple.is_ipv4() {
-            push_header::<true>(cx, &dst, (tuple, fields), &mut segment);
+        let len = if tuple.is_ipv4() {
+            push_headers::<true>(cx, &dst, (tuple, fields), frame, &mut segment)
         } else {
-            push_header::<false>(cx, &dst, (tuple, fields), &mut segment);
-        }
-        bytes += segment.len() as u64;
-        if segment.meta().gso.segs > 1 && segment.len() <= dst.tso_max_bytes as usize {
+            push_headers::<false>(cx, &dst, (tuple, fields), frame, &mut segment)
+        };
+        bytes += len as u64;
+        if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
             cx.count(Counter::DeviceTxSuperframes, 1);
-        }
-        if let Some((next_hop, own)) = frame {
-            link::push_header(&mut segment, next_hop, own);
         }
         list.push_back(segment);
     }
@@ -149,12 +149,15 @@ pub(super) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
     let _ = link::output(host, cx, dst, QueueId(0), &mut list);
 }
 
-fn push_header<const V4: bool>(
+/// The IP header, and the link header if it is known what to put into it. Answers the length of the IP packet.
+#[inline]
+fn push_headers<const V4: bool>(
     cx: &mut Cx,
     dst: &Dst,
     (tuple, fields): (&FourTuple, IpFields),
+    frame: Option<(MacAddr, MacAddr)>,
     segment: &mut Packet,
-) {
+) -> usize {
     let payload_len = u32::try_from(segment.len()).expect("a packet of 4 GB at most");
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
     // A superframe is one packet of gso_segs segments, each with an identification of its own.
@@ -172,13 +175,22 @@ fn push_header<const V4: bool>(
         payload_len,
     };
     debug_assert!(header.total_len() <= GSO_BYTES_MAX as usize || segments > 1, "a superframe");
-    header.emit::<V4>(segment.push(header_len));
+    let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
+    match frame {
+        Some((next_hop, own)) => {
+            let (link, ip) = segment.push(HEADER_LEN + header_len).split_at_mut(HEADER_LEN);
+            header.emit::<V4>(ip);
+            EthernetHeader::new(next_hop, own, ether_type).emit(link);
+        }
+        None => header.emit::<V4>(segment.push(header_len)),
+    }
     let meta = segment.meta_mut();
     meta.priority = fields.priority;
-    meta.protocol = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
+    meta.protocol = ether_type;
     if let TxChecksum::Partial { start, offset } = meta.tx_checksum {
         meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };
     }
+    header.total_len()
 }
 
 /// Whether a segment carries DF: as its socket wants, else as the path and the host's setting say.

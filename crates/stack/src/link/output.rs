@@ -42,7 +42,7 @@ pub(crate) fn output(
 }
 
 /// What every frame along `dst` begins with, if that is known: where it goes, and where it comes from. Whoever sends puts it in
-/// front of each packet with [`push_header`], and spares [`output`] another walk over them.
+/// front of each packet together with its own header, and spares [`output`] another walk over them.
 #[inline]
 pub(crate) fn addresses(dst: &Dst) -> Option<(MacAddr, MacAddr)> {
     match (dst.link, &dst.neighbor) {
@@ -62,7 +62,7 @@ pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
 
 /// Puts the Ethernet header in front of an IP packet.
 #[inline]
-pub(crate) fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
+fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
     let ether_type = packet.meta().protocol;
     EthernetHeader::new(next_hop, own, ether_type).emit(packet.push(HEADER_LEN));
 }

@@ -13,7 +13,7 @@ use crate::{
     cx::Cx,
     host::Host,
     link,
-    socket::{Flow, LastHash},
+    socket::{Flow, LastFlow},
 };
 
 /// What others see of a core's backlog.
@@ -77,7 +77,7 @@ impl BacklogPoll {
         &mut self,
         host: &Host,
         backlog: &Backlog,
-        last_hash: &mut LastHash,
+        last_flow: &mut LastFlow,
         cx: &mut Cx,
         weight: usize,
     ) -> usize {
@@ -90,7 +90,7 @@ impl BacklogPoll {
                 break;
             }
             let rcu = reader.pin();
-            let mut flow = Flow::new(last_hash);
+            let mut flow = Flow::new(last_flow);
             carry(host, cx, &rcu, &mut flow, packets);
             flow.flush(host, cx);
             // They are through: their sender may let their flows go elsewhere.
