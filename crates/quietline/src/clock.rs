@@ -40,12 +40,12 @@ pub(crate) fn seed() -> u64 {
 /// Runs `work` with the context of the calling thread, at the present time.
 pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     with_cx_untimed(|cx| {
-        cx.now = now();
+        cx.set_now(now());
         work(cx)
     })
 }
 
-/// As [`with_cx`], at the time that this thread read last: for what asks no time, or comes right behind a look at the clock.
+/// As [`with_cx`], at the time that this thread read last: for what asks no time, or looks at the clock itself where it has to.
 /// Such a look costs as much as half a packet.
 ///
 /// A thread that is being torn down, or that calls the stack from inside the stack (from a waker), gets a context of

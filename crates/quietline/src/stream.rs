@@ -228,7 +228,7 @@ impl TcpStream {
         // What may wait need not try first when there is nothing: it looks again before it sleeps. With a low-water mark there
         // may be something nevertheless, and before urgent data that is all there will be.
         if !waits || is_readable() || socket.rcvlowat() > 1 {
-            match with_cx(|cx| socket.recv_vectored(host, cx, bufs)) {
+            match with_cx_untimed(|cx| socket.recv_vectored(host, cx, bufs)) {
                 Err(Errno::EAGAIN) if waits => {}
                 result => return Ok(result?),
             }
@@ -236,20 +236,16 @@ impl TcpStream {
         let deadline = socket.receive_timeout().map(|limit| clock::now() + limit);
         let mut waiting = Waiting { shared: &self.shared, reader: Reader::new() };
         let wait = self.how_to_wait(Readiness::READ, deadline);
-        let polled = poll_first(&wait, &is_readable);
-        let mut may_read = polled || with_cx_untimed(|cx| cx.sysctls_of(host).has_prequeue());
-        // Whoever has polled until now knows what time it is.
-        let mut is_timed = polled;
+        let mut may_read = poll_first(&wait, &is_readable)
+            || with_cx_untimed(|cx| cx.sysctls_of(host).has_prequeue());
         loop {
             if may_read {
                 let step = |cx: &mut _| socket.recv_or_wait(host, cx, &mut waiting.reader, bufs);
-                let received = if is_timed { with_cx_untimed(step) } else { with_cx(step) };
-                match received {
+                match with_cx_untimed(step) {
                     Err(Errno::EAGAIN) => {}
                     result => return Ok(result?),
                 }
             }
-            is_timed = false;
             may_read = sleep_until(&wait, || is_readable() || socket.is_due(&waiting.reader));
             if !may_read {
                 let last = |cx: &mut _| socket.recv_and_leave(host, cx, &mut waiting.reader, bufs);

@@ -102,7 +102,7 @@ fn poll_core(
         let rests = |cx: &mut Cx| {
             if !stack.is_manual() {
                 if params.prefer {
-                    cx.now = clock::now();
+                    cx.set_now(clock::now());
                 }
                 core.stop_polling(cx, host, params.prefer);
             }
@@ -111,7 +111,7 @@ fn poll_core(
         if params.time.is_zero() || !pays {
             return rests(cx);
         }
-        cx.now = clock::now();
+        cx.set_now(clock::now());
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
         let mut offer = Offer::new(cx.now);
         let mut shared = false;

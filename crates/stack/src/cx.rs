@@ -56,6 +56,8 @@ impl Memory {
 pub struct Cx {
     /// The time, as read when this context entered the stack.
     pub now: Instant,
+    /// `now` is from before the thread's last [`rest`](Self::rest).
+    stale: bool,
     /// How `now` is read again in the middle of a turn. None: time stands still until the caller moves it.
     clock: Option<fn() -> Instant>,
     /// Frames that this context has taken from devices, of whatever host.
@@ -173,6 +175,7 @@ impl Cx {
         let mut rng = tcp::Rng::new(seed);
         Self {
             now: Instant::ZERO,
+            stale: false,
             clock: None,
             received: 0,
             pool: memory.packets.pool(),
@@ -195,12 +198,28 @@ impl Cx {
         Self { clock: Some(clock), ..self }
     }
 
+    /// Its thread has read the clock.
+    #[inline]
+    pub const fn set_now(&mut self, now: Instant) {
+        self.now = now;
+        self.stale = false;
+    }
+
     /// The present time: later than `now` was, if this context has a clock.
     pub(crate) fn read_clock(&mut self) -> Instant {
+        self.stale = false;
         if let Some(clock) = self.clock {
             self.now = self.now.max(clock());
         }
         self.now
+    }
+
+    /// Before `now` is used by who may have been called without: a look at the clock costs as much as half a segment.
+    #[inline]
+    pub(crate) fn freshen(&mut self) {
+        if self.stale {
+            self.read_clock();
+        }
     }
 
     /// Frames that this context has taken from devices so far: whoever polls can tell whether it found any.
@@ -428,9 +447,11 @@ impl Cx {
         self.reader.linger();
     }
 
-    /// The end of a call of a thread that lingers.
+    /// The end of a call of a thread that lingers. When it comes again `now` is old, until it says [`set_now`](Self::set_now):
+    /// some calls ask no time, and look at the clock themselves where they have to.
     #[inline]
-    pub fn rest(&self) {
+    pub fn rest(&mut self) {
+        self.stale = true;
         self.reader.rest();
     }
 

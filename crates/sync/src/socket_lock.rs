@@ -446,12 +446,23 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
 
     /// Runs what there is to run and frees the lock.
     #[inline]
-    fn leave(mut self, run: &mut impl FnMut(&mut T, Work<P>)) {
-        let mut word = self.holder;
-        while let Err(found) = self.lock.exchange(word, 0, Ordering::Release) {
-            word = found;
+    fn leave(self, run: &mut impl FnMut(&mut T, Work<P>)) {
+        match self.lock.exchange(self.holder, 0, Ordering::Release) {
+            Ok(_) => core::mem::forget(self),
+            Err(word) => self.leave_disturbed(word, run),
+        }
+    }
+
+    /// As [`leave`](Self::leave), where somebody has left work, or sleeps.
+    #[cold]
+    fn leave_disturbed(mut self, mut word: u64, run: &mut impl FnMut(&mut T, Work<P>)) {
+        loop {
             while let Some(left) = self.run_some(word, run) {
                 word = left;
+            }
+            match self.lock.exchange(word, 0, Ordering::Release) {
+                Ok(_) => break,
+                Err(found) => word = found,
             }
         }
         if word & WAITERS != 0 {

@@ -408,12 +408,18 @@ impl Tcb {
 
     /// The send buffer follows the congestion window: twice of it, so that the application refills one half while the
     /// other is in flight (Linux `tcp_sndbuf_expand`).
+    #[inline]
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
         if self.flags.contains(TcbFlags::SNDBUF_LOCKED) || !cx.memory.is_plenty() {
             return;
         }
-        let cwnd = self.congestion.cwnd().max(self.congestion.initial_window());
-        let overhead = (cwnd / self.mss.effective()).saturating_mul(SEGMENT_OVERHEAD_BYTES);
+        let (cwnd, mss) = (self.congestion.cwnd(), self.mss.effective());
+        if core::mem::replace(&mut self.sndbuf_follows, (cwnd, mss)) == (cwnd, mss) {
+            // It has grown as far as it would now.
+            return;
+        }
+        let cwnd = cwnd.max(self.congestion.initial_window());
+        let overhead = (cwnd / mss).saturating_mul(SEGMENT_OVERHEAD_BYTES);
         let wanted = cwnd.saturating_add(overhead).saturating_mul(2).min(cx.config.tcp_wmem.max);
         self.sndbuf = self.sndbuf.max(wanted);
     }
@@ -422,6 +428,7 @@ impl Tcb {
     pub(crate) fn moderate_sndbuf(&mut self, bytes: u32, min: u32) {
         if !self.flags.contains(TcbFlags::SNDBUF_LOCKED) {
             self.sndbuf = self.sndbuf.min(bytes.max(min));
+            self.sndbuf_follows = (0, 0);
         }
     }
 }

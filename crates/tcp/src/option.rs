@@ -73,14 +73,19 @@ impl Options {
 
     /// Reads the bytes between the fixed header and the data. `is_syn` admits the options of a
     /// handshake.
+    #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8], is_syn: bool) -> Self {
-        let mut options = Self::default();
         // An established connection's segments carry this and nothing else.
-        if let Some(timestamps) = parse_timestamps_alone(bytes) {
-            options.timestamps = Some(timestamps);
-            return options;
+        match parse_timestamps_alone(bytes) {
+            timestamps @ Some(_) => Self { timestamps, ..Self::default() },
+            None => Self::parse_any(bytes, is_syn),
         }
+    }
+
+    #[inline(never)]
+    fn parse_any(bytes: &[u8], is_syn: bool) -> Self {
+        let mut options = Self::default();
         let mut rest = bytes;
         while let Some((&kind, after)) = rest.split_first() {
             match kind {
@@ -219,6 +224,7 @@ impl Options {
 }
 
 /// The timestamps of a header that carries them alone and aligned, else nothing.
+#[inline]
 fn parse_timestamps_alone(bytes: &[u8]) -> Option<(u32, u32)> {
     let aligned = bytes.len() == TIMESTAMPS_BYTES && bytes[..4] == TIMESTAMPS_WORD;
     aligned.then(|| (be32(&bytes[4..]), be32(&bytes[8..])))

@@ -69,18 +69,12 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     totals::on_output(tcb, cx.now);
 }
 
-/// Whether the application has only read since the last [`output`], and another would do nothing: no ACK is owed, or one that
-/// its timer has in hand. What waits to be sent waits for the same as before.
+/// Where the application has only read since the last [`output`]: whether nothing follows from that. No ACK is owed, or one
+/// that its timer has in hand, whatever time it is. What waits to be sent waits for the same as before.
+#[inline]
 #[must_use]
-pub fn is_settled_after_read(tcb: &Tcb, now: Instant) -> bool {
-    if !tcb.ack.is_pending() {
-        return true;
-    }
-    let wait_us = u64::from(tcb.ack.delay_us(tcb.rtt.srtt_us()));
-    !tcb.ack.is_now()
-        && tcb.timers.delack().is_some_and(|armed| {
-            armed <= now.plus_micros(wait_us) && !is_worth_sending(tcb, now, armed, wait_us)
-        })
+pub fn is_settled_after_read(tcb: &Tcb) -> bool {
+    !tcb.ack.is_now() && (!tcb.ack.is_pending() || tcb.timers.delack().is_some())
 }
 
 /// The delayed-ACK timer would fire so soon that what it costs to wait for it is worth nothing.

@@ -34,8 +34,8 @@ const PERSIST_RECOVERIES: u8 = 16;
 pub(crate) struct Rack {
     /// The transmission that left last of those which arrived: RACK.xmit_ts and RACK.end_seq.
     newest: Option<Transmission>,
-    /// RACK.rtt: how long it took.
-    rtt: Duration,
+    /// RACK.rtt: how long it took, in nanoseconds.
+    rtt_ns: u64,
     /// RACK.fack: behind the highest byte that arrived.
     fack: SeqNum,
     /// RACK.dsack_round: SND.NXT when the window was last enlarged; once per round trip.
@@ -52,7 +52,7 @@ impl Rack {
     pub(crate) fn new(snd_una: SeqNum) -> Self {
         Self {
             newest: None,
-            rtt: Duration::ZERO,
+            rtt_ns: 0,
             fack: snd_una,
             duplicate_round: None,
             window_mult: 1,
@@ -78,7 +78,7 @@ impl Rack {
     pub(crate) fn on_newest(&mut self, newest: Transmission, now: Instant) {
         if self.newest.is_none_or(|before| newest.is_after(&before)) {
             self.newest = Some(newest);
-            self.rtt = now - newest.sent_at;
+            self.rtt_ns = now.nanos_since(newest.sent_at);
         }
     }
 
@@ -141,7 +141,7 @@ pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by
 /// known of the originals stays, or nothing would ever tell of the holes between those that arrived.
 pub(crate) fn forget_retransmissions(tcb: &mut Tcb) {
     tcb.recovery.rack.newest = tcb.send_queue.newest_sacked_original();
-    tcb.recovery.rack.rtt = tcb.rtt.srtt().unwrap_or(Duration::ZERO);
+    tcb.recovery.rack.rtt_ns = u64::from(tcb.rtt.srtt_us().unwrap_or(0)) * 1_000;
 }
 
 /// RFC 8985 §6.2 step 4: how much later than a lost transmission the one that proves it left.
@@ -173,7 +173,7 @@ pub(crate) fn detect(tcb: &mut Tcb, cx: &Cx<'_>) -> Found {
     if tcb.send_queue.sent_count() == 0 {
         return Found::default();
     }
-    let patience = tcb.recovery.rack.rtt + reordering_window(tcb);
+    let patience = Duration::from_nanos(tcb.recovery.rack.rtt_ns) + reordering_window(tcb);
     let due = |entry: &Entry| {
         let this = Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() };
         // A wait of zero means lost. An entry that left later than all that arrived is never due.

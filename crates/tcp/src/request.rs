@@ -439,7 +439,7 @@ impl Request {
             ..SegmentHeader::default()
         };
         packet.meta_mut().flow_hash = self.path.flow_hash;
-        segment::push_header(&mut packet, &header, &self.tuple);
+        segment::push_header(&mut packet, &header, segment::pseudo_sum(&self.tuple));
         cx.out.push_back(packet);
         true
     }

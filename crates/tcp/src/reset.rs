@@ -39,7 +39,7 @@ pub fn reply(cx: &mut Cx<'_>, tuple: &FourTuple, received: &SegmentHeader, paylo
         flags,
         ..SegmentHeader::default()
     };
-    segment::push_header(&mut packet, &header, tuple);
+    segment::push_header(&mut packet, &header, segment::pseudo_sum(tuple));
     cx.count(Counter::TcpOutSegs);
     cx.count(Counter::TcpOutRsts);
     cx.out.push_back(packet);

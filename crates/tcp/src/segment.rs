@@ -9,7 +9,10 @@
 //!
 //! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
 
-use pkt::{Ecn, Gso, GsoKind, Instant, Packet, TxChecksum, checksum};
+use pkt::{
+    Ecn, Gso, GsoKind, Instant, Packet, TxChecksum,
+    checksum::{self, Sum},
+};
 
 use crate::{
     ack_compression,
@@ -31,7 +34,7 @@ use crate::{
 };
 
 /// Protocol number of TCP in a pseudo-header.
-pub(crate) const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_TCP: u8 = 6;
 
 /// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
 /// there is no memory.
@@ -242,7 +245,7 @@ fn send_packet(
     }
     header.src_port = tcb.tuple.local.port();
     header.dst_port = tcb.tuple.remote.port();
-    push_header(&mut packet, &header, &tcb.tuple);
+    push_header(&mut packet, &header, tcb.pseudo_sum);
     tcb.totals.segs_out = tcb.totals.segs_out.wrapping_add(len.div_ceil(mss).max(1));
     cx.out.push_back(packet);
 }
@@ -253,14 +256,25 @@ pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
 }
 
-/// Writes `header` in front of `packet` with the pseudo-header sum where the checksum belongs.
-pub(crate) fn push_header(packet: &mut Packet, header: &SegmentHeader, tuple: &FourTuple) {
+/// What the pseudo-headers of a connection's segments have in common: all but their length, summed and folded.
+pub(crate) fn pseudo_sum(tuple: &FourTuple) -> u16 {
+    checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), PROTOCOL_TCP, 0).fold()
+}
+
+/// The sum of a whole pseudo-header, of `pseudo_sum` and a segment of `len` bytes.
+#[inline]
+pub(crate) fn pseudo_header(pseudo_sum: u16, len: usize) -> u16 {
+    let mut sum = Sum::from_folded(pseudo_sum);
+    sum.add_u32(u32::try_from(len).unwrap_or(u32::MAX));
+    sum.fold()
+}
+
+/// Writes `header` in front of `packet` with the pseudo-header sum, made with [`pseudo_sum`], where the checksum belongs.
+pub(crate) fn push_header(packet: &mut Packet, header: &SegmentHeader, pseudo_sum: u16) {
     let header_bytes = header.header_bytes();
     let bytes = packet.push(header_bytes);
     header.emit(bytes);
-    let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-    let sum =
-        checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), PROTOCOL_TCP, len).fold();
+    let sum = pseudo_header(pseudo_sum, packet.len());
     let linear = packet.linear_mut();
     header::write_checksum(&mut linear[..header_bytes], sum);
     let offset = u16::try_from(CHECKSUM_OFFSET).unwrap_or(u16::MAX);

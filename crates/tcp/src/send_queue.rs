@@ -160,16 +160,19 @@ impl SendQueue {
     ) -> usize {
         let total = bytes.byte_len();
         while bytes.byte_len() > 0 {
-            let taken = match self.growable_tail(size_goal) {
+            let grown = match self.growable_tail(size_goal) {
                 Some(index) => self.grow(pool, index, bytes, (size_goal, piece)),
                 None => 0,
             };
-            bytes = bytes.split(taken).1;
-            if taken == 0 && !self.push_empty(|| alloc(pool)) {
+            let taken = match grown {
+                0 => self.push_packet(pool, bytes, (size_goal, piece), &mut alloc),
+                grown => grown,
+            };
+            if taken == 0 {
                 break;
             }
+            bytes = bytes.split(taken).1;
         }
-        self.drop_empty_tail(pool);
         total - bytes.byte_len()
     }
 
@@ -207,41 +210,42 @@ impl SendQueue {
         taken
     }
 
-    /// Adds an empty packet at the tail; `false` when there is no memory, or when the last one took nothing.
-    fn push_empty(&mut self, alloc: impl FnOnce() -> Option<Packet>) -> bool {
-        if self.entries.back().is_some_and(|tail| tail.seq_len() == 0) {
-            return false;
+    /// Adds a packet at the tail with as many of `bytes` as it takes, and answers how many: none when there is no memory.
+    fn push_packet(
+        &mut self,
+        pool: &mut Pool,
+        bytes: impl Payload,
+        (size_goal, piece): (u32, u16),
+        alloc: &mut impl FnMut(&mut Pool) -> Option<Packet>,
+    ) -> usize {
+        let Some(mut packet) = alloc(pool) else { return 0 };
+        let fitting = bytes.split(bytes.byte_len().min(size_goal as usize)).0;
+        let taken = fitting.append_in_pieces(&mut packet, pool, piece);
+        if taken == 0 {
+            pool.free(packet);
+            return 0;
         }
-        let Some(packet) = alloc() else { return false };
         let charge = packet.truesize();
+        let len = u32::try_from(taken).expect("a packet is shorter than 2^32");
         self.wmem_queued += charge;
-        self.push_entry(Some(packet), charge, EntryFlags::empty());
-        true
+        self.push_entry(Some(packet), (len, charge), EntryFlags::empty());
+        taken
     }
 
-    fn push_entry(&mut self, packet: Option<Packet>, charge: u32, flags: EntryFlags) {
-        let seq = self.write_seq;
-        let sent_at = Instant::ZERO;
+    /// Adds an entry of `len` bytes that `charge` is charged for.
+    fn push_entry(&mut self, packet: Option<Packet>, (len, charge): (u32, u32), flags: EntryFlags) {
+        let (seq, sent_at, snapshot) = (self.write_seq, Instant::ZERO, Snapshot::default());
+        self.write_seq += len;
         self.entries.push_back(Entry {
             packet,
             seq,
-            len: 0,
+            len,
             charge,
             retransmits: 0,
             flags,
             sent_at,
-            snapshot: Snapshot::default(),
+            snapshot,
         });
-    }
-
-    /// Takes back a tail that memory gave no byte for.
-    fn drop_empty_tail(&mut self, pool: &mut Pool) {
-        if self.entries.back().is_some_and(|tail| tail.seq_len() == 0)
-            && let Some(entry) = self.entries.pop_back()
-        {
-            self.wmem_queued -= entry.charge;
-            free(pool, entry.packet);
-        }
     }
 
     /// What has waited longest leaves by a timer: its segment carries PSH, as nothing else may follow soon.
@@ -276,7 +280,7 @@ impl SendQueue {
         {
             tail.flags |= EntryFlags::FIN | EntryFlags::PSH;
         } else {
-            self.push_entry(None, 0, EntryFlags::FIN);
+            self.push_entry(None, (0, 0), EntryFlags::FIN);
         }
         self.write_seq += 1;
     }

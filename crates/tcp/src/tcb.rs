@@ -176,6 +176,8 @@ pub struct Tcb {
     pub(crate) snd_sml: SeqNum,
     /// Sequence number up to which PSH was set.
     pub(crate) pushed_seq: SeqNum,
+    /// What the pseudo-headers of all segments have in common ([`segment::pseudo_sum`]). Never written again.
+    pub(crate) pseudo_sum: u16,
     /// When data was last sent.
     pub(crate) last_sent_at: Instant,
     pub(crate) timers: Timers,
@@ -242,6 +244,8 @@ pub struct Tcb {
     pub(crate) urgent: Urgent,
     /// Packets that have served, once there was one.
     pub(crate) packet_cache: PacketCache,
+    /// Congestion window and segment size that `sndbuf` was last made to follow.
+    pub(crate) sndbuf_follows: (u32, u32),
 }
 
 /// The size an idle connection may cost in fixed memory.
@@ -328,6 +332,7 @@ impl Tcb {
             snd_nxt: *iss + 1,
             snd_sml: *iss,
             pushed_seq: *iss,
+            pseudo_sum: segment::pseudo_sum(tuple),
             last_sent_at: cx.now,
             send_queue: SendQueue::new(*iss + 1, LossThresh(config.bbr_loss_thresh)),
             timers: Timers::new(),
@@ -365,6 +370,7 @@ impl Tcb {
             not_sent_lowat: options.notsent_lowat.unwrap_or(config.tcp_notsent_lowat),
             urgent: Urgent::new(options.oob_inline),
             packet_cache: PacketCache::default(),
+            sndbuf_follows: (0, 0),
             mss,
         };
         tcb.take_options(options);

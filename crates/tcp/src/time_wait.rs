@@ -157,7 +157,7 @@ impl TimeWait {
             ..SegmentHeader::default()
         };
         packet.meta_mut().flow_hash = self.flow_hash;
-        segment::push_header(&mut packet, &header, &self.tuple);
+        segment::push_header(&mut packet, &header, segment::pseudo_sum(&self.tuple));
         cx.count(Counter::TcpOutSegs);
         cx.out.push_back(packet);
     }

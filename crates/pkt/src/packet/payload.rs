@@ -190,7 +190,20 @@ impl Packet {
     }
 
     /// Copies bytes from `offset` on into `to` and returns how many there were.
+    #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
+        // A small payload, and all of what is wanted lies in the head.
+        if let Some(part) = self.linear().get(offset..)
+            && self.frag_count() == 0
+        {
+            let len = part.len().min(to.len());
+            to[..len].copy_from_slice(&part[..len]);
+            return len;
+        }
+        self.copy_range_to(offset, to)
+    }
+
+    fn copy_range_to(&self, offset: usize, to: &mut [u8]) -> usize {
         let mut copied = 0;
         for part in self.range(offset, to.len()) {
             to[copied..copied + part.len()].copy_from_slice(part);

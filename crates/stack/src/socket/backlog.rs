@@ -69,26 +69,41 @@ pub(super) fn work_off_to(
     Some(copied)
 }
 
-/// Lets the socket go. What slips in at the last moment is not joined, but shares one ACK as well.
+/// Lets the socket go, and wakes those for whom something has come true meanwhile.
 #[inline]
 pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
     if !state.is_undisturbed() {
         work_off(socket, &mut state, host, cx);
     }
+    let mut news = core::mem::take(&mut state.news);
     state.release(|state, work| {
-        if let Work::Deferred(bits) = work {
-            count_locked_timer(state, cx, bits);
-            return state.work(socket, host, cx, work);
-        }
-        state.drain_prequeue(socket, host, cx);
-        state.work(socket, host, cx, work);
-        if cx.sysctls().tcp_backlog_ack_defer {
-            count_deferred(state, cx);
-            socket.lock.defer_to_holder(DEFERRED_FLUSH);
-        } else {
-            state.settle(socket, host, cx);
-        }
+        work_late(socket, state, host, cx, work);
+        news |= core::mem::take(&mut state.news);
     });
+    socket.wake(cx, news);
+}
+
+/// What slips in at the last moment is not joined, but shares one ACK as well.
+#[cold]
+fn work_late(
+    socket: &TcpSocket,
+    state: &mut StreamState,
+    host: &Host,
+    cx: &mut Cx,
+    work: Work<Packet>,
+) {
+    if let Work::Deferred(bits) = work {
+        count_locked_timer(state, cx, bits);
+        return state.work(socket, host, cx, work);
+    }
+    state.drain_prequeue(socket, host, cx);
+    state.work(socket, host, cx, work);
+    if cx.sysctls().tcp_backlog_ack_defer {
+        count_deferred(state, cx);
+        socket.lock.defer_to_holder(DEFERRED_FLUSH);
+    } else {
+        state.settle(socket, host, cx);
+    }
 }
 
 /// An ACK that would have left at once waits for the end of the backlog.

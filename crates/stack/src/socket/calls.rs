@@ -99,7 +99,8 @@ impl TcpSocket {
         })
     }
 
-    /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` when nothing has arrived.
+    /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` when nothing has arrived. `cx.now` may be of an
+    /// earlier call ([`Cx::rest`]).
     pub fn recv(
         &self,
         host: &Host,
@@ -107,7 +108,7 @@ impl TcpSocket {
         buf: &mut [u8],
         peek: bool,
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |_, state, _, cx| {
+        self.call_untimed(host, cx, |_, state, _, cx| {
             if buf.is_empty() {
                 return Ok(0);
             }
@@ -125,7 +126,7 @@ impl TcpSocket {
         cx: &mut Cx,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |_, state, _, cx| {
+        self.call_untimed(host, cx, |_, state, _, cx| {
             let Some(first) = bufs.iter().position(|buf| !buf.is_empty()) else { return Ok(0) };
             let received = recv_step(state, cx, &mut bufs[first], false);
             state.only_read = matches!(received, Ok(_) | Err(Errno::EAGAIN));
@@ -256,11 +257,25 @@ impl TcpSocket {
         cx: &mut Cx,
         work: impl FnOnce(&Self, &mut Holder<'_>, &Host, &mut Cx) -> R,
     ) -> R {
+        self.call_untimed(host, cx, |socket, state, host, cx| {
+            state.synchronise(cx);
+            work(socket, state, host, cx)
+        })
+    }
+
+    /// As [`call`](Self::call), of `work` that asks no time: what may be stale is `cx.now`, which is no earlier than what
+    /// the socket has seen. What else there is to do looks at the clock itself.
+    pub(super) fn call_untimed<R>(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        work: impl FnOnce(&Self, &mut Holder<'_>, &Host, &mut Cx) -> R,
+    ) -> R {
         let entered = cx.enter(host);
         cx.record_flow(self.hash());
         cx.pool.drain_deferred();
         let mut state = self.lock.own();
-        state.synchronise(cx);
+        state.not_before_latest(cx);
         let result = work(self, &mut state, host, cx);
         backlog::note_locked_timer(&state, cx);
         state.settle_call(self, host, cx);
@@ -272,7 +287,6 @@ impl TcpSocket {
         }
         backlog::release(self, state, host, cx);
         self.free_read_packets(cx);
-        self.wake(cx);
         cx.do_softirq();
         cx.leave(entered);
         result
@@ -403,6 +417,7 @@ fn send_step(
 /// connection waits on the backlog that it works off next.
 fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) {
     if state.take_poll_due(SEND_STEP_BYTES) {
+        cx.freshen();
         host.core(socket.core()).poll_in_passing(host, cx);
     }
 }

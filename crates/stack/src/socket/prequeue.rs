@@ -234,7 +234,7 @@ impl StreamState {
             let counters = &cx.counters().tcp;
             counters.add(tcp::Counter::TcpExtTCPPrequeueDropped, count as u64);
         } else if self.prequeue.packets.len() == 1 {
-            socket.publish_prequeued();
+            self.publish_prequeued(socket);
             self.tcb.watch_reader(&cx.tcp());
             socket.arm(host, self.tcb.next_deadline());
         }
@@ -302,8 +302,9 @@ impl StreamState {
         cx: &mut Cx,
         user: &mut [u8],
     ) -> (usize, usize) {
+        self.synchronise(cx);
         let mut packets = self.prequeue.take();
-        socket.retract_prequeued();
+        self.retract_prequeued();
         let count = packets.len();
         cx.count(length_counter(count), 1);
         let mut copied = 0;

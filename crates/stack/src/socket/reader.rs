@@ -72,7 +72,7 @@ impl TcpSocket {
         bufs: &mut [IoSliceMut<'_>],
         interrupt: impl FnOnce(&mut Cx),
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |socket, state, host, cx| {
+        self.call_untimed(host, cx, |socket, state, host, cx| {
             interrupt(cx);
             let was_reader = reader.is_installed();
             let result = Step { socket, host, reader }.read_all(state, cx, bufs, true);

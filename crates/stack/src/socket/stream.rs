@@ -89,9 +89,6 @@ pub struct TcpSocket {
     pub(super) rx_dst: RxDst,
     /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
     ready: AtomicU8,
-    /// Bits of `ready` that have come true and that nobody was woken for yet. Set under the lock after `ready`, with Release;
-    /// taken by `wake` with Acquire, be it on another thread.
-    news: AtomicU8,
     /// What the backlog may hold in bytes: a limit from the buffers, less what waits to be read. Relaxed: a limit orders
     /// nothing.
     backlog_limit: AtomicU32,
@@ -145,6 +142,9 @@ pub(crate) struct StreamState {
     latest: Instant,
     /// SND.UNA when the next hop was last confirmed.
     confirmed: SeqNum,
+    /// Bits of `TcpSocket::ready` that have come true and that nobody was woken for yet. Whoever lets the socket go takes them
+    /// along, to [`TcpSocket::wake`].
+    pub(super) news: u8,
     /// Pages that the host's account was charged for this socket.
     charged_pages: i64,
     /// Segments that TCP did not take. With those of the backlog Linux's `sk_drops`.
@@ -186,7 +186,6 @@ impl TcpSocket {
             this: this.clone(),
             rx_dst: RxDst::new(host.rcu()),
             ready: AtomicU8::new(tcb.readiness().bits()),
-            news: AtomicU8::new(0),
             backlog_limit: AtomicU32::new(u32::MAX),
             rcvlowat: AtomicU32::new(tcb.rcvlowat()),
             finishing: AtomicBool::new(false),
@@ -205,6 +204,7 @@ impl TcpSocket {
                 on_trial: false,
                 latest,
                 confirmed,
+                news: 0,
                 charged_pages: 0,
                 drops: 0,
                 only_read: false,
@@ -373,22 +373,27 @@ impl TcpSocket {
         let arrival = Arrival::new(rcu, dst);
         let mut left = Left::Nothing;
         let mut read = None;
+        let (mut flushed, mut news) = (false, 0);
         self.free_read_packets(cx);
         let leave = |packet: &mut Packet| {
             let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
             left = leave_rcu(packet, arrival.take_dst(), serves);
         };
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
+            let direct = matches!(work, Work::Direct(_));
             // Only for a segment that is processed here and now: what goes to a reader or comes off the backlog finds
             // an owner, whose slot it is.
-            if matches!(work, Work::Direct(_)) && !state.prequeue.has_reader() {
+            if direct && !state.prequeue.has_reader() {
                 read = state.tcb.take_read_packet(&cx.counters().tcp);
             }
-            // What becomes of the reader's wake is the flush's, which follows.
-            let flushes = last && matches!(work, Work::Direct(_));
             state.softirq(self, host, cx, work, Some(&arrival));
-            if flushes {
-                state.softirq(self, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
+            // What becomes of the reader's wake is the flush's, which follows.
+            if last && direct {
+                state.flush(self, host, cx);
+                flushed = true;
+            }
+            if flushed {
+                news |= core::mem::take(&mut state.news);
             }
         });
         debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
@@ -398,12 +403,7 @@ impl TcpSocket {
         left.count(cx);
         arrival.take_dst().release(cx, rcu);
         match entry {
-            LockEntry::Ran => {
-                if last {
-                    self.wake(cx);
-                }
-                return last;
-            }
+            LockEntry::Ran => self.wake(cx, news),
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
             LockEntry::Full(packet) => {
                 cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
@@ -411,7 +411,7 @@ impl TcpSocket {
                 cx.drop_packet(DropReason::SocketBacklog, packet);
             }
         }
-        false
+        flushed
     }
 
     /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux
@@ -428,13 +428,13 @@ impl TcpSocket {
 
     /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
     pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
-        self.deferred(host, cx, DEFERRED_FLUSH);
+        let _ = self.deferred(host, cx, DEFERRED_FLUSH);
     }
 
     /// Softirq: an entry of this socket in the timer wheel has fired.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
         self.armed.fired(cx.now);
-        self.deferred(host, cx, DEFERRED_TIMER);
+        let _ = self.deferred(host, cx, DEFERRED_TIMER);
     }
 
     /// Softirq: what this socket had below has shrunk, and it may send again.
@@ -442,13 +442,10 @@ impl TcpSocket {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
             // What waits on the backlog meanwhile may be the reader's.
-            let run = |state: &mut StreamState, work| state.softirq(self, host, cx, work, None);
-            let entry = self.lock.defer(DEFERRED_TSQ, run);
-            if !matches!(entry, LockEntry::Ran) {
+            if !matches!(self.deferred(host, cx, DEFERRED_TSQ), LockEntry::Ran) {
                 cx.count(Counter::TsqDeferred, 1);
             }
         });
-        self.wake(cx);
     }
 
     /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
@@ -460,13 +457,13 @@ impl TcpSocket {
             }
             pending.push((error, seq));
         }
-        self.deferred(host, cx, DEFERRED_ICMP);
+        let _ = self.deferred(host, cx, DEFERRED_ICMP);
     }
 
     /// Softirq: what the connection keeps may have to go, as memory is scarce or the setting has changed.
     pub(crate) fn trim_packet_cache(&self, host: &Host, cx: &mut Cx) {
         self.free_read_packets(cx);
-        self.deferred(host, cx, DEFERRED_TRIM);
+        let _ = self.deferred(host, cx, DEFERRED_TRIM);
     }
 
     /// Frees what reads have emptied, if anything; without the lock. Linux: `sk_defer_free_flush`.
@@ -481,19 +478,27 @@ impl TcpSocket {
         }
     }
 
-    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) {
-        let _ = self.lock.defer(bit, |state, work| state.softirq(self, host, cx, work, None));
-        self.wake(cx);
+    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+        let mut news = 0;
+        let entry = self.lock.defer(bit, |state, work| {
+            state.softirq(self, host, cx, work, None);
+            news |= core::mem::take(&mut state.news);
+        });
+        self.wake(cx, news);
+        entry
     }
 
-    /// Wakes those whose condition has come true. Outside the lock: a wake is a system call, and the woken thread wants the
-    /// socket. Who finds its condition true does not sleep, so what was true before needs no second wake: without news this
-    /// costs a load.
-    pub(super) fn wake(&self, cx: &Cx) {
-        if self.news.load(Ordering::Relaxed) == 0 {
-            return;
+    /// Wakes those for whom something has come true: `news`, which was taken from the state. Outside the lock: a wake is a
+    /// system call, and the woken thread wants the socket. Who finds its condition true does not sleep, so what was true
+    /// before needs no second wake.
+    #[inline]
+    pub(super) fn wake(&self, cx: &Cx, news: u8) {
+        if news != 0 {
+            self.wake_for(cx, news);
         }
-        let news = self.news.swap(0, Ordering::AcqRel);
+    }
+
+    fn wake_for(&self, cx: &Cx, news: u8) {
         let prequeued = news & PREQUEUED != 0;
         let news = Readiness::from_bits_truncate(news);
         let ended = Readiness::HUP | Readiness::ERROR;
@@ -522,25 +527,23 @@ impl TcpSocket {
         self.rcvlowat.load(Ordering::Relaxed)
     }
 
-    /// Packets wait for the reader, who is to be woken by the next [`wake`](Self::wake), whoever holds the socket then. Under
-    /// the lock.
-    pub(super) fn publish_prequeued(&self) {
-        self.ready.store(self.ready.load(Ordering::Relaxed) | PREQUEUED, Ordering::Release);
-        self.news.fetch_or(PREQUEUED, Ordering::Release);
-    }
-
-    /// Nothing waits for the reader any more, so that it need not be woken. Under the lock.
-    pub(super) fn retract_prequeued(&self) {
-        self.news.fetch_and(!PREQUEUED, Ordering::Relaxed);
-    }
-
     /// Packets wait for whoever is installed as the reader.
     pub(super) fn has_prequeued(&self) -> bool {
         self.ready.load(Ordering::Acquire) & PREQUEUED != 0
     }
 
-    fn publish(&self, tcb: &Tcb, prequeued: bool) {
+    /// What may be looked at without the lock follows `tcb`. Answers the bits of `ready` that have come true by that.
+    #[inline]
+    fn publish(&self, tcb: &Tcb, prequeued: bool) -> u8 {
         self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
+        // Linux: `sk_rcvqueues_full`, which adds `sk_rmem_alloc` to the backlog on the other side of the comparison. While
+        // somebody owns the socket that is what it was when they last settled.
+        let limit = tcb
+            .rcvbuf()
+            .saturating_mul(2)
+            .saturating_add(tcb.sndbuf() / 2)
+            .saturating_add(BACKLOG_EXTRA_BYTES);
+        self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let ready = tcb.readiness().bits();
         let mut news = ready & !self.ready.load(Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
@@ -553,18 +556,7 @@ impl TcpSocket {
             }
             self.finishing.store(finishing, Ordering::Release);
         }
-        if news != 0 {
-            // Release: whoever takes the news sees `ready` before it looks for sleepers.
-            self.news.fetch_or(news, Ordering::Release);
-        }
-        // Linux: `sk_rcvqueues_full`, which adds `sk_rmem_alloc` to the backlog on the other side of the comparison. While
-        // somebody owns the socket that is what it was when they last settled.
-        let limit = tcb
-            .rcvbuf()
-            .saturating_mul(2)
-            .saturating_add(tcb.sndbuf() / 2)
-            .saturating_add(BACKLOG_EXTRA_BYTES);
-        self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
+        news
     }
 
     /// An entry of the timer wheel will fire in time for `deadline`. Under the lock.
@@ -574,6 +566,7 @@ impl TcpSocket {
 
     /// Where its packets go up: a flow that moves takes its timers along as they are armed anew, in Linux by whichever CPU
     /// arms them. What is armed elsewhere fires there, late at most.
+    #[inline]
     pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
@@ -619,9 +612,39 @@ impl StreamState {
     }
 
     /// The holder's clock and the socket's agree from here on.
+    #[inline]
     pub(super) fn synchronise(&mut self, cx: &mut Cx) {
+        cx.freshen();
         cx.not_before(self.latest);
         self.latest = cx.now;
+    }
+
+    /// For a call that asks no time: none that is earlier than what this socket has seen.
+    #[inline]
+    pub(super) fn not_before_latest(&self, cx: &mut Cx) {
+        cx.not_before(self.latest);
+    }
+
+    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and tells.
+    #[inline]
+    fn flush(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if self.prequeue.has_reader() {
+            self.softirq(socket, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
+        } else {
+            self.settle(socket, host, cx);
+        }
+    }
+
+    /// Packets wait for the reader, who is to be woken by whoever lets the socket go.
+    pub(super) fn publish_prequeued(&mut self, socket: &TcpSocket) {
+        let ready = socket.ready.load(Ordering::Relaxed) | PREQUEUED;
+        socket.ready.store(ready, Ordering::Release);
+        self.news |= PREQUEUED;
+    }
+
+    /// Nothing waits for the reader any more, so that it need not be woken.
+    pub(super) const fn retract_prequeued(&mut self) {
+        self.news &= !PREQUEUED;
     }
 
     /// Works off one item that softirq context brought, at once or from the backlog.
@@ -657,6 +680,7 @@ impl StreamState {
     }
 
     /// Works off one packet, with the dst it came with or the reference that it brought along.
+    #[inline]
     pub(super) fn packet(
         &mut self,
         socket: &TcpSocket,
@@ -675,6 +699,7 @@ impl StreamState {
     }
 
     /// The dst of a packet that came by `device` has served; an established connection without one of its own keeps it.
+    #[inline]
     pub(super) fn remember(
         &self,
         socket: &TcpSocket,
@@ -705,6 +730,7 @@ impl StreamState {
         }
     }
 
+    #[inline]
     fn input(&mut self, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = tcp::input(&mut self.tcb, header, packet, &mut cx.tcp());
         if let pkt::Verdict::Drop(reason, packet) = verdict {

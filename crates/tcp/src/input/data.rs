@@ -64,6 +64,7 @@ fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
 
 /// Nobody will ever read this: the peer must not believe otherwise (RFC 1122 §4.2.2.13). The reset takes its number from
 /// the segment's ACK, which is where the peer waits: SND.NXT is not, when our FIN was lost.
+#[cold]
 fn abort_on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     cx.count(Counter::TcpExtTCPAbortOnData);
     reset::reply(cx, &tcb.tuple, segment.header, segment.len);
@@ -95,6 +96,13 @@ fn queue_in_order(
         schedule_ack(tcb);
         return Ok(());
     }
+    queue_contiguous(tcb, cx);
+    Ok(())
+}
+
+/// A segment in order has come, and something waits behind it or behind a hole.
+#[inline(never)]
+fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let mut ready = tcb.reassembly.take_contiguous(tcb.rcv_nxt);
     while let Some(packet) = ready.packets.pop_front() {
         let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
@@ -107,7 +115,6 @@ fn queue_in_order(
     }
     // RFC 5681 §4.2: a segment that fills a hole is answered at once.
     tcb.ack.schedule_now();
-    Ok(())
 }
 
 /// One ACK for every second full segment (RFC 5681 §4.2), if it moves the window's edge: else the reader sends it. Bytes
@@ -158,6 +165,7 @@ fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, len: u32) {
     }
 }
 
+#[inline(never)]
 fn queue_out_of_order(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,
@@ -220,6 +228,7 @@ fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, Seq
 }
 
 /// Estimates that every accepted segment with payload feeds.
+#[inline]
 fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     if let Some(packet) = &segment.packet {
         ecn::on_data(tcb, cx, segment.header, packet.meta().ecn);

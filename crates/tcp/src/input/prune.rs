@@ -12,11 +12,17 @@
 use crate::{counters::Counter, cx::Cx, memory, receive_window::rmem_alloc, seq::SeqNum, tcb::Tcb};
 
 /// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
+#[inline]
 pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) -> bool {
     let scarce = memory::suppresses_receive(tcb, cx);
     if rmem_alloc(tcb) <= tcb.receive_buffer.rcvbuf() && !scarce {
         return true;
     }
+    make_room(tcb, cx, seq, limit, scarce)
+}
+
+#[cold]
+fn make_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32, scarce: bool) -> bool {
     relieve(tcb, cx, seq);
     if scarce && give_all_up(tcb, cx, seq) {
         return rmem_alloc(tcb) <= limit;

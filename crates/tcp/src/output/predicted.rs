@@ -6,15 +6,14 @@
 //!
 //! Not here: which header a segment has in general (`segment`).
 
-use pkt::{Gso, Instant, Packet, TxChecksum, checksum};
+use pkt::{Gso, Instant, Packet, TxChecksum};
 
 use crate::{
     counters::Counter,
     cx::Cx,
     ecn::EcnState,
     header::{CHECKSUM_OFFSET, Flags, PlainHeader},
-    pacing, receive_window, retransmit,
-    segment::PROTOCOL_TCP,
+    pacing, receive_window, retransmit, segment,
     send_queue::{Entry, EntryFlags},
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -127,10 +126,9 @@ fn is_lone_write(tcb: &Tcb, cx: &Cx<'_>) -> bool {
 #[inline]
 fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader) {
     cx.host_queue.bytes = cx.host_queue.bytes.saturating_add(packet.truesize());
-    let (local, remote) = (tcb.tuple.local, tcb.tuple.remote);
-    let header = PlainHeader { ports: (local.port(), remote.port()), ..header };
-    let len = u32::try_from(packet.len() + PlainHeader::BYTES).unwrap_or(u32::MAX);
-    let sum = checksum::pseudo_header(local.ip(), remote.ip(), PROTOCOL_TCP, len).fold();
+    let ports = (tcb.tuple.local.port(), tcb.tuple.remote.port());
+    let header = PlainHeader { ports, ..header };
+    let sum = segment::pseudo_header(tcb.pseudo_sum, packet.len() + PlainHeader::BYTES);
     packet.push(PlainHeader::BYTES).copy_from_slice(&header.bytes(sum));
     let meta = packet.meta_mut();
     meta.flow_hash = tcb.flow_hash;

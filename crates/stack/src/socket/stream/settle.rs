@@ -29,9 +29,10 @@ use crate::{
 
 impl StreamState {
     /// At the end of a call. One that has only read leaves most as it was: then a full `settle` would do no more.
+    #[inline]
     pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
-        if only_read && tcp::is_settled_after_read(&self.tcb, cx.now) && self.hashed {
+        if only_read && tcp::is_settled_after_read(&self.tcb) && self.hashed {
             self.publish(socket, cx);
         } else {
             self.settle(socket, host, cx);
@@ -84,8 +85,9 @@ impl StreamState {
     }
 
     /// Tells whoever looks without the lock, and the account of memory.
+    #[inline]
     fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
-        socket.publish(&self.tcb, !self.prequeue.is_empty());
+        self.news |= socket.publish(&self.tcb, !self.prequeue.is_empty());
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }
@@ -125,6 +127,7 @@ impl StreamState {
     }
 
     /// The host's account follows what the queues hold (`sk_forward_alloc`): in whole pages, once per batch.
+    #[inline]
     fn charge(&mut self, cx: &Cx) {
         let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));
         let more = pages - self.charged_pages;
@@ -206,6 +209,7 @@ impl StreamState {
     }
 
     /// What the peer has acknowledged has passed the next hop: it need not be asked whether it is there (`dst_confirm`).
+    #[inline]
     fn confirm_neighbor(&mut self, now: Instant) {
         let snd_una = self.tcb.snd_una();
         if core::mem::replace(&mut self.confirmed, snd_una) != snd_una
@@ -278,15 +282,22 @@ impl StreamState {
 
     /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not
     /// needed. TCP learns the present MTU (Linux: `tcp_current_mss`).
+    #[inline]
     pub(in crate::socket) fn check_path(
         &mut self,
         socket: &TcpSocket,
         host: &Host,
         cx: &Cx,
     ) -> bool {
-        if self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now)) {
-            return true;
+        let current = self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now));
+        if !current {
+            self.resolve_path(socket, host, cx);
         }
+        current
+    }
+
+    #[cold]
+    fn resolve_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // By the next one it may not be stopped at all.
         if let Some(since) = self.throttled_since.take() {
@@ -300,7 +311,6 @@ impl StreamState {
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);
         }
-        false
     }
 
     /// DST4: a path that counts as current is the one that the routes would answer now. DST3: what is held is counted.
