@@ -306,10 +306,9 @@ impl Tcb {
     /// A connection in CLOSED that knows its own side only.
     pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent, .. } = params;
-        let config = cx.config;
-        let mss = PathMss::new(config, *tuple, path, options);
+        let (config, mss) = (cx.config, PathMss::new(cx.config, *tuple, path, options));
         let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
-        let mut tcb = Self {
+        Self {
             tuple: *tuple,
             ts_offset: *ts_offset,
             sndbuf: options.sndbuf.unwrap_or(config.tcp_wmem.default),
@@ -372,18 +371,18 @@ impl Tcb {
             packet_cache: PacketCache::default(),
             sndbuf_follows: (0, 0),
             mss,
-        };
-        tcb.take_options(options);
-        tcb
+        }
+        .with_options(options)
     }
 
     /// What an application has asked for before there was a connection, and no field holds as it is.
-    fn take_options(&mut self, options: &SocketOptions) {
+    fn with_options(mut self, options: &SocketOptions) -> Self {
         self.set_linger2(options.linger2);
         if options.pingpong {
             self.ack.set_quick(false);
         }
         self.pacing.set_max_rate(options.max_pacing_rate);
+        self
     }
 
     /// Moves along an edge of RFC 9293 figure 5 and keeps the counters that follow states.
