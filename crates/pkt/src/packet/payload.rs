@@ -85,8 +85,43 @@ impl Packet {
     /// # Errors
     ///
     /// Gives `other` back when it has linear bytes (pull its headers first) or too many frags.
-    pub fn append_frags_of(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
-        if !other.linear().is_empty() || !self.has_room_for(&other) {
+    #[inline]
+    pub fn append_frags_of(&mut self, pool: &mut Pool, other: Self) -> Result<(), Self> {
+        if other.body().linear_len > 0 {
+            return Err(other);
+        }
+        match self.extend_by(pool, other) {
+            Ok(()) => Ok(()),
+            Err(other) => self.append_each_frag_of(pool, other),
+        }
+    }
+
+    /// What a segment of a stream nearly always is: one frag that goes on where our last one ends. Gives anything else back.
+    #[inline]
+    fn extend_by(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
+        let body = self.body_mut();
+        let (Some(last), [next]) = (body.frags().last(), other.body().frags()) else {
+            return Err(other);
+        };
+        if !last.is_followed_by(next) {
+            return Err(other);
+        }
+        if other.body().shared.get() {
+            body.shared.set(true);
+        }
+        if let Some(slice) = other.body_mut().take_only_frag() {
+            let joined = body.join_frag(slice);
+            debug_assert!(joined.is_ok(), "it follows");
+            body.truesize += joined.unwrap_or_default();
+        }
+        pool.free(other);
+        Ok(())
+    }
+
+    /// The general case of `append_frags_of`.
+    #[inline(never)]
+    fn append_each_frag_of(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
+        if !self.has_room_for(&other) {
             return Err(other);
         }
         let body = self.body_mut();
@@ -94,20 +129,15 @@ impl Packet {
         if other.body().shared.get() {
             body.shared.set(true);
         }
-        if let Some(slice) = other.body_mut().take_only_frag() {
-            let joined = body.join_frag(slice);
-            debug_assert!(joined.is_ok(), "there is room");
-        } else {
-            let mut first = true;
-            other.body_mut().take_frags(0, |slice| {
-                if core::mem::take(&mut first) {
-                    let joined = body.join_frag(slice);
-                    debug_assert!(joined.is_ok(), "there is room");
-                } else {
-                    body.push_frag(slice);
-                }
-            });
-        }
+        let mut first = true;
+        other.body_mut().take_frags(0, |slice| {
+            if core::mem::take(&mut first) {
+                let joined = body.join_frag(slice);
+                debug_assert!(joined.is_ok(), "there is room");
+            } else {
+                body.push_frag(slice);
+            }
+        });
         pool.free(other);
         Ok(())
     }
@@ -132,11 +162,18 @@ impl Packet {
     /// # Errors
     ///
     /// Gives `other` back, and changes nothing, when the frags do not suffice or the pool is at its limit.
-    pub fn append_packet(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
-        let linear = other.linear().len();
-        if linear == 0 {
+    #[inline]
+    pub fn append_packet(&mut self, pool: &mut Pool, other: Self) -> Result<(), Self> {
+        if other.body().linear_len == 0 {
             return self.append_frags_of(pool, other);
         }
+        self.append_copied(pool, other)
+    }
+
+    /// `append_packet` for one with bytes in its head.
+    #[inline(never)]
+    fn append_copied(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
+        let linear = other.linear().len();
         let (old_len, old_truesize) = (self.len(), self.truesize());
         if self.append(pool, other.linear()) == linear {
             let pulled = other.pull(linear);
@@ -226,14 +263,20 @@ impl Packet {
 
     /// Sum of up to `len` bytes from `offset` on, as if the first lay at an even position.
     #[must_use]
+    #[inline]
     pub fn checksum(&self, offset: usize, len: usize) -> Sum {
         // What a segment from the wire looks like behind its headers.
         if let [payload] = self.body().frags()
-            && offset == self.linear().len()
+            && offset == usize::from(self.body().linear_len)
             && len >= payload.len()
         {
             return Sum::of(payload.bytes());
         }
+        self.checksum_of_parts(offset, len)
+    }
+
+    #[inline(never)]
+    fn checksum_of_parts(&self, offset: usize, len: usize) -> Sum {
         let mut summed = 0;
         let mut sum = Sum::ZERO;
         for part in self.range(offset, len) {

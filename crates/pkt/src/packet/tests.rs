@@ -244,6 +244,28 @@ fn pieces_of_one_packet_take_its_frags_again() {
 }
 
 #[test]
+fn a_piece_that_does_not_go_on_takes_a_frag() {
+    let (domain, mut pool) = pool();
+    let mut whole = pool.alloc().expect("memory");
+    assert_eq!(whole.append(&mut pool, &pattern(3000)), 3000);
+    let mut merged = whole.clone_range(&mut pool, 0, 1000).expect("a piece");
+    let truesize = merged.truesize();
+    for (at, frags) in [(1000, 1), (0, 2), (1000, 2), (2000, 2), (2000, 3)] {
+        let piece = whole.clone_range(&mut pool, at, 1000).expect("a piece");
+        merged.append_frags_of(&mut pool, piece).expect("room");
+        assert_eq!(merged.frag_count(), frags, "from {at} on");
+    }
+    assert_eq!(merged.truesize(), truesize + 5000);
+    let expected: Vec<u8> = [0, 1, 0, 1, 2, 2]
+        .iter()
+        .flat_map(|part| pattern(3000)[part * 1000..][..1000].to_vec())
+        .collect();
+    assert_eq!(merged.to_vec(), expected);
+    drop((whole, merged));
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
 fn whole_packets_merge_or_stay_as_they_were() {
     let (domain, mut pool) = pool();
     let mut packet = in_frags(&mut pool, b"abc", 1);

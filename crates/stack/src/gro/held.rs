@@ -19,6 +19,7 @@ use crate::ip::header::{self, protocol};
 
 mod next;
 
+use next::Common;
 pub(super) use next::Next;
 
 /// Offset of the control bits in a TCP header.
@@ -46,8 +47,8 @@ pub(super) struct Held {
     headers: u16,
     /// Sum of the pseudo-header of its segments but for their lengths.
     pseudo_sum: Sum,
-    /// That, and the sum of what all of their TCP headers have in common.
-    header_sum: Sum,
+    /// What all of their headers have in common.
+    common: Common,
     ids: Ids,
     /// IPv4 identification of the first segment.
     first_id: u16,
@@ -65,9 +66,8 @@ impl Held {
     /// Holds the first segment of what may become a superframe.
     pub(super) fn new(packet: Packet, new: &Candidate, now: Instant) -> Self {
         let pseudo_sum = checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, 0);
-        let tcp = &packet.linear()[usize::from(new.transport)..usize::from(new.headers)];
         Self {
-            header_sum: next::common_sum(pseudo_sum, tcp),
+            common: Common::of(&packet, new, pseudo_sum),
             packet,
             key: new.key,
             v4: new.v4,

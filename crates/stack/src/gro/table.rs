@@ -117,7 +117,11 @@ impl Table {
                     return Received::normal(packet);
                 }
                 match held.merge(&mut cx.pool, packet, &next) {
-                    Ok(()) => return self.joined((index, at), &next, Outcome::MergedFree),
+                    Ok(()) => {
+                        let ended = held.ends_with(&next);
+                        let completed = ended.map(|reason| self.remove(index, at, reason));
+                        return Received { completed, outcome: Outcome::MergedFree };
+                    }
                     // Its frags are too many: what that means is found out below.
                     Err(back) => packet = back,
                 }

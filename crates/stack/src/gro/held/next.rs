@@ -4,6 +4,8 @@
 //! are asked about every packet that is not recognised; tests ask them about the others too (`Table::receive`). Linux compares
 //! in the same way what `skb_gro_header_fast` finds, but each layer for itself.
 
+use core::ops::RangeInclusive;
+
 use pkt::{GsoKind, Packet, RxChecksum, Sum};
 use tcp::{
     Flags, SeqNum,
@@ -16,10 +18,9 @@ use crate::{
     cx::Cx,
     gro::{
         GroMode,
-        read::{self, Layout},
+        read::{self, Candidate, Layout},
     },
-    ip::header::{self, IPV4_HEADER_LEN, IPV6_HEADER_LEN},
-    link::ethernet,
+    ip::header::{IPV4_HEADER_LEN, IPV6_HEADER_LEN},
 };
 
 /// What matters of a segment once it is known to continue an aggregate.
@@ -34,6 +35,131 @@ pub(in crate::gro) struct Next {
     pub(in crate::gro) flags: Flags,
 }
 
+/// Headers that are compared have so many bytes: TCP over IPv4 without a link header or options has 40; Ethernet, IPv6 and TCP
+/// with timestamps have 86. Longer ones are read.
+const COMPARED: RangeInclusive<usize> = 40..=COMPARED_MAX;
+const COMPARED_MAX: usize = 96;
+
+/// Offsets in the IPv4 header.
+const TOTAL_LEN: usize = 2;
+const ID: usize = 4;
+const IP_CHECKSUM: usize = 10;
+
+/// Offsets in the IPv6 and in the TCP header.
+const PAYLOAD_LEN: usize = 4;
+const SEQ: usize = 4;
+
+/// What all segments of an aggregate have in common.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// The bits of a frame that are those of the first one, as far as its headers go.
+    mask: [u8; COMPARED_MAX],
+    /// Sum of the IPv4 header without length, identification and checksum.
+    ip_sum: Sum,
+    /// Sum of the pseudo-header without the length, and of the TCP header without sequence number, control bits and checksum.
+    tcp_sum: Sum,
+}
+
+impl Common {
+    /// Of the segment `new`, which starts `packet`.
+    pub(super) fn of(packet: &Packet, new: &Candidate, pseudo_sum: Sum) -> Self {
+        let (network, transport) = (usize::from(new.network), usize::from(new.transport));
+        let headers = &packet.linear()[..usize::from(new.headers)];
+        let mut mask = [0; COMPARED_MAX];
+        if COMPARED.contains(&headers.len()) {
+            mask[..headers.len()].fill(u8::MAX);
+            if new.v4 {
+                mask[network + TOTAL_LEN..network + ID + 2].fill(0);
+                mask[network + IP_CHECKSUM..network + IP_CHECKSUM + 2].fill(0);
+            } else {
+                mask[network + PAYLOAD_LEN..network + PAYLOAD_LEN + 2].fill(0);
+            }
+            mask[transport + SEQ..transport + SEQ + 4].fill(0);
+            mask[transport + FLAGS] = !Flags::FIN.union(Flags::PSH).bits();
+            mask[transport + CHECKSUM_OFFSET..transport + CHECKSUM_OFFSET + 2].fill(0);
+        }
+        let (ip, tcp) = headers[network..].split_at(transport - network);
+        let ip_own = ip.first_chunk().filter(|_| new.v4).map_or(Sum::ZERO, ip_own);
+        Self {
+            mask,
+            ip_sum: without(Sum::of(ip), ip_own),
+            tcp_sum: {
+                let mut sum = without(Sum::of(tcp), tcp.first_chunk().map_or(Sum::ZERO, tcp_own));
+                sum.add_sum(pseudo_sum);
+                sum
+            },
+        }
+    }
+
+    /// Whether a frame with as many bytes of headers as the first one has the same in them.
+    #[inline]
+    fn is_in(&self, held: &[u8], new: &[u8]) -> bool {
+        match self.mask.get(..new.len()) {
+            Some(mask) if new.len() >= 48 => is_same::<48>(held, new, mask),
+            Some(mask) => is_same::<40>(held, new, mask),
+            None => false,
+        }
+    }
+}
+
+/// Whether all bits of `mask` are the same, in `N` to 2 × `N` bytes: the first and the last `N`, which may overlap. With a
+/// constant length they are compared as words, without a loop.
+#[inline(always)]
+fn is_same<const N: usize>(held: &[u8], new: &[u8], mask: &[u8]) -> bool {
+    let first = (held.first_chunk::<N>(), new.first_chunk(), mask.first_chunk());
+    let last = (held.last_chunk::<N>(), new.last_chunk(), mask.last_chunk());
+    match (first, last) {
+        ((Some(held), Some(new), Some(mask)), (Some(held2), Some(new2), Some(mask2))) => {
+            differ(held, new, mask) | differ(held2, new2, mask2) == 0
+        }
+        _ => false,
+    }
+}
+
+/// The bits of `mask` that differ.
+#[inline(always)]
+fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], mask: &[u8; N]) -> u64 {
+    let words = held.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
+    words.zip(mask.as_chunks::<8>().0).fold(0, |bits, ((held, new), mask)| {
+        let [held, new, mask] = [held, new, mask].map(|word| u64::from_ne_bytes(*word));
+        bits | (held ^ new) & mask
+    })
+}
+
+/// Adding the complement is subtracting.
+fn without(mut sum: Sum, part: Sum) -> Sum {
+    sum.add_u16(!part.fold());
+    sum
+}
+
+/// Sum of what an IPv4 header has of its own: length, identification and checksum.
+#[inline]
+fn ip_own(ip: &[u8; IPV4_HEADER_LEN]) -> Sum {
+    let mut sum = Sum::from_folded(be16(ip, TOTAL_LEN));
+    sum.add_u16(be16(ip, ID));
+    sum.add_u16(be16(ip, IP_CHECKSUM));
+    sum
+}
+
+/// Sum of what a TCP header has of its own: sequence number, control bits and checksum.
+#[inline]
+fn tcp_own(tcp: &[u8; HEADER_BYTES_MIN]) -> Sum {
+    let mut sum = Sum::from_folded(be16(tcp, CHECKSUM_OFFSET));
+    sum.add_u16(u16::from(tcp[FLAGS]));
+    sum.add_u32(seq_of(tcp));
+    sum
+}
+
+#[inline]
+fn seq_of(tcp: &[u8; HEADER_BYTES_MIN]) -> u32 {
+    u32::from_be_bytes([tcp[SEQ], tcp[SEQ + 1], tcp[SEQ + 2], tcp[SEQ + 3]])
+}
+
+#[inline(always)]
+fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
 impl Held {
     /// Recognises a frame, whose IP header begins `network` bytes in, as the next segment of this flow, which may join.
     /// `None` says nothing about it.
@@ -45,25 +171,35 @@ impl Held {
         mode: &GroMode,
     ) -> Option<Next> {
         let headers = usize::from(self.headers);
-        let new = packet.linear();
+        let (held, new) = (self.packet.linear(), packet.linear());
         let len = packet.len();
         if new.len() != headers
             || network != usize::from(self.network)
             || packet.meta().gso.kind != GsoKind::None
+            || !self.common.is_in(held.get(..headers)?, new)
         {
             return None;
         }
-        let held = self.packet.linear().get(..headers)?;
-        let id = if self.v4 {
-            next_ipv4(held.get(network..)?, new.get(network..)?, len - network)?
+        let ip = new.get(network..)?;
+        let (ip_bytes, id) = if self.v4 {
+            let ip = ip.first_chunk()?;
+            let mut sum = self.common.ip_sum;
+            sum.add_sum(ip_own(ip));
+            if !sum.is_valid() {
+                return None;
+            }
+            (usize::from(be16(ip, TOTAL_LEN)), be16(ip, ID))
         } else {
-            next_ipv6(held.get(network..)?, new.get(network..)?, len - network)?
+            let ip = ip.first_chunk::<IPV6_HEADER_LEN>()?;
+            (usize::from(be16(ip, PAYLOAD_LEN)) + IPV6_HEADER_LEN, 0)
         };
-        let transport = usize::from(self.transport);
-        let (seq, flags) = next_tcp(held.get(transport..)?, new.get(transport..)?)?;
+        let tcp = new.get(usize::from(self.transport)..)?.first_chunk()?;
+        let flags = Flags::from_bits_retain(tcp[FLAGS]);
         let payload = u32::try_from(len - headers).ok()?;
-        let joins = same_link(held.get(..network)?, new.get(..network)?)
-            && seq == self.next_seq
+        // The packet ends where the datagram does.
+        let joins = network + ip_bytes == len
+            && SeqNum(seq_of(tcp)) == self.next_seq
+            && !flags.contains(Flags::CWR)
             && self.accepts_len(payload)
             && self.accepts_size(payload, mode.bytes_max(self.v4))
             && self.continues_ids(id);
@@ -96,10 +232,11 @@ impl Held {
             });
         }
         cx.count(Counter::RxChecksumSoftware, 1);
-        let mut sum = self.header_sum;
+        let mut sum = self.common.tcp_sum;
         sum.add_u32(segment_bytes);
-        if let Some(tcp) = packet.linear().get(usize::from(self.transport)..) {
-            add_own(&mut sum, tcp);
+        let tcp = packet.linear().get(usize::from(self.transport)..);
+        if let Some(tcp) = tcp.and_then(|tcp| tcp.first_chunk()) {
+            sum.add_sum(tcp_own(tcp));
         }
         sum.add_sum(packet.checksum(usize::from(self.headers), packet.len()));
         let holds = sum.is_valid();
@@ -108,100 +245,4 @@ impl Held {
         }
         holds
     }
-}
-
-/// The sum of a TCP header without the words that segments of one aggregate have of their own, added to `pseudo_sum`.
-pub(super) fn common_sum(mut pseudo_sum: Sum, tcp: &[u8]) -> Sum {
-    let mut own = Sum::ZERO;
-    add_own(&mut own, tcp);
-    pseudo_sum.add_sum(Sum::of(tcp));
-    // Adding the complement is subtracting.
-    pseudo_sum.add_u16(!own.fold());
-    pseudo_sum
-}
-
-/// Adds sequence number, control bits and checksum of a TCP header.
-#[inline]
-fn add_own(sum: &mut Sum, tcp: &[u8]) {
-    let Some(tcp) = tcp.first_chunk::<HEADER_BYTES_MIN>() else { return };
-    let [_, _, _, _, seq @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *tcp;
-    sum.add_u32(u32::from_be_bytes(seq));
-    sum.add_u16(u16::from(tcp[FLAGS]));
-    sum.add_u16(u16::from_be_bytes([tcp[CHECKSUM_OFFSET], tcp[CHECKSUM_OFFSET + 1]]));
-}
-
-/// Ethernet addresses and type.
-#[inline]
-fn same_link(held: &[u8], new: &[u8]) -> bool {
-    // With a constant length no call is made.
-    match (held.first_chunk::<{ ethernet::HEADER_LEN }>(), new.first_chunk()) {
-        (Some(held), Some(new)) => held == new,
-        _ => held == new,
-    }
-}
-
-/// All but length, identification and checksum is the same, the checksum holds, and the packet of `len` bytes ends where the
-/// datagram does. The identification.
-#[inline]
-fn next_ipv4(held: &[u8], new: &[u8], len: usize) -> Option<u16> {
-    let held = held.first_chunk::<IPV4_HEADER_LEN>()?;
-    let new = new.first_chunk::<IPV4_HEADER_LEN>()?;
-    // Version and header length, TOS, fragmentation; TTL, protocol, source; destination.
-    let differs = differ8(held, new, 0) & u64::to_be(0xffff_0000_0000_ffff)
-        | differ8(held, new, 8) & u64::to_be(0xffff_0000_ffff_ffff)
-        | differ(held, new, 16);
-    let [_, _, high, low, id_high, id_low, ..] = *new;
-    let ends = usize::from(u16::from_be_bytes([high, low])) == len;
-    (differs == 0 && ends && header::header_checksum(new) == 0)
-        .then_some(u16::from_be_bytes([id_high, id_low]))
-}
-
-/// The same for IPv6, whose header has neither identification nor checksum.
-#[inline]
-fn next_ipv6(held: &[u8], new: &[u8], len: usize) -> Option<u16> {
-    let held = held.first_chunk::<IPV6_HEADER_LEN>()?;
-    let new = new.first_chunk::<IPV6_HEADER_LEN>()?;
-    let differs = differ8(held, new, 0) & u64::to_be(0xffff_ffff_0000_ffff);
-    let ends = usize::from(u16::from_be_bytes([new[4], new[5]])) == len - IPV6_HEADER_LEN;
-    (differs == 0 && ends && held[8..] == new[8..]).then_some(0)
-}
-
-/// All but sequence number, checksum and what may stand on the last segment only is the same. The sequence number and the
-/// control bits.
-#[inline]
-fn next_tcp(held: &[u8], new: &[u8]) -> Option<(SeqNum, Flags)> {
-    const LAST: u64 = (Flags::FIN.union(Flags::PSH).bits() as u64) << 16;
-    let (held, held_options) = held.split_first_chunk::<HEADER_BYTES_MIN>()?;
-    let (new, options) = new.split_first_chunk::<HEADER_BYTES_MIN>()?;
-    // Ports; acknowledgment, data offset, control bits, window; urgent pointer.
-    let differs = differ(held, new, 0)
-        | differ8(held, new, 8) & u64::to_be(!LAST)
-        | differ(held, new, 16) & u64::from(u32::to_be(0x0000_ffff));
-    let (held_options, options) = (held_options.as_chunks::<4>().0, options.as_chunks::<4>().0);
-    let same_options = held_options.len() == options.len()
-        && held_options
-            .iter()
-            .zip(options)
-            .all(|(held, new)| u32::from_ne_bytes(*held) == u32::from_ne_bytes(*new));
-    let flags = Flags::from_bits_retain(new[FLAGS]);
-    let joins = differs == 0 && same_options && !flags.contains(Flags::CWR);
-    let [_, _, _, _, seq @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *new;
-    joins.then_some((SeqNum(u32::from_be_bytes(seq)), flags))
-}
-
-/// The bits in which the four bytes at `at` differ.
-#[inline(always)]
-fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], at: usize) -> u64 {
-    let word = |bytes: &[u8; N]| {
-        u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-    };
-    u64::from(word(held) ^ word(new))
-}
-
-/// The bits in which the eight bytes at `at` differ.
-#[inline(always)]
-fn differ8<const N: usize>(held: &[u8; N], new: &[u8; N], at: usize) -> u64 {
-    let word =
-        |bytes: &[u8; N]| u64::from_ne_bytes(core::array::from_fn(|index| bytes[at + index]));
-    word(held) ^ word(new)
 }
