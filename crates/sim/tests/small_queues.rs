@@ -189,6 +189,10 @@ mod tests {
                     assert!(seed.wait < Duration::from_millis(limit_ms), "{seed:?}");
                     // At 10 Mbit/s the window of slow start is what waits.
                     assert!(rate_bps == 10 || off.wait > 5 * seed.wait, "{off:?} {seed:?}");
+                    // A thousand packets of the discipline, single segments or superframes.
+                    let most = Duration::from_millis(if superframes { 250 } else { 130 });
+                    let full = Duration::from_millis(30)..most;
+                    assert!(rate_bps != 100 || full.contains(&off.wait), "{off:?}");
                 }
             }
         }

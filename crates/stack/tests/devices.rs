@@ -269,6 +269,25 @@ mod tests {
         assert_eq!(net.received(&server), Ok(2 * 1448), "sent again");
     }
 
+    /// `gro_flush_timeout`: what is held waits that long for more, and then goes up although nothing comes.
+    #[test]
+    fn what_receive_offload_holds_goes_up_when_its_time_is_over() {
+        let mut frames = WireConfig { tso: false, ..WireConfig::default() };
+        // A full segment a millisecond.
+        frames.forward.rate_bps = Some(12_304_000);
+        let linger = [("net.quietline.dev.default.gro_flush_timeout", "300000")];
+        let mut net = Net::new(&frames, &linger);
+        let (client, server) = net.connect("10.0.0.2:80");
+        let before = net.server.counters();
+        net.send(&client, &[7; 2 * 1448]);
+        for (micros, segments) in [(1200, 0), (200, 1), (700, 2)] {
+            net.pass(Duration::from_micros(micros));
+            let change = net.server.counters().since(&before);
+            assert_eq!(change.get("TcpInSegs"), Some(segments), "{micros} us later");
+        }
+        assert_eq!(net.received(&server), Ok(2 * 1448));
+    }
+
     #[test]
     fn only_what_is_there_can_be_taken_down() {
         let mut net = Net::new(&WireConfig::default(), &[]);

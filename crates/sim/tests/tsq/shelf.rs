@@ -228,6 +228,15 @@ impl Lab {
         }
     }
 
+    /// The other end writes `bytes`, which acknowledge what it has read.
+    pub(crate) fn answer(&mut self, bytes: usize) {
+        let peer = Arc::clone(&self.world.hosts[1]);
+        let data = vec![7; bytes];
+        let sent = self.server.send(&peer, &mut self.world.cx, &[IoSlice::new(&data)]);
+        assert_eq!(sent, Ok(bytes));
+        self.world.settle();
+    }
+
     /// Completes `count` packets and runs what follows at this moment.
     pub(crate) fn complete(&mut self, count: usize) {
         self.shelf.complete(count);

@@ -424,7 +424,9 @@ fn busy_polling_is_set_by_options_or_settings() {
     }
     let wanted = BusyPoll { usecs: Some(70), prefer: true, budget: Some(16) };
     assert_eq!(settings.busy_poll, wanted);
-    assert_eq!(wanted.for_read(&sysctls).time.as_micros(), 70);
+    let params = wanted.for_read(&sysctls);
+    assert_eq!((params.time.as_micros(), params.budget, params.prefer), (70, 16, true));
+    assert_eq!(wanted.for_event(&sysctls).budget, 16);
     assert_eq!(wanted.for_event(&sysctls).time.as_micros(), 30, "of reads only");
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     assert_eq!(bench.socket.busy_poll(), wanted);
