@@ -86,7 +86,7 @@ const MORE: [(&str, &[Alternative]); 11] = [
     ),
     ("tcp_backlog_ack_defer", &[&[("net.ipv4.tcp_backlog_ack_defer", "0")]]),
     ("tcp_autocorking", &[&[("net.ipv4.tcp_autocorking", "0")]]),
-    ("pacing_shift", &[&[("net.quietline.pacing_shift", "7")]]),
+    ("wireless_pace", &[&[("net.quietline.pacing_shift", "7")]]),
     ("busy_polling", &[&[("net.core.busy_read", "0"), ("net.core.busy_poll", "0")]]),
 ];
 

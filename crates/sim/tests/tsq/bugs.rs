@@ -69,16 +69,16 @@ fn late_completions_leave_a_connection_its_first_packets() {
         let settings =
             [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_limit_output_bytes", "1000")];
         let mut lab = Lab::new(&settings);
-        // A pace whose millisecond is below the limit too.
+        lab.write(1448);
+        lab.world.settle();
+        assert_eq!((lab.read(), lab.shelf.len()), (1448, 1), "{mode}: it arrived, and is below");
+        // Acknowledged, late as that may be: nothing is in flight.
+        lab.world.pass(Duration::from_millis(50));
+        // From here on a pace whose millisecond is below the limit too.
         for rate in [Some(500_000), None] {
             lab.client
                 .with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_max_pacing_rate(rate));
         }
-        lab.write(1448);
-        lab.world.settle();
-        assert_eq!((lab.read(), lab.shelf.len()), (1448, 1), "{mode}: it arrived, and is below");
-        // Let its acknowledgement be on its way back no longer: nothing is in flight.
-        lab.world.pass(Duration::from_millis(50));
         lab.shelf.set_mute(true);
         lab.write(4 * 1448);
         lab.world.settle();

@@ -2,12 +2,13 @@
 
 use std::{
     cell::RefCell,
+    io::IoSliceMut,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use pkt::DESCRIPTOR_BYTES;
-use stack::{Cx, core::Kick, host::Host};
+use stack::{Cx, Errno, core::Kick, host::Host, socket::Reader};
 
 use super::rig::{CLIENT, Rig, SERVER};
 
@@ -55,6 +56,32 @@ fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
     // The reader finds it full, and the next segment that nobody is in the way of takes it.
     assert_eq!(rig.recv(SERVER, &sockets[SERVER], 64).map(|bytes| bytes.len()), Ok(64));
     assert_eq!(rig.ends[SERVER].count("SkbRxCacheFull"), 1);
+    assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
+    rig.ends[SERVER].poll();
+    assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs + 1);
+    rig.finish([sockets]);
+}
+
+/// A segment that waits for a reader is not processed in softirq: the slot stays the reader's.
+#[test]
+fn a_slot_is_not_touched_for_what_waits_for_a_reader() {
+    let (mut rig, sockets) = warm();
+    rig.ends[SERVER].set("net.quietline.rx_context", "prequeue_drop");
+    let handoffs = rig.ends[SERVER].count("SkbRxCacheHandoff");
+    assert_eq!(held(&rig), ONE, "what was read last");
+    let (mut reader, mut buf) = (Reader::new(), [0; 64]);
+    let mut recv = |rig: &mut Rig| {
+        let end = &mut rig.ends[SERVER];
+        let bufs = &mut [IoSliceMut::new(&mut buf)];
+        sockets[SERVER].recv_or_wait(&end.host, &mut end.app, &mut reader, bufs)
+    };
+    assert_eq!(recv(&mut rig), Err(Errno::EAGAIN));
+    assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
+    rig.ends[SERVER].poll();
+    assert_eq!(rig.ends[SERVER].count("PrequeueQueued"), 1);
+    assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs);
+    assert_eq!(recv(&mut rig), Ok(64));
+    // Nobody waits for the next one.
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
     rig.ends[SERVER].poll();
     assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs + 1);
