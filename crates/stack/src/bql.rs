@@ -203,6 +203,36 @@ mod tests {
         assert_eq!(dql.in_flight(), 0);
     }
 
+    /// Over the limit at one completion, and by the next all of that was done: the limit has held packets back, although the device is
+    /// busy with younger ones.
+    #[test]
+    fn the_limit_grows_when_what_was_over_it_is_done() {
+        let mut dql = Dql::new(START);
+        queue(&mut dql, 1);
+        assert_eq!(complete(&mut dql, 1), (FRAME, 2 * FRAME));
+        queue(&mut dql, 2);
+        assert_eq!(complete(&mut dql, 1), (FRAME, 3 * FRAME));
+        queue(&mut dql, 2);
+        // Two more are done, of which one was queued since; before that the queue was over by one.
+        assert_eq!(complete(&mut dql, 2), (3 * FRAME, 7 * FRAME));
+        assert_eq!(dql.in_flight(), FRAME);
+    }
+
+    /// What the last packet brought over the limit by less than itself is slack as well: one packet may always go over it.
+    #[test]
+    fn the_part_of_a_large_packet_below_the_limit_is_slack() {
+        let mut dql = Dql::new(START);
+        dql.limit = 10_000;
+        dql.adjusted_limit = dql.limit;
+        dql.on_queued(9000);
+        dql.on_queued(5000);
+        dql.on_completed(1000, START);
+        assert_eq!(dql.limit(), 10_000);
+        // Over by 4,000 with a packet of 5,000. So much is done now that nothing else is slack.
+        dql.on_completed(12_000, START + Duration::from_millis(1100));
+        assert_eq!(dql.limit(), 9000);
+    }
+
     #[test]
     fn slack_that_is_never_used_for_a_second_is_given_up() {
         let mut dql = Dql::new(START);

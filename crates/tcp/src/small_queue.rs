@@ -248,6 +248,26 @@ mod tests {
         assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
     }
 
+    #[test]
+    fn a_retransmission_has_twice_the_limit() {
+        let mut net = Net::established(1);
+        net.host(Side::A).config.tsq_limit = TsqLimit::Static131072Ge;
+        net.host(Side::A).config.tcp_limit_output_bytes = 10_000;
+        net.send(Side::A, &[1; 1000]);
+        net.call(Side::A, |tcb, cx| {
+            let mut full = |bytes, kind| {
+                cx.host_queue = HostQueue { bytes, completes: true, paces: false };
+                is_full(tcb, cx, 0, 1000, kind)
+            };
+            assert_eq!([9999, 10_000].map(|bytes| full(bytes, Kind::New)), [false, true]);
+            let repeats = [19_998, 19_999].map(|bytes| full(bytes, Kind::Retransmission));
+            assert_eq!(repeats, [false, true]);
+            assert_eq!(tcb.take_throttled(), Some(19_998));
+        });
+        net.lose_in_flight();
+        net.finish_clean();
+    }
+
     /// Devices that send many packets together, as wireless ones do, want 8 ms of the pace.
     #[test]
     fn the_part_of_the_pace_is_a_setting() {
