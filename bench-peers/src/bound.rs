@@ -1,7 +1,7 @@
 //! The kernel through a tap with vnet_hdr, against quietline and against a program without a stack (`bound_tcp`).
 //!
 //! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*: `quietline serve chargen` writes, the
-//! kernel reads, once by superframes as large as by default (BIG TCP) and once by those of 64 KB. Every measurement starts a fresh program on a
+//! kernel reads: by superframes as large as by default (BIG TCP), without a copy from the application, and by superframes of 64 KB. Every measurement starts a fresh program on a
 //! fresh tap in one namespace; they alternate and reverse their order each round.
 //!
 //! Not here: other stacks (`tap`).
@@ -52,6 +52,8 @@ const DIRECTIONS: [Direction; 2] = [Direction::FromKernel, Direction::ToKernel];
 enum Program {
     Bound,
     Quietline,
+    /// Without a copy, as the bound.
+    QuietlineZeroCopy,
     /// With superframes of 64 KB.
     QuietlineWithoutBigTcp,
 }
@@ -64,6 +66,7 @@ impl Program {
         match self {
             Self::Bound => "bound",
             Self::Quietline => "quietline",
+            Self::QuietlineZeroCopy => "quietline, zero-copy",
             Self::QuietlineWithoutBigTcp => "quietline, 64 KB",
         }
     }
@@ -72,7 +75,12 @@ impl Program {
     fn of(direction: Direction) -> &'static [Self] {
         match direction {
             Direction::FromKernel => &[Self::Bound, Self::Quietline],
-            Direction::ToKernel => &[Self::Bound, Self::Quietline, Self::QuietlineWithoutBigTcp],
+            Direction::ToKernel => &[
+                Self::Bound,
+                Self::Quietline,
+                Self::QuietlineZeroCopy,
+                Self::QuietlineWithoutBigTcp,
+            ],
         }
     }
 }
@@ -142,13 +150,19 @@ fn start(lab: &Lab, program: Program, direction: Direction, mtu: u32) -> Result<
             command.args(["--tap", TAP, "--peer", KERNEL_NET, "--address", STACK]);
             command
         }
-        Program::Quietline | Program::QuietlineWithoutBigTcp => {
+        Program::Quietline | Program::QuietlineZeroCopy | Program::QuietlineWithoutBigTcp => {
             let mut command = lab.namespace.command(binary()?);
             command.args(["serve", if to_kernel { "chargen" } else { "discard" }]);
             command.arg(format!("--link=tap:{TAP}"));
             command.args([&format!("--address={STACK}/24"), &format!("--peer={KERNEL_NET}")]);
-            if program == Program::QuietlineWithoutBigTcp {
-                command.args(["--sysctl", SIZE_64_KB]);
+            match program {
+                Program::QuietlineZeroCopy => {
+                    command.arg("--zerocopy");
+                }
+                Program::QuietlineWithoutBigTcp => {
+                    command.args(["--sysctl", SIZE_64_KB]);
+                }
+                Program::Bound | Program::Quietline => {}
             }
             command
         }

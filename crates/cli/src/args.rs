@@ -99,6 +99,9 @@ pub(crate) struct ServeArgs {
     /// Let http clients store files in the directory with PUT.
     #[arg(long)]
     pub(crate) upload: bool,
+    /// Send what chargen sends without a copy: from packet memory, where its pattern lies once for each connection.
+    #[arg(long)]
+    pub(crate) zerocopy: bool,
     /// Connections served at once; more wait in the accept queue.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_connections: u32,

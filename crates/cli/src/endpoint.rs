@@ -39,6 +39,15 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
 /// A connected socket.
 pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
+    /// Bytes that can be sent again and again without a copy.
+    type Prepared;
+
+    /// Makes `bytes` ready to be sent with [`send_prepared`](Self::send_prepared); `Unsupported` where it cannot be done.
+    fn prepare(&self, bytes: &[u8]) -> io::Result<Self::Prepared>;
+
+    /// Writes what was prepared, from this byte on; returns how many were taken, as `write` does.
+    fn send_prepared(&mut self, prepared: &Self::Prepared, from: usize) -> io::Result<usize>;
+
     /// A second handle to the same connection.
     fn try_clone(&self) -> io::Result<Self>;
 
@@ -59,9 +68,9 @@ pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
     fn wait_on_close(&self, limit: Duration) -> io::Result<()>;
 }
 
-/// What both kinds of socket have under the same names: everything but what they do on close.
+/// What both kinds of socket have under the same names: everything but how they send without a copy, and what they do on close.
 macro_rules! sockets {
-    ($wait_on_close:item) => {
+    ($($own:item)*) => {
         impl Listener for TcpListener {
             type Stream = TcpStream;
 
@@ -95,7 +104,7 @@ macro_rules! sockets {
                 Self::set_write_timeout(self, limit)
             }
 
-            $wait_on_close
+            $($own)*
         }
     };
 }

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use crate::link::Books;
+use crate::link::{Books, LinkSpec};
 use anyhow::Context as _;
 
 use self::{
@@ -185,7 +185,10 @@ enum Handler {
     /// RFC 863.
     Discard,
     /// RFC 864.
-    Chargen,
+    Chargen {
+        /// Without a copy.
+        zero_copy: bool,
+    },
     /// RFC 9112.
     Http(HttpService),
 }
@@ -196,10 +199,15 @@ impl Handler {
             let message = format!("--dir and --upload have no use with {}", args.service.name());
             return Err(Failure::Usage(message));
         }
+        let can_zero_copy = args.service == Service::Chargen && args.link.link != LinkSpec::Kernel;
+        if args.zerocopy && !can_zero_copy {
+            let message = "--zerocopy is for chargen, and has no use with --link kernel";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         Ok(match args.service {
             Service::Echo => Self::Echo,
             Service::Discard => Self::Discard,
-            Service::Chargen => Self::Chargen,
+            Service::Chargen => Self::Chargen { zero_copy: args.zerocopy },
             Service::Http => {
                 let Some(dir) = &args.dir else {
                     return Err(Failure::Usage("http needs --dir DIR".to_owned()));
@@ -217,7 +225,7 @@ impl Handler {
         let _ = match self {
             Self::Echo => echo::serve(stream),
             Self::Discard => discard::serve(stream),
-            Self::Chargen => chargen::serve(stream),
+            Self::Chargen { zero_copy } => chargen::serve(stream, *zero_copy),
             Self::Http(service) => service.serve(stream),
         };
     }

@@ -76,6 +76,7 @@ fn bad_command_lines_get_one_line_and_exit_code_2() {
         &["serve", "echo"],
         &["serve", "http", "--link", "tap:q", "--address", "10.0.0.2/24"],
         &["serve", "http", "--link", "kernel", "--dir", "/no/such/directory"],
+        &["serve", "chargen", "--link", "kernel", "--zerocopy"],
         &["serve", "echo", "--link", "tap:q"],
         &["serve", "echo", "--link", "bond:q", "--address", "10.0.0.2/24"],
         &["serve", "echo", "--link", "tap:q", "--address", "10.0.0.2"],

@@ -301,6 +301,12 @@ impl TcpStream {
         Ok(Self { shared: Arc::clone(&self.shared) })
     }
 
+    /// The stack it belongs to.
+    #[must_use]
+    pub fn stack(&self) -> &Stack {
+        &self.shared.stack
+    }
+
     /// Address and port of this end.
     ///
     /// # Errors

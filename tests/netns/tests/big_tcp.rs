@@ -113,6 +113,14 @@ mod tests {
         Ok(())
     }
 
+    #[test]
+    fn without_a_copy_the_bytes_are_the_same() -> Result<()> {
+        let test = "without_a_copy_the_bytes_are_the_same";
+        let Some(largest) = largest_frame(test, &["--zerocopy"])? else { return Ok(()) };
+        ensure!(largest > 65_536 + ETHERNET, "the largest frame has {largest} bytes");
+        Ok(())
+    }
+
     /// Across the kernel to a network of MTU 1500 whose frames are one segment each.
     #[test]
     fn a_kernel_that_forwards_cuts_them_up() -> Result<()> {

@@ -1,6 +1,7 @@
 //! The kernel's sockets, through std.
 
 use std::{
+    convert::Infallible,
     io,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     time::Duration,
@@ -26,6 +27,16 @@ impl Host for KernelHost {
 }
 
 sockets! {
+    type Prepared = Infallible;
+
+    fn prepare(&self, _bytes: &[u8]) -> io::Result<Infallible> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn send_prepared(&mut self, prepared: &Infallible, _from: usize) -> io::Result<usize> {
+        match *prepared {}
+    }
+
     fn wait_on_close(&self, _limit: Duration) -> io::Result<()> {
         // The kernel goes on after the program's end.
         Ok(())

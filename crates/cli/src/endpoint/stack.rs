@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use quietline::{Stack, TcpListener, TcpStream};
+use quietline::{SendBuffer, SendFlags, Stack, TcpListener, TcpStream};
 
 use super::{Host, Listener, Stream};
 
@@ -32,6 +32,19 @@ impl Host for StackHost {
 }
 
 sockets! {
+    type Prepared = SendBuffer;
+
+    /// In packet memory, to be sent without a copy.
+    fn prepare(&self, bytes: &[u8]) -> io::Result<SendBuffer> {
+        let mut buffer = SendBuffer::new(self.stack(), bytes.len())?;
+        buffer.write_at(0, bytes)?;
+        Ok(buffer)
+    }
+
+    fn send_prepared(&mut self, prepared: &SendBuffer, from: usize) -> io::Result<usize> {
+        self.send_buffer(prepared, from..prepared.len(), SendFlags::empty())
+    }
+
     fn wait_on_close(&self, limit: Duration) -> io::Result<()> {
         self.set_linger(Some(limit))
     }

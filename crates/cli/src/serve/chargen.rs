@@ -10,9 +10,16 @@ const CHARACTERS: u8 = b'~' - b' ' + 1;
 /// Characters on a line, without its CR LF.
 const LINE_CHARACTERS: u8 = 72;
 
-/// Serves one connection. Ends by the error of a write: RFC 864 has no other end.
-pub(super) fn serve<S: Stream>(stream: &mut Metered<'_, S>) -> io::Result<()> {
+/// Serves one connection. Ends by the error of a write: RFC 864 has no other end. `zero_copy`: the bytes lie in packet memory once
+/// for the connection, and every write is sent from there.
+pub(super) fn serve<S: Stream>(stream: &mut Metered<'_, S>, zero_copy: bool) -> io::Result<()> {
     let pattern = pattern();
+    if zero_copy {
+        let prepared = stream.inner().prepare(&pattern)?;
+        loop {
+            stream.send_prepared(&prepared, pattern.len())?;
+        }
+    }
     loop {
         stream.write_all(&pattern)?;
     }

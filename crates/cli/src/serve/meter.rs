@@ -85,6 +85,24 @@ impl<'t, S: Stream> Metered<'t, S> {
     }
 }
 
+impl<S: Stream> Metered<'_, S> {
+    /// Sends all of what was prepared.
+    pub(super) fn send_prepared(
+        &mut self,
+        prepared: &S::Prepared,
+        length: usize,
+    ) -> io::Result<()> {
+        let mut from = 0;
+        while from < length {
+            let count = self.stream.send_prepared(prepared, from)?;
+            from += count;
+            self.sent += count as u64;
+            self.publish(PUBLISH_BYTES);
+        }
+        Ok(())
+    }
+}
+
 impl<S> Metered<'_, S> {
     fn publish(&mut self, least: u64) {
         if self.received + self.sent >= least {
