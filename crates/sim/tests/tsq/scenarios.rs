@@ -172,6 +172,33 @@ fn a_superframe_is_at_most_half_the_limit_of_the_first_version() {
     }
 }
 
+/// TSQ2 counts memory, `tc` what leaves: a superframe of 45 segments and one of 44 are less than the limit, so that a third
+/// one passes it. That is 195.5 kB of memory, and 202,876 bytes with the headers of each segment.
+#[test]
+fn a_third_superframe_passes_the_limit_behind_one_that_is_not_full() {
+    let mut lab = Lab::new(&[]);
+    // No millisecond of a pace makes them smaller.
+    let whole = [("net.quietline.dev.default.gso", "1"), ("net.ipv4.tcp_tso_rtt_log", "31")];
+    lab.world.set(0, &whole);
+    // What is written from here on is for the new path.
+    lab.write(100);
+    lab.complete(1);
+    assert_eq!(lab.read(), 100);
+    lab.shelf.set_mute(true);
+    for segments in [45, 44, 45, 45] {
+        lab.write(segments * 1448);
+        lab.world.settle();
+    }
+    assert_eq!(lab.shelf.payloads(), [45 * 1448, 44 * 1448, 45 * 1448], "the fourth waits");
+    let (truesize, _) = lab.shelf.oldest();
+    let below = lab.client.wmem_alloc();
+    assert!(below - truesize < LIMIT && LIMIT < below, "TSQ2: {below}");
+    let wire: usize =
+        lab.shelf.payloads().iter().map(|payload| payload + payload.div_ceil(1448) * 66).sum();
+    assert_eq!(wire, 202_876);
+    lab.finish();
+}
+
 /// TSQ5: a completion sends nothing and touches no lock: it may come from within a call that holds the socket, or from a device that
 /// is called with whatever held. The run on the core sends.
 #[test]
