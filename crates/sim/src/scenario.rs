@@ -11,6 +11,7 @@
 mod draw;
 mod play;
 mod recycling;
+mod ways;
 
 use std::{
     any::Any,
@@ -19,6 +20,8 @@ use std::{
     path::Path,
     time::Duration,
 };
+
+pub use ways::{Ways, compare_ways};
 
 use pkt::PoolStats;
 use stack::{socket::RxContext, sysctl::Sysctls};
@@ -146,7 +149,7 @@ pub const CONTEXTS: usize = RxContext::Bh as usize + 1;
 /// # Panics
 /// When something does not hold.
 pub fn run(scenario: &Scenario, capture: Option<Capture>, sabotage: Option<Sabotage>) -> Outcome {
-    play::Play::new(scenario, capture, sabotage).run()
+    play::Play::new(scenario, capture, sabotage).run().0
 }
 
 /// Plays `scenario`; when something does not hold, what.

@@ -45,6 +45,8 @@ pub struct Manners {
     pub fiddles: u32,
     /// How it ends.
     pub ending: Ending,
+    /// Header prediction, for as long as the connection lasts. `None`: on, and one of the options it may change.
+    pub prediction: Option<bool>,
 }
 
 /// How an application ends its side.
@@ -347,6 +349,7 @@ impl End {
         let host = Arc::clone(&world.hosts[self.host]);
         let (what, value) = (self.rng.below(14), self.rng.next_u32());
         let on = value & 1 == 1;
+        let prediction = self.manners.prediction;
         socket.with_tcb(&host, world.app(self.host), |tcb, cx| match what {
             0 => tcb.set_nodelay(on),
             1 => tcb.set_cork(on),
@@ -354,7 +357,7 @@ impl End {
             3 => tcb.set_rcvbuf(2304 + value % 300_000),
             4 => tcb.set_sndbuf(4608 + value % 300_000),
             5 => tcb.set_notsent_lowat(1 + value % 100_000),
-            6 => tcb.set_header_prediction(on),
+            6 => tcb.set_header_prediction(prediction.unwrap_or(on)),
             7 => {
                 let choices = Algorithm::ALL;
                 tcb.set_congestion(choices[value as usize % choices.len()]);

@@ -32,7 +32,7 @@ const NANOSECONDS: u8 = 9;
 /// `epb_flags`: the packet came in, or went out.
 const FLAGS: [u32; 2] = [1, 2];
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Record {
     port: usize,
     at: Instant,
@@ -59,6 +59,16 @@ impl Capture {
             records.bytes += bytes.len();
             records.list.push(Record { port, at, outbound, bytes: bytes.to_vec() });
         }
+    }
+
+    /// The first frame that two runs do not share, in words.
+    pub(crate) fn first_difference(&self, other: &Self) -> Option<String> {
+        let ours = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = other.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ours, theirs) = (&ours.list, &theirs.list);
+        let shared = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+        (shared < ours.len().max(theirs.len()))
+            .then(|| format!("frame {shared}: {:?} or {:?}", ours.get(shared), theirs.get(shared)))
     }
 
     /// Writes what was recorded; answers how many frames that is.

@@ -422,6 +422,7 @@ impl Draw {
             more: [0, 0, 100, 500][self.below(4)],
             fiddles: [0, 0, 5, 30][self.below(4)],
             ending: Ending::First,
+            prediction: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use pkt::Instant;
 use stack::{
     Errno, Readiness,
     config::{DeviceConfig, HostConfig},
-    counters::Counter,
+    counters::{Counter, Snapshot},
     socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
 };
 use tcp::{Edges, FourTuple};
@@ -16,7 +16,7 @@ use crate::{
     World,
     apps::Pattern,
     network::{Capture, Change, Network, PortConfig, Sabotage, address},
-    traffic::{End, Ending},
+    traffic::{End, Ending, Manners},
 };
 
 /// The port that every host listens on.
@@ -92,6 +92,14 @@ fn options_of(scenario: &Scenario, host: usize) -> tcp::SocketOptions {
     tcp::SocketOptions { maxseg: scenario.maxseg[host], ..tcp::SocketOptions::default() }
 }
 
+/// For a run that is compared with another: a call of its own in both.
+fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, manners: &Manners) {
+    if let Some(on) = manners.prediction {
+        let of = Arc::clone(&world.hosts[host]);
+        socket.with_tcb(&of, world.app(host), |tcb, _| tcb.set_header_prediction(on));
+    }
+}
+
 impl<'a> Play<'a> {
     pub(super) fn new(
         scenario: &'a Scenario,
@@ -162,7 +170,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    pub(super) fn run(mut self) -> Outcome {
+    /// Plays it; what came of it, and what each host has counted.
+    pub(super) fn run(mut self) -> (Outcome, Vec<Snapshot>) {
         loop {
             let change = self.change_settings();
             let mut next = self.settle();
@@ -214,19 +223,20 @@ impl<'a> Play<'a> {
     /// Gives each accepted socket to its connection.
     fn accept(&mut self) -> bool {
         let mut moved = false;
-        for (index, listener) in self.listeners.iter().enumerate() {
+        let Self { listeners, links, world, scenario, .. } = self;
+        for (index, listener) in listeners.iter().enumerate() {
             while let Ok(socket) = listener.accept() {
                 moved = true;
-                let link = self.links.iter_mut().find(|link| {
+                let link = links.iter_mut().find(|link| {
                     let local = link.client.as_ref().map(|client| client.local());
                     link.ends.is_none() && local == Some(socket.remote())
                 });
                 match link {
-                    Some(link) => link.begin(socket, self.scenario.seed),
+                    Some(link) => link.begin(world, socket, scenario.seed),
                     // The client has given this attempt up.
                     None => {
-                        let host = Arc::clone(&self.world.hosts[index]);
-                        socket.abort(&host, self.world.app(index));
+                        let host = Arc::clone(&world.hosts[index]);
+                        socket.abort(&host, world.app(index));
                     }
                 }
             }
@@ -296,7 +306,8 @@ impl<'a> Play<'a> {
     }
 
     /// Every stream is complete; then nothing is left.
-    fn end(mut self) -> Outcome {
+    fn end(mut self) -> (Outcome, Vec<Snapshot>) {
+        let mut counted = Vec::new();
         let took = self.world.elapsed();
         let mut outcome = Outcome { took, steps: self.steps, ..Outcome::default() };
         for link in &self.links {
@@ -328,12 +339,13 @@ impl<'a> Play<'a> {
             recycling::add_caches(&mut outcome.caches, &counters);
             assert_eq!(host.tcp_memory_pages(), 0, "pages are still charged");
             assert_eq!(self.network.charged(index), 0, "the device holds something");
+            counted.push(counters);
         }
         outcome.frames = self.network.counts();
         drop(hosts);
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");
         outcome.pool = recycling::check_end(&self.world);
-        outcome
+        (outcome, counted)
     }
 }
 
@@ -397,6 +409,7 @@ impl Link<'_> {
                 Err(error) => panic!("the first write: {error}"),
             }
         }
+        set_prediction(world, *client, &socket, up);
         self.client = Some(socket);
     }
 
@@ -407,9 +420,10 @@ impl Link<'_> {
     }
 
     /// Both sockets exist: the applications begin.
-    fn begin(&mut self, server: Arc<TcpSocket>, seed: u64) {
+    fn begin(&mut self, world: &mut World, server: Arc<TcpSocket>, seed: u64) {
         let Some(client) = self.client.clone() else { return };
         let Session { up, down, .. } = self.plan;
+        set_prediction(world, self.plan.server, &server, down);
         let number = seed.wrapping_mul(1_000_003).wrapping_add(self.number);
         let (there, back) = self.patterns(seed);
         let early = self.early;

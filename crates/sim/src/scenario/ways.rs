@@ -1,0 +1,90 @@
+//! The predicted ways of TCP against the long ones, through the whole stack: the same run with header prediction in every
+//! connection and in none. Every frame is the same to the byte and the nanosecond, and every counter but those of the ways.
+//!
+//! What a connection leaves out on a short way is not only TCP's: the end of a call looks at less, too, and what it must not have
+//! missed are the account of memory, the queues below and what completes late.
+//!
+//! Not here: the connection's own state, which `tcp::tests::fast_path` compares field by field.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use stack::counters::Snapshot;
+use tcp::Counter;
+
+use super::{Outcome, Scenario, message, play::Play};
+use crate::network::Capture;
+
+/// What the predicted run has shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ways {
+    /// Segments that were predicted, data and acknowledgments.
+    pub predicted: u64,
+    /// Times that a host's memory for TCP became scarce.
+    pub pressures: u64,
+    /// Frames, each seen twice.
+    pub frames: u64,
+}
+
+/// Counters of the ways themselves.
+const WAYS: [Counter; 3] =
+    [Counter::TcpExtTCPHPHits, Counter::TcpExtTCPHPAcks, Counter::TcpExtTCPPureAcks];
+
+/// A run: what came of it, what each host has counted, and its frames.
+struct Run {
+    outcome: Outcome,
+    counted: Vec<Snapshot>,
+    capture: Capture,
+}
+
+impl Run {
+    fn of(scenario: &Scenario, prediction: bool) -> Result<Self, String> {
+        let mut scenario = scenario.clone();
+        for session in &mut scenario.sessions {
+            for manners in [&mut session.up, &mut session.down] {
+                manners.prediction = Some(prediction);
+            }
+        }
+        let capture = Capture::default();
+        // Nothing of the world survives the panic, so nothing inconsistent can be seen.
+        let play = || Play::new(&scenario, Some(capture.clone()), None).run();
+        let played = catch_unwind(AssertUnwindSafe(play));
+        let (outcome, counted) = played.map_err(|panic| message(panic.as_ref()))?;
+        Ok(Self { outcome, counted, capture })
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.counted.iter().map(|host| host.tcp(counter)).sum()
+    }
+}
+
+/// Plays `scenario` both ways.
+///
+/// # Errors
+/// What differs first, or what does not hold in one of them.
+pub fn compare_ways(scenario: &Scenario) -> Result<Ways, String> {
+    let short = Run::of(scenario, true)?;
+    let long = Run::of(scenario, false)?;
+    if let Some(difference) = short.capture.first_difference(&long.capture) {
+        return Err(difference);
+    }
+    for (index, (short, long)) in short.counted.iter().zip(&long.counted).enumerate() {
+        let differs = |((name, short), (_, long)): &((&'static str, u64), (&'static str, u64))| {
+            short != long && !WAYS.iter().any(|counter| counter.name() == *name)
+        };
+        if let Some(((name, short), (_, long))) = short.iter().zip(long.iter()).find(differs) {
+            return Err(format!("host {index}: {name} is {short} or {long}"));
+        }
+    }
+    let [outcome, other] = [&short, &long].map(|run| format!("{:?}", run.outcome));
+    if outcome != other {
+        return Err(format!("{outcome} or {other}"));
+    }
+    if long.count(Counter::TcpExtTCPHPHits) + long.count(Counter::TcpExtTCPHPAcks) > 0 {
+        return Err(String::from("something was predicted in spite of all"));
+    }
+    Ok(Ways {
+        predicted: short.count(Counter::TcpExtTCPHPHits) + short.count(Counter::TcpExtTCPHPAcks),
+        pressures: short.count(Counter::TcpExtTCPMemoryPressures),
+        frames: short.outcome.frames.sent,
+    })
+}

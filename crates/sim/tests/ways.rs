@@ -1,0 +1,70 @@
+//! Header prediction changes nothing that anybody can see: whole networks, played with it and without, frame by frame.
+//!
+//! `FIRST=n SEEDS=m cargo test -p quietline-sim --test ways` plays others.
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sim::scenario::{Scenario, Ways, compare_ways};
+    use stack::sysctl::Sysctls;
+
+    fn number(name: &str, default: u64) -> u64 {
+        let text = std::env::var(name).ok();
+        text.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
+    }
+
+    /// Plays scenarios of some seeds, each changed, and adds up what they have shown.
+    fn compare(change: impl Fn(&mut Scenario)) -> Ways {
+        let first = number("FIRST", 0);
+        let mut sum = Ways::default();
+        for seed in first..first + number("SEEDS", 100) {
+            let mut scenario = Scenario::of(seed);
+            change(&mut scenario);
+            match compare_ways(&scenario) {
+                Ok(ways) => {
+                    sum.predicted += ways.predicted;
+                    sum.pressures += ways.pressures;
+                    sum.frames += ways.frames;
+                }
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        println!("{sum:?}");
+        assert!(sum.predicted * 20 > sum.frames, "hardly anything was predicted: {sum:?}");
+        sum
+    }
+
+    fn each_host(scenario: &mut Scenario, change: impl Fn(&mut Sysctls)) {
+        scenario.hosts.iter_mut().for_each(change);
+    }
+
+    fn scarce(sysctls: &mut Sysctls) {
+        sysctls.set("net.ipv4.tcp_mem", "8 12 4194304").expect("three numbers of pages");
+    }
+
+    #[test]
+    fn as_the_seed_has_it() {
+        compare(|_| ());
+    }
+
+    #[test]
+    fn with_devices_that_complete_later() {
+        compare(|scenario| scenario.completes_after = Some(Duration::from_micros(300)));
+    }
+
+    #[test]
+    fn where_memory_is_scarce() {
+        let ways = compare(|scenario| each_host(scenario, scarce));
+        assert!(ways.pressures > 10, "{ways:?}");
+    }
+
+    #[test]
+    fn where_memory_is_scarce_and_devices_complete_later() {
+        let ways = compare(|scenario| {
+            each_host(scenario, scarce);
+            scenario.completes_after = Some(Duration::from_micros(300));
+        });
+        assert!(ways.pressures > 10, "{ways:?}");
+    }
+}
