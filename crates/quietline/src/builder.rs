@@ -217,6 +217,10 @@ impl StackBuilder {
     }
 
     /// No worker threads: the stack runs only inside [`Stack::poll`] and inside socket calls.
+    ///
+    /// A call that has begun to run the stack, or a poll, returns when nothing is left: Linux ends its softirqs after ten rounds or
+    /// 2 ms and leaves the rest to ksoftirqd, but here nobody would come for it. While another thread, or a stack polled by one, sends
+    /// to this one without a pause, such a call lasts. With workers it ends after ten turns, and a worker goes on.
     pub const fn manual(mut self) -> Self {
         self.manual = true;
         self

@@ -48,8 +48,8 @@ pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
 /// As [`with_cx`], at the time that this thread read last: for what asks no time, or looks at the clock itself where it has to.
 /// Such a look costs as much as half a packet.
 ///
-/// A thread that is being torn down, or that calls the stack from inside the stack (from a waker), gets a context of
-/// its own for the call.
+/// A thread that is being torn down, or that calls the stack from inside the stack (from a [`Device`](stack::Device) of the
+/// application's, which must not wait there), gets a context of its own for the call.
 pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     let own = CX.try_with(Cell::take).ok().flatten();
     let mut cx = own.unwrap_or_else(new_cx);

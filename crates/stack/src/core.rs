@@ -530,6 +530,8 @@ impl Core {
     }
 
     /// For a thread that came for something else: if work keeps coming in, the worker takes over.
+    ///
+    /// Differs from Linux: without a worker it goes on until nothing is left, because nobody else would ever come for it.
     fn run_for_another(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         let scope = Scope::Scheduled;
         let Some(guard) = self.run_turns(host, guard, cx, scope) else { return };

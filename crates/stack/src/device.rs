@@ -139,6 +139,9 @@ impl Completed {
 
 /// A network device. Any thread may transmit on any queue; only the holder of the queue's core receives and completes.
 ///
+/// It is called from inside the stack, mostly by a thread that owns a core: it must not make a socket call of its own, nor wait for a
+/// thread that does, for such a call may wait for that very core.
+///
 /// Behind a queueing discipline one thread at a time transmits on a queue. Without one several may, and the device orders them.
 pub trait Device: Send + Sync + Debug {
     /// What the device can do.
@@ -196,6 +199,9 @@ pub trait Device: Send + Sync + Debug {
 
     /// Tells an in-process device which core to wake when a frame arrives on `queue`.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
+
+    /// It is taken up again. Called by the holder of the queue's core. Linux: `ndo_open`.
+    fn start(&self, _queue: QueueId) {}
 
     /// It is taken down: gives up what it holds of `queue`, frames that have arrived with the reason `DeviceDown`, and packets
     /// that it has not sent with their destructors. Called by the holder of the queue's core. Linux: `ndo_stop`.

@@ -223,6 +223,7 @@ impl Napi {
     /// The queue is polled again. Frames that have come meanwhile came to a device that was down; those that come while they are
     /// dropped end that after [`STALE_POLLS_MAX`].
     pub(super) fn enable(&mut self, cx: &mut Cx) {
+        self.device.start(self.queue);
         let weight = self.weight.min(WEIGHT);
         for _ in 0..STALE_POLLS_MAX {
             let received = self.receive(cx, weight);

@@ -140,6 +140,12 @@ impl Device for Attached {
         }
     }
 
+    fn start(&self, queue: QueueId) {
+        if let Some(device) = self.device() {
+            device.start(queue);
+        }
+    }
+
     fn stop(&self, queue: QueueId, cx: &mut Cx) {
         self.with(cx, |device, cx| device.stop(queue, cx));
     }

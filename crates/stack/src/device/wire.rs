@@ -13,7 +13,7 @@ use std::{
     string::{String, ToString},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
     vec::Vec,
@@ -134,6 +134,9 @@ struct Direction {
     /// after a push sees it, because the doorbell orders.
     len: AtomicUsize,
     path_mtu: PathMtuCell,
+    /// The receiver's device is down: nothing has room. Relaxed: what passes it at the last moment is dropped by `stop`, or when the
+    /// device comes up.
+    down: AtomicBool,
     in_flight: Mutex<InFlight>,
     doorbell: OnceLock<Doorbell>,
 }
@@ -148,6 +151,7 @@ impl Direction {
             ring: has_ring.then(|| Arc::new(Ring::new(impairment.queue_packets))),
             len: AtomicUsize::new(0),
             path_mtu: PathMtuCell::new(impairment.path_mtu),
+            down: AtomicBool::new(false),
             in_flight: Mutex::new(InFlight {
                 ready: VecDeque::new(),
                 timed: VecDeque::new(),
@@ -158,6 +162,23 @@ impl Direction {
             }),
             doorbell: OnceLock::new(),
         }
+    }
+
+    /// Packets that may be on their way.
+    #[inline]
+    fn room(&self) -> usize {
+        if self.is_down() { 0 } else { self.impairment.queue_packets }
+    }
+
+    /// As a cable whose other end is down.
+    #[inline]
+    fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Why there is no room.
+    fn full(&self) -> DropReason {
+        if self.is_down() { DropReason::DeviceDown } else { DropReason::WireQueueFull }
     }
 
     /// Something can be received now.
@@ -257,7 +278,7 @@ impl Wire {
         cx: &mut Cx,
         list: &mut PacketList,
     ) {
-        let path_mtu = direction.path_mtu.load();
+        let (path_mtu, down) = (direction.path_mtu.load(), direction.is_down());
         let mut refused = Vec::new();
         let (mut sender, mut rings) = (None, false);
         while let Some(mut packet) = list.pop_front() {
@@ -272,6 +293,10 @@ impl Wire {
                 sender = None;
             }
             packet.orphan();
+            if down {
+                refused.push((DropReason::DeviceDown, packet));
+                continue;
+            }
             match sender.get_or_insert_with(|| ring.sender()).push(packet) {
                 Ok(()) => rings = true,
                 Err(packet) => refused.push((DropReason::WireQueueFull, packet)),
@@ -374,9 +399,7 @@ impl Device for Wire {
                 let too_big = path_mtu.is_some_and(|path| !path.carries(&packet));
                 if direction.direct && too_big {
                     refused.push((DropReason::PacketTooBig, packet));
-                } else if direction.direct
-                    && in_flight.ready.len() < direction.impairment.queue_packets
-                {
+                } else if direction.direct && in_flight.ready.len() < direction.room() {
                     packet.orphan();
                     in_flight.ready.push_back(packet);
                 } else {
@@ -458,8 +481,13 @@ impl Device for Wire {
         }
     }
 
+    fn start(&self, queue: QueueId) {
+        self.incoming[usize::from(queue.0)].down.store(false, Ordering::Relaxed);
+    }
+
     fn stop(&self, queue: QueueId, cx: &mut Cx) {
         let queue = usize::from(queue.0);
+        self.incoming[queue].down.store(true, Ordering::Relaxed);
         let mut receiver = self.incoming[queue].ring.as_ref().and_then(Ring::receiver);
         while let Some(packet) = receiver.as_mut().and_then(ring::Receiver::pop) {
             cx.drop_packet(DropReason::DeviceDown, packet);
@@ -508,14 +536,14 @@ fn impair(
 ) {
     let impairment = &direction.impairment;
     let waiting = in_flight.ready.len() + in_flight.timed.len();
-    if waiting >= impairment.queue_packets {
+    if waiting >= direction.room() {
         if impairment.completes_later() {
             // Taken and lost: whoever counts what the device has not completed must not count it for ever.
             let due = in_flight.completions.back().map_or(cx.now, |last| last.due.max(cx.now));
             let bytes = packet.len();
             in_flight.completions.push_back(Completion { due, bytes, owner: None, _mark: None });
         }
-        refused.push((DropReason::WireQueueFull, packet));
+        refused.push((direction.full(), packet));
         return;
     }
     let start = in_flight.idle_at.max(cx.now);

@@ -69,6 +69,10 @@ impl Device for CaptureDevice {
         self.device.complete(queue, cx)
     }
 
+    fn start(&self, queue: QueueId) {
+        self.device.start(queue);
+    }
+
     fn stop(&self, queue: QueueId, cx: &mut Cx) {
         self.device.stop(queue, cx);
     }
