@@ -64,7 +64,7 @@ pub(crate) fn segment(
     checksums: Checksums,
     list: &mut PacketList,
 ) {
-    let headers = Headers::of(&packet, network);
+    let mut headers = Headers::of(&packet, network);
     let mss = usize::from(packet.meta().gso.size);
     let mut meta = PacketMeta { gso: Gso::default(), ..*packet.meta() };
     let completes = checksums == Checksums::Completed && meta.tx_checksum != TxChecksum::Done;
@@ -81,7 +81,8 @@ pub(crate) fn segment(
             copied += u64::from(sum.is_some());
             sum.unwrap_or_else(|| piece.checksum(0, len))
         });
-        let place = Place { index, offset, len, last: cutter.left() == 0 };
+        headers.set_payload(len);
+        let place = Place { index, offset, last: cutter.left() == 0 };
         headers.write(&mut piece, &place, sum);
         *piece.meta_mut() = meta;
         shares.give(&mut piece);
@@ -146,17 +147,17 @@ struct Place {
     index: u16,
     /// Bytes of payload in front of it.
     offset: usize,
-    /// Bytes of its own.
-    len: usize,
     last: bool,
 }
 
 /// The headers of all segments: what they have in common, and of the rest what the first one has. Sums are taken once over
-/// what stays; a segment adds its own words to them (RFC 1624).
+/// what stays; a segment adds its own words to them (RFC 1624). Lengths stay too, but for the last one's.
 struct Headers {
     template: HeadTemplate,
     /// Bytes of all of them, the last ones of the template.
     len: usize,
+    /// Bytes of payload that the lengths in the template and in the sums go with.
+    payload: usize,
     /// Bytes of link header.
     network: usize,
     /// Bytes of IP header.
@@ -167,9 +168,9 @@ struct Headers {
     id: u16,
     seq: u32,
     flags: u8,
-    /// Sum of the IPv4 header without length and identification.
+    /// Sum of the IPv4 header without identification.
     ip_sum: Sum,
-    /// Sum of the pseudo-header without the length.
+    /// Sum of the pseudo-header.
     pseudo_sum: Sum,
     /// Sum of the TCP header without sequence number, control bits and checksum.
     tcp_sum: Sum,
@@ -193,11 +194,14 @@ impl Headers {
         if v4 {
             ip[IP_TOTAL_LEN..IP_ID + 2].fill(0);
             ip[IP_CHECKSUM..IP_CHECKSUM + 2].fill(0);
+            put_u16(ip, IP_TOTAL_LEN, length_of(ip) + length_of(tcp));
         }
         // The field of a partial packet holds the sum of the pseudo-header, in which the length has 32 bits.
         let whole = u32::try_from(packet.len() - network - ip_len).unwrap_or(u32::MAX);
         let mut pseudo_sum = Sum::from_folded(u16_at(tcp, CHECKSUM));
         pseudo_sum.add_u32(!whole);
+        // Without payload: `set_payload` goes on from there.
+        pseudo_sum.add_u16(length_of(tcp));
         let seq = u32::from(u16_at(tcp, SEQ)) << 16 | u32::from(u16_at(tcp, SEQ + 2));
         let flags = tcp[FLAGS];
         tcp[SEQ..SEQ + 4].fill(0);
@@ -205,6 +209,7 @@ impl Headers {
         tcp[CHECKSUM..CHECKSUM + 2].fill(0);
         Self {
             len,
+            payload: 0,
             network,
             ip_len,
             v4,
@@ -219,24 +224,46 @@ impl Headers {
         }
     }
 
+    /// The segments from here on have `len` bytes of payload.
+    #[inline]
+    fn set_payload(&mut self, len: usize) {
+        if len != self.payload {
+            self.change_payload(len);
+        }
+    }
+
+    #[cold]
+    fn change_payload(&mut self, len: usize) {
+        let start = self.template.len() - self.len + self.network;
+        let tcp_len = self.len - self.network - self.ip_len;
+        let length =
+            |payload| u16::try_from(tcp_len + payload).expect("a segment has a 16-bit length");
+        let (before, now) = (length(self.payload), length(len));
+        self.pseudo_sum.add_u16(!before);
+        self.pseudo_sum.add_u16(now);
+        let ip = &mut self.template[start..][..self.ip_len];
+        if self.v4 {
+            let (before, now) = (before + length_of(ip), now + length_of(ip));
+            self.ip_sum.add_u16(!before);
+            self.ip_sum.add_u16(now);
+            put_u16(ip, IP_TOTAL_LEN, now);
+        } else {
+            put_u16(ip, IPV6_PAYLOAD_LEN, now);
+        }
+        self.payload = len;
+    }
+
     /// Puts the headers of the segment at `place` in front of its payload. With the payload's `sum` the checksum is whole.
     #[inline]
     fn write(&self, piece: &mut Packet, place: &Place, sum: Option<Sum>) {
         let headers = piece.push_template(&self.template, self.len);
         let (ip, tcp) = headers[self.network..].split_at_mut(self.ip_len);
-        let segment_len =
-            u16::try_from(tcp.len() + place.len).expect("a segment has a 16-bit length");
         if self.v4 {
-            let total_len = segment_len + length_of(ip);
             let id = self.id.wrapping_add(place.index.wrapping_mul(self.id_step));
             let mut ip_sum = self.ip_sum;
-            ip_sum.add_u16(total_len);
             ip_sum.add_u16(id);
-            put_u16(ip, IP_TOTAL_LEN, total_len);
             put_u16(ip, IP_ID, id);
             put_u16(ip, IP_CHECKSUM, ip_sum.finish());
-        } else {
-            put_u16(ip, IPV6_PAYLOAD_LEN, segment_len);
         }
         #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet")]
         let seq = self.seq.wrapping_add(place.offset as u32);
@@ -244,7 +271,6 @@ impl Headers {
         let first = if place.index == 0 { u8::MAX } else { !CWR };
         let flags = self.flags & last & first;
         let mut checksum = self.pseudo_sum;
-        checksum.add_u16(segment_len);
         let checksum = match sum {
             Some(payload) => {
                 checksum.add_sum(self.tcp_sum);

@@ -42,8 +42,15 @@ impl Packet {
                 let len = from.len().min(size - offset);
                 let (to_now, to_later) = core::mem::take(&mut to).split_at_mut(len);
                 let (from_now, from_later) = from.split_at(len);
-                sum.combine(copy_and_sum(to_now, from_now), offset);
+                let copied = copy_and_sum(to_now, from_now);
                 (to, from) = (to_later, from_later);
+                // A whole piece, as nearly all are: none was begun.
+                if len == size {
+                    sums[index] = copied.fold();
+                    index += 1;
+                    continue;
+                }
+                sum.combine(copied, offset);
                 offset += len;
                 sums[index] = sum.fold();
                 if offset == size {
