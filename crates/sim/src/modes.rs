@@ -299,10 +299,10 @@ mod tests {
         assert!("net.quietline.gro_exit".parse::<Settings>().is_err());
     }
 
-    /// What CI runs must stay affordable.
+    /// What CI runs must stay affordable: a row takes 20 s of its 90 minutes.
     #[test]
     fn pairwise_rows_are_few() {
         let rows = pairwise(&sizes());
-        assert!(rows.len() <= 40, "{} rows", rows.len());
+        assert!(rows.len() <= 45, "{} rows", rows.len());
     }
 }

@@ -86,6 +86,30 @@ mod tests {
         u64::try_from(bytes * 1_000_000 / micros).expect("a rate")
     }
 
+    /// Acknowledgments that follow each other for half of the round trip: the window fills the path, and nothing waits yet.
+    #[test]
+    fn a_train_of_acknowledgments_ends_slow_start() {
+        let settings =
+            [("net.quietline.hystart_detect", "train"), ("net.quietline.dev.default.gso", "0")];
+        let mut world = world(&settings);
+        let listener = listen(&mut world, 80);
+        let (client, server) = connect(&mut world, &listener);
+        let mut sender = Sender::new(0, Arc::clone(&client), Pattern(1), 16 << 20);
+        let mut receiver = Receiver::new(1, Arc::clone(&server), Pattern(1), 1 << 20);
+        let count = |world: &World, counter| world.hosts[0].counters().tcp(counter);
+        let done = world.run(Duration::from_secs(5), |world| {
+            sender.step(world);
+            receiver.step(world);
+            count(world, tcp::Counter::TcpExtTCPHystartTrainDetect) > 0
+        });
+        done.unwrap_or_else(|stalled| panic!("{stalled:?}"));
+        let window = count(&world, tcp::Counter::TcpExtTCPHystartTrainCwnd);
+        // 2 ms at 1 Gbit/s are 167 segments.
+        assert!((16..=400).contains(&window), "{window} segments");
+        assert_eq!(count(&world, tcp::Counter::TcpExtTCPHystartDelayDetect), 0);
+        assert_eq!(count(&world, tcp::Counter::TcpRetransSegs), 0);
+    }
+
     /// `SO_MAX_PACING_RATE` through the table of options, in both of its widths: what arrives is the pace to within 2 %, whether
     /// timers hold the packets or `fq`; the largest number of either width lifts it.
     #[test]

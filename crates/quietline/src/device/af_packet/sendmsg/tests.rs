@@ -74,7 +74,7 @@ fn a_frame_is_charged_as_much_as_we_know_of() {
 fn a_frame_is_charged_whole_pages_of_the_machine_s_size() {
     let headers = 66;
     assert_eq!(charge(65_226, headers, 4096), 192 + 512 + 65_536);
-    assert_eq!(charge(65_226, headers, 65_536), 192 + 512 + 65_536);
+    assert_eq!(charge(65_226, headers, 65_536), 192 + 65_536, "in one piece");
     assert_eq!(charge(9000, headers, 4096), 192 + 512 + 12_288);
     assert_eq!(charge(9000, headers, 16_384), 192 + 16_384, "in one piece");
     assert_eq!(charge(20_000, headers, 16_384), 192 + 512 + 32_768);
