@@ -37,7 +37,7 @@ pub struct Impairment {
     /// Places of the sender's transmit ring: packets that have not completed. Further ones stay with the host. `None` (the
     /// default) takes everything.
     pub ring_packets: Option<usize>,
-    /// A router on the way that passes smaller packets only; `None` (the default) is none. [`Wire::set_path_mtu`]
+    /// A router on the way that passes smaller packets only; `None` (the default) is none. [`Wire::set_path_mtu`](super::Wire::set_path_mtu)
     /// changes it on a living wire.
     pub path_mtu: Option<PathMtu>,
 }
