@@ -233,8 +233,8 @@ struct Named {
     queues: Option<u16>,
     /// What `gso_max_size` can be: the largest superframe it takes, and one more. No bound as long as nobody knows.
     superframe_end: u32,
-    /// What `gso_ipv4_max_size` is by default.
-    superframe_ipv4: u32,
+    /// What `gso_ipv4_max_size` is by default; `None` as long as nobody knows.
+    superframe_ipv4: Option<u32>,
     settings: DeviceSettings,
 }
 
@@ -307,10 +307,10 @@ impl DeviceSettings {
     }
 
     /// No size is more than `end`. What was asked of all devices each does as far as it can, and what nobody asked for as it does
-    /// best.
-    fn bound_superframes(&mut self, end: u32, ipv4: u32) {
+    /// best: with `ipv4`, if that is known.
+    fn bound_superframes(&mut self, end: u32, ipv4: Option<u32>) {
         self.gso_max_size = end.min(self.gso_max_size);
-        self.gso_ipv4_max_size = Some(end.min(self.gso_ipv4_max_size.unwrap_or(ipv4)));
+        self.gso_ipv4_max_size = self.gso_ipv4_max_size.or(ipv4).map(|size| end.min(size));
     }
 
     /// Whether a queue may be polled by time.
@@ -467,7 +467,7 @@ impl DeviceSysctls {
                     name,
                     queues: None,
                     superframe_end: u32::MAX,
-                    superframe_ipv4: GRO_BYTES_MAX,
+                    superframe_ipv4: None,
                     settings,
                 });
             }
@@ -545,6 +545,7 @@ impl DeviceSysctls {
                 let size = format!("{name}.{size}");
                 return Err(refuse(size, format!("{name} takes {end} at most")));
             }
+            let superframe_ipv4 = Some(superframe_ipv4);
             settings.bound_superframes(end, superframe_ipv4);
             if let Some((direction, queue)) = settings.apart().find(|(_, queue)| *queue >= queues) {
                 let who = format!("{name}.{}-{queue}", direction.word());

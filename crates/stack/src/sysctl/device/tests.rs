@@ -164,3 +164,24 @@ fn superframes_are_as_large_as_the_device_takes() {
     let refused = early.devices.bind(present(&[("tap0", 2)])).unwrap_err();
     assert_eq!(refused.allowed, "net.quietline.dev.tap0.gso_max_size: tap0 takes 65536 at most");
 }
+
+#[test]
+fn a_device_does_as_it_does_best_whatever_else_was_set_before_it_was_there() {
+    let mut early = Sysctls::default();
+    for (name, value) in
+        [("lo.rps_cpus", "1"), ("lo.rps_flow_cnt", "64"), ("default.napi_defer_hard_irqs", "2")]
+    {
+        early.set(&format!("net.quietline.dev.{name}"), value).unwrap();
+        assert_eq!(early.get("net.quietline.dev.lo.gso_ipv4_max_size").unwrap(), "default");
+    }
+    let size = "net.quietline.dev.lo.gso_ipv4_max_size";
+    let bound_size = |mut sysctls: Sysctls| {
+        sysctls.devices.bind(present(&[("lo", 1)])).unwrap();
+        sysctls.get(size).unwrap()
+    };
+    assert_eq!(bound_size(early.clone()), BEST.to_string());
+    early.set(size, "20000").unwrap();
+    assert_eq!(bound_size(early.clone()), "20000");
+    early.set(size, "default").unwrap();
+    assert_eq!(bound_size(early), BEST.to_string());
+}
