@@ -1,8 +1,9 @@
 //! The kernel through a tap with vnet_hdr, against quietline and against a program without a stack (`bound_tcp`).
 //!
 //! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*: `quietline serve chargen` writes, the
-//! kernel reads: by superframes as large as by default (BIG TCP), without a copy from the application, and by superframes of 64 KB. Every measurement starts a fresh program on a
-//! fresh tap in one namespace; they alternate and reverse their order each round.
+//! kernel reads: superframes as large as by default (BIG TCP), the same without a copy from the application, and superframes of
+//! 64 KB. Every measurement starts a fresh program on a fresh tap in one namespace; they alternate and reverse their order
+//! each round.
 //!
 //! Not here: other stacks (`tap`).
 

@@ -10,7 +10,8 @@
 //!
 //! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with its checksum left open, in both directions, so
 //! that one call moves what 45 plain ones would; towards the kernel, over IPv4, of three times that (BIG TCP) where it is new enough,
-//! unless `gso_ipv4_max_size` of the device asks for less or more. A kernel that passes such a frame on cuts it up. Without it every frame is complete and at most one MTU long.
+//! unless `gso_ipv4_max_size` of the device asks for less or more. A kernel that passes such a frame on cuts it up. Without
+//! `vnet_hdr` every frame is complete and at most one MTU long.
 //!
 //! The interface is made, addressed and brought up by [`Tun::create`], and disappears with the last descriptor of the
 //! device, also when the process is killed. Any thread may transmit on any queue; the kernel remembers on which queue

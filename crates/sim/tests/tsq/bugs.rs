@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use pkt::PacketOwner;
+use pkt::{DropReason, PacketOwner};
 use sim::apps;
 use stack::counters::Counter;
 
@@ -41,9 +41,26 @@ fn a_small_tail_without_nagle_leaves_with_the_run() {
 /// Without the exception for an empty flight a small packet behind a large one waited for the persist timer.
 #[test]
 fn a_device_that_keeps_its_last_packet_stops_nobody() {
-    for mode in ["static131072_ge", "dyn_max", "dyn_min2", "paced_exempt", "v619"] {
-        let settings = [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_autocorking", "1")];
+    // The first version has no exception: behind a limit that one packet exceeds it would wait for ever.
+    let limited = ["dyn_max", "dyn_min2", "paced_exempt", "v619"];
+    let corked = ["static131072_ge"].iter().chain(&limited).map(|mode| (mode, "131072", "1"));
+    for (mode, limit, autocorking) in corked.chain(limited.iter().map(|mode| (mode, "1000", "0"))) {
+        let settings = [
+            ("net.quietline.tsq_limit", *mode),
+            ("net.ipv4.tcp_limit_output_bytes", limit),
+            ("net.ipv4.tcp_autocorking", autocorking),
+        ];
         let mut lab = Lab::new(&settings);
+        let client = Arc::clone(&lab.client);
+        client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| {
+            // Nagle would hold back what is for the others to.
+            tcb.set_nodelay(true);
+            // A pace whose millisecond is below the limit.
+            let slow = *mode == "dyn_max" && limit == "1000";
+            tcb.set_max_pacing_rate(slow.then_some(500_000));
+        });
+        let stops = lab.count(Counter::TsqThrottled);
+        let corks = lab.tcp(tcp::Counter::TcpExtTCPAutoCorking);
         for round in 0..100 {
             let bytes = 100 + 700 * (round % 7);
             lab.write(bytes);
@@ -52,9 +69,14 @@ fn a_device_that_keeps_its_last_packet_stops_nobody() {
             lab.complete(lazy);
             // Shorter than any timeout.
             lab.world.pass(Duration::from_millis(100));
-            assert_eq!(lab.read(), bytes + 10, "{mode}, round {round}");
+            assert_eq!(lab.read(), bytes + 10, "{mode}, {limit}, round {round}");
         }
+        // Each had much to hold back.
+        assert!(lab.count(Counter::TsqThrottled) > stops + 50, "{mode}, {limit}");
+        let corked = lab.tcp(tcp::Counter::TcpExtTCPAutoCorking) - corks;
+        assert_eq!(corked > 50, autocorking == "1", "{mode}, {limit}");
         assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPTimeouts), 0);
+        drop(client);
         lab.finish();
     }
 }
@@ -207,5 +229,33 @@ fn requests_do_not_wait_for_completions() {
     }
     assert_eq!(lab.shelf.len(), 3, "as many were below each time");
     assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPAutoCorking), before);
+    lab.finish();
+}
+
+/// What the discipline of our own device drops makes the window smaller at once, before anybody can miss it (`tcp_enter_cwr`).
+#[test]
+fn what_our_own_queue_drops_makes_the_window_smaller() {
+    let mut lab = Lab::new(&[("net.quietline.tsq_limit", "off")]);
+    let queue = [
+        ("net.quietline.dev.default.tx_queue_len", "8"),
+        ("net.quietline.dev.default.qdisc", "pfifo_fast"),
+    ];
+    lab.world.set(0, &queue);
+    let window = |lab: &mut Lab| {
+        let info = lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info());
+        (info.cwnd, info.ssthresh)
+    };
+    let (cwnd, before) = window(&mut lab);
+    lab.shelf.set_mute(true);
+    lab.write(400_000);
+    lab.world.settle();
+    assert!(lab.host.counters().drops(DropReason::QdiscDrop) > 0);
+    let (_, ssthresh) = window(&mut lab);
+    // CUBIC's part of it.
+    assert!(before > cwnd / 10 * 8 && ssthresh <= cwnd / 10 * 8, "{cwnd}: {before}, {ssthresh}");
+    // What waits in the queue is dropped with it, and what completes tells the byte limit nothing: the watchdog begins its books anew.
+    lab.shelf.set_mute(false);
+    lab.world.set(0, &[("net.quietline.dev.default.qdisc", "noqueue")]);
+    lab.world.pass(Duration::from_secs(6));
     lab.finish();
 }

@@ -25,7 +25,8 @@ pub(super) enum Demuxed<'s> {
     Stream(&'s TcpSocket),
 }
 
-/// The connection of `packet`, whose header may [repeat](Flow::repeated_header) that of the packet before; without a look-up if it is the current one of `flow`. `None` if it belongs to none that may have it.
+/// The connection of `packet`, without a look-up if it is the current one of `flow`; `None` if it belongs to none that may have it.
+/// `repeats`: the header and the ports are those of the packet before ([`Flow::repeated_header`]) and need not be read.
 #[inline]
 pub(super) fn early_demux<'s>(
     host: &'s Host,

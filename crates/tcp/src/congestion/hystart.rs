@@ -51,7 +51,7 @@ pub enum HystartDetect {
     Off,
     /// A train of acknowledgments as long as half the path.
     Train,
-    /// A round trip that grows: RFC 9406 and nothing else.
+    /// A round trip that grows: as RFC 9406 has it, and at once where the queue that grows is our own.
     Delay,
     /// Whichever comes first.
     #[default]
@@ -82,8 +82,10 @@ pub enum SlowStartEnd {
 }
 
 /// How long the acknowledgments of one flight may come close together before the window must fill a path of `min_rtt`. `pace` in
-/// bytes per second. To the path belongs what superframes of up to `superframe_bytes`, and receivers that merge, add: one that is sent and one that
-/// waits, at twice their size because the pace is twice the window's; at most a millisecond. Departures that are `paced`
+/// bytes per second.
+///
+/// To the path belongs what superframes of up to `superframe_bytes`, and receivers that merge, add: one that is sent and one
+/// that waits, at twice their size because the pace is twice the window's; at most a millisecond. Departures that are `paced`
 /// stretch a train over half of the round trip by themselves (Linux: hystart_ack_delay, hystart_update).
 pub(crate) fn train_max(
     min_rtt: Duration,
