@@ -9,6 +9,9 @@ use super::shelf::Lab;
 /// `tcp_limit_output_bytes` of the first version.
 const LIMIT: u32 = 131_072;
 
+/// What a packet of 1,448 bytes of payload costs.
+const TRUESIZE: u32 = 2152;
+
 /// A lab whose sender has stopped at the limit, and what one packet costs.
 fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
     let mut lab = Lab::new(settings);
@@ -19,14 +22,14 @@ fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
 }
 
 /// SCN-D1, TSQ1, TSQ2, TSQ6: the first burst passes the limit by less than a packet; from then on each completion is one run and one
-/// packet. Linux's 57 packets of 2,304 bytes, 7.01 ms at 100 Mbit/s, are 61 here: a packet has 2,176. The last of them
-/// waits for 60 frames of 123.04 µs, 7.4 ms (`small_queues`).
+/// packet. Linux's 57 packets of 2,304 bytes, 7.01 ms at 100 Mbit/s, are 61 here, of 2,152. The last of them waits for 60
+/// frames of 123.04 µs, 7.4 ms (`small_queues`).
 #[test]
 fn each_completion_sends_one_packet() {
     for protocol in ["seed", "robust"] {
         let (mut lab, truesize) = stopped(&[("net.quietline.tsq_protocol", protocol)]);
         let burst = LIMIT.div_ceil(truesize);
-        assert_eq!((truesize, burst), (2176, 61));
+        assert_eq!((truesize, burst), (TRUESIZE, 61));
         assert_eq!(lab.shelf.len(), burst as usize);
         assert_eq!(lab.client.wmem_alloc(), burst * truesize, "TSQ1");
         assert!(lab.client.wmem_alloc() < LIMIT + truesize, "TSQ2");
@@ -143,7 +146,7 @@ fn a_device_that_orphans_takes_everything() {
     lab.world.settle();
     assert_eq!((lab.shelf.len(), lab.client.wmem_alloc()), (0, 0));
     let sent = lab.tcp(tcp::Counter::TcpExtTCPOrigDataSent) - sent;
-    assert!(sent * 2176 > u64::from(LIMIT) * 2, "{sent} segments left at once");
+    assert!(sent * u64::from(TRUESIZE) > u64::from(LIMIT) * 2, "{sent} segments left at once");
     assert_eq!(lab.count(Counter::TsqThrottled), 0);
     lab.finish();
 }
