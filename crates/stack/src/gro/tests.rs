@@ -1,5 +1,5 @@
-//! Receive offload against frames made of bytes. `rules` has what may be merged, `scenarios` the order in which packets leave,
-//! `oracle` that a superframe comes apart as it was.
+//! Receive offload against frames made of bytes. `rules` has what may be merged, `next` that it does not depend on how a frame lies
+//! in memory, `scenarios` the order in which packets leave, `oracle` that a superframe comes apart as it was.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,6 +14,7 @@ use crate::{
     link::ethernet::{EthernetHeader, MacAddr},
 };
 
+mod next;
 mod oracle;
 mod rules;
 mod scenarios;
