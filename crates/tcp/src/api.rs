@@ -414,14 +414,17 @@ impl Tcb {
             return;
         }
         let (cwnd, mss) = (self.congestion.cwnd(), self.mss.effective());
-        if core::mem::replace(&mut self.sndbuf_follows, (cwnd, mss)) == (cwnd, mss) {
+        if self.sndbuf_follows == (cwnd, mss) {
             // It has grown as far as it would now.
             return;
         }
         let cwnd = cwnd.max(self.congestion.initial_window());
         let overhead = (cwnd / mss).saturating_mul(SEGMENT_OVERHEAD_BYTES);
-        let wanted = cwnd.saturating_add(overhead).saturating_mul(2).min(cx.config.tcp_wmem.max);
-        self.sndbuf = self.sndbuf.max(wanted);
+        let wanted = cwnd.saturating_add(overhead).saturating_mul(2);
+        let max = cx.config.tcp_wmem.max;
+        self.sndbuf = self.sndbuf.max(wanted.min(max));
+        // The limit may be raised while it is what keeps the window from being filled, and so from changing.
+        self.sndbuf_follows = if wanted > max { (0, 0) } else { (cwnd, mss) };
     }
 
     /// Memory is scarce: the send buffer falls to `bytes`, not below `min`, unless the application chose it.

@@ -70,7 +70,8 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// Where the application has only read since the last [`output`]: whether nothing follows from that. No ACK is owed, or one
-/// that its timer has in hand, whatever time it is. What waits to be sent waits for the same as before.
+/// that its timer has in hand, whatever time it is. What waits to be sent waits for the same as before: an acknowledgment, a
+/// completion or a timer that is armed, each of which runs [`output`] by itself.
 #[inline]
 #[must_use]
 pub fn is_settled_after_read(tcb: &Tcb) -> bool {

@@ -28,7 +28,9 @@ use crate::{
 };
 
 impl StreamState {
-    /// At the end of a call. One that has only read leaves most as it was: then a full `settle` would do no more.
+    /// At the end of a call. One that has only read leaves most as it was, and there is nothing to hand down. A full `settle` might
+    /// send what the pace or the queue below has held, a little before its time: that is resumed by its timer, which is armed,
+    /// or by a completion, as it is where nobody reads (Linux: tcp_cleanup_rbuf sends an ACK and nothing else).
     #[inline]
     pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
