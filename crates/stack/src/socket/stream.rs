@@ -756,3 +756,6 @@ impl StreamState {
         copied
     }
 }
+
+#[cfg(test)]
+mod tests;
