@@ -52,10 +52,14 @@ fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                drop(server.lock.own());
+                // About as long as a segment takes to be queued: so that it often finds the owner, and then not any more.
+                let owner = server.lock.own();
+                (0..20).for_each(|_| core::hint::spin_loop());
+                drop(owner);
+                (0..20).for_each(|_| core::hint::spin_loop());
             }
         });
-        for _ in 0..100_000 {
+        for _ in 0..300_000 {
             let mut packet = cx.pool.alloc().expect("memory");
             assert_eq!(packet.append(&mut cx.pool, b"data"), 4);
             repeated.emit(packet.push(repeated.header_bytes()));
