@@ -169,8 +169,8 @@ fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
     let stack = Stack::builder()
         .device(device)
         .address(address.parse()?)
-        .sysctl("net.ipv4.tcp_rmem", "4096 1048576 6291456")
-        .sysctl("net.ipv4.tcp_wmem", "4096 1048576 4194304")
+        .sysctl("net.ipv4.tcp_rmem", "4096 1048576 1048576")
+        .sysctl("net.ipv4.tcp_wmem", "4096 1048576 1048576")
         .cores(cores)
         .manual();
     stack.build().context("building a stack")
