@@ -228,6 +228,10 @@ fn start(
         ip::discard_output(cx);
         return Err(errno);
     }
-    host.check_up().inspect_err(|_| socket.abort(host, cx))?;
+    // Shut down meanwhile, which the tables had seen or had not: it ends as one that was found there.
+    if host.check_up().is_err() {
+        socket.abort(host, cx);
+        return Err(Errno::ECONNABORTED);
+    }
     Ok(socket)
 }
