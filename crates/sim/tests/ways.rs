@@ -76,6 +76,19 @@ mod tests {
         compare(|scenario| scenario.completes_after = Some(Duration::from_micros(300)));
     }
 
+    /// A lone write may not pass what the device has not completed. The limit is one that nothing is exempt from.
+    #[test]
+    fn where_nothing_may_wait_below() {
+        compare(|scenario| {
+            converse(scenario);
+            each_host(scenario, |sysctls| {
+                sysctls.set("net.quietline.tsq_limit", "static131072_ge").expect("a mode");
+                sysctls.set("net.ipv4.tcp_limit_output_bytes", "1").expect("a byte");
+            });
+            scenario.completes_after = Some(Duration::from_millis(40));
+        });
+    }
+
     #[test]
     fn where_memory_is_scarce() {
         let ways = compare(|scenario| each_host(scenario, scarce));
