@@ -2,7 +2,8 @@
 //!
 //! A thread that waits for a packet has nothing better to do than to look for it: it polls its connection's core, as
 //! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once. So does a thread
-//! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over.
+//! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over. Not
+//! so where descriptors bring superframes: nobody but a worker, who would have to be woken, processes those.
 
 use std::time::Duration;
 
@@ -96,10 +97,13 @@ fn poll_core(
 ) -> bool {
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
-    let pays = patience::should_poll();
+    // Dearer than a CPU that is offered again and again is a worker that is woken for each superframe.
+    let watched = core.is_bulk();
+    let pays = watched || patience::should_poll();
     clock::with_cx_untimed(|cx| {
         let params = polling(cx.sysctls_of(host));
         let rests = |cx: &mut Cx| {
+            core.note_sleeper(pays && !params.time.is_zero());
             if !stack.is_manual() {
                 if params.prefer {
                     cx.set_now(clock::now());
@@ -117,7 +121,7 @@ fn poll_core(
         let mut shared = false;
         core.busy_poll(host, cx, params.budget, |cx| {
             if ready() {
-                if shared {
+                if shared && !watched {
                     patience::on_shared_cpu()
                 } else {
                     patience::on_own_cpu()

@@ -160,22 +160,21 @@ impl Worker {
             // Also when another thread runs the core: what came home waits for this thread.
             cx.pool.drain_returns();
             let before = cx.received();
-            let run = if watched {
-                self.core.run_interrupted(&self.host, &mut cx)
-            } else {
-                self.core.try_run(&self.host, &mut cx)
-            };
+            let run = self.core.run_as_worker(&self.host, &mut cx, watched);
             cx.do_softirq();
             if run == CoreRun::Pending {
                 watched = false;
                 continue;
             }
-            if cx.received() > before && self.poll_on(&mut cx, &mut window, slept.take()) {
+            if run != CoreRun::Left
+                && cx.received() > before
+                && self.poll_on(&mut cx, &mut window, slept.take())
+            {
                 watched = false;
                 continue;
             }
             cx.go_offline();
-            let ran = run == CoreRun::Idle;
+            let ran = run != CoreRun::Elsewhere;
             // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
             // what an application thread polls need not be watched.
             let watch = self.queues.borrow().is_empty() || ran && !self.core.is_polled(cx.now);
@@ -215,7 +214,7 @@ impl Worker {
         let mut pending = false;
         while cx.now < end && !self.stop.is_requested() {
             let before = cx.received();
-            let run = self.core.try_run(&self.host, cx);
+            let run = self.core.run_as_worker(&self.host, cx, false);
             cx.do_softirq();
             cx.now = clock::now();
             pending = run == CoreRun::Pending;

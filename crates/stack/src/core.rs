@@ -110,6 +110,8 @@ pub enum CoreRun {
     Pending,
     /// Another thread runs it, and will see what this caller came for.
     Elsewhere,
+    /// More has arrived, which is left to a reader that has been woken and polls for itself.
+    Left,
 }
 
 /// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
@@ -204,6 +206,10 @@ pub struct Core {
     polled_until_ns: AtomicU64,
     /// It said that it would be back by then.
     preferred: AtomicBool,
+    /// The last frames that came by a descriptor were superframes. A hint, written by the owner.
+    bulk: AtomicBool,
+    /// The thread that went to sleep last has polled, and will when it is woken.
+    sleeper_polls: AtomicBool,
     /// Queues whose descriptor is not to be watched, one bit each. Written by the owner, read by the worker that it wakes
     /// or is.
     masked: AtomicU64,
@@ -261,6 +267,8 @@ impl Core {
             worker_yields: AtomicBool::new(false),
             polled_until_ns: AtomicU64::new(0),
             preferred: AtomicBool::new(false),
+            bulk: AtomicBool::new(false),
+            sleeper_polls: AtomicBool::new(false),
             masked: AtomicU64::new(0),
             power: power::Power::default(),
             next_napi_ns: AtomicU64::new(u64::MAX),
@@ -450,6 +458,35 @@ impl Core {
         }
     }
 
+    /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted), for the core's worker.
+    ///
+    /// It wakes threads when the core is free, for what they do first is to want it. When one of them is a reader who polls, and
+    /// more has arrived by descriptors, that is left to it ([`CoreRun::Left`]): fetched here it would be in other caches.
+    /// So is what comes until it has been there.
+    pub fn run_as_worker(&self, host: &Host, cx: &mut Cx, watched: bool) -> CoreRun {
+        if self.is_left_alone(cx.now) {
+            return CoreRun::Left;
+        }
+        let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
+        cx.set_home(host, self.id);
+        if self.is_bulk() && self.sleeper_polls.load(Ordering::Relaxed) {
+            cx.hold_wakes();
+        }
+        let scope = if watched { Scope::Scheduled } else { Scope::All };
+        let owed = self.run_turns(host, guard, cx, scope).is_some();
+        let leaves = !owed && cx.has_left();
+        if leaves {
+            cx.now = cx.read_clock();
+            self.leave_to_reader(cx);
+        }
+        cx.release_wakes();
+        match (owed, leaves) {
+            (true, _) => CoreRun::Pending,
+            (false, true) => CoreRun::Left,
+            (false, false) => CoreRun::Idle,
+        }
+    }
+
     /// Runs cycles of at most `budget` frames until `done`, if nobody else runs the core: for a caller that waits for
     /// something. It keeps the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they
     /// are awaited and not by their senders, who write nothing but the ring that a frame comes by. False when somebody else
@@ -556,6 +593,7 @@ impl Core {
     ) -> Option<CoreGuard<'a, CoreState>> {
         for _ in 0..TURNS_MAX {
             if turn(host, self, &mut guard, cx, scope) == PollReport::Pending {
+                cx.wake_held();
                 continue;
             }
             match guard.release() {

@@ -10,7 +10,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
-use sync::epoch;
+use sync::{EventCount, Wakes, epoch};
 
 use crate::{
     core::{Core, CoreId},
@@ -62,6 +62,8 @@ pub struct Cx {
     clock: Option<fn() -> Instant>,
     /// Frames that this context has taken from devices, of whatever host.
     received: u64,
+    /// Threads to be woken when the core is free.
+    wakes: HeldWakes,
     /// Packet memory of this context.
     pub pool: Pool,
     /// Chance, seeded by whoever made the context.
@@ -84,6 +86,18 @@ pub struct Cx {
     /// Of the other hosts entered so far, and of none. They change places with `view`.
     #[expect(clippy::vec_box, reason = "what changes places is the pointer")]
     others: Vec<Box<HostView>>,
+}
+
+/// Threads that are woken when the core is free: what they do next is to want it.
+#[derive(Debug, Default)]
+struct HeldWakes {
+    wakes: Wakes,
+    /// They are held back now.
+    holds: bool,
+    /// One of them waits to read.
+    reader: bool,
+    /// What has arrived since is left to it.
+    left: bool,
 }
 
 /// What a context keeps of a host it has entered.
@@ -178,6 +192,7 @@ impl Cx {
             stale: false,
             clock: None,
             received: 0,
+            wakes: HeldWakes::default(),
             pool: memory.packets.pool(),
             ip_id: rng.next_u32(),
             rng,
@@ -230,6 +245,46 @@ impl Cx {
 
     pub(crate) const fn on_received(&mut self, frames: usize) {
         self.received += frames as u64;
+    }
+
+    /// Those who wait for a stream, and poll while they do, are woken by [`release_wakes`](Self::release_wakes) from here on.
+    pub(crate) const fn hold_wakes(&mut self) {
+        self.wakes.holds = true;
+    }
+
+    /// The core is free: wakes those who were held back.
+    pub(crate) fn release_wakes(&mut self) {
+        self.wake_held();
+        (self.wakes.holds, self.wakes.left) = (false, false);
+    }
+
+    /// The core will not be free soon: they need not wait for it.
+    pub(crate) fn wake_held(&mut self) {
+        self.wakes.reader = false;
+        self.wakes.wakes.wake();
+    }
+
+    /// If a reader is held back, what has not been fetched yet is left to it. True if so.
+    pub(crate) const fn leave_to_reader(&mut self) -> bool {
+        self.wakes.left |= self.wakes.reader;
+        self.wakes.reader
+    }
+
+    /// Something has been left to a reader who is still to be woken.
+    pub(crate) const fn has_left(&self) -> bool {
+        self.wakes.left
+    }
+
+    /// Wakes all `waiters`, who wait to `read` or to write: now, or when the core is free. True if there were any.
+    #[inline]
+    pub(crate) fn notify_all(&mut self, waiters: &EventCount, read: bool) -> bool {
+        let HeldWakes { wakes, holds, reader, .. } = &mut self.wakes;
+        if !*holds {
+            return waiters.notify_all();
+        }
+        let any = waiters.notify_all_later(wakes);
+        *reader |= any && read;
+        any
     }
 
     /// The RCU reader of this context. Cloned so that a read section does not borrow the context.

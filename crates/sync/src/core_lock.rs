@@ -178,6 +178,12 @@ impl<T> CoreLock<T> {
         self.words.state.load(Ordering::Relaxed) & SCHED != 0
     }
 
+    /// True when a run or a queue is owed and nobody runs the core: an owner sees to all of it. A hint, as above.
+    pub fn is_owed(&self) -> bool {
+        let state = self.words.state.load(Ordering::Relaxed);
+        state != 0 && state & RUNNING == 0
+    }
+
     /// The value, which an exclusive reference owns anyway.
     pub fn get_mut(&mut self) -> &mut T {
         // SAFETY: `&mut self` excludes every guard.

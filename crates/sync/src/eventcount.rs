@@ -110,6 +110,14 @@ impl EventCount {
         self.waiting.load(Ordering::Relaxed) != 0 && self.wake_all()
     }
 
+    /// As [`notify_all`](Self::notify_all), but they are chosen only: they sleep until [`Wakes::wake`]. For a caller that has
+    /// something in its hands which they want.
+    #[inline]
+    pub fn notify_all_later(&self, wakes: &mut Wakes) -> bool {
+        fence(Ordering::SeqCst);
+        self.waiting.load(Ordering::Relaxed) != 0 && self.choose_all(wakes)
+    }
+
     #[cold]
     fn wake_one(&self) -> bool {
         let mut queue = self.queue.lock();
@@ -132,6 +140,15 @@ impl EventCount {
         !waiters.is_empty()
     }
 
+    #[cold]
+    fn choose_all(&self, wakes: &mut Wakes) -> bool {
+        let mut queue = self.queue.lock();
+        let before = wakes.waiters.len();
+        wakes.waiters.extend(queue.drain(..));
+        self.waiting.store(0, Ordering::Relaxed);
+        wakes.waiters.len() > before
+    }
+
     /// Takes `waiter` out of the queue; false when a notifier was faster.
     fn withdraw(&self, waiter: &Arc<Waiter>) -> bool {
         let mut queue = self.queue.lock();
@@ -147,6 +164,32 @@ impl EventCount {
 impl Default for EventCount {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Waiters that were chosen and are still to be woken. Dropping it wakes them.
+#[derive(Debug, Default)]
+pub struct Wakes {
+    waiters: Vec<Arc<Waiter>>,
+}
+
+impl Wakes {
+    /// Of nobody.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { waiters: Vec::new() }
+    }
+
+    /// Wakes those that were chosen, in the order in which they were.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.waiters.drain(..).for_each(|waiter| waiter.wake());
+    }
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.wake();
     }
 }
 

@@ -48,7 +48,7 @@ mod test_item;
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Ref, Slot};
 pub use epoch::{Reader, Section};
-pub use eventcount::{EventCount, WaitResult};
+pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;
 pub use listed::{Hook, Listed};
 pub use llist::{Chain, Link, Linked, Llist};

@@ -29,6 +29,9 @@ use crate::{
 /// [`Batch`] holds.
 pub const WEIGHT: usize = 64;
 
+/// Frames longer than this on average are superframes.
+const SUPERFRAME_MIN: usize = 4096;
+
 /// Polls that empty a queue whose device comes up: more frames than any device's queue holds.
 const STALE_POLLS_MAX: usize = 256;
 
@@ -41,6 +44,8 @@ pub(super) struct Napi {
     index: u32,
     queue: QueueId,
     weight: usize,
+    /// Its last frames were superframes.
+    bulk: bool,
     /// Where its frames come by, if the device is no more than that.
     ring: Option<ring::Receiver<Packet>>,
     /// What the device delivers in a poll. Empty between two polls.
@@ -87,7 +92,7 @@ impl Napi {
         };
         let (weight, ring) = (device.weight(), device.take_receiver(queue));
         let (batch, deferral) = (Batch::default(), Deferral::default());
-        Self { device, tx, index, queue, weight, ring, batch, line, deferral }
+        Self { device, tx, index, queue, weight, bulk: false, ring, batch, line, deferral }
     }
 
     /// At most `budget` frames into the batch; how many.
@@ -113,7 +118,8 @@ impl Napi {
 
     /// Frames one poll takes at most, by the settings (`net.core.dev_weight`) and by the device.
     pub(super) fn weight(&self, dev_weight: usize) -> usize {
-        dev_weight.min(self.weight)
+        let most = if self.bulk { self.weight.div_ceil(2) } else { self.weight };
+        dev_weight.min(most)
     }
 
     /// Whether nothing is polled by time here: not now, and not by the settings.
@@ -168,6 +174,9 @@ impl Napi {
         if received == 0 && !self.holds() {
             return 0;
         }
+        if self.weight < WEIGHT {
+            self.note_bulk();
+        }
         // One read section for all of the poll: what it finds for one packet stays found for the next.
         let reader = cx.reader();
         let rcu = reader.pin();
@@ -190,6 +199,20 @@ impl Napi {
         }
         self.line.finish(host, &rcu, &mut flow, outbox, cx);
         received
+    }
+
+    /// The device may have superframes: were these?
+    fn note_bulk(&mut self) {
+        let frames = self.batch.packets();
+        let bytes: usize = frames.iter().map(Packet::len).sum();
+        if !frames.is_empty() {
+            self.bulk = bytes > frames.len() * SUPERFRAME_MIN;
+        }
+    }
+
+    /// Its last frames were superframes: so many bytes that it matters in whose caches they are.
+    pub(super) const fn is_bulk(&self) -> bool {
+        self.bulk
     }
 
     /// Whether the one frame of this poll goes up with nothing before it and nothing behind it: receive offload holds nothing

@@ -15,7 +15,7 @@ use std::{
 
 use pkt::Instant;
 
-use super::{Core, NapiId};
+use super::{Core, CoreState, NapiId};
 use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
 
 /// How long the worker leaves the descriptors alone after an application thread has polled the core: threads that send or
@@ -26,10 +26,49 @@ const POLLED_MAX: Duration = Duration::from_micros(300);
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
 impl Core {
+    /// The worker leaves what arrives to a reader that it is about to wake. If that has not polled by then, it looks itself.
+    pub(super) fn leave_to_reader(&self, cx: &Cx) {
+        self.note_poll(cx);
+        self.preferred.store(true, Ordering::Relaxed);
+    }
+
+    /// A thread is about to sleep that has polled and will again when it is woken, or one that has not. A hint for
+    /// [`run_as_worker`](Self::run_as_worker): the last word of them all counts.
+    pub fn note_sleeper(&self, polls: bool) {
+        if self.sleeper_polls.load(Ordering::Relaxed) != polls {
+            self.sleeper_polls.store(polls, Ordering::Relaxed);
+        }
+    }
+
+    /// An application thread polls and will be back, nothing is owed and no timer is due: a worker that wakes has nothing to do.
+    #[must_use]
+    pub fn is_left_alone(&self, now: Instant) -> bool {
+        self.is_bulk()
+            && self.is_polled(now)
+            && !self.lock.is_owed()
+            && self.next_deadline().is_none_or(|deadline| deadline > now)
+    }
+
+    /// Superframes come to this core by descriptors: it matters in whose caches they are.
+    #[must_use]
+    pub fn is_bulk(&self) -> bool {
+        self.bulk.load(Ordering::Relaxed)
+    }
+
+    /// The owner has polled the queue at `index`.
+    #[inline]
+    pub(super) fn note_bulk(&self, state: &CoreState, index: usize) {
+        let bulk = state.napis[index].is_bulk();
+        if state.descriptors >> index & 1 != 0 && self.bulk.load(Ordering::Relaxed) != bulk {
+            self.bulk.store(bulk, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn note_poll(&self, cx: &Cx) {
         if self.has_descriptors.load(Ordering::Relaxed) {
             let until = cx.now + POLLED_MAX;
             self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
+            self.preferred.store(false, Ordering::Relaxed);
         }
     }
 

@@ -96,20 +96,7 @@ fn receive(
     cx: &mut Cx,
     scope: Scope,
 ) -> PollReport {
-    let mut due = guard.take_queues(!0 >> 3) | guard.unannounced;
-    if scope != Scope::Scheduled {
-        due |= guard.descriptors;
-    }
-    due |= match scope {
-        // What a queue holds grows old although nothing more comes (BUG-GRO-10), and what comes by a ring is not told of.
-        // Timers are left to the worker, who can also end them.
-        Scope::Busy(_) => guard.holding | guard.arrived(),
-        _ => expire_deferrals(core, guard, cx),
-    };
-    if guard.backlog.is_pending(&core.backlog) {
-        due |= 1 << BACKLOG;
-    }
-    due &= !guard.powered.disabled();
+    let mut due = due_queues(core, guard, cx, scope);
     let counts = core.backlog.counts();
     let (weight, mut budget) = match scope {
         Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
@@ -141,22 +128,51 @@ fn receive(
         }
         if index != BACKLOG {
             guard.note_held(index);
+            core.note_bulk(guard, index);
             if received < weight && !matches!(scope, Scope::Busy(_)) {
                 complete(core, guard, index, received, cx);
             }
         }
-        let over = budget == 0 || received == weight && is_late(cx, begin);
+        let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
+        // A queue whose descriptor may be watched needs no bit to be found again, by whoever polls or by the worker.
+        let told = if bulk { guard.descriptors & !core.masked.load(Ordering::Relaxed) } else { 0 };
+        if bulk && due != 0 && due & !told == 0 && cx.leave_to_reader() {
+            return PollReport::AllDone;
+        }
+        let is_cycle = matches!(scope, Scope::Busy(_));
+        let over = budget == 0 || received == weight && (is_cycle && bulk || is_late(cx, begin));
         if over && due != 0 {
             if !matches!(scope, Scope::Busy(_)) {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
                 SoftnetCounts::add(&counts.time_squeeze, 1);
             }
-            // Those that nobody announces are polled in every turn.
-            guard.put_back(due & !guard.unannounced);
+            // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
+            // still find in its caches: the others stay where the descriptor tells of them.
+            let found = guard.unannounced | if is_cycle { told } else { 0 };
+            guard.put_back(due & !found);
             return PollReport::Pending;
         }
     }
     PollReport::AllDone
+}
+
+/// The queues that a turn polls, one bit each.
+#[inline]
+fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope: Scope) -> u64 {
+    let mut due = guard.take_queues(!0 >> 3) | guard.unannounced;
+    if scope != Scope::Scheduled {
+        due |= guard.descriptors;
+    }
+    due |= match scope {
+        // What a queue holds grows old although nothing more comes (BUG-GRO-10), and what comes by a ring is not told of.
+        // Timers are left to the worker, who can also end them.
+        Scope::Busy(_) => guard.holding | guard.arrived(),
+        _ => expire_deferrals(core, guard, cx),
+    };
+    if guard.backlog.is_pending(&core.backlog) {
+        due |= 1 << BACKLOG;
+    }
+    due & !guard.powered.disabled()
 }
 
 /// What follows a poll of such a turn.

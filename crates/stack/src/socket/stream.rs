@@ -492,24 +492,24 @@ impl TcpSocket {
     /// system call, and the woken thread wants the socket. Who finds its condition true does not sleep, so what was true
     /// before needs no second wake.
     #[inline]
-    pub(super) fn wake(&self, cx: &Cx, news: u8) {
+    pub(super) fn wake(&self, cx: &mut Cx, news: u8) {
         if news != 0 {
             self.wake_for(cx, news);
         }
     }
 
-    fn wake_for(&self, cx: &Cx, news: u8) {
+    fn wake_for(&self, cx: &mut Cx, news: u8) {
         let prequeued = news & PREQUEUED != 0;
         let news = Readiness::from_bits_truncate(news);
         let ended = Readiness::HUP | Readiness::ERROR;
         let read = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
-        if news.intersects(read | ended) && self.readers.notify_all() {
+        if news.intersects(read | ended) && cx.notify_all(&self.readers, true) {
             cx.count(Counter::SocketWakes, 1);
         }
-        if prequeued && self.readers.notify_all() {
+        if prequeued && cx.notify_all(&self.readers, true) {
             cx.count(Counter::PrequeueWakes, 1);
         }
-        if news.intersects(Readiness::WRITE | ended) && self.writers.notify_all() {
+        if news.intersects(Readiness::WRITE | ended) && cx.notify_all(&self.writers, false) {
             cx.count(Counter::SocketWakes, 1);
         }
     }

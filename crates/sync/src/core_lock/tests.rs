@@ -291,6 +291,40 @@ mod models {
         });
     }
 
+    /// A worker that wakes a reader after it has let go, and leaves it a queue of which nobody told: the reader finds the core free
+    /// and what was left.
+    #[test]
+    fn loom_a_reader_woken_by_the_worker_gets_the_core() {
+        use crate::eventcount::{EventCount, Wakes};
+        crate::shim::model(|| {
+            let world = World::new();
+            let readers = Arc::new(EventCount::new());
+            let reader = {
+                let (world, readers) = (world.clone(), readers.clone());
+                thread::spawn(move || {
+                    let token = readers.prepare();
+                    if world.events[0].load(Ordering::Relaxed) == 0 {
+                        let _ = readers.wait(token, None);
+                        let guard = world.core.own_if_idle().expect("woken when the core is free");
+                        assert_eq!(*guard, 1, "what the worker did");
+                        world.run(guard);
+                    } else {
+                        readers.cancel(token);
+                    }
+                })
+            };
+            let mut wakes = Wakes::new();
+            let mut guard = world.core.try_own().expect("nobody runs it");
+            *guard = 1;
+            world.event(0);
+            readers.notify_all_later(&mut wakes);
+            world.event(1);
+            assert!(guard.release().is_ok(), "nobody was told of the second event");
+            wakes.wake();
+            reader.join().unwrap();
+        });
+    }
+
     /// The budget ends with an event missed: the claimer that follows sees it.
     #[test]
     fn loom_reschedule_hands_a_missed_event_on() {

@@ -39,6 +39,24 @@ mod threads {
     }
 
     #[test]
+    fn chosen_waiters_are_woken_later() {
+        let (event, mut wakes) = (EventCount::new(), Wakes::new());
+        assert!(!event.notify_all_later(&mut wakes), "nobody waits");
+        let tokens = [event.prepare(), event.prepare()];
+        assert!(event.notify_all_later(&mut wakes));
+        assert!(!event.notify_one(), "they have been chosen");
+        assert!(tokens.iter().all(|token| !token.waiter.is_notified()));
+        wakes.wake();
+        for token in tokens {
+            assert_eq!(event.wait(token, None), WaitResult::Notified);
+        }
+        let last = event.prepare();
+        assert!(event.notify_all_later(&mut wakes));
+        drop(wakes);
+        assert_eq!(event.wait(last, None), WaitResult::Notified, "whoever goes wakes them");
+    }
+
+    #[test]
     fn a_timeout_leaves_the_queue() {
         let event = EventCount::new();
         let timeout = Some(Duration::from_millis(5));
@@ -132,6 +150,24 @@ mod models {
             };
             both.1.store(1, Ordering::Relaxed);
             both.0.notify_one();
+            sleeper.join().unwrap();
+        });
+    }
+
+    /// Chosen while it goes to sleep, and woken after its notifier has let go of what both want.
+    #[test]
+    fn loom_a_sleeper_that_was_chosen_is_woken_later() {
+        shim::model(|| {
+            let both = Arc::new((EventCount::new(), AtomicUsize::new(0)));
+            let sleeper = {
+                let both = both.clone();
+                thread::spawn(move || take(&both.0, &both.1))
+            };
+            let mut wakes = Wakes::new();
+            both.1.store(1, Ordering::Relaxed);
+            both.0.notify_all_later(&mut wakes);
+            thread::yield_now();
+            wakes.wake();
             sleeper.join().unwrap();
         });
     }

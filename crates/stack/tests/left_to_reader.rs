@@ -1,0 +1,212 @@
+//! A worker that wakes a reader who polls leaves to it what else has arrived, and nothing is stranded.
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
+
+    use pkt::{Batch, Instant, PacketList};
+    use stack::{
+        Capabilities, Cx, Device, Memory, Readiness,
+        config::{DeviceConfig, HostConfig},
+        core::{Core, CoreRun},
+        device::{QueueId, RxSignal, Wire, WireConfig},
+        host::Host,
+        socket::{Listener, TcpSocket},
+    };
+    use sync::WaitResult;
+
+    /// A superframe of three segments.
+    const SEGMENT: usize = 3 * 1448;
+
+    /// An end of a wire that tells of arrivals by a descriptor, and gives so many frames a poll, half of them if they are
+    /// superframes.
+    #[derive(Debug)]
+    struct Watched(Arc<Wire>, usize);
+
+    impl Device for Watched {
+        fn caps(&self) -> &Capabilities {
+            self.0.caps()
+        }
+
+        fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            self.0.receive(queue, cx, budget, out)
+        }
+
+        fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            self.0.transmit(queue, cx, list);
+        }
+
+        fn weight(&self) -> usize {
+            self.1
+        }
+
+        fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+            RxSignal::Descriptor
+        }
+    }
+
+    fn host(memory: &Memory, device: Arc<dyn Device>, address: &str) -> Arc<Host> {
+        let addresses = vec![address.parse().expect("an address with its prefix")];
+        let devices = vec![DeviceConfig { device, addresses }];
+        Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::default() }).expect("valid")
+    }
+
+    struct Bench {
+        cx: Cx,
+        client: Arc<Host>,
+        server: Arc<Host>,
+        sender: Arc<TcpSocket>,
+        reader: Arc<TcpSocket>,
+    }
+
+    impl Bench {
+        /// A frame a poll.
+        fn new() -> Self {
+            Self::with_weight(1)
+        }
+
+        fn with_weight(weight: usize) -> Self {
+            let memory = Memory::new(16 << 20);
+            let mut cx = Cx::new(&memory, 1);
+            cx.now = Instant::from_secs(1000);
+            let (left, right) = Wire::pair(&WireConfig::default()).expect("valid");
+            let client = host(&memory, left, "10.0.0.1/24");
+            let server = host(&memory, Arc::new(Watched(right, weight)), "10.0.0.2/24");
+            let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+            let listener = Listener::listen(&server, &mut cx, to, 1).expect("a free port");
+            let sender = TcpSocket::connect(&client, &mut cx, None, to).expect("a route");
+            for _ in 0..4 {
+                let _ = server.cores()[0].try_run(&server, &mut cx);
+                cx.do_softirq();
+            }
+            let reader = listener.accept().expect("established");
+            let mut bench = Self { cx, client, server, sender, reader };
+            // From here on superframes are expected.
+            bench.send(1);
+            assert_eq!(bench.work(), CoreRun::Idle);
+            assert_eq!(bench.read(), SEGMENT);
+            assert!(bench.core().is_bulk());
+            bench
+        }
+
+        /// Sends `count` segments, which lie in the device until the server's core is run.
+        fn send(&mut self, count: usize) {
+            for _ in 0..count {
+                let bytes = [7; SEGMENT];
+                let sent = self.sender.send(&self.client, &mut self.cx, &[IoSlice::new(&bytes)]);
+                assert_eq!(sent, Ok(SEGMENT));
+            }
+        }
+
+        fn core(&self) -> Arc<Core> {
+            Arc::clone(&self.server.cores()[0])
+        }
+
+        fn work(&mut self) -> CoreRun {
+            let run = self.core().run_as_worker(&self.server, &mut self.cx, false);
+            self.cx.do_softirq();
+            run
+        }
+
+        fn read(&mut self) -> usize {
+            let mut buf = [0; 8 * SEGMENT];
+            self.reader.recv(&self.server, &mut self.cx, &mut buf, false).unwrap_or(0)
+        }
+    }
+
+    #[test]
+    fn what_has_arrived_is_left_to_a_reader_who_polls() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let waiters = socket.waiters(Readiness::READ);
+        let token = waiters.prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(waiters.wait(token, None), WaitResult::Notified, "when the core is free");
+        assert_eq!(bench.read(), SEGMENT);
+        let core = bench.core();
+        assert!(core.is_polled(bench.cx.now) && core.is_left_alone(bench.cx.now));
+        for _ in 0..2 {
+            // A frame a cycle: whoever waits has its data as soon as it is there.
+            assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
+            assert_eq!(bench.read(), SEGMENT);
+        }
+        core.stop_polling(&mut bench.cx, &bench.server, false);
+        assert!(!core.is_left_alone(bench.cx.now));
+        assert_eq!(bench.work(), CoreRun::Idle);
+    }
+
+    /// It has been woken and has other things to do.
+    #[test]
+    fn a_reader_who_does_not_come_leaves_nothing_behind() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        let (core, now) = (bench.core(), bench.cx.now);
+        let until = core.prepare_sleep(now, true).expect("not for ever");
+        core.finish_sleep();
+        assert!(until > now && until <= now + Duration::from_millis(1));
+        bench.cx.now = until;
+        assert!(!core.is_left_alone(until), "the worker looks itself");
+        assert_eq!(bench.work(), CoreRun::Idle);
+        drop(token);
+        assert_eq!(bench.read(), 3 * SEGMENT);
+    }
+
+    /// As long as somebody else ran the core it would sleep for a millisecond, whatever timer is due before.
+    #[test]
+    fn a_worker_that_looks_in_meanwhile_does_not_think_that_the_core_is_run() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let _token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.work(), CoreRun::Left, "still");
+        assert_eq!(bench.read(), SEGMENT, "and untouched");
+    }
+
+    /// Neither by the worker nor by a thread that polls: nobody would ever look for it again.
+    #[test]
+    fn what_no_descriptor_tells_of_is_not_left() {
+        let mut bench = Bench::with_weight(4);
+        let defer = [("napi_defer_hard_irqs", "100"), ("gro_flush_timeout", "1000000")];
+        for (setting, value) in defer {
+            let name = format!("net.quietline.dev.default.{setting}");
+            bench.server.set_sysctl(&name, value).expect("a setting");
+        }
+        let (core, napi) = (bench.core(), bench.core().napi_of(1, QueueId(0)).expect("a queue"));
+        bench.send(1);
+        assert_eq!(bench.work(), CoreRun::Idle);
+        assert_eq!(bench.read(), SEGMENT);
+        assert!(core.is_masked(napi), "polled by time");
+        core.note_sleeper(true);
+        bench.cx.now += Duration::from_millis(10);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Idle);
+        drop(token);
+        assert_eq!(bench.read(), 3 * SEGMENT);
+        assert!(core.is_masked(napi) && core.next_deadline().is_some());
+        bench.send(3);
+        assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
+        assert_eq!(bench.read(), 3 * SEGMENT);
+    }
+
+    #[test]
+    fn nothing_is_left_to_a_reader_who_does_not_poll() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(false);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Idle);
+        drop(token);
+        assert_eq!(bench.read(), 3 * SEGMENT);
+    }
+}
