@@ -25,7 +25,7 @@ and the comments of the code.
     /// Where the table, its comments and the fields of its parts are, below `crates`.
     const SOURCES: [&str; 4] = [
         "stack/src/sysctl.rs",
-        "stack/src/sysctl/device.rs",
+        "stack/src/sysctl/device/settings.rs",
         "stack/src/neighbour.rs",
         "tcp/src/config.rs",
     ];

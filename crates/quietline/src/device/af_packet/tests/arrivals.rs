@@ -1,0 +1,124 @@
+//! What arrives: once, on the queue of its flow; and what finds no room is counted.
+
+use std::collections::HashMap;
+
+use pkt::TxChecksum;
+use stack::counters::Counter;
+
+use super::*;
+
+#[test]
+fn a_full_receive_ring_is_counted() {
+    in_namespace(|| {
+        let right = AfPacketConfig { rx_ring_bytes: 1 << 20, ..AfPacketConfig::new("right0") };
+        pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
+            // 15 places and nobody who looks.
+            let mut list: PacketList = (0..40).map(|number| left.frame(number, 100)).collect();
+            left.transmit(&mut list);
+            witness.has_seen(40);
+            let mut packets = right.received(0);
+            let mut list: PacketList = (40..50).map(|number| left.frame(number, 100)).collect();
+            left.transmit(&mut list);
+            witness.has_seen(10);
+            packets.extend(right.received(0));
+            let missed = right.cx.counters().stack.value(Counter::DeviceRxMissed);
+            assert_eq!(packets.len() as u64 + missed, 50, "{missed} missed");
+            assert!(missed >= 25, "{missed} missed");
+            free(right, packets);
+        });
+    });
+}
+
+#[test]
+fn a_full_receive_buffer_is_counted() {
+    in_namespace(|| {
+        let right = AfPacketConfig {
+            rx_format: RxFormat::Calls,
+            rx_ring_bytes: 1 << 20,
+            ..AfPacketConfig::new("right0")
+        };
+        pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
+            let mut send = |left: &mut End, count: usize| {
+                let mut list: PacketList =
+                    (0..count).map(|number| left.frame(number, 1400)).collect();
+                left.transmit(&mut list);
+                left.completed(count);
+                witness.has_seen(count);
+            };
+            // Nobody looks, and the buffer of 2 MB has room for 900 with what they take beside their bytes.
+            for _ in 0..20 {
+                send(left, 100);
+            }
+            let mut packets = right.received(0);
+            send(left, 10);
+            packets.extend(right.received(0));
+            let missed = right.cx.counters().stack.value(Counter::DeviceRxMissed);
+            assert_eq!(packets.len() as u64 + missed, 2010, "{missed} missed");
+            assert!(missed >= 500, "{missed} missed");
+            free(right, packets);
+        });
+    });
+}
+
+/// Before the queues share what arrives each of them has it.
+#[test]
+fn everything_that_waits_is_forgotten() {
+    in_namespace(|| {
+        let config = AfPacketConfig::new("left0");
+        pair(&config, &AfPacketConfig::new("right0"), |left, witness| {
+            for vnet_hdr in [true, false] {
+                // The kernel hands a frame to whoever came last first: what the witness has is there.
+                let rx_format = RxFormat::Calls;
+                let config =
+                    AfPacketConfig { rx_format, vnet_hdr, ..AfPacketConfig::new("right0") };
+                let mut end = End::new(&Memory::new(64 << 20), &config);
+                let mut list: PacketList = (0..10).map(|number| left.frame(number, 100)).collect();
+                left.transmit(&mut list);
+                let packets = witness.receive(10);
+                free(witness, packets);
+                RxCalls::discard(end.device.queues[0].receiver());
+                let packets = end.received(0);
+                assert!(packets.is_empty(), "{} are left", packets.len());
+                left.completed(10);
+            }
+        });
+    });
+}
+
+#[test]
+fn flows_are_spread_over_queues_and_stay_there() {
+    each_way_out(|tx_format| {
+        let right = AfPacketConfig {
+            queues: 2,
+            rx_format: way_in_beside(tx_format),
+            ..AfPacketConfig::new("right0")
+        };
+        pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
+            let mut queue_of = HashMap::new();
+            let mut seen = [0; 2];
+            for round in 0..3 {
+                let mut list = PacketList::new();
+                for port in 1000..1032 {
+                    let mut packet = left.packet(&tcp_frame(10, port));
+                    packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 16 };
+                    list.push_back(packet);
+                }
+                left.transmit(&mut list);
+                left.completed(32);
+                witness.has_seen(32);
+                for queue in 0..2 {
+                    let packets = right.received(queue);
+                    for packet in &packets {
+                        let bytes = packet.to_vec();
+                        let port = u16::from_be_bytes([bytes[34], bytes[35]]);
+                        assert_eq!(*queue_of.entry(port).or_insert(queue), queue, "port {port}");
+                        seen[usize::from(queue)] += 1;
+                    }
+                    free(right, packets);
+                }
+                assert_eq!(seen[0] + seen[1], (round + 1) * 32, "each arrives once");
+            }
+            assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
+        });
+    });
+}

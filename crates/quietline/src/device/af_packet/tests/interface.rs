@@ -1,0 +1,119 @@
+//! Interfaces that are borrowed, go down, go away, or cannot be had.
+
+use super::*;
+
+#[test]
+fn an_address_of_our_own_makes_the_interface_promiscuous_while_it_lasts() {
+    in_namespace(|| {
+        let sockets = || {
+            let text =
+                std::fs::read_to_string("/proc/thread-self/net/packet").expect("packet sockets");
+            text.lines().count()
+        };
+        let before = sockets();
+        let mac = Some([2, 0, 0, 0, 0, 9]);
+        let left = AfPacketConfig { mac, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
+            assert_eq!(
+                left.device.caps().link,
+                LinkType::Ethernet { mac: MacAddr([2, 0, 0, 0, 0, 9]) }
+            );
+            let frame = right.frame(7, 100);
+            right.transmit(&mut PacketList::from_iter([frame]));
+            let packets = left.receive(1);
+            free(left, packets);
+        });
+        // A program that another test starts has a copy of every descriptor for a moment.
+        let deadline = Clock::now() + PATIENCE;
+        while sockets() != before {
+            assert!(Clock::now() < deadline, "{} sockets are left", sockets() - before);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_drops_and_comes_back() {
+    each_way_out(|tx_format| {
+        let rx_format = way_in_beside(tx_format);
+        let left = AfPacketConfig { tx_format, rx_format, ..AfPacketConfig::new("left0") };
+        pair(&left, &AfPacketConfig::new("right0"), |left, right| {
+            run("ip link set left0 down");
+            let mut list: PacketList = (0..3).map(|number| left.frame(number, 100)).collect();
+            left.transmit(&mut list);
+            assert!(list.is_empty(), "given up, not kept");
+            let dropped = left.cx.counters().drops.value(pkt::DropReason::DeviceDown);
+            assert_eq!(dropped, 3);
+            let deadline = left.device.next_deadline(QueueId(0));
+            assert_eq!(deadline, Some(pkt::Instant::ZERO), "a core that falls asleep sees it");
+            let completed = Completed { packets: 3, bytes: 300 };
+            assert_eq!(left.complete(), completed, "they are no longer under way");
+            assert!(left.received(0).is_empty());
+            left.wait(0, Duration::ZERO);
+            assert!(!left.wait(0, Duration::from_millis(20)), "nothing to spin on");
+            assert!(!left.device.is_gone());
+            run("ip link set left0 up");
+            let frame = left.frame(4, 100);
+            left.transmit(&mut PacketList::from_iter([frame]));
+            left.completed(1);
+            // The other end finds out a little later that it has a carrier, and drops until then.
+            let deadline = Clock::now() + PATIENCE;
+            loop {
+                assert!(Clock::now() < deadline, "nothing arrives");
+                let frame = right.frame(5, 100);
+                right.transmit(&mut PacketList::from_iter([frame]));
+                left.wait(0, Duration::from_millis(20));
+                let packets = left.received(0);
+                let arrived = packets.iter().any(|packet| number_of(packet) == 5);
+                free(left, packets);
+                if arrived {
+                    break;
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_deleted_interface_is_found_out_and_goes_silent() {
+    each_way_out(|tx_format| {
+        let rx_format = way_in_beside(tx_format);
+        let left = AfPacketConfig { tx_format, rx_format, ..AfPacketConfig::new("left0") };
+        let right = AfPacketConfig { rx_format, ..AfPacketConfig::new("right0") };
+        pair(&left, &right, |left, right| {
+            run("ip link del left0");
+            assert!(right.wait(0, PATIENCE), "the kernel reports an error");
+            assert!(right.device.is_gone());
+            assert!(right.received(0).is_empty());
+            right.wait(0, Duration::ZERO);
+            assert!(!right.wait(0, Duration::from_millis(20)), "nothing to spin on");
+            let frame = left.frame(1, 100);
+            left.transmit(&mut PacketList::from_iter([frame]));
+            assert!(left.device.is_gone(), "found out by sending");
+            assert!(left.received(0).is_empty());
+        });
+    });
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    in_namespace(|| {
+        let refusal = |config: &AfPacketConfig| {
+            let error = AfPacket::open(config).expect_err("refused");
+            assert!(!error.to_string().contains('\n'));
+            error.to_string()
+        };
+        let error = refusal(&AfPacketConfig::new("left0"));
+        assert!(error.contains("\"left0\"") && error.contains("errno 19"), "{error}");
+        run("ip link add left0 type veth peer name right0");
+        let error = refusal(&AfPacketConfig::new("left0"));
+        assert!(error.contains("ip link set left0 up"), "{error}");
+        run("ip link set left0 up");
+        let error = refusal(&AfPacketConfig { mtu: Some(9000), ..AfPacketConfig::new("left0") });
+        assert!(error.contains("at most the interface's own"), "{error}");
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("becoming nobody");
+        let error = refusal(&AfPacketConfig::new("left0"));
+        assert!(error.contains("CAP_NET_RAW"), "{error}");
+    });
+}
