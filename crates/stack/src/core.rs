@@ -1,8 +1,8 @@
 //! The core: what Linux keeps per CPU for its softirqs, as an object that somebody owns while running it.
 //!
 //! Whoever owns a core runs it: a worker thread, an application thread that waits, the caller of `Host::poll`, the
-//! simulator. `turn` is the one code path for all of them, `napi` what a core keeps per device queue. Here: who owns
-//! the core, its timers, and how its worker sleeps. Linux: `softnet_data`, ksoftirqd.
+//! simulator (`run`, `busy_poll`). `turn` is the one code path for all of them, `napi` what a core keeps per device queue,
+//! `timers` and `sleep` when it has to be run although nothing arrives. Here: what a core is. Linux: `softnet_data`, ksoftirqd.
 //!
 //! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`), and beside them a bit for each queue that has
 //! something: a doorbell that finds the core owned leaves MISSED and its queue's bit behind, and the owner runs once more
@@ -22,35 +22,32 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::{CoreGuard, CoreLock, QUEUES_MAX};
+use sync::{CoreLock, QUEUES_MAX};
 
 use crate::{
     counters::{Counter, Snapshot},
-    cx::{Cx, Owed},
-    device::{Device, QueueId, RxSignal},
+    device::QueueId,
     host::Host,
     neighbour_table::NeighborEntry,
     rps::{Backlog, BacklogPoll, Outbox},
     socket::{LastFlow, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
     timer::TimerWheel,
-    tx_queue::DeviceTx,
 };
 
 use napi::Napi;
 pub use napi::WEIGHT;
 pub(crate) use power::PowerChange;
-use turn::turn;
 
+mod busy_poll;
 mod deferral;
+mod lifetime;
 mod napi;
 mod power;
+mod run;
 mod sleep;
+mod timers;
 mod trim;
 mod turn;
-
-/// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
-/// each, a few milliseconds.
-const TURNS_MAX: usize = 10;
 
 /// Index of a core of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +55,6 @@ pub struct CoreId(pub u16);
 
 /// The place of a core's backlog among its queues: the last one, which no device gets.
 const BACKLOG: usize = QUEUES_MAX - 1;
-
-/// Looks at a core whose host is gone before its end is left to its owner.
-const LOOKS_MAX: u32 = 1000;
-
-/// Looks between two cycles of busy polling that found nothing.
-const LOOKS: u32 = 32;
 
 /// Device queues that one core can poll.
 pub(crate) const DEVICE_QUEUES_MAX: usize = BACKLOG;
@@ -287,110 +278,14 @@ impl Core {
         self.id
     }
 
-    /// Adds a device queue to those this core polls; `None` when it has [`DEVICE_QUEUES_MAX`]. Only while the host is being built.
-    pub(crate) fn add_queue(
-        &self,
-        (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
-        index: u32,
-        queue: QueueId,
-    ) -> Option<NapiId> {
-        let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
-        let id = guard.napis.len();
-        if id == DEVICE_QUEUES_MAX {
-            return None;
-        }
-        match device.rx_signal(queue) {
-            RxSignal::Doorbell => {}
-            RxSignal::Descriptor => {
-                guard.descriptors |= 1 << id;
-                self.has_descriptors.store(true, Ordering::Relaxed);
-            }
-            RxSignal::None => guard.unannounced |= 1 << id,
-        }
-        let napi = Napi::new((device, tx), index, queue);
-        guard.completing |= u64::from(napi.completes()) << id;
-        guard.ringed |= u64::from(napi.has_ring()) << id;
-        guard.napis.push(napi);
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
-        let _ = guard.release();
-        Some(NapiId(u8::try_from(id).expect("at most 61")))
-    }
-
-    /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
-    /// is waited for: who opens the same device again finds it closed. One that has rung it and does not come to it, as this very
-    /// thread may have, finds the host gone, and forgets them then.
-    pub(crate) fn remove_queues(&self) {
-        for _ in 0..LOOKS_MAX {
-            if let Some(guard) = self.lock.try_own() {
-                return self.forget(guard);
-            }
-            sync::yield_now();
-        }
-    }
-
-    /// The end of a core without a host: its devices, its timers and whom to kick.
-    fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
-        guard.napis.clear();
-        (guard.completing, guard.ringed) = (0, 0);
-        // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
-        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !timers.is_empty() {
-            *timers = TimerWheel::new(Instant::ZERO);
-        }
-        drop(timers);
-        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
-        guard.backlog.clear(&self.backlog);
-    }
-
-    /// A context that owes this core a run ends before it comes to it: its thread panics. The worker runs it, or whoever is rung
-    /// next.
-    #[cold]
-    pub(crate) fn disown(&self, owed: Owed) {
-        let guard = match owed {
-            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
-            Owed::Run => self.lock.claim(),
-        };
-        let Some(guard) = guard else { return };
-        match self.host.upgrade() {
-            Some(host) if host.check_up().is_ok() => {
-                // If it has no worker the core is owed a run, of which nobody knows: then it is nobody's.
-                guard.reschedule();
-                if !self.kick_worker() {
-                    drop(self.lock.claim());
-                }
-            }
-            Some(_) => drop(guard),
-            None => self.forget(guard),
-        }
-    }
-
     /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
         let _ = self.kick.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(kick);
     }
 
-    /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
-    pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
-        if let Some(claim) = this.lock.own_or_schedule(napi.bit()) {
-            cx.raise(this, Owed::Claim(claim));
-        }
-    }
-
     /// Packets that other cores have handed to this one.
     pub(crate) const fn backlog(&self) -> &Backlog {
         &self.backlog
-    }
-
-    /// Packets have been put into the backlog, which was empty: the worker runs this core, or the caller's context where
-    /// there is none, unless somebody runs it already. Linux: `napi_schedule_rps`.
-    pub(crate) fn kick_backlog(this: &Arc<Self>, cx: &mut Cx) {
-        if !this.lock.schedule(1 << BACKLOG) {
-            return;
-        }
-        let is_up = this.host.upgrade().is_some_and(|host| host.check_up().is_ok());
-        if !(is_up && this.kick_worker()) {
-            cx.raise(this, Owed::Run);
-        }
     }
 
     /// The place of a device's queue among those of this core. For whoever watches descriptors, once.
@@ -399,226 +294,6 @@ impl Core {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let place = places.iter().position(|place| *place == (device, queue))?;
         u8::try_from(place).ok().map(NapiId)
-    }
-
-    /// The descriptor of a queue says that frames have arrived: the next turn polls it, whoever runs it. The caller goes on
-    /// with [`run_interrupted`](Self::run_interrupted). Linux: a device's interrupt handler.
-    pub fn interrupt(&self, napi: NapiId) {
-        self.lock.mark(napi.bit());
-    }
-
-    /// Runs a core that `schedule` has given to this context.
-    pub(crate) fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
-        let guard = match owed {
-            Owed::Claim(claim) => self.lock.adopt(claim),
-            Owed::Run => match self.lock.claim() {
-                Some(guard) => guard,
-                None => return,
-            },
-        };
-        match self.host.upgrade() {
-            Some(host) => {
-                let entered = cx.enter(&host);
-                cx.count(Counter::CoreDoorbells, 1);
-                self.run_for_another(&host, guard, cx);
-                cx.leave(entered);
-            }
-            None => self.forget(guard),
-        }
-    }
-
-    /// As [`run_scheduled`](Self::run_scheduled), by the worker if there is one: this context has run cores for long enough.
-    #[cold]
-    pub(crate) fn hand_over(&self, cx: &mut Cx, owed: Owed) {
-        if let Owed::Claim(claim) = owed {
-            self.lock.adopt(claim).reschedule();
-        }
-        if !self.hand_to_worker(cx) {
-            self.run_scheduled(cx, Owed::Run);
-        }
-    }
-
-    /// Runs turns until every queue is empty, if nobody else runs the core, but not for ever.
-    pub fn try_run(&self, host: &Host, cx: &mut Cx) -> CoreRun {
-        self.run(host, cx, Scope::All)
-    }
-
-    /// As [`try_run`](Self::try_run), for whoever watches the descriptors: of the queues that have one, only those that
-    /// [`interrupt`](Self::interrupt) has named are polled.
-    pub fn run_interrupted(&self, host: &Host, cx: &mut Cx) -> CoreRun {
-        self.run(host, cx, Scope::Scheduled)
-    }
-
-    fn run(&self, host: &Host, cx: &mut Cx, scope: Scope) -> CoreRun {
-        let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
-        cx.set_home(host, self.id);
-        match self.run_turns(host, guard, cx, scope) {
-            Some(_) => CoreRun::Pending,
-            None => CoreRun::Idle,
-        }
-    }
-
-    /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted), for the core's worker.
-    ///
-    /// It wakes threads when the core is free, for what they do first is to want it. When one of them is a reader who polls, and
-    /// more has arrived by descriptors, that is left to it ([`CoreRun::Left`]): fetched here it would be in other caches.
-    /// So is what comes until it has been there.
-    pub fn run_as_worker(&self, host: &Host, cx: &mut Cx, watched: bool) -> CoreRun {
-        if self.is_left_alone(cx.now) {
-            return CoreRun::Left;
-        }
-        let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
-        cx.set_home(host, self.id);
-        if self.is_bulk() && self.sleeper_polls.load(Ordering::Relaxed) {
-            cx.hold_wakes();
-        }
-        let scope = if watched { Scope::Scheduled } else { Scope::All };
-        let owed = self.run_turns(host, guard, cx, scope).is_some();
-        let leaves = !owed && cx.has_left();
-        if leaves {
-            cx.now = cx.read_clock();
-            self.leave_to_reader(cx);
-        }
-        cx.release_wakes();
-        match (owed, leaves) {
-            (true, _) => CoreRun::Pending,
-            (false, true) => CoreRun::Left,
-            (false, false) => CoreRun::Idle,
-        }
-    }
-
-    /// Runs cycles of at most `budget` frames until `done`, if nobody else runs the core: for a caller that waits for
-    /// something. It keeps the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they
-    /// are awaited and not by their senders, who write nothing but the ring that a frame comes by. False when somebody else
-    /// runs it: that thread will do the work. Linux: `napi_busy_loop`.
-    ///
-    /// The end is `busy_poll_stop`'s: what the last cycle left over keeps the ownership here, and is polled as any
-    /// other run would. Once the ownership is given up nothing of the core is touched again, since it may be running
-    /// elsewhere by then.
-    pub fn busy_poll(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        budget: usize,
-        mut done: impl FnMut(&mut Cx) -> bool,
-    ) -> bool {
-        cx.set_home(host, self.id);
-        let Some(mut guard) = self.lock.own_if_idle() else { return false };
-        guard.poll_queues(guard.ringed);
-        loop {
-            let _ = turn(host, self, &mut guard, cx, Scope::Busy(budget));
-            cx.do_softirq();
-            if done(cx) {
-                break;
-            }
-            self.look_out(&guard);
-        }
-        turn::stop_cycles(host, &mut guard, cx);
-        cx.do_softirq();
-        // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
-        // with `stop_polling` when it is not.
-        self.note_poll(cx);
-        let unannounced = guard.stop_polling();
-        let arrived = guard.arrived() & unannounced;
-        if arrived != 0 {
-            guard.put_back(arrived);
-        }
-        if let Err(guard) = guard.release() {
-            self.run_for_another(host, guard, cx);
-            // What it has sent may have raised other cores, and nobody else will run them.
-            cx.do_softirq();
-        }
-        true
-    }
-
-    /// Between two cycles that found nothing: waits for a sign that the next one will find something, for as long as a cycle or two
-    /// take. A sign costs two loads, a cycle and the look at the clock behind it as much as ten signs.
-    fn look_out(&self, guard: &CoreGuard<'_, CoreState>) {
-        if !guard.hears_of_all() {
-            return;
-        }
-        let nothing = || !guard.is_wanted() && guard.arrived() == 0 && !self.tasklet.is_pending();
-        let mut looks = 0;
-        while looks < LOOKS && nothing() {
-            looks += 1;
-        }
-    }
-
-    /// One turn on the way, if nobody else runs the core: a thread that sends in bulk takes the acknowledgements itself, and
-    /// the worker need not be woken for each of them. Only where there are descriptors that it would be woken by.
-    pub(crate) fn poll_in_passing(&self, host: &Host, cx: &mut Cx) {
-        if !self.has_descriptors.load(Ordering::Relaxed) {
-            return;
-        }
-        let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The call that brought us here read the clock a superframe ago.
-        cx.now = cx.read_clock();
-        let report = turn(host, self, &mut guard, cx, Scope::All);
-        self.note_poll(cx);
-        // Queues that nobody announces keep no core from being let go.
-        let owed = match report {
-            PollReport::Pending => Some(guard),
-            PollReport::AllDone => guard.release().err(),
-        };
-        if let Some(guard) = owed {
-            self.run_for_another(host, guard, cx);
-        }
-        cx.do_softirq();
-    }
-
-    /// For a thread that came for something else: if work keeps coming in, the worker takes over.
-    ///
-    /// Differs from Linux: without a worker it goes on until nothing is left, because nobody else would ever come for it.
-    fn run_for_another(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
-        let scope = Scope::Scheduled;
-        let Some(guard) = self.run_turns(host, guard, cx, scope) else { return };
-        guard.reschedule();
-        if self.hand_to_worker(cx) {
-            return;
-        }
-        let mut owned = self.lock.claim();
-        while let Some(guard) = owned {
-            owned = self.run_turns(host, guard, cx, scope);
-        }
-    }
-
-    /// Runs turns until every queue is empty and lets the core go, or gives it back after [`TURNS_MAX`]: the caller has
-    /// other things to do, and the time it has read grows old.
-    fn run_turns<'a>(
-        &self,
-        host: &Host,
-        mut guard: CoreGuard<'a, CoreState>,
-        cx: &mut Cx,
-        scope: Scope,
-    ) -> Option<CoreGuard<'a, CoreState>> {
-        for _ in 0..TURNS_MAX {
-            if turn(host, self, &mut guard, cx, scope) == PollReport::Pending {
-                cx.wake_held();
-                continue;
-            }
-            match guard.release() {
-                Ok(()) => {
-                    self.resume_worker();
-                    return None;
-                }
-                Err(still_owned) => guard = still_owned,
-            }
-            let entered = cx.enter(host);
-            cx.count(Counter::CoreMissed, 1);
-            cx.leave(entered);
-        }
-        Some(guard)
-    }
-
-    /// Arms a timer. Any context may call it.
-    pub(crate) fn arm(&self, deadline: Instant, entry: TimerEntry) {
-        let next = {
-            let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
-            timers.insert(deadline, entry);
-            self.publish_next_timer(&timers)
-        };
-        // What a sleeper compares with: the wheel's moment, not the exact one, or it would be woken for nothing.
-        self.wake_before(next);
     }
 
     /// A transmit queue of this core is to be run at `at`.
@@ -634,17 +309,5 @@ impl Core {
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
         sums.add_stack(Counter::CoreKicks, self.kicks.load(Ordering::Relaxed));
         sums.add_stack(Counter::CoreSleeps, self.sleeps.load(Ordering::Relaxed));
-    }
-
-    /// Entries in the timer wheel, those included that nobody waits for any more.
-    #[must_use]
-    pub fn timers_armed(&self) -> usize {
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) -> Instant {
-        let next = timers.next_deadline().unwrap_or(Instant::FAR_FUTURE);
-        self.next_timer_ns.store(next.as_nanos(), Ordering::Relaxed);
-        next
     }
 }

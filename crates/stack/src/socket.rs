@@ -1,6 +1,6 @@
 //! Sockets: where the two contexts meet.
 //!
-//! `stream.rs` is the softirq side of a connection and what both sides share, `calls.rs` the process side (send, recv,
+//! `stream.rs` is a connection and what both sides share, `stream/softirq.rs` its softirq side, `calls.rs` the process side (send, recv,
 //! shutdown, close), `backlog.rs` and `prequeue.rs` what softirq context leaves for it, `reader.rs` a `recv` that waits,
 //! `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
 //! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.

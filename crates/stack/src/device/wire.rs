@@ -8,187 +8,30 @@
 //! partial checksum stays partial, as between veth ends; corruption needs `checksums` on, or nobody could tell.
 
 use std::{
-    collections::VecDeque,
     format,
     string::{String, ToString},
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, PoisonError, atomic::Ordering},
     vec::Vec,
 };
 
-use pkt::{
-    Batch, CloneMark, DropReason, Instant, Packet, PacketList, PacketOwner, RxChecksum, TxChecksum,
-};
-
+use pkt::{Batch, DropReason, Instant, Packet, PacketList, RxChecksum, TxChecksum};
 use sync::{Ring, ring};
 
 pub use config::{Impairment, WireConfig};
-use path_mtu::PathMtuCell;
+pub use direction::Waits;
+use direction::{Direction, Timed, insert_by_due};
+use impair::impair;
 pub use path_mtu::{PathMtu, TooBigReport};
 
 use super::{
     BIG_TCP_BYTES_MAX, Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal,
 };
-use crate::{
-    config::ConfigError,
-    cx::Cx,
-    gso, ip,
-    link::ethernet::{self, MacAddr},
-};
+use crate::{config::ConfigError, cx::Cx, link::ethernet::MacAddr};
 
 mod config;
+mod direction;
+mod impair;
 mod path_mtu;
-
-/// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
-const FRAMING_BYTES: u64 = 38;
-
-/// A frame that waits for its moment.
-#[derive(Debug)]
-struct Timed {
-    due: Instant,
-    packet: Packet,
-}
-
-/// A packet that is on its way out until `due`: its sender pays, and an original knows of it.
-struct Completion {
-    due: Instant,
-    bytes: usize,
-    owner: Option<(Arc<dyn PacketOwner>, u32)>,
-    /// Held for its end.
-    _mark: Option<CloneMark>,
-}
-
-impl core::fmt::Debug for Completion {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Completion").field("due", &self.due).finish_non_exhaustive()
-    }
-}
-
-/// The part of a direction that needs a lock.
-#[derive(Debug)]
-struct InFlight {
-    /// Ready to be received, in order.
-    ready: VecDeque<Packet>,
-    /// Not yet arrived, sorted by `due`.
-    timed: VecDeque<Timed>,
-    completions: VecDeque<Completion>,
-    /// When the transmitter has sent everything it was given.
-    idle_at: Instant,
-    waits: Waits,
-    rng: tcp::Rng,
-}
-
-impl InFlight {
-    /// What is due at `now` can be received.
-    fn arrive(&mut self, now: Instant) {
-        while self.timed.front().is_some_and(|first| first.due <= now) {
-            self.ready.extend(self.timed.pop_front().map(|first| first.packet));
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.ready.len() + self.timed.len()
-    }
-}
-
-/// Times from a packet's transmission to the moment when its first bit is on the link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// Packets.
-    pub packets: u64,
-    /// Sum of their waits.
-    pub total: Duration,
-    /// The longest.
-    pub longest: Duration,
-}
-
-impl Waits {
-    fn count(&mut self, wait: Duration) {
-        self.packets += 1;
-        self.total += wait;
-        self.longest = self.longest.max(wait);
-    }
-
-    /// Their mean; zero without packets.
-    #[must_use]
-    pub fn mean(&self) -> Duration {
-        self.total / u32::try_from(self.packets).unwrap_or(u32::MAX).max(1)
-    }
-}
-
-/// The longest ring that is made for the packets of a direction.
-const RING_MAX: usize = 1 << 16;
-
-/// One direction of one queue pair. Locked by the sender to push a list and by the receiver to take a batch, unless there is a
-/// ring.
-#[derive(Debug)]
-struct Direction {
-    impairment: Impairment,
-    direct: bool,
-    /// Where all packets go while neither direction does anything to any: then `in_flight` stays empty.
-    ring: Option<Arc<Ring<Packet>>>,
-    /// Packets ready or on their way, to find an empty direction without the lock. Written under it; whoever is rung
-    /// after a push sees it, because the doorbell orders.
-    len: AtomicUsize,
-    path_mtu: PathMtuCell,
-    /// The receiver's device is down: nothing has room. Relaxed: what passes it at the last moment is dropped by `stop`, or when the
-    /// device comes up.
-    down: AtomicBool,
-    in_flight: Mutex<InFlight>,
-    doorbell: OnceLock<Doorbell>,
-}
-
-impl Direction {
-    /// `straight` says that the other direction passes packets on as they are, too.
-    fn new(impairment: Impairment, seed: u64, straight: bool) -> Self {
-        let has_ring = straight && impairment.is_straight();
-        Self {
-            impairment,
-            direct: impairment.is_none(),
-            ring: has_ring.then(|| Arc::new(Ring::new(impairment.queue_packets))),
-            len: AtomicUsize::new(0),
-            path_mtu: PathMtuCell::new(impairment.path_mtu),
-            down: AtomicBool::new(false),
-            in_flight: Mutex::new(InFlight {
-                ready: VecDeque::new(),
-                timed: VecDeque::new(),
-                completions: VecDeque::new(),
-                waits: Waits::default(),
-                idle_at: Instant::ZERO,
-                rng: tcp::Rng::new(seed),
-            }),
-            doorbell: OnceLock::new(),
-        }
-    }
-
-    /// Packets that may be on their way.
-    #[inline]
-    fn room(&self) -> usize {
-        if self.is_down() { 0 } else { self.impairment.queue_packets }
-    }
-
-    /// As a cable whose other end is down.
-    #[inline]
-    fn is_down(&self) -> bool {
-        self.down.load(Ordering::Relaxed)
-    }
-
-    /// Why there is no room.
-    fn full(&self) -> DropReason {
-        if self.is_down() { DropReason::DeviceDown } else { DropReason::WireQueueFull }
-    }
-
-    /// Something can be received now.
-    #[inline]
-    fn ring_doorbell(&self, cx: &mut Cx) {
-        if let Some(doorbell) = self.doorbell.get() {
-            doorbell.ring(cx);
-        }
-    }
-}
 
 /// One end of a wire.
 #[derive(Debug)]
@@ -524,107 +367,6 @@ fn prepare(packet: &mut Packet, checksums: bool) {
     } else {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
     }
-}
-
-/// The slow path of `transmit`: rate, delay and chance for one packet.
-fn impair(
-    direction: &Direction,
-    in_flight: &mut InFlight,
-    cx: &mut Cx,
-    (mut packet, too_big): (Packet, bool),
-    refused: &mut Vec<(DropReason, Packet)>,
-) {
-    let impairment = &direction.impairment;
-    let waiting = in_flight.ready.len() + in_flight.timed.len();
-    if waiting >= direction.room() {
-        if impairment.completes_later() {
-            // Taken and lost: whoever counts what the device has not completed must not count it for ever.
-            let due = in_flight.completions.back().map_or(cx.now, |last| last.due.max(cx.now));
-            let bytes = packet.len();
-            in_flight.completions.push_back(Completion { due, bytes, owner: None, _mark: None });
-        }
-        refused.push((direction.full(), packet));
-        return;
-    }
-    let start = in_flight.idle_at.max(cx.now);
-    let congested = impairment.mark_above.is_some_and(|limit| start - cx.now > limit);
-    if congested || chance(&mut in_flight.rng, impairment.mark) {
-        ip::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
-    }
-    in_flight.waits.count(start - cx.now);
-    let sent = start + transmission_time(impairment.rate_bps, &packet);
-    in_flight.idle_at = sent;
-    if !impairment.completes_later() {
-        packet.orphan();
-    } else {
-        let (owner, mark) = (packet.take_owner(), packet.take_clone_mark());
-        let due = sent + impairment.completion_delay;
-        let bytes = packet.len();
-        in_flight.completions.push_back(Completion { due, bytes, owner, _mark: mark });
-    }
-    if too_big {
-        refused.push((DropReason::PacketTooBig, packet));
-        return;
-    }
-    if chance(&mut in_flight.rng, impairment.loss) {
-        refused.push((DropReason::WireLoss, packet));
-        return;
-    }
-    if chance(&mut in_flight.rng, impairment.corrupt) {
-        packet = match flip_one_bit(packet, &mut in_flight.rng, cx) {
-            Ok(corrupted) => corrupted,
-            Err(packet) => {
-                refused.push((DropReason::NoMemory, packet));
-                return;
-            }
-        };
-    }
-    let mut due = sent + impairment.delay;
-    if chance(&mut in_flight.rng, impairment.reorder) {
-        due += impairment.reorder_delay;
-    }
-    if chance(&mut in_flight.rng, impairment.duplicate)
-        && let Some(copy) = packet.deep_copy(&mut cx.pool)
-    {
-        insert_by_due(&mut in_flight.timed, Timed { due, packet: copy });
-    }
-    insert_by_due(&mut in_flight.timed, Timed { due, packet });
-}
-
-/// True in `fraction` of the calls.
-fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
-    fraction > 0.0 && f64::from(rng.next_u32()) < fraction * 4_294_967_296.0
-}
-
-/// Time on the link: a superframe occupies it as its segments would.
-fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
-    let Some(rate_bps) = rate_bps else { return Duration::ZERO };
-    let frames = u64::from(packet.meta().gso.segs.max(1));
-    let header = 14 + gso::header_bytes(packet, 14) as u64;
-    let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
-    // A packet has at most 512 KB: the product stays below 2^53.
-    Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)
-}
-
-/// Payload is shared and immutable, so corruption works on a copy; the original goes back to its owner.
-fn flip_one_bit(packet: Packet, rng: &mut tcp::Rng, cx: &mut Cx) -> Result<Packet, Packet> {
-    let mut bytes = packet.to_vec();
-    let byte = rng.below(u32::try_from(bytes.len()).unwrap_or(u32::MAX)) as usize;
-    bytes[byte] ^= 1 << rng.below(8);
-    let Some(mut copy) = cx.pool.alloc() else { return Err(packet) };
-    *copy.meta_mut() = *packet.meta();
-    if copy.append(&mut cx.pool, &bytes) < bytes.len() {
-        cx.pool.free(copy);
-        return Err(packet);
-    }
-    cx.pool.free(packet);
-    Ok(copy)
-}
-
-/// Keeps the queue sorted; equal moments keep their order of sending.
-fn insert_by_due(queue: &mut VecDeque<Timed>, timed: Timed) {
-    let at = queue.partition_point(|other| other.due <= timed.due);
-    queue.insert(at, timed);
 }
 
 #[cfg(test)]

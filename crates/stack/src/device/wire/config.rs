@@ -4,7 +4,7 @@
 
 use std::{string::String, time::Duration};
 
-use super::{BIG_TCP_BYTES_MAX, PathMtu, RING_MAX};
+use super::{BIG_TCP_BYTES_MAX, PathMtu, direction::RING_MAX};
 use crate::config::ConfigError;
 
 /// What one direction of a wire does to packets. The default does nothing.

@@ -1,12 +1,15 @@
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use super::*;
+use pkt::PacketOwner;
+
+use super::{impair::transmission_time, *};
 use crate::{
     config::{DeviceConfig, HostConfig},
     core::Kick,
     cx::Memory,
     host::Host,
-    ip::header::{ETHER_TYPE_IPV4, Fragment, IpHeader, protocol},
+    ip::header::{ETHER_TYPE_IPV4, Fragment, IpHeader, parse, protocol},
     link::ethernet::EthernetHeader,
 };
 
@@ -174,7 +177,7 @@ fn ecn_of_arrivals(bench: &mut Bench) -> Vec<u8> {
         let mut batch = Batch::new();
         bench.right.receive(QUEUE, &mut bench.cx, 64, &mut batch);
         for packet in batch.drain() {
-            let header = ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14);
+            let header = parse::<true>(&packet.linear()[14..], packet.len() - 14);
             fields.push(header.expect("a sound header").traffic_class & 3);
             bench.cx.pool.free(packet);
         }
@@ -192,7 +195,7 @@ fn send_with_ecn(bench: &mut Bench, count: u32, ecn: u8) {
         let mut packet = frame(&mut bench.cx, number);
         let header = IpHeader {
             traffic_class: ecn,
-            ..ip::header::parse::<true>(&packet.linear()[14..], packet.len() - 14).unwrap()
+            ..parse::<true>(&packet.linear()[14..], packet.len() - 14).unwrap()
         };
         header.emit::<true>(&mut packet.linear_mut()[14..34]);
         list.push_back(packet);

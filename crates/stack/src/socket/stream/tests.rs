@@ -13,6 +13,7 @@ use super::*;
 use crate::{
     config::HostConfig,
     cx::Memory,
+    route::PacketDst,
     socket::{Listener, options::SocketSettings},
 };
 

@@ -1,0 +1,99 @@
+//! The beginning and the end of a core: its queues are added while its host is built and forgotten when that is gone, and a run that
+//! nobody will come to is given up.
+//!
+//! Not here: devices that go while the host stays (`power`).
+
+use std::sync::{Arc, PoisonError, atomic::Ordering};
+
+use pkt::Instant;
+use sync::CoreGuard;
+
+use super::{Core, CoreState, DEVICE_QUEUES_MAX, NapiId, napi::Napi};
+use crate::{
+    cx::Owed,
+    device::{Device, QueueId, RxSignal},
+    timer::TimerWheel,
+    tx_queue::DeviceTx,
+};
+
+/// Looks at a core whose host is gone before its end is left to its owner.
+const LOOKS_MAX: u32 = 1000;
+
+impl Core {
+    /// Adds a device queue to those this core polls; `None` when it has [`DEVICE_QUEUES_MAX`]. Only while the host is being built.
+    pub(crate) fn add_queue(
+        &self,
+        (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
+        index: u32,
+        queue: QueueId,
+    ) -> Option<NapiId> {
+        let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
+        let id = guard.napis.len();
+        if id == DEVICE_QUEUES_MAX {
+            return None;
+        }
+        match device.rx_signal(queue) {
+            RxSignal::Doorbell => {}
+            RxSignal::Descriptor => {
+                guard.descriptors |= 1 << id;
+                self.has_descriptors.store(true, Ordering::Relaxed);
+            }
+            RxSignal::None => guard.unannounced |= 1 << id,
+        }
+        let napi = Napi::new((device, tx), index, queue);
+        guard.completing |= u64::from(napi.completes()) << id;
+        guard.ringed |= u64::from(napi.has_ring()) << id;
+        guard.napis.push(napi);
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
+        let _ = guard.release();
+        Some(NapiId(u8::try_from(id).expect("at most 61")))
+    }
+
+    /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
+    /// is waited for: who opens the same device again finds it closed. One that has rung it and does not come to it, as this very
+    /// thread may have, finds the host gone, and forgets them then.
+    pub(crate) fn remove_queues(&self) {
+        for _ in 0..LOOKS_MAX {
+            if let Some(guard) = self.lock.try_own() {
+                return self.forget(guard);
+            }
+            sync::yield_now();
+        }
+    }
+
+    /// The end of a core without a host: its devices, its timers and whom to kick.
+    pub(super) fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
+        guard.napis.clear();
+        (guard.completing, guard.ringed) = (0, 0);
+        // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !timers.is_empty() {
+            *timers = TimerWheel::new(Instant::ZERO);
+        }
+        drop(timers);
+        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
+        guard.backlog.clear(&self.backlog);
+    }
+
+    /// A context that owes this core a run ends before it comes to it: its thread panics. The worker runs it, or whoever is rung
+    /// next.
+    #[cold]
+    pub(crate) fn disown(&self, owed: Owed) {
+        let guard = match owed {
+            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
+            Owed::Run => self.lock.claim(),
+        };
+        let Some(guard) = guard else { return };
+        match self.host.upgrade() {
+            Some(host) if host.check_up().is_ok() => {
+                // If it has no worker the core is owed a run, of which nobody knows: then it is nobody's.
+                guard.reschedule();
+                if !self.kick_worker() {
+                    drop(self.lock.claim());
+                }
+            }
+            Some(_) => drop(guard),
+            None => self.forget(guard),
+        }
+    }
+}

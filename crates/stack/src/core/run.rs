@@ -1,0 +1,177 @@
+//! Who runs a core, when, and for how long: turns until nothing is left, but not for ever.
+//!
+//! Above: doorbells and contexts that have raised the core (`cx::softirq`), its worker, `Host::poll`. Below: `turn`. Linux:
+//! `napi_schedule`, `__do_softirq`, ksoftirqd.
+//!
+//! Not here: threads that wait and poll meanwhile (`busy_poll`), the worker's sleep (`sleep`).
+
+use std::sync::{Arc, atomic::Ordering};
+
+use sync::CoreGuard;
+
+use super::{BACKLOG, Core, CoreRun, CoreState, NapiId, PollReport, Scope, turn::turn};
+use crate::{
+    counters::Counter,
+    cx::{Cx, Owed},
+    host::Host,
+};
+
+/// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
+/// each, a few milliseconds.
+const TURNS_MAX: usize = 10;
+
+impl Core {
+    /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
+    pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
+        if let Some(claim) = this.lock.own_or_schedule(napi.bit()) {
+            cx.raise(this, Owed::Claim(claim));
+        }
+    }
+
+    /// Packets have been put into the backlog, which was empty: the worker runs this core, or the caller's context where
+    /// there is none, unless somebody runs it already. Linux: `napi_schedule_rps`.
+    pub(crate) fn kick_backlog(this: &Arc<Self>, cx: &mut Cx) {
+        if !this.lock.schedule(1 << BACKLOG) {
+            return;
+        }
+        let is_up = this.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        if !(is_up && this.kick_worker()) {
+            cx.raise(this, Owed::Run);
+        }
+    }
+
+    /// The descriptor of a queue says that frames have arrived: the next turn polls it, whoever runs it. The caller goes on
+    /// with [`run_interrupted`](Self::run_interrupted). Linux: a device's interrupt handler.
+    pub fn interrupt(&self, napi: NapiId) {
+        self.lock.mark(napi.bit());
+    }
+
+    /// Runs a core that `schedule` has given to this context.
+    pub(crate) fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
+        let guard = match owed {
+            Owed::Claim(claim) => self.lock.adopt(claim),
+            Owed::Run => match self.lock.claim() {
+                Some(guard) => guard,
+                None => return,
+            },
+        };
+        match self.host.upgrade() {
+            Some(host) => {
+                let entered = cx.enter(&host);
+                cx.count(Counter::CoreDoorbells, 1);
+                self.run_for_another(&host, guard, cx);
+                cx.leave(entered);
+            }
+            None => self.forget(guard),
+        }
+    }
+
+    /// As [`run_scheduled`](Self::run_scheduled), by the worker if there is one: this context has run cores for long enough.
+    #[cold]
+    pub(crate) fn hand_over(&self, cx: &mut Cx, owed: Owed) {
+        if let Owed::Claim(claim) = owed {
+            self.lock.adopt(claim).reschedule();
+        }
+        if !self.hand_to_worker(cx) {
+            self.run_scheduled(cx, Owed::Run);
+        }
+    }
+
+    /// Runs turns until every queue is empty, if nobody else runs the core, but not for ever.
+    pub fn try_run(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+        self.run(host, cx, Scope::All)
+    }
+
+    /// As [`try_run`](Self::try_run), for whoever watches the descriptors: of the queues that have one, only those that
+    /// [`interrupt`](Self::interrupt) has named are polled.
+    pub fn run_interrupted(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+        self.run(host, cx, Scope::Scheduled)
+    }
+
+    fn run(&self, host: &Host, cx: &mut Cx, scope: Scope) -> CoreRun {
+        let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
+        cx.set_home(host, self.id);
+        match self.run_turns(host, guard, cx, scope) {
+            Some(_) => CoreRun::Pending,
+            None => CoreRun::Idle,
+        }
+    }
+
+    /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted), for the core's worker.
+    ///
+    /// It wakes threads when the core is free, for what they do first is to want it. When one of them is a reader who polls, and
+    /// more has arrived by descriptors, that is left to it ([`CoreRun::Left`]): fetched here it would be in other caches.
+    /// So is what comes until it has been there.
+    pub fn run_as_worker(&self, host: &Host, cx: &mut Cx, watched: bool) -> CoreRun {
+        if self.is_left_alone(cx.now) {
+            return CoreRun::Left;
+        }
+        let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
+        cx.set_home(host, self.id);
+        if self.is_bulk() && self.sleeper_polls.load(Ordering::Relaxed) {
+            cx.hold_wakes();
+        }
+        let scope = if watched { Scope::Scheduled } else { Scope::All };
+        let owed = self.run_turns(host, guard, cx, scope).is_some();
+        let leaves = !owed && cx.has_left();
+        if leaves {
+            cx.now = cx.read_clock();
+            self.leave_to_reader(cx);
+        }
+        cx.release_wakes();
+        match (owed, leaves) {
+            (true, _) => CoreRun::Pending,
+            (false, true) => CoreRun::Left,
+            (false, false) => CoreRun::Idle,
+        }
+    }
+
+    /// For a thread that came for something else: if work keeps coming in, the worker takes over.
+    ///
+    /// Differs from Linux: without a worker it goes on until nothing is left, because nobody else would ever come for it.
+    pub(super) fn run_for_another(
+        &self,
+        host: &Host,
+        guard: CoreGuard<'_, CoreState>,
+        cx: &mut Cx,
+    ) {
+        let scope = Scope::Scheduled;
+        let Some(guard) = self.run_turns(host, guard, cx, scope) else { return };
+        guard.reschedule();
+        if self.hand_to_worker(cx) {
+            return;
+        }
+        let mut owned = self.lock.claim();
+        while let Some(guard) = owned {
+            owned = self.run_turns(host, guard, cx, scope);
+        }
+    }
+
+    /// Runs turns until every queue is empty and lets the core go, or gives it back after [`TURNS_MAX`]: the caller has
+    /// other things to do, and the time it has read grows old.
+    fn run_turns<'a>(
+        &self,
+        host: &Host,
+        mut guard: CoreGuard<'a, CoreState>,
+        cx: &mut Cx,
+        scope: Scope,
+    ) -> Option<CoreGuard<'a, CoreState>> {
+        for _ in 0..TURNS_MAX {
+            if turn(host, self, &mut guard, cx, scope) == PollReport::Pending {
+                cx.wake_held();
+                continue;
+            }
+            match guard.release() {
+                Ok(()) => {
+                    self.resume_worker();
+                    return None;
+                }
+                Err(still_owned) => guard = still_owned,
+            }
+            let entered = cx.enter(host);
+            cx.count(Counter::CoreMissed, 1);
+            cx.leave(entered);
+        }
+        Some(guard)
+    }
+}

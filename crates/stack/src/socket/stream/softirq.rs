@@ -1,0 +1,160 @@
+//! The softirq side of a connection: segments, timers, ICMP errors and what completes below, for a socket that somebody may hold.
+//!
+//! Above: `ip::tcp_input`, the timers and the tasklet of a core. Each enters with its work at once if nobody holds the socket; else a
+//! packet goes to the backlog, and the rest becomes a DEFERRED bit. Linux: `tcp_v4_rcv`, `tcp_write_timer`, `tcp_tasklet_func`,
+//! `tcp_v4_err`.
+//!
+//! Not here: the work itself (`work`), and what the holder does about what was left for it (`backlog`).
+
+use std::sync::{PoisonError, atomic::Ordering};
+
+use pkt::{DropReason, Packet};
+use sync::{Entry as LockEntry, Work, epoch::Section};
+use tcp::{IcmpError, SeqNum};
+
+use super::{
+    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ, PENDING_ICMP_MAX,
+    TcpSocket,
+};
+use crate::{
+    counters::Counter,
+    cx::Cx,
+    host::Host,
+    route::{DstHandle, PacketDst, leave_rcu, packet_dst::Left},
+    socket::prequeue::Arrival,
+};
+
+impl TcpSocket {
+    /// Softirq: one segment for this connection. `flush` follows once the batch is through; with `last`, if nobody holds the
+    /// socket, it is done at once, under the same lock. True if it was.
+    pub(crate) fn segment(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        rcu: &Section<'_>,
+        dst: PacketDst<'_>,
+        packet: Packet,
+        last: bool,
+    ) -> bool {
+        let bytes = packet.truesize();
+        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let device = packet.meta().rx_device;
+        let rx_dst_mode = cx.sysctls().rx_dst_mode;
+        let arrival = Arrival::new(rcu, dst);
+        let mut left = Left::Nothing;
+        let mut read = None;
+        let (mut flushed, mut news) = (false, 0);
+        self.free_read_packets(cx);
+        let leave = |packet: &mut Packet| {
+            let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
+            left = leave_rcu(packet, arrival.take_dst(), serves);
+        };
+        let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
+            let direct = matches!(work, Work::Direct(_));
+            // Only for a segment that is processed here and now: what goes to a reader or comes off the backlog finds
+            // an owner, whose slot it is.
+            if direct && !state.prequeue.has_reader() {
+                read = state.tcb.take_read_packet(&cx.counters().tcp);
+            }
+            state.softirq(self, host, cx, work, Some(&arrival));
+            // What becomes of the reader's wake is the flush's, which follows.
+            if last && direct {
+                state.flush(self, host, cx);
+                flushed = true;
+            }
+            if flushed {
+                news |= core::mem::take(&mut state.news);
+            }
+        });
+        debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
+        if let Some(read) = read {
+            cx.pool.free(read);
+        }
+        left.count(cx);
+        arrival.take_dst().release(cx, rcu);
+        match entry {
+            LockEntry::Ran => self.wake(cx, news),
+            LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
+            LockEntry::Full(packet) => {
+                cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+                self.backlog_drops.fetch_add(1, Ordering::Relaxed);
+                cx.drop_packet(DropReason::SocketBacklog, packet);
+            }
+        }
+        flushed
+    }
+
+    /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux
+    /// attaches.
+    #[inline]
+    pub(crate) fn rx_dst<'s>(
+        &'s self,
+        host: &Host,
+        device: u32,
+        rcu: &'s Section<'_>,
+    ) -> Option<DstHandle<'s>> {
+        self.rx_dst.check(host, device, rcu)
+    }
+
+    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
+    pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
+        let _ = self.deferred(host, cx, DEFERRED_FLUSH);
+    }
+
+    /// Softirq: an entry of this socket in the timer wheel has fired.
+    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        self.armed.fired(cx.now);
+        let _ = self.deferred(host, cx, DEFERRED_TIMER);
+    }
+
+    /// Softirq: what this socket had below has shrunk, and it may send again.
+    pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
+        cx.count(Counter::TsqRuns, 1);
+        self.wmem.handle(|| {
+            // What waits on the backlog meanwhile may be the reader's.
+            if !matches!(self.deferred(host, cx, DEFERRED_TSQ), LockEntry::Ran) {
+                cx.count(Counter::TsqDeferred, 1);
+            }
+        });
+    }
+
+    /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
+    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+        {
+            let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
+            if pending.len() >= PENDING_ICMP_MAX {
+                return cx.counters().tcp.add(tcp::Counter::TcpExtLockDroppedIcmps, 1);
+            }
+            pending.push((error, seq));
+        }
+        let _ = self.deferred(host, cx, DEFERRED_ICMP);
+    }
+
+    /// Softirq: what the connection keeps may have to go, as memory is scarce or the setting has changed.
+    pub(crate) fn trim_packet_cache(&self, host: &Host, cx: &mut Cx) {
+        self.free_read_packets(cx);
+        let _ = self.deferred(host, cx, DEFERRED_TRIM);
+    }
+
+    /// Frees what reads have emptied, if anything; without the lock. Linux: `sk_defer_free_flush`.
+    #[inline]
+    pub(in crate::socket) fn free_read_packets(&self, cx: &mut Cx) {
+        if self.read_packets.is_empty() {
+            return;
+        }
+        for packet in self.read_packets.take_all() {
+            cx.count(Counter::SkbReadAfterUnlock, 1);
+            cx.pool.free(packet);
+        }
+    }
+
+    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+        let mut news = 0;
+        let entry = self.lock.defer(bit, |state, work| {
+            state.softirq(self, host, cx, work, None);
+            news |= core::mem::take(&mut state.news);
+        });
+        self.wake(cx, news);
+        entry
+    }
+}
