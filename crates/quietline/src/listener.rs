@@ -102,6 +102,7 @@ impl TcpListener {
                     let core = wanted.filter(exists).or(near).unwrap_or(CoreId(0));
                     let busy_poll = with_cx(|cx| listener.busy_poll(cx));
                     let wait = Wait {
+                        began: clock::now(),
                         stack,
                         core,
                         events: listener.acceptors(),

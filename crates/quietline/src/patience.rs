@@ -1,9 +1,14 @@
-//! Whether polling pays: what a thread has learnt about its CPU, and a worker about its frames.
+//! Whether polling pays, and whether sleeping can be spared: what a thread has learnt about its CPU, and a worker about its
+//! frames.
 //!
 //! Polling costs the CPU it runs on. That is wasted when the thread that is waited for wants this very CPU, and when
 //! nothing comes for a long time. Both are found out by doing: a thread that polls offers its CPU again and again, and
 //! sees how long it was away; a worker that slept sees how soon it was woken. Linux: `need_resched` ends a busy loop;
 //! KVM grows and shrinks its `halt_poll_ns` by the same rule as [`Window`].
+//!
+//! Sleeping costs the sleeper two system calls and a timer, and whoever answers a wake. Where the two share a CPU all of that
+//! is for nothing: a thread that only lets the other run finds the answer there when it comes back ([`lend`]). Who wants the
+//! CPU for something else keeps it for milliseconds, so it is not lent again for a while when that has happened.
 //!
 //! Not here: the polling itself (`wait`, `worker`).
 
@@ -20,12 +25,19 @@ const YIELD_EVERY: Duration = Duration::from_micros(5);
 /// A yield that took longer than this was no mere system call: another thread has run. Two switches take at least this.
 const SWITCH_MIN: Duration = Duration::from_nanos(1200);
 
-/// Waits that sleep at once after the CPU has turned out to be shared; doubled up to [`HOLD_OFF_MAX`] each time it is still
-/// so. Polling in vain costs [`YIELD_EVERY`] and a yield, so the first 16 make that a third of a microsecond a wait.
+/// Waits that do without what has not paid; doubled each time it does not pay again. Polling in vain costs [`YIELD_EVERY`] and a
+/// yield, so the first 16 make that a third of a microsecond a wait.
 const HOLD_OFF_MIN: u32 = 16;
 
 /// A thread that comes to have its CPU for itself polls again after this many waits.
 const HOLD_OFF_MAX: u32 = 512;
+
+/// One whose CPU others have wanted lends it again after this many: at three milliseconds each, less than one microsecond a wait.
+const LEND_HOLD_OFF_MAX: u32 = 4096;
+
+/// A thread that lent its CPU and had to wait longer than this for it has gained nothing worth mentioning: what it spares is
+/// two microseconds. It may have waited for somebody who has nothing to do with it.
+const LENT_MAX: Duration = Duration::from_micros(100);
 
 /// Offers the CPU now and then.
 pub(crate) struct Offer {
@@ -51,28 +63,82 @@ impl Offer {
     }
 }
 
+/// Waits that do without something that has not paid.
+#[derive(Clone, Copy, Debug, Default)]
+struct HoldOff {
+    /// Waits to come.
+    left: u32,
+    /// How many it were the last time.
+    last: u32,
+}
+
+impl HoldOff {
+    const NONE: Self = Self { left: 0, last: 0 };
+
+    /// A wait begins. Whether it should try.
+    const fn is_over(&mut self) -> bool {
+        let over = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        over
+    }
+
+    /// It has not paid: twice as many waits as the last time, at most `max`.
+    fn extend(&mut self, max: u32) {
+        self.last = (self.last * 2).clamp(HOLD_OFF_MIN, max);
+        self.left = self.last;
+    }
+
+    /// It has paid: the next time that it does not is taken less seriously.
+    const fn relax(&mut self) {
+        self.last /= 2;
+    }
+}
+
 thread_local! {
-    /// Waits of this thread that still sleep at once, and how many it were the last time.
-    static HOLD_OFF: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    /// From polling, because the CPU is shared with the peer.
+    static POLLING: Cell<HoldOff> = const { Cell::new(HoldOff::NONE) };
+    /// From lending the CPU, because nobody needs it, or somebody else does.
+    static LENDING: Cell<HoldOff> = const { Cell::new(HoldOff::NONE) };
 }
 
 /// Whether the wait that begins should poll first.
 pub(crate) fn should_poll() -> bool {
-    let (left, last) = HOLD_OFF.get();
-    HOLD_OFF.set((left.saturating_sub(1), last));
-    left == 0
+    let mut polling = POLLING.get();
+    let over = polling.is_over();
+    POLLING.set(polling);
+    over
 }
 
 /// What was waited for came while another thread had this CPU: the peer runs here, too, and can only run while we do not.
 pub(crate) fn on_shared_cpu() {
-    let (_, last) = HOLD_OFF.get();
-    let next = (last * 2).clamp(HOLD_OFF_MIN, HOLD_OFF_MAX);
-    HOLD_OFF.set((next, next));
+    let mut polling = POLLING.get();
+    polling.extend(HOLD_OFF_MAX);
+    POLLING.set(polling);
 }
 
 /// It came while this thread polled: the peer has a CPU of its own.
 pub(crate) fn on_own_cpu() {
-    HOLD_OFF.set((0, 0));
+    POLLING.set(HoldOff::NONE);
+}
+
+/// Lets others have the CPU before a thread sleeps whose wait began at `began`, unless that has not paid lately. True if it is
+/// `ready` by that.
+pub(crate) fn lend(began: Instant, ready: impl Fn() -> bool) -> bool {
+    let mut lending = LENDING.get();
+    let tries = lending.is_over();
+    let ready = tries && {
+        std::thread::yield_now();
+        let ready = ready();
+        let away = clock::now().checked_duration_since(began).unwrap_or_default();
+        if ready && away <= LENT_MAX {
+            lending.relax();
+        } else {
+            lending.extend(LEND_HOLD_OFF_MAX);
+        }
+        ready
+    };
+    LENDING.set(lending);
+    ready
 }
 
 /// How long a worker polls after its last frame: as long as it has paid lately.
@@ -123,6 +189,33 @@ mod tests {
         on_shared_cpu();
         assert_eq!((1..).find(|_| should_poll()), Some(17), "forgotten");
         on_own_cpu();
+    }
+
+    #[test]
+    fn a_cpu_that_is_lent_in_vain_is_lent_again_later_and_later() {
+        let began = clock::now();
+        let waits_until_lent = || {
+            let lent = Cell::new(false);
+            (1..).find(|_| {
+                lend(began, || lent.replace(true));
+                lent.get()
+            })
+        };
+        assert_eq!(waits_until_lent(), Some(1), "it is tried");
+        let gaps: Vec<_> = (0..9).map(|_| waits_until_lent().unwrap() - 1).collect();
+        assert_eq!(gaps, [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]);
+    }
+
+    #[test]
+    fn what_pays_again_is_held_off_for_half_as_long() {
+        let mut hold_off = HoldOff::NONE;
+        (0..4).for_each(|_| hold_off.extend(512));
+        assert_eq!((hold_off.left, hold_off.last), (128, 128));
+        assert_eq!((0..).find(|_| hold_off.is_over()), Some(128));
+        (0..2).for_each(|_| hold_off.relax());
+        assert!(hold_off.is_over(), "and is tried meanwhile");
+        hold_off.extend(512);
+        assert_eq!(hold_off.left, 64, "twice of a quarter");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
     clock::{self, with_cx, with_cx_untimed},
     options::ConnectOptions,
     running::Stack,
-    wait::{Wait, poll_first, sleep_until, wait_until},
+    wait::{Wait, lend_first, poll_first, sleep_until, wait_until},
 };
 
 mod options;
@@ -140,12 +140,14 @@ impl TcpStream {
         let wanted =
             if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
         let socket = &self.shared.socket;
-        wait_until(&self.how_to_wait(interest, deadline), || socket.readiness().intersects(wanted))
+        let wait = self.how_to_wait(interest, clock::now(), deadline);
+        wait_until(&wait, || socket.readiness().intersects(wanted))
     }
 
     fn how_to_wait(
         &self,
         interest: Readiness,
+        began: Instant,
         deadline: Option<Instant>,
     ) -> Wait<'_, impl Fn(&Sysctls) -> BusyPollParams> {
         let Shared { stack, socket, .. } = &*self.shared;
@@ -154,6 +156,7 @@ impl TcpStream {
             stack,
             core: socket.polled_core(stack.host()),
             events: socket.waiters(interest),
+            began,
             deadline,
             polling: move |sysctls: &Sysctls| match interest {
                 Readiness::READ => busy_poll.for_read(sysctls),
@@ -233,11 +236,13 @@ impl TcpStream {
                 result => return Ok(result?),
             }
         }
-        let deadline = socket.receive_timeout().map(|limit| clock::now() + limit);
+        let began = clock::now();
+        let deadline = socket.receive_timeout().map(|limit| began + limit);
         let mut waiting = Waiting { shared: &self.shared, reader: Reader::new() };
-        let wait = self.how_to_wait(Readiness::READ, deadline);
+        let wait = self.how_to_wait(Readiness::READ, began, deadline);
         let mut may_read = poll_first(&wait, &is_readable)
-            || with_cx_untimed(|cx| cx.sysctls_of(host).has_prequeue());
+            || with_cx_untimed(|cx| cx.sysctls_of(host).has_prequeue())
+            || lend_first(&wait, &is_readable);
         loop {
             if may_read {
                 let step = |cx: &mut _| socket.recv_or_wait(host, cx, &mut waiting.reader, bufs);
@@ -407,12 +412,14 @@ impl Drop for Shared {
             linger
         });
         if let Some(linger) = linger.filter(|linger| !linger.is_zero()) {
-            let deadline = Some(clock::now() + linger);
+            let began = clock::now();
+            let deadline = Some(began + linger);
             let socket = &self.socket;
             let wait = Wait {
                 stack: &self.stack,
                 core: socket.core(),
                 events: socket.waiters(Readiness::READ),
+                began,
                 deadline,
                 polling: |sysctls: &Sysctls| socket.busy_poll().for_event(sysctls),
             };

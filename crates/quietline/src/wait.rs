@@ -4,6 +4,9 @@
 //! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once. So does a thread
 //! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over. Not
 //! so where descriptors bring superframes: nobody but a worker, who would have to be woken, processes those.
+//!
+//! A thread that is about to sleep lends its CPU once before it does, where that pays: a peer that runs on it answers meanwhile,
+//! and neither of the two sleeps or is woken.
 
 use std::time::Duration;
 
@@ -24,6 +27,8 @@ pub(crate) struct Wait<'a, P> {
     pub(crate) core: CoreId,
     /// Who is told.
     pub(crate) events: &'a EventCount,
+    /// When it began.
+    pub(crate) began: Instant,
     /// When to give up.
     pub(crate) deadline: Option<Instant>,
     /// How long to poll first, by the settings of the host.
@@ -43,10 +48,16 @@ pub(crate) fn poll_first(
     wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: &impl Fn() -> bool,
 ) -> bool {
-    poll_core(wait.stack, wait.core, &wait.polling, wait.deadline, ready)
+    poll_core(wait, ready)
 }
 
-/// The second half, for a thread that has polled in vain.
+/// Behind it, for a thread that has polled in vain: lends the CPU to whoever may bring what it waits for, and does not sleep.
+pub(crate) fn lend_first<P>(wait: &Wait<'_, P>, ready: &impl Fn() -> bool) -> bool {
+    // Without workers it may be this thread that is waited for: it drives the stack.
+    !wait.stack.is_manual() && patience::lend(wait.began, ready)
+}
+
+/// The second half, for a thread for which that was in vain.
 pub(crate) fn sleep_until<P>(wait: &Wait<'_, P>, ready: impl Fn() -> bool) -> bool {
     sleep_for(wait.stack, wait.events, wait.deadline, ready)
 }
@@ -89,12 +100,10 @@ pub(crate) fn sleep_for(
 /// Runs the core of the awaited connection for a while, unless somebody else does or it would not pay. When it has not
 /// helped, the worker looks after the core again.
 fn poll_core(
-    stack: &Stack,
-    core: CoreId,
-    polling: impl Fn(&Sysctls) -> BusyPollParams,
-    deadline: Option<Instant>,
+    wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: &impl Fn() -> bool,
 ) -> bool {
+    let Wait { stack, core, deadline, began, polling, .. } = wait;
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
     // Dearer than a CPU that is offered again and again is a worker that is woken for each superframe.
@@ -115,7 +124,7 @@ fn poll_core(
         if params.time.is_zero() || !pays {
             return rests(cx);
         }
-        cx.set_now(clock::now());
+        cx.set_now(*began);
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
         let mut offer = Offer::new(cx.now);
         let mut shared = false;

@@ -37,6 +37,7 @@ use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use crate::padded::Padded;
+use crate::prefetch::fetch_for_writing;
 use crate::shim::{AtomicU64, Ordering, UnsafeCell, fence, unique_number};
 
 #[cfg(test)]
@@ -301,6 +302,13 @@ impl<'a, T> CoreGuard<'a, T> {
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.lock.words.state.load(Ordering::Relaxed) != OWNED
+    }
+
+    /// For an owner that has polled and is about to let the core go: begins to fetch the words that it will write for that, which
+    /// whoever had something has read.
+    #[inline]
+    pub fn prepare_release(&self) {
+        fetch_for_writing(&raw const self.lock.words);
     }
 
     /// Gives the core up. `Err` returns it because something was missed or a queue is scheduled: look at the queues again

@@ -22,6 +22,7 @@
 //! | [`refcount`] | taking a reference to what may be dead | `rcuref_t`, `atomic_inc_not_zero` |
 //! | [`counted`] | entries found without a reference, and where their count lies | `struct dst_entry` |
 //! | [`padded`], [`percore`] | what must not share a cache line | `____cacheline_aligned`, per-CPU data |
+//! | [`prefetch`] | how a line is ours by the time that it is written | `prefetchw` |
 //!
 //! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
@@ -34,6 +35,7 @@ pub mod listed;
 pub mod llist;
 pub mod padded;
 pub mod percore;
+pub mod prefetch;
 pub mod rcu;
 pub mod rcu_map;
 pub mod refcount;
@@ -54,6 +56,7 @@ pub use listed::{Hook, Listed};
 pub use llist::{Chain, Link, Linked, Llist};
 pub use padded::Padded;
 pub use percore::PerCore;
+pub use prefetch::fetch_for_writing;
 pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
 pub use refcount::{Counting, RefCount};

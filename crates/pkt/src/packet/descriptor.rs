@@ -276,23 +276,6 @@ fn end_slow(descriptor: NonNull<Descriptor>, recycle: &mut impl Recycle) {
 }
 
 impl Body {
-    /// Begins to fetch the lines behind the first: what layers above look at, and the head up to the first bytes of a small
-    /// payload.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let owner = (&raw const self.owner).cast::<i8>();
-            for line in 0..4 {
-                // A hint that reads nothing: any address will do, and these are inside the body.
-                let address = owner.wrapping_add(line * 64);
-                // SAFETY: SSE is part of x86-64.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
-            }
-        }
-    }
-
     #[inline]
     pub(crate) fn frags(&self) -> &[Slice] {
         let used = &self.frags[..usize::from(self.frag_count)];
