@@ -26,7 +26,7 @@
 //! a slice, a cursor or a free descriptor or page may use its memory and its home at any time: as long as
 //! he owns it, it is not on a free list. A pool may use any home of its own domain, whose memory it keeps.
 //!
-//! Not here: limits and slabs (domain.rs), what other cores touch (home.rs), the free lists (local.rs).
+//! Not here: limits and slabs (domain.rs), what other cores touch (home.rs), the free lists (local.rs), who takes a lock (lock.rs).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -39,6 +39,7 @@ mod depot;
 mod domain;
 mod home;
 mod local;
+mod lock;
 mod rx_slot;
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -106,6 +107,10 @@ pub struct PoolStats {
     pub magazine_refills: u64,
     /// Slabs taken from the system, for descriptors or pages.
     pub slab_refill: u64,
+    /// Locks taken for parcels and slabs: the depot's, and that of the domain's books.
+    pub locks: u64,
+    /// Of those, the ones that somebody else had.
+    pub locks_contended: u64,
     /// Allocations that failed at the domain's limit.
     pub alloc_failed: u64,
     /// Pages taken into use.
@@ -129,6 +134,8 @@ impl PoolStats {
             magazine_flushes,
             magazine_refills,
             slab_refill,
+            locks,
+            locks_contended,
             alloc_failed,
             pages_opened,
         } = *other;
@@ -145,6 +152,8 @@ impl PoolStats {
         self.magazine_flushes += magazine_flushes;
         self.magazine_refills += magazine_refills;
         self.slab_refill += slab_refill;
+        self.locks += locks;
+        self.locks_contended += locks_contended;
         self.alloc_failed += alloc_failed;
         self.pages_opened += pages_opened;
     }

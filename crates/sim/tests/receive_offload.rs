@@ -30,7 +30,9 @@ mod tests {
             for (name, value) in settings {
                 sysctls.set(name, value).expect("a setting");
             }
-            let mut rig = Rig::new(RigConfig { sysctls, cores, ..RigConfig::default() });
+            let second_link = true;
+            let mut rig =
+                Rig::new(RigConfig { sysctls, cores, second_link, ..RigConfig::default() });
             let listener = rig.listen(80, 8);
             let peer = Peer::open(&mut rig, 80, 2000, Options::default());
             let socket = listener.accept().expect("an established connection");
@@ -42,10 +44,15 @@ mod tests {
 
         /// The next segment reaches the device; nobody has looked yet.
         fn reaches_device(&mut self, flags: Flags, payload: &[u8]) {
+            let frame = self.next_frame(flags, payload);
+            self.rig.queue(&frame);
+        }
+
+        fn next_frame(&mut self, flags: Flags, payload: &[u8]) -> Vec<u8> {
             let header = self.peer.header(flags);
             let frame = self.rig.framed(&self.peer.packet(&header, payload));
-            self.rig.queue(&frame);
             self.peer.snd_nxt += u32::try_from(payload.len()).expect("a segment");
+            frame
         }
 
         fn read(&mut self) -> Vec<u8> {
@@ -120,6 +127,40 @@ mod tests {
                 }
                 bench.finish();
             }
+        }
+    }
+
+    /// Mechanisms §8.2, with early demux: a superframe is one packet for the routes, and where it has come in is where its segments
+    /// have. On another interface than before the connection's input route is forgotten once, and what the superframe found is
+    /// its next one.
+    #[test]
+    fn a_superframe_asks_the_routes_once() {
+        let names = ["IpInReceives", "RxRouteLookups", "RxDstInvalidated", "RxDstSet"];
+        for (early_demux, known) in [("1", 0), ("0", 1)] {
+            let mut bench = Bench::new(1, &[("net.ipv4.tcp_early_demux", early_demux)]);
+            bench.reaches_device(PSH_ACK, &[9; 500]);
+            bench.rig.settle();
+            assert_eq!(bench.read(), [9; 500]);
+            let elsewhere = Arc::clone(bench.rig.other.as_ref().expect("a second link"));
+            for (moves, expected) in [
+                (false, [1, known, 0, 0]),
+                (true, [1, 1, 1, 1]),
+                (true, [1, known, 0, 0]),
+                (false, [1, 1, 1, 1]),
+            ] {
+                let before = bench.rig.host().counters();
+                for (number, flags) in [(0, Flags::ACK), (1, Flags::ACK), (2, PSH_ACK)] {
+                    let frame = bench.next_frame(flags, &[number; 500]);
+                    let link = if moves { &elsewhere } else { &bench.rig.link };
+                    assert!(link.deliver(&mut bench.rig.world.cx, &frame));
+                }
+                bench.rig.settle();
+                assert_eq!(bench.read(), [[0; 500], [1; 500], [2; 500]].concat());
+                let change = bench.rig.host().counters().since(&before);
+                let change = names.map(|name| change.get(name).expect("a counter"));
+                assert_eq!(change, expected, "early demux {early_demux}, moves: {moves}");
+            }
+            bench.finish();
         }
     }
 

@@ -9,6 +9,7 @@ mod tests {
         Capabilities, Cx, Device, Memory, Readiness,
         config::{DeviceConfig, HostConfig},
         core::{Core, CoreRun},
+        counters::Counter,
         device::{QueueId, RxSignal, Wire, WireConfig},
         host::Host,
         socket::{Listener, TcpSocket},
@@ -108,6 +109,11 @@ mod tests {
             run
         }
 
+        /// Times something was left to the reader.
+        fn left(&self) -> u64 {
+            self.server.counters().stack(Counter::CoreLeftToReader)
+        }
+
         fn read(&mut self) -> usize {
             let mut buf = [0; 8 * SEGMENT];
             self.reader.recv(&self.server, &mut self.cx, &mut buf, false).unwrap_or(0)
@@ -135,6 +141,7 @@ mod tests {
         core.stop_polling(&mut bench.cx, &bench.server, false);
         assert!(!core.is_left_alone(bench.cx.now));
         assert_eq!(bench.work(), CoreRun::Idle);
+        assert_eq!(bench.left(), 1);
     }
 
     /// It has been woken and has other things to do.
@@ -167,6 +174,7 @@ mod tests {
         let _token = socket.waiters(Readiness::READ).prepare();
         assert_eq!(bench.work(), CoreRun::Left);
         assert_eq!(bench.work(), CoreRun::Left, "still");
+        assert_eq!(bench.left(), 1, "once and for all");
         assert_eq!(bench.read(), SEGMENT, "and untouched");
     }
 
@@ -207,6 +215,6 @@ mod tests {
         let token = socket.waiters(Readiness::READ).prepare();
         assert_eq!(bench.work(), CoreRun::Idle);
         drop(token);
-        assert_eq!(bench.read(), 3 * SEGMENT);
+        assert_eq!((bench.read(), bench.left()), (3 * SEGMENT, 0));
     }
 }

@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::{home::Stats, lock::lock_counted};
 use crate::packet::{PARCEL_LEN, Parcel};
 use crate::shim::Mutex;
 
@@ -26,24 +27,25 @@ pub(crate) struct Depot {
 impl Depot {
     /// `descriptors` have been made: room for all of them, so that `put` never allocates. A parcel may be short where a
     /// pool was closed or its mode was changed; those few may.
-    pub(crate) fn reserve(&self, descriptors: usize) {
-        let mut parcels = self.lock();
+    pub(crate) fn reserve(&self, descriptors: usize, stats: &Stats) {
+        let mut parcels = lock_counted(&self.parcels, stats);
         let wanted = descriptors / PARCEL_LEN + 8;
         let missing = wanted.saturating_sub(parcels.len());
         parcels.reserve(missing);
     }
 
-    pub(crate) fn put(&self, parcel: Parcel) {
+    /// Leaves a parcel, of the pool that counts in `stats`.
+    pub(crate) fn put(&self, parcel: Parcel, stats: &Stats) {
         self.descriptors.fetch_add(parcel.len(), Ordering::Relaxed);
-        self.lock().push(parcel);
+        lock_counted(&self.parcels, stats).push(parcel);
     }
 
-    /// The parcel that was left last.
-    pub(crate) fn take(&self) -> Option<Parcel> {
+    /// The parcel that was left last, for the pool that counts in `stats`.
+    pub(crate) fn take(&self, stats: &Stats) -> Option<Parcel> {
         if self.descriptors.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let parcel = self.lock().pop()?;
+        let parcel = lock_counted(&self.parcels, stats).pop()?;
         self.descriptors.fetch_sub(parcel.len(), Ordering::Relaxed);
         Some(parcel)
     }
@@ -56,19 +58,8 @@ impl Depot {
     /// The end of a complete domain.
     pub(crate) fn destroy(&self) {
         #[cfg(loom)]
-        while let Some(parcel) = self.take() {
+        for parcel in super::lock::lock(&self.parcels).drain(..) {
             parcel.unpack(crate::packet::FreeDescriptor::destroy);
         }
-    }
-
-    #[cfg(not(loom))]
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Parcel>> {
-        // Never held across foreign code: a poisoned list is a whole one.
-        self.parcels.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    #[cfg(loom)]
-    fn lock(&self) -> loom::sync::MutexGuard<'_, Vec<Parcel>> {
-        self.parcels.lock().unwrap()
     }
 }

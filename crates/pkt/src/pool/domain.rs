@@ -15,9 +15,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use crate::packet::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor};
 use crate::page::{FreePage, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
 use crate::pool::depot::DepotRef;
-use crate::pool::home::{Home, HomeRef};
+use crate::pool::home::{Home, HomeRef, Stats};
+use crate::pool::lock::{lock, lock_counted};
 use crate::pool::{Local, Pool, PoolStats};
-use crate::shim::{Arc, Mutex};
+use crate::shim::{Arc, Mutex, MutexGuard};
 
 /// Bytes of a slab of descriptors.
 const DESCRIPTOR_SLAB_BYTES: usize = if cfg!(loom) { 4 * DESCRIPTOR_BYTES } else { 64 * 1024 };
@@ -183,13 +184,13 @@ impl Core {
     ) -> Option<impl ExactSizeIterator<Item = FreeDescriptor>> {
         let layout =
             Layout::from_size_align(DESCRIPTOR_SLAB_BYTES, align_of::<Descriptor>()).ok()?;
-        let memory = self.take(DESCRIPTOR_SLAB_BYTES, layout)?.cast::<Descriptor>();
+        let memory = self.take(DESCRIPTOR_SLAB_BYTES, layout, &home.stats)?.cast::<Descriptor>();
         let made = {
-            let mut state = self.lock();
+            let mut state = lock_counted(&self.state, &home.stats);
             state.descriptors += DESCRIPTORS_PER_SLAB;
             state.descriptors
         };
-        self.depot.reserve(made);
+        self.depot.reserve(made, &home.stats);
         Some((0..DESCRIPTORS_PER_SLAB).map(move |index| {
             // SAFETY: `index` descriptors fit into the slab, which is zeroed, ours alone, aligned by its
             // layout, and stays until `Core::drop`.
@@ -202,7 +203,7 @@ impl Core {
         // Twice the size instead of the alignment: the system allocator then maps zero pages that cost
         // nothing until they are touched, where an aligned request would be cleared by hand.
         let layout = Layout::from_size_align(2 * PAGE_SLAB_BYTES, 64).ok()?;
-        let memory = self.take(PAGE_SLAB_BYTES, layout)?;
+        let memory = self.take(PAGE_SLAB_BYTES, layout, &home.stats)?;
         let offset = memory.as_ptr().align_offset(PAGE_SLAB_BYTES);
         assert!(offset < PAGE_SLAB_BYTES, "align_offset of u8 always succeeds");
         // SAFETY: `offset` is below half of the allocation.
@@ -215,7 +216,7 @@ impl Core {
     /// and not look for their returns. False when there was nothing.
     #[cold]
     pub(crate) fn collect_returns(&self, local: &mut Local) -> bool {
-        let state = self.lock();
+        let state = lock_counted(&self.state, &local.home.stats);
         let found: usize = state.homes.iter().map(|home| local.take_returns_of(*home)).sum();
         found > 0
     }
@@ -226,8 +227,8 @@ impl Core {
     }
 
     /// Zeroed memory that stays allocated until `drop`. `None` at the limit.
-    fn take(&self, bytes: usize, layout: Layout) -> Option<NonNull<u8>> {
-        let mut state = self.lock();
+    fn take(&self, bytes: usize, layout: Layout, stats: &Stats) -> Option<NonNull<u8>> {
+        let mut state = lock_counted(&self.state, stats);
         let total = state.bytes.checked_add(bytes)?;
         if total > self.config.max_bytes {
             return None;
@@ -239,15 +240,8 @@ impl Core {
         Some(memory)
     }
 
-    #[cfg(not(loom))]
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // The lock is never held across foreign code: a poisoned state is a whole one.
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    #[cfg(loom)]
-    fn lock(&self) -> loom::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 }
 

@@ -132,6 +132,8 @@ pub(crate) struct Stats {
     pub(crate) magazine_refills: Counter,
     pub(crate) returns_drained: Counter,
     pub(crate) slab_refill: Counter,
+    pub(crate) locks: Counter,
+    pub(crate) locks_contended: Counter,
     pub(crate) alloc_failed: Counter,
     pub(crate) pages_opened: Counter,
     pub(crate) pages_freed: Counter,
@@ -274,6 +276,8 @@ impl Home {
             magazine_flushes: stats.magazine_flushes.load(),
             magazine_refills: stats.magazine_refills.load(),
             slab_refill: stats.slab_refill.load(),
+            locks: stats.locks.load(),
+            locks_contended: stats.locks_contended.load(),
             alloc_failed: stats.alloc_failed.load(),
             pages_opened: stats.pages_opened.load(),
         }

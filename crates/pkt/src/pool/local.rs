@@ -172,7 +172,7 @@ impl Local {
 
     /// A parcel from the depot; false when it has none.
     pub(super) fn take_from_depot(&mut self) -> bool {
-        let Some(parcel) = self.depot.take() else { return false };
+        let Some(parcel) = self.depot.take(&self.home.stats) else { return false };
         self.home.stats.magazine_refills.add(1);
         let home = self.home;
         parcel.unpack(|mut descriptor| {
@@ -193,7 +193,7 @@ impl Local {
             parcel.push(descriptor);
         }
         self.home.stats.magazine_flushes.add(1);
-        self.depot.put(parcel);
+        self.depot.put(parcel, &self.home.stats);
     }
 
     #[inline(always)]

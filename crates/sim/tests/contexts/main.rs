@@ -12,4 +12,6 @@ mod paths;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
+mod together;
+#[cfg(test)]
 mod waiting;

@@ -87,20 +87,24 @@ impl Waiting {
 
     /// The next data of the peer arrives on the host's other link.
     pub(crate) fn arrives_elsewhere(&mut self, payload: &[u8]) {
-        let header = self.peer.header(PSH_ACK);
-        let frame = self.rig.framed(&self.peer.packet(&header, payload));
+        let frame = self.next_frame(PSH_ACK, payload);
         let other = Arc::clone(self.rig.other.as_ref().expect("a second link"));
         assert!(other.deliver(&mut self.rig.world.cx, &frame));
-        self.peer.snd_nxt += header.segment_len(u32::try_from(payload.len()).expect("a segment"));
         self.rig.settle();
     }
 
     /// The next data of the peer reaches the device; nobody has looked yet.
     pub(crate) fn reaches_device(&mut self, flags: Flags, payload: &[u8]) {
+        let frame = self.next_frame(flags, payload);
+        self.rig.queue(&frame);
+    }
+
+    /// The frame with the next data of the peer, which has sent it.
+    pub(crate) fn next_frame(&mut self, flags: Flags, payload: &[u8]) -> Vec<u8> {
         let header = self.peer.header(flags);
         let frame = self.rig.framed(&self.peer.packet(&header, payload));
-        self.rig.queue(&frame);
         self.peer.snd_nxt += header.segment_len(u32::try_from(payload.len()).expect("a segment"));
+        frame
     }
 
     /// A thread holds the socket while the host processes what reached its device, for so long.

@@ -10,3 +10,5 @@ mod bugs;
 mod scenarios;
 #[cfg(test)]
 mod shelf;
+#[cfg(test)]
+mod together;

@@ -7,13 +7,13 @@ use stack::counters::Counter;
 use super::shelf::Lab;
 
 /// `tcp_limit_output_bytes` of the first version.
-const LIMIT: u32 = 131_072;
+pub(crate) const LIMIT: u32 = 131_072;
 
 /// What a packet of 1,448 bytes of payload costs.
 const TRUESIZE: u32 = 2152;
 
 /// A lab whose sender has stopped at the limit, and what one packet costs.
-fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
+pub(crate) fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
     let mut lab = Lab::new(settings);
     lab.write(1_000_000);
     lab.world.settle();

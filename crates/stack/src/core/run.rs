@@ -117,6 +117,9 @@ impl Core {
         if leaves {
             cx.now = cx.read_clock();
             self.leave_to_reader(cx);
+            let entered = cx.enter(host);
+            cx.count(Counter::CoreLeftToReader, 1);
+            cx.leave(entered);
         }
         cx.release_wakes();
         match (owed, leaves) {

@@ -24,7 +24,8 @@ const BUCKET_BITS: u32 = 3;
 /// Packets held in one bucket, as in Linux (`MAX_GRO_SKBS`): the search is linear.
 const HELD_MAX: usize = 8;
 
-/// What became of one frame.
+/// What became of one frame. Linux: `gro_result_t`, of which `GRO_CONSUMED` is missing, because nobody here takes a frame to give it
+/// back later.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Outcome {

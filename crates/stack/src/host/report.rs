@@ -96,6 +96,8 @@ fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
         (Counter::SkbMagazineFlushes, pool.magazine_flushes),
         (Counter::SkbMagazineRefills, pool.magazine_refills),
         (Counter::SkbSlabRefills, pool.slab_refill),
+        (Counter::SkbLocks, pool.locks),
+        (Counter::SkbLocksContended, pool.locks_contended),
         (Counter::SkbFreeBytes, bytes(stats.descriptors_free.max(0))),
         (Counter::SkbDeferredBytes, bytes(stats.packets_deferred.max(0))),
     ];

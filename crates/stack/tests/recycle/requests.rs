@@ -21,6 +21,8 @@ struct Cost {
     adopted: u64,
     /// Visits to the depot or the system.
     refills: u64,
+    /// Locks of packet memory.
+    locks: u64,
 }
 
 fn cost(before: &[PoolStats; 2], after: &[PoolStats; 2]) -> Cost {
@@ -36,6 +38,7 @@ fn cost(before: &[PoolStats; 2], after: &[PoolStats; 2]) -> Cost {
         deferred: sum(|stats| stats.defer_pushed),
         adopted: sum(|stats| stats.adopted),
         refills: sum(|stats| stats.magazine_refills + stats.magazine_flushes + stats.slab_refill),
+        locks: sum(|stats| stats.locks),
     }
 }
 
@@ -61,7 +64,7 @@ fn measure(mode: &str, len: usize) -> Cost {
 /// one allocation and one free at home more than in Linux, in every mode.
 #[test]
 fn a_request_costs_what_its_mode_says() {
-    let none = Cost { allocs: 3, remote: 2, deferred: 0, adopted: 0, refills: 0 };
+    let none = Cost { allocs: 3, remote: 2, deferred: 0, adopted: 0, refills: 0, locks: 0 };
     for len in [1, 100, 1000] {
         assert_eq!(measure("none", len), none);
         let one = Cost { allocs: 2, remote: 0, ..none };

@@ -1,0 +1,52 @@
+//! The two locks of packet memory, and the count of who takes them on a packet's way.
+//!
+//! Above: the depot (depot.rs) and the domain's books (domain.rs). Linux: `list_lock` of a slab cache's node, which has no count.
+//!
+//! Nobody takes one for a packet as long as magazines last: a lock is for a parcel or for a slab. What crosses from core to
+//! core besides goes by lists without locks (home.rs).
+
+use std::sync::{PoisonError, TryLockError};
+
+use super::home::Stats;
+use crate::shim::{Mutex, MutexGuard};
+
+/// Takes a lock. None of them is held across foreign code: what a panic leaves behind is whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], for a pool that gets or gives memory: it counts the lock, and whether another had it.
+pub(super) fn lock_counted<'m, T>(mutex: &'m Mutex<T>, stats: &Stats) -> MutexGuard<'m, T> {
+    stats.locks.add(1);
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            stats.locks_contended.add(1);
+            lock(mutex)
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_to_wait_for_a_lock_counts_it() {
+        let (mutex, stats) = (Mutex::new(0), Stats::default());
+        *lock_counted(&mutex, &stats) += 1;
+        assert_eq!((stats.locks.load(), stats.locks_contended.load()), (1, 0));
+        std::thread::scope(|scope| {
+            let held = lock(&mutex);
+            scope.spawn(|| *lock_counted(&mutex, &stats) += 1);
+            while stats.locks_contended.load() == 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        assert_eq!((stats.locks.load(), stats.locks_contended.load()), (2, 1));
+        assert_eq!(*lock(&mutex), 2);
+    }
+}

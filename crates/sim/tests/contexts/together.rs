@@ -1,0 +1,45 @@
+//! Prequeues beside what else decides where a segment is processed (mechanisms §8.2).
+
+use std::sync::Arc;
+
+use stack::counters::Counter;
+use tcp::Counter as TcpCounter;
+
+use super::waiting::{PREQUEUES, PSH_ACK, Waiting};
+
+/// A thread that polls its core and finds a segment of the connection there.
+fn poll_until_it_comes(waiting: &mut Waiting, payload: &[u8]) {
+    let frame = waiting.next_frame(PSH_ACK, payload);
+    let Waiting { rig, host, .. } = waiting;
+    let (link, mut cycles) = (Arc::clone(&rig.link), 0);
+    let polled = host.cores()[0].busy_poll(host, &mut rig.world.cx, 8, |cx| {
+        cycles += 1;
+        if cycles == 1 {
+            assert!(link.deliver(cx, &frame));
+        }
+        cycles == 2
+    });
+    assert!(polled, "nobody else has the core");
+}
+
+/// With busy polling: a thread that still polls in `recv` processes what comes as softirq does, and becomes a reader when it goes to
+/// sleep. What another thread finds by polling meanwhile waits for the one that sleeps.
+#[test]
+fn who_polls_is_no_reader_and_takes_nothing_from_one() {
+    for context in PREQUEUES {
+        let mut waiting = Waiting::new(context);
+        poll_until_it_comes(&mut waiting, b"found");
+        assert_eq!(waiting.tcp(TcpCounter::TcpExtBusyPollRxPackets), 1, "{context:?}");
+        assert_eq!((waiting.stack(Counter::PrequeueQueued), waiting.is_due()), (0, false));
+        assert_eq!(waiting.read(10).expect("data"), b"found");
+        assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPDirectCopyFromPrequeue), 0);
+
+        waiting.wait();
+        poll_until_it_comes(&mut waiting, b"waits");
+        assert_eq!(waiting.tcp(TcpCounter::TcpExtBusyPollRxPackets), 2, "{context:?}");
+        assert_eq!((waiting.stack(Counter::PrequeueQueued), waiting.is_due()), (1, true));
+        assert_eq!(waiting.read(10).expect("data"), b"waits");
+        assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPDirectCopyFromPrequeue), 5);
+        waiting.finish();
+    }
+}
