@@ -36,19 +36,45 @@ impl TcpSocket {
         packet: Packet,
         last: bool,
     ) -> bool {
-        let bytes = packet.truesize();
-        let limit = self.backlog_limit.load(Ordering::Relaxed);
         let device = packet.meta().rx_device;
         let rx_dst_mode = cx.sysctls().rx_dst_mode;
         let arrival = Arrival::new(rcu, dst);
         let mut left = Left::Nothing;
-        let mut read = None;
-        let (mut flushed, mut news) = (false, 0);
         self.free_read_packets(cx);
         let leave = |packet: &mut Packet| {
             let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
             left = leave_rcu(packet, arrival.take_dst(), serves);
         };
+        let (entry, flushed, news) = self.bring(host, cx, &arrival, (packet, last), leave);
+        left.count(cx);
+        arrival.take_dst().release(cx, rcu);
+        match entry {
+            LockEntry::Ran => self.wake(cx, news),
+            LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
+            LockEntry::Full(packet) => {
+                cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+                self.backlog_drops.fetch_add(1, Ordering::Relaxed);
+                cx.drop_packet(DropReason::SocketBacklog, packet);
+            }
+        }
+        flushed
+    }
+
+    /// [`segment`](Self::segment) at the lock; `leave` is called with a packet that is going to be queued. Answers what became of
+    /// the packet, whether the socket was flushed, and whom to wake.
+    #[inline]
+    pub(super) fn bring(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        arrival: &Arrival<'_>,
+        (packet, last): (Packet, bool),
+        leave: impl FnOnce(&mut Packet),
+    ) -> (LockEntry<Packet>, bool, u8) {
+        let bytes = packet.truesize();
+        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let mut read = None;
+        let (mut flushed, mut news) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
             let direct = matches!(work, Work::Direct(_));
             // Only for a segment that is processed here and now: what goes to a reader or comes off the backlog finds
@@ -56,7 +82,7 @@ impl TcpSocket {
             if direct && !state.prequeue.has_reader() {
                 read = state.tcb.take_read_packet(&cx.counters().tcp);
             }
-            state.softirq(self, host, cx, work, Some(&arrival));
+            state.softirq(self, host, cx, work, Some(arrival));
             // What becomes of the reader's wake is the flush's, which follows.
             if last && direct {
                 state.flush(self, host, cx);
@@ -70,18 +96,7 @@ impl TcpSocket {
         if let Some(read) = read {
             cx.pool.free(read);
         }
-        left.count(cx);
-        arrival.take_dst().release(cx, rcu);
-        match entry {
-            LockEntry::Ran => self.wake(cx, news),
-            LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
-            LockEntry::Full(packet) => {
-                cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
-                self.backlog_drops.fetch_add(1, Ordering::Relaxed);
-                cx.drop_packet(DropReason::SocketBacklog, packet);
-            }
-        }
-        flushed
+        (entry, flushed, news)
     }
 
     /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux

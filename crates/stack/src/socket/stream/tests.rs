@@ -1,12 +1,8 @@
-//! One socket, and threads that meet at its lock.
+//! One socket, and those who meet at its lock.
 
-use std::{
-    io::IoSlice,
-    net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{io::IoSlice, net::SocketAddr};
 
+use sync::Entry as LockEntry;
 use tcp::{Flags, SegmentHeader, SeqNum};
 
 use super::*;
@@ -14,7 +10,7 @@ use crate::{
     config::HostConfig,
     cx::Memory,
     route::PacketDst,
-    socket::{Listener, options::SocketSettings},
+    socket::{Listener, options::SocketSettings, prequeue::Arrival},
 };
 
 /// The last packet of a poll that was queued for an owner who has left meanwhile is worked off, and that is no flush: the ACK it
@@ -48,42 +44,28 @@ fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
         window: 1000,
         ..SegmentHeader::default()
     };
-    let done = AtomicBool::new(false);
-    let (mut flushed_at_once, mut unanswered) = (0, 0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                // About as long as a segment takes to be queued: so that it often finds the owner, and then not any more.
-                let owner = server.lock.own();
-                (0..20).for_each(|_| core::hint::spin_loop());
-                drop(owner);
-                (0..20).for_each(|_| core::hint::spin_loop());
-            }
-        });
-        for _ in 0..300_000 {
-            let mut packet = cx.pool.alloc().expect("memory");
-            assert_eq!(packet.append(&mut cx.pool, b"data"), 4);
-            repeated.emit(packet.push(repeated.header_bytes()));
-            let entered = cx.enter(&host);
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            let flushed = server.segment(&host, &mut cx, &rcu, PacketDst::None, packet, true);
-            let is_settled = || tcp::is_settled_after_read(&server.lock.own().tcb);
-            if flushed {
-                flushed_at_once += 1;
-                unanswered += u32::from(!is_settled());
-            }
-            // One that meets the owner is left to the next: the owner does nothing.
-            while !is_settled() {
-                server.flush(&host, &mut cx);
-            }
-            drop(rcu);
-            cx.leave(entered);
-            let _ = host.poll(&mut cx);
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-    assert!(flushed_at_once > 0);
-    assert_eq!(unanswered, 0, "of {flushed_at_once}");
+    let is_answered = || tcp::is_settled_after_read(&server.lock.own().tcb);
+    for (meets_owner, last) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut packet = cx.pool.alloc().expect("memory");
+        assert_eq!(packet.append(&mut cx.pool, b"data"), 4);
+        repeated.emit(packet.push(repeated.header_bytes()));
+        let entered = cx.enter(&host);
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let arrival = Arrival::new(&rcu, PacketDst::None);
+        let owner = meets_owner.then(|| server.lock.own());
+        // The owner has let the packet into the backlog, and is gone when it gets there.
+        let leave = |_: &mut Packet| drop(owner);
+        let (entry, flushed, _) = server.bring(&host, &mut cx, &arrival, (packet, last), leave);
+        assert!(matches!(entry, LockEntry::Ran));
+        assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, the last: {last}");
+        assert_eq!(flushed, last && !meets_owner);
+        // As the flow does of which this was the last one.
+        server.flush(&host, &mut cx);
+        assert!(is_answered());
+        drop(rcu);
+        cx.leave(entered);
+        poll(&mut cx);
+    }
     host.shut_down(&mut cx);
 }
