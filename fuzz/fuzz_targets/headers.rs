@@ -5,15 +5,15 @@
 
 use libfuzzer_sys::fuzz_target;
 use stack::icmp::header::{IcmpMessage, Quote};
-use stack::ip::header::{self, IpHeader};
-use stack::ip::option;
+use stack::ip::header::{self, IPV4_HEADER_LEN, IpHeader};
+use stack::ip::{SeenHeader, option};
 use stack::link::arp::{ARP_LEN, ArpPacket};
 use stack::link::ethernet::{EthernetHeader, HEADER_LEN};
 use tcp::SegmentHeader;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&parser, bytes)) = data.split_first() else { return };
-    match parser % 8 {
+    match parser % 9 {
         0 => ethernet(bytes),
         1 => arp(bytes),
         2 => ip::<true>(bytes),
@@ -21,7 +21,8 @@ fuzz_target!(|data: &[u8]| {
         4 => icmp::<true>(bytes),
         5 => icmp::<false>(bytes),
         6 => segment(bytes),
-        _ => ip_options(bytes),
+        7 => ip_options(bytes),
+        _ => repeated(bytes),
     }
 });
 
@@ -128,4 +129,38 @@ fn ip_options(bytes: &[u8]) {
     if let Err(pointer) = option::check(options) {
         assert!((20..=60).contains(&pointer));
     }
+}
+
+/// A packet, and the next one of its flow: the same bytes but for some that are changed, its checksum mended or not, its end cut off
+/// or not. It is recognised exactly where it differs in what packets of a flow may differ in and the long way reads it, and then it
+/// is what the long way reads.
+fn repeated(bytes: &[u8]) {
+    let Some((&[how, cut, ref changes @ ..], packet)) = bytes.split_first_chunk::<8>() else {
+        return;
+    };
+    let mut first = packet.to_vec();
+    repair_checksum(&mut first, header::claimed_len::<true>(packet).unwrap_or_default());
+    let Ok(header) = header::parse::<true>(&first, first.len()) else { return };
+    let is_plain = usize::from(header.header_len) == IPV4_HEADER_LEN && !header.fragment.is_piece();
+    let ports_end = IPV4_HEADER_LEN + 4;
+    let seen = SeenHeader::new(&first, &header);
+    assert_eq!(seen.is_some(), is_plain && first.len() >= ports_end);
+    let Some(seen) = seen else { return };
+
+    let mut next = first.clone();
+    for change in changes.chunks_exact(2).take(usize::from(how & 3)) {
+        next[usize::from(change[0]) % ports_end] ^= change[1];
+    }
+    if how & 4 != 0 {
+        repair_checksum(&mut next, IPV4_HEADER_LEN);
+    }
+    if how & 8 != 0 {
+        next.truncate(next.len() - usize::from(cut).min(next.len()));
+    }
+    // All but the length, the identification, the TTL and the checksum.
+    let repeats = [0..2, 6..8, 9..10, 12..ports_end]
+        .into_iter()
+        .all(|range| next.get(range.clone()) == Some(&first[range]));
+    let read = header::parse::<true>(&next, next.len()).ok();
+    assert_eq!(seen.repeated_in(&next, next.len()), read.filter(|_| repeats));
 }

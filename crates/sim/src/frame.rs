@@ -2,9 +2,9 @@
 //!
 //! The checksum here is RFC 1071 the plain way, so that the stack's own is not judged by itself.
 //!
-//! Not here: IPv6, who speaks (`rig`).
+//! Not here: IPv6 but for a way to build it, who speaks (`rig`).
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::EtherType;
 use stack::{
@@ -73,6 +73,18 @@ impl Ipv4 {
     }
 }
 
+/// An IPv6 packet without extension headers, or with those that `payload` begins with.
+///
+/// # Panics
+/// When its payload would be longer than 65,535 bytes.
+#[must_use]
+pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload: &[u8]) -> Vec<u8> {
+    let mut header = [0x60, 0, 0, 0, 0, 0, next_header, 64];
+    let payload_len = u16::try_from(payload.len()).expect("at most 65,535 bytes");
+    header[4..6].copy_from_slice(&payload_len.to_be_bytes());
+    [&header[..], &src.octets(), &dst.octets(), payload].concat()
+}
+
 /// Makes the header checksum of an IPv4 packet right, if there is a whole header.
 pub fn fix_ipv4_checksum(packet: &mut [u8]) {
     let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
@@ -94,9 +106,14 @@ pub fn ethernet(dst: MacAddr, src: MacAddr, ether_type: EtherType, payload: &[u8
     bytes
 }
 
-/// A TCP segment with its checksum, to be put into an [`Ipv4`] packet with the same addresses.
+/// A TCP segment with its checksum, to be put into an [`Ipv4`] packet, or an [`ipv6`] one, with the same addresses.
 #[must_use]
-pub fn tcp(src: Ipv4Addr, dst: Ipv4Addr, header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
+pub fn tcp(
+    src: impl Into<IpAddr>,
+    dst: impl Into<IpAddr>,
+    header: &SegmentHeader,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES_MAX];
     let len = header.emit(&mut bytes);
     bytes.truncate(len);
@@ -106,12 +123,12 @@ pub fn tcp(src: Ipv4Addr, dst: Ipv4Addr, header: &SegmentHeader, payload: &[u8])
 }
 
 /// Makes the checksum of a TCP segment right, if there is a place for it.
-pub fn fix_tcp_checksum(src: Ipv4Addr, dst: Ipv4Addr, segment: &mut [u8]) {
+pub fn fix_tcp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, segment: &mut [u8]) {
     if segment.len() < tcp::header::HEADER_BYTES_MIN {
         return;
     }
     tcp::header::write_checksum(segment, 0);
-    let sum = tcp_checksum(src, dst, segment);
+    let sum = tcp_checksum(src.into(), dst.into(), segment);
     tcp::header::write_checksum(segment, sum);
 }
 
@@ -140,11 +157,19 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-fn tcp_checksum(src: Ipv4Addr, dst: Ipv4Addr, segment: &[u8]) -> u16 {
+/// RFC 9293 §3.1: the pseudo-headers of both versions have the same sum.
+fn tcp_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> u16 {
     // More than 16 bits for a superframe only.
     let len = u32::try_from(segment.len()).expect("in an IP packet");
     let pseudo = [&[0, protocol::TCP][..], &len.to_be_bytes()].concat();
-    checksum(&[&src.octets(), &dst.octets(), &pseudo, segment])
+    checksum(&[&octets(src), &octets(dst), &pseudo, segment])
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 /// What a host has sent, checked byte by byte.
@@ -210,11 +235,8 @@ pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
 }
 
 fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip.src, ip.dst) else {
-        return Err(String::from("addresses of two families"));
-    };
     let header = SegmentHeader::parse(bytes).map_err(|reason| reason.to_string())?;
-    if tcp_checksum(src, dst, bytes) != 0 {
+    if tcp_checksum(ip.src, ip.dst, bytes) != 0 {
         return Err(format!("TCP checksum: {header}"));
     }
     let payload = bytes[usize::from(header.header_len)..].to_vec();

@@ -7,15 +7,19 @@
 //! no frame is lost, made up or altered; within a flow they go up in the order they came, except in the one mode that is known
 //! to reorder; behind the end of a poll nothing is held; in the end no packet is left.
 //!
-//! Not here: IPv6 (the stack's own oracle has it), what IP and TCP make of it (`hostile`).
+//! Not here: what IP and TCP make of it (`hostile`).
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 
 use pkt::{EtherType, GsoKind, PacketList};
 use stack::{
     Cx, Memory,
     device::BIG_TCP_BYTES_MAX,
     gro::{GRO_BYTES_MAX, GroExit, Offline},
+    ip::header::protocol,
     link::ethernet::MacAddr,
 };
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
@@ -38,6 +42,8 @@ const FLOWS: u8 = 8;
 
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const SRC_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+const DST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 
 /// What a play leaves to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +52,8 @@ pub struct Outcome {
     pub frames: usize,
     /// Superframes they became.
     pub superframes: usize,
+    /// How many of these are of IPv6.
+    pub superframes_v6: usize,
     /// Segments of the largest.
     pub largest: usize,
     /// Bytes of IP packet of the longest.
@@ -81,7 +89,10 @@ pub fn run(input: &[u8]) -> Outcome {
     let mut flows = [Flow::default(); FLOWS as usize];
     let mut outcome = Outcome::default();
     while let Some(first) = input.byte().filter(|_| came.len() < FRAMES_MAX) {
-        let bytes = next_frame(&mut flows[usize::from(first % FLOWS)], first, &mut input);
+        let number = first % FLOWS;
+        // Each half of the flows has a bit that says so.
+        let v6 = how >> (3 + number / (FLOWS / 2)) & 1 != 0;
+        let bytes = next_frame(&mut flows[usize::from(number)], number, v6, &mut input);
         let packet = byte_link::receive(&mut cx, &bytes, paged).expect("memory for a play");
         came.push(bytes);
         let up = gro.receive(&mut cx, packet);
@@ -105,10 +116,10 @@ pub fn run(input: &[u8]) -> Outcome {
     outcome
 }
 
-/// The next frame of a flow, with what is odd about it.
-fn next_frame(flow: &mut Flow, first: u8, input: &mut Input<'_>) -> Vec<u8> {
+/// The next frame of flow `number`, with what is odd about it.
+fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> Vec<u8> {
     let (length, oddity) = (input.next(), input.next());
-    let number = u16::from(first % FLOWS);
+    let number = u16::from(number);
     let length = match length {
         0..160 => 500,
         160 => 0,
@@ -145,20 +156,18 @@ fn next_frame(flow: &mut Flow, first: u8, input: &mut Input<'_>) -> Vec<u8> {
     // Half of the senders count their packets, as far as a number of 16 bits goes.
     flow.id = flow.id.wrapping_add(number % 2);
     let id = if oddity == 144 { flow.id ^ 0x8000 } else { flow.id };
-    let mut packet = Ipv4::new(SRC, DST, 6).with(&frame::tcp(SRC, DST, &header, &payload));
-    packet[4..6].copy_from_slice(&id.to_be_bytes());
-    match oddity {
-        145 => packet[8] = 63,
-        146 => packet[1] = input.next(),
-        147 => packet[6] ^= 0x40,
-        148 => packet[6] |= 0x20,
-        149 => packet[7] |= 1,
-        150 => packet[9] = input.next(),
-        151 => packet[0] = input.next(),
-        _ => {}
-    }
-    frame::fix_ipv4_checksum(&mut packet);
-    let ether_type = if oddity == 152 { EtherType(0x8100) } else { EtherType::IPV4 };
+    let packet = if v6 {
+        let segment = frame::tcp(SRC_V6, DST_V6, &header, &payload);
+        packet_v6(&segment, oddity, input)
+    } else {
+        let segment = frame::tcp(SRC, DST, &header, &payload);
+        packet_v4(&segment, id, oddity, input)
+    };
+    let ether_type = match oddity {
+        152 => EtherType(0x8100),
+        _ if v6 => EtherType::IPV6,
+        _ => EtherType::IPV4,
+    };
     let source = MacAddr::local(if oddity == 153 { 3 } else { 2 });
     let mut bytes = frame::ethernet(MacAddr::local(1), source, ether_type, &packet);
     match oddity {
@@ -172,6 +181,43 @@ fn next_frame(flow: &mut Flow, first: u8, input: &mut Input<'_>) -> Vec<u8> {
         _ => {}
     }
     bytes
+}
+
+/// The IPv4 packet of a segment, with what is odd about its header.
+fn packet_v4(segment: &[u8], id: u16, oddity: u8, input: &mut Input<'_>) -> Vec<u8> {
+    let mut packet = Ipv4::new(SRC, DST, protocol::TCP).with(segment);
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    match oddity {
+        145 => packet[8] = 63,
+        146 => packet[1] = input.next(),
+        147 => packet[6] ^= 0x40,
+        148 => packet[6] |= 0x20,
+        149 => packet[7] |= 1,
+        150 => packet[9] = input.next(),
+        151 => packet[0] = input.next(),
+        _ => {}
+    }
+    frame::fix_ipv4_checksum(&mut packet);
+    packet
+}
+
+/// The IPv6 packet of a segment, with what is odd about its header.
+fn packet_v6(segment: &[u8], oddity: u8, input: &mut Input<'_>) -> Vec<u8> {
+    let mut packet = frame::ipv6(SRC_V6, DST_V6, protocol::TCP, segment);
+    match oddity {
+        // The length of a jumbogram (RFC 2675), and of a superframe that is one here.
+        144 => packet[4..6].fill(0),
+        145 => packet[7] = 63,
+        146 => packet[1] = input.next(),
+        147 => packet[3] ^= 1,
+        // A fragment header, which the segment is none of.
+        148 => packet[6] = 44,
+        149 => packet[23] ^= 1,
+        150 => packet[6] = input.next(),
+        151 => packet[0] = input.next(),
+        _ => {}
+    }
+    packet
 }
 
 /// What goes up, superframes as the frames they stand for.
@@ -190,9 +236,12 @@ fn collect(
         }
         let (link, ip) = bytes.split_at(LINK);
         let cut = edit::segments(ip, gso);
+        let v6 = ip[0] >> 4 == 6;
+        assert_eq!(gso.kind, if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 });
         assert_eq!(cut.len(), usize::from(gso.segs), "{gso:?}");
         assert!(cut.len() > 1 && ip.len() < max_bytes as usize, "{gso:?}, {} bytes", ip.len());
         outcome.superframes += 1;
+        outcome.superframes_v6 += usize::from(v6);
         outcome.largest = outcome.largest.max(cut.len());
         outcome.largest_bytes = outcome.largest_bytes.max(ip.len());
         went.extend(cut.into_iter().map(|segment| [link, &segment].concat()));
@@ -225,26 +274,41 @@ fn compare(came: &[Vec<u8>], went: &[Vec<u8>], exit: GroExit) {
 /// passed on, for those above to drop, and may overtake what is held of the flow it claims to be of. So may a fragment,
 /// which is of no flow before it is put together.
 fn flow_of(bytes: &[u8]) -> Vec<u8> {
-    match bytes.get(LINK..).and_then(sound_segment) {
-        Some((addresses, segment)) if bytes[12..14] == [8, 0] => {
-            [addresses, &segment[..4]].concat()
-        }
-        _ => Vec::new(),
+    let found = match bytes.get(12..LINK) {
+        Some([0x08, 0x00]) => segment_v4(&bytes[LINK..]),
+        Some([0x86, 0xdd]) => segment_v6(&bytes[LINK..]),
+        _ => None,
+    };
+    match found.filter(|(addresses, segment)| is_sound(addresses, segment)) {
+        Some((addresses, segment)) => [addresses, &segment[..4]].concat(),
+        None => Vec::new(),
     }
 }
 
-/// Addresses and TCP segment of an IPv4 packet, if it is one with good checksums.
-fn sound_segment(ip: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Addresses and TCP segment of an IPv4 packet, if it is one with a good checksum.
+fn segment_v4(ip: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = usize::from(ip.first()? & 0x0f) * 4;
     let length = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
     let is_fragment = ip.get(6)? & 0x3f != 0 || *ip.get(7)? != 0;
-    if ip[0] >> 4 != 4 || header < 20 || is_fragment || *ip.get(9)? != 6 {
+    if ip[0] >> 4 != 4 || header < 20 || is_fragment || *ip.get(9)? != protocol::TCP {
         return None;
     }
-    let (addresses, segment) = (ip.get(12..20)?, ip.get(header..length)?);
-    let pseudo = [addresses, &[0, 6], &u16::try_from(segment.len()).ok()?.to_be_bytes()].concat();
-    let sound = segment.len() >= 20
-        && frame::checksum(&[&ip[..header]]) == 0
-        && frame::checksum(&[&pseudo, segment]) == 0;
-    sound.then_some((addresses, segment))
+    let found = (ip.get(12..20)?, ip.get(header..length)?);
+    (frame::checksum(&[&ip[..header]]) == 0).then_some(found)
+}
+
+/// Addresses and TCP segment of an IPv6 packet, if it is one without extension headers.
+fn segment_v6(ip: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]));
+    if ip[0] >> 4 != 6 || *ip.get(6)? != protocol::TCP {
+        return None;
+    }
+    Some((ip.get(8..40)?, ip.get(40..40 + length)?))
+}
+
+/// A whole header, and a checksum that is good.
+fn is_sound(addresses: &[u8], segment: &[u8]) -> bool {
+    let Ok(length) = u16::try_from(segment.len()) else { return false };
+    let pseudo = [addresses, &[0, protocol::TCP], &length.to_be_bytes()].concat();
+    length >= 20 && frame::checksum(&[&pseudo, segment]) == 0
 }

@@ -55,6 +55,11 @@ mod tests {
     const SECOND: [u8; 2] = [TIME, 30];
     const ALL: [u8; 4] = [RECEIVE, 0, 0x40, 0];
 
+    /// The last frame once more, a bit of its IP header or of its ports changed and its checksums mended.
+    const fn again(at: u8) -> [u8; 4] {
+        [AGAIN, 0, 14 + at, 0x81]
+    }
+
     /// Setting 0: Ethernet, MTU 1,500, memory enough.
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn seeds() -> Vec<(&'static str, Vec<u8>)> {
@@ -111,6 +116,18 @@ mod tests {
                     &next(ACK, 0),
                     &ALL,
                     &ALL,
+                ]),
+            ),
+            (
+                "data-of-two-connections-in-a-batch",
+                established(&[
+                    &[OPEN, 1, 0x7f, ACCEPT, MODE, 3],
+                    &next(ACK, FULL),
+                    &[SEGMENT, 1, ACK, 0, 0, FULL, 0x7f, 0],
+                    &next(PSH_ACK, FULL),
+                    &[SEGMENT, 1, PSH_ACK, 0, 0, FULL, 0x7f, 0],
+                    &ALL,
+                    &[RECEIVE, 1, 0x40, 0],
                 ]),
             ),
             (
@@ -281,6 +298,18 @@ mod tests {
                     &[AGAIN, 0, 40, 0x81, AGAIN, 0, 47, 1, AGAIN, 0, 54, 64],
                 ]),
             ),
+            // What may differ between two packets of a flow, then each thing that may not.
+            (
+                "repeated-headers",
+                established(&[
+                    &next(ACK, FULL),
+                    &next(PSH_ACK, FULL),
+                    &[5, 8].map(again).concat(),
+                    &[0, 1, 6, 9, 15, 19, 21, 23].map(again).concat(),
+                    &next(PSH_ACK, FULL),
+                    &ALL,
+                ]),
+            ),
             (
                 "listener-closed",
                 vec![
@@ -335,6 +364,7 @@ mod tests {
         assert_eq!(play("data-out-of-order").received, 536 + 900);
         assert_eq!(play("data-overlapping").received, 900 - 536 + 900);
         assert_eq!(play("data-in-a-batch").received, 2700);
+        assert_eq!(play("data-of-two-connections-in-a-batch").received, 4 * 900);
         assert!(play("data-both-ways").sent >= 0x4000);
         assert_eq!(play("time-wait-reopened").established, 2);
         assert_eq!(play("connect").established, 1);

@@ -15,23 +15,36 @@ mod tests {
         [flow, 0, 0]
     }
 
+    /// Bits of the first byte that have the lower and the upper half of the flows speak IPv6.
+    const LOWER_V6: u8 = 8;
+    const UPPER_V6: u8 = 16;
+
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let mut seeds = Vec::new();
-        for exit in 0..4 {
-            let train = [next(0), next(0), next(1), next(0), next(1)].concat();
-            seeds.push((format!("train-{exit}"), [&[exit, 0x1c][..], &train].concat()));
-            let long: Vec<u8> = next(2).repeat(60);
-            seeds.push((format!("long-{exit}"), [&[exit | 4, 0x1c][..], &long].concat()));
-            let jumbo = [2, 255, 0].repeat(60);
-            seeds.push((format!("big-{exit}"), [&[exit | 4, 0x1d][..], &jumbo].concat()));
-        }
-        for oddity in (128..160).chain([200, 210]) {
-            let odd = [0, 0, oddity, 7, 7, 7];
-            let train = [&[0, 0x1c][..], &next(0), &next(0), &odd, &next(0), &next(0)].concat();
-            seeds.push((format!("odd-{oddity}"), train));
+        for (family, v6) in [("", 0), ("6", LOWER_V6)] {
+            for exit in 0..4 {
+                let how = exit | v6;
+                let train = [next(0), next(0), next(1), next(0), next(1)].concat();
+                seeds.push((format!("train{family}-{exit}"), [&[how, 0x1c][..], &train].concat()));
+                let long: Vec<u8> = next(2).repeat(60);
+                seeds
+                    .push((format!("long{family}-{exit}"), [&[how | 4, 0x1c][..], &long].concat()));
+                let jumbo = [2, 255, 0].repeat(60);
+                seeds
+                    .push((format!("big{family}-{exit}"), [&[how | 4, 0x1d][..], &jumbo].concat()));
+            }
+            for oddity in (128..160).chain([200, 210]) {
+                let odd = [0, 0, oddity, 7, 7, 7];
+                let train = [next(0), next(0)].concat();
+                let train = [&[v6, 0x1c][..], &train, &odd, &train].concat();
+                seeds.push((format!("odd{family}-{oddity}"), train));
+            }
         }
         seeds
             .push(("polls".into(), [&[0, 0x1c][..], &[0x80, 0, 0, 0xc0, 0, 0].repeat(9)].concat()));
+        // Two flows with the same ports but for one, of two families, by turns.
+        let both = [next(0), next(4)].concat().repeat(20);
+        seeds.push(("both-families".into(), [&[UPPER_V6, 0x1c][..], &both].concat()));
         seeds
     }
 
@@ -59,8 +72,15 @@ mod tests {
     #[test]
     fn the_seeds_reach_what_they_are_for() {
         for (name, bytes) in seeds() {
-            let Outcome { frames, superframes, largest, largest_bytes } = offload::run(&bytes);
+            let Outcome { frames, superframes, superframes_v6, largest, largest_bytes } =
+                offload::run(&bytes);
             assert!(frames > 0, "{name}");
+            if name == "both-families" {
+                assert!(superframes_v6 > 0 && superframes_v6 < superframes, "{superframes_v6}");
+            } else {
+                let of_v6 = if name.contains("6-") { superframes } else { 0 };
+                assert_eq!(superframes_v6, of_v6, "{name}");
+            }
             if name.starts_with("big") {
                 // At most 17 packets of 9,052 bytes: one that lies across two pages needs two frags.
                 assert!(largest_bytes > 120_000, "{name}: {largest_bytes} bytes");
@@ -74,7 +94,7 @@ mod tests {
     #[test]
     fn random_trains_come_apart_as_they_were() {
         let mut rng = Rng::new(3);
-        let mut superframes = 0;
+        let (mut superframes, mut superframes_v6) = (0, 0);
         for _ in 0..3000 {
             let length = 3 * rng.below(200);
             // Mostly what continues a flow: a train of oddities merges nothing.
@@ -83,8 +103,11 @@ mod tests {
                 _ => u8::try_from(rng.below(256)).expect("a byte"),
             };
             let input: Vec<u8> = (0..length + 2).map(|at| byte(&mut rng, at + 1)).collect();
-            superframes += offload::run(&input).superframes;
+            let outcome = offload::run(&input);
+            superframes += outcome.superframes;
+            superframes_v6 += outcome.superframes_v6;
         }
         assert!(superframes > 5000, "{superframes} superframes");
+        assert!(superframes_v6 > 2000, "{superframes_v6} superframes of IPv6");
     }
 }

@@ -4,7 +4,7 @@
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{net::Ipv6Addr, sync::Arc};
 
     use pkt::EtherType;
     use sim::{
@@ -207,10 +207,7 @@ mod tests {
 
     /// An IPv6 packet to nobody in particular.
     fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
-        let mut header = vec![0x60, 0, 0, 0, 0, 0, next_header, 64];
-        header[4..6].copy_from_slice(&u16::try_from(payload.len()).unwrap().to_be_bytes());
-        header.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-        header.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-        [&header[..], payload].concat()
+        let [src, dst] = [2, 1].map(|last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+        frame::ipv6(src, dst, next_header, payload)
     }
 }

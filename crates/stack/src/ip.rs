@@ -21,4 +21,4 @@ pub(crate) use icmp::IcmpLimiter;
 pub(crate) use list::ListInput;
 pub use output::{IpFields, MtuDiscover};
 pub(crate) use output::{discard_output, discard_unroutable, output, output_as};
-pub(crate) use repeat::SeenHeader;
+pub use repeat::SeenHeader;

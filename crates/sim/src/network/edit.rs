@@ -3,9 +3,9 @@
 //! Checksums are made anew by `frame`, the plain way, so that the stack's own sums are not judged by themselves.
 
 use pkt::{Gso, GsoKind, Packet, TxChecksum};
-use stack::ip::header::{IPV4_HEADER_LEN, protocol};
+use stack::ip::header::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol};
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::frame;
 
@@ -16,6 +16,12 @@ const ID: usize = 4;
 const PROTOCOL: usize = 9;
 const SRC: usize = 12;
 const DST: usize = 16;
+
+/// Offsets in the IPv6 header.
+const PAYLOAD_LEN: usize = 4;
+const NEXT_HEADER: usize = 6;
+const SRC_V6: usize = 8;
+const DST_V6: usize = 24;
 
 /// Offsets in the TCP header.
 const SEQ: usize = 4;
@@ -51,12 +57,18 @@ pub(super) fn packet_bytes(packet: &[u8], gso: Gso) -> usize {
 
 /// Where the TCP header and the payload begin.
 fn headers(packet: &[u8]) -> Option<(usize, usize)> {
-    if *packet.get(PROTOCOL)? != protocol::TCP {
-        return None;
-    }
-    let transport = usize::from(packet[0] & 0x0f) * 4;
+    let (protocol, transport) = if is_v6(packet) {
+        (*packet.get(NEXT_HEADER)?, IPV6_HEADER_LEN)
+    } else {
+        (*packet.get(PROTOCOL)?, usize::from(packet[0] & 0x0f) * 4)
+    };
     let payload = transport + usize::from(packet.get(transport + DATA_OFFSET)? >> 4) * 4;
-    (transport >= IPV4_HEADER_LEN && payload <= packet.len()).then_some((transport, payload))
+    let is_segment = protocol == protocol::TCP && transport >= IPV4_HEADER_LEN;
+    (is_segment && payload <= packet.len()).then_some((transport, payload))
+}
+
+fn is_v6(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|first| first >> 4 == 6)
 }
 
 /// Cuts a superframe into the segments that `gso` says, as a network card does.
@@ -68,11 +80,17 @@ pub(crate) fn segments(packet: &[u8], gso: Gso) -> Vec<Vec<u8>> {
     let cut = data.chunks(size).enumerate().map(|(index, piece)| {
         let mut bytes = headers.to_vec();
         bytes.extend_from_slice(piece);
-        let length = u16::try_from(bytes.len()).expect("a segment");
-        bytes[TOTAL_LEN..TOTAL_LEN + 2].copy_from_slice(&length.to_be_bytes());
+        let length = |bytes: usize| u16::try_from(bytes).expect("a segment").to_be_bytes();
         let at = u32::try_from(index * size).expect("inside a superframe");
-        if !gso.fixed_id {
-            add(&mut bytes[ID..ID + 2], u32::try_from(index).expect("few segments"));
+        if is_v6(packet) {
+            let length = length(bytes.len() - IPV6_HEADER_LEN);
+            bytes[PAYLOAD_LEN..PAYLOAD_LEN + 2].copy_from_slice(&length);
+        } else {
+            let length = length(bytes.len());
+            bytes[TOTAL_LEN..TOTAL_LEN + 2].copy_from_slice(&length);
+            if !gso.fixed_id {
+                add(&mut bytes[ID..ID + 2], u32::try_from(index).expect("few segments"));
+            }
         }
         add(&mut bytes[transport + SEQ..transport + SEQ + 4], at);
         if index + 1 < count {
@@ -81,7 +99,9 @@ pub(crate) fn segments(packet: &[u8], gso: Gso) -> Vec<Vec<u8>> {
         if index > 0 {
             bytes[transport + FLAGS] &= !CWR;
         }
-        frame::fix_ipv4_checksum(&mut bytes);
+        if !is_v6(packet) {
+            frame::fix_ipv4_checksum(&mut bytes);
+        }
         sum(&mut bytes);
         bytes
     });
@@ -123,10 +143,22 @@ pub(super) fn forge(packet: &mut [u8]) -> bool {
 /// Puts the TCP checksum in place.
 fn sum(packet: &mut [u8]) {
     let Some((transport, _)) = headers(packet) else { return };
-    let address =
-        |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
-    let (src, dst) = (address(SRC), address(DST));
+    let (src, dst) = addresses(packet);
     frame::fix_tcp_checksum(src, dst, &mut packet[transport..]);
+}
+
+/// Source and destination of a packet with a whole header.
+fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
+    fn at<const N: usize>(packet: &[u8], offset: usize) -> [u8; N] {
+        packet[offset..offset + N].try_into().expect("so many bytes")
+    }
+    if is_v6(packet) {
+        let address = |offset| Ipv6Addr::from(at::<16>(packet, offset)).into();
+        (address(SRC_V6), address(DST_V6))
+    } else {
+        let address = |offset| Ipv4Addr::from(at::<4>(packet, offset)).into();
+        (address(SRC), address(DST))
+    }
 }
 
 #[cfg(test)]

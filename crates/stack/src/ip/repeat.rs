@@ -5,7 +5,7 @@
 //! Whatever is odd about it is left to `header::parse`, which says what. IPv4 only: the address words of IPv6 are half of all there is
 //! to be read. Linux has no counterpart, or rather all of GRO (`inet_gro_receive` compares these words with those of what is held).
 //!
-//! Above: `list`. Not here: whose packet it is (`early_demux`).
+//! Above: `list`, and the fuzz target `headers`. Not here: whose packet it is (`early_demux`).
 
 use super::header::{self, IPV4_HEADER_LEN, IpHeader};
 
@@ -21,23 +21,25 @@ const MASKS: [u64; 3] = [
 
 /// The header of a packet that went to a connection, as later ones are compared with it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SeenHeader {
+pub struct SeenHeader {
     words: [u64; 3],
     header: IpHeader,
 }
 
 impl SeenHeader {
     /// Of a packet whose linear bytes begin with `header`; `None` unless it is one that others can repeat.
+    #[must_use]
     #[inline]
-    pub(crate) fn new(linear: &[u8], header: &IpHeader) -> Option<Self> {
+    pub fn new(linear: &[u8], header: &IpHeader) -> Option<Self> {
         let plain = header.src.is_ipv4() && usize::from(header.header_len) == IPV4_HEADER_LEN;
         let words = words(linear.first_chunk()?);
         (plain && !header.fragment.is_piece()).then_some(Self { words, header: *header })
     }
 
     /// The header of a packet of `packet_len` bytes, if it repeats this one and is sound.
+    #[must_use]
     #[inline]
-    pub(crate) fn repeated_in(&self, linear: &[u8], packet_len: usize) -> Option<IpHeader> {
+    pub fn repeated_in(&self, linear: &[u8], packet_len: usize) -> Option<IpHeader> {
         let bytes: &[u8; BYTES] = linear.first_chunk()?;
         let pairs = words(bytes).into_iter().zip(self.words);
         let differs = pairs.fold(0, |differs, (word, seen)| differs | (word ^ seen));
