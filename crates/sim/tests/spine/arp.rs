@@ -218,6 +218,47 @@ fn a_connection_that_makes_progress_confirms_its_next_hop() {
     rig.finish();
 }
 
+/// The second in which the host first asks for the next hop, which pings keep in use. After ten seconds a connection sends so many
+/// bytes, of which the peer acknowledges the first `acked`, and nothing more.
+fn first_question(sent: usize, acked: u32) -> usize {
+    let mut rig = silent_rig(&[]);
+    rig.answers_arp = true;
+    let listener = rig.listen(80, 8);
+    let mut peer = Peer::open(&mut rig, 80, 2000, Options::default());
+    let socket = listener.accept().expect("a connection");
+    let host = rig.host();
+    rig.take();
+    let first = (0..100).find(|second| {
+        if *second == 10 && sent > 0 {
+            let bytes = vec![7; sent];
+            let taken = socket.send(&host, &mut rig.world.cx, &[IoSlice::new(&bytes)]);
+            assert_eq!(taken, Ok(sent));
+            let before = peer.rcv_nxt;
+            peer.hear(&rig.take());
+            peer.rcv_nxt = before + acked;
+            peer.send_next(&mut rig, Flags::ACK, b"");
+        }
+        ping(&mut rig, 1);
+        let asked = !questions(&rig.take()).is_empty();
+        rig.pass(Duration::from_secs(1));
+        asked
+    });
+    socket.abort(&host, &mut rig.world.cx);
+    listener.close(&host, &mut rig.world.cx);
+    drop((socket, listener, host));
+    rig.finish();
+    first.expect("a question")
+}
+
+/// What is acknowledged counts from when that comes, whether or not anything is sent after it.
+#[test]
+fn an_acknowledgment_confirms_the_next_hop_when_it_comes() {
+    let unconfirmed = first_question(0, 0);
+    assert_eq!(first_question(5000, 0), unconfirmed);
+    assert_eq!(first_question(1, 1), unconfirmed + 10, "all");
+    assert_eq!(first_question(5000, 1000), unconfirmed + 10, "a part");
+}
+
 #[test]
 fn without_proof_the_next_hop_is_asked_now_and_then() {
     let mut rig = silent_rig(&[]);

@@ -8,7 +8,7 @@ use super::{
     host::Host,
     net::{Impairment, Net, Side},
 };
-use crate::{Algorithm, Counter, Flags, State};
+use crate::{Algorithm, Counter, Flags, State, TcpConfig};
 
 /// Everything there is to know of both ends: the blocks, field by field, and the counters but those that count the ways.
 fn complete_state(net: &mut Net, prediction: bool) -> String {
@@ -36,7 +36,7 @@ fn counts_ways(counter: Counter) -> bool {
 type Set = fn(&mut Host);
 
 /// What both ends may be set to: each is the business of a condition of the fast paths, or of what they do.
-const SETTINGS: [(&str, Set); 13] = [
+const SETTINGS: [(&str, Set); 14] = [
     ("defaults", |_| {}),
     ("reno", |host| host.options.congestion = Some(Algorithm::Reno)),
     ("bbr", |host| host.options.congestion = Some(Algorithm::Bbr)),
@@ -49,6 +49,7 @@ const SETTINGS: [(&str, Set); 13] = [
     ("superframes", |host| host.path.gso_bytes_max = 65_536),
     ("small send buffer", |host| host.options.sndbuf = Some(4608)),
     ("small receive buffer", |host| host.options.rcvbuf = Some(2304)),
+    ("limited send buffer", |host| host.config.tcp_wmem.max = 16_000),
     ("windows trusted for ever", |host| host.config.tcp_slow_start_after_idle = false),
 ];
 
@@ -100,6 +101,13 @@ fn conversation(seed: u64, prediction: bool, course: Course) -> (String, u64) {
     }
     let mut trace = String::new();
     for number in 0..60 {
+        if number == 30 {
+            // The limit is lifted, for those that have it.
+            let of_default = TcpConfig::default().tcp_wmem;
+            for side in [Side::A, Side::B] {
+                net.host(side).config.tcp_wmem = of_default;
+            }
+        }
         round(&mut net, number, course.wild);
         trace += &complete_state(&mut net, prediction);
     }
