@@ -253,10 +253,19 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32), Blocked>
         limit = limit.min(mss);
     }
     let fin = entry.flags.contains(EntryFlags::FIN);
-    if entry.len <= limit && entry.seq_len() <= window {
-        return hold_small(tcb, cx, index, entry.len, fin);
+    let room = window.min(congestion);
+    let fits = entry.len <= limit;
+    if fits && entry.len > mss && room < burst {
+        // As good as cut, as long as more may be written to it. Linux asks for that behind the windows, and only then.
+        let grows = tcb.send_queue.is_tail(index) && (!entry.is_closed() || entry.len == room);
+        if grows && defer_superframe(tcb, cx, room) {
+            return Err(deferred(congestion <= window && entry.len == room));
+        }
     }
-    if entry.len <= limit && entry.len > 0 {
+    if fits && entry.seq_len() <= window {
+        return hold_small(tcb, index, entry.len, fin);
+    }
+    if fits && entry.len > 0 {
         // The data fits and its FIN does not: the FIN follows alone.
         return Ok((index, entry.len));
     }
@@ -269,8 +278,8 @@ fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32), Blocked>
         }
         return Err(if window < mss { Blocked::Window } else { Blocked::Congestion });
     }
-    if whole < burst && defer_superframe(tcb, cx, window.min(congestion)) {
-        return Err(if congestion <= window { Blocked::Congestion } else { Blocked::Hold });
+    if whole < burst && defer_superframe(tcb, cx, room) {
+        return Err(deferred(congestion <= window));
     }
     Ok((index, whole))
 }
@@ -289,15 +298,8 @@ fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
 
 /// Nagle's rule with Minshall's reading (RFC 9293 §3.7.4): a small segment waits while an earlier small one is not
 /// acknowledged; with `TCP_CORK` or `MSG_MORE` it waits anyway. Only the tail can be small, and a FIN ends all waiting.
-fn hold_small(
-    tcb: &Tcb,
-    cx: &Cx<'_>,
-    index: usize,
-    len: u32,
-    fin: bool,
-) -> Result<(usize, u32), Blocked> {
+fn hold_small(tcb: &Tcb, index: usize, len: u32, fin: bool) -> Result<(usize, u32), Blocked> {
     let mss = tcb.mss.effective();
-    let _ = cx;
     let small = len % mss;
     let pushed = fin || tcb.flags.intersects(TcbFlags::URGENT_OUT | TcbFlags::PUSH_HELD);
     if small == 0 || pushed || !tcb.send_queue.is_tail(index) {
@@ -311,6 +313,11 @@ fn hold_small(
         return Ok((index, len));
     }
     if len > small { Ok((index, len - small)) } else { Err(Blocked::Hold) }
+}
+
+/// What a superframe waits for: more of the congestion window, or more of something else.
+const fn deferred(cwnd_limited: bool) -> Blocked {
+    if cwnd_limited { Blocked::Congestion } else { Blocked::Hold }
 }
 
 /// A part of a superframe waits for the next ACK when that will let a fuller one go: cutting it now would turn the

@@ -89,6 +89,11 @@ impl Entry {
     pub(crate) fn end_seq(&self) -> SeqNum {
         self.seq + self.seq_len()
     }
+
+    /// Nothing more is added to it.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.flags.intersects(EntryFlags::FIN.union(EntryFlags::END_OF_RECORD))
+    }
 }
 
 /// See the module head.
@@ -181,8 +186,7 @@ impl SendQueue {
         let index = self.entries.len().checked_sub(1)?;
         let tail = &self.entries[index];
         let open = index >= self.sent && tail.len < size_goal && tail.packet.is_some();
-        let ended = tail.flags.intersects(EntryFlags::FIN | EntryFlags::END_OF_RECORD);
-        (open && !ended).then_some(index)
+        (open && !tail.is_closed()).then_some(index)
     }
 
     /// Bytes the tail takes before a write begins another packet.

@@ -88,27 +88,35 @@ impl TsqLimit {
         }
     }
 
-    /// Bytes above which a connection stops whose next packet takes `truesize`, and of which `pace` bytes leave in about a
-    /// millisecond (`TcpConfig::pacing_shift`).
-    ///
-    /// Linux's `sk_wmem_alloc` holds one more for the socket itself, so that what meets a limit stops there, too. It matters where two
-    /// packets are the limit, which is a multiple of the packet: two are the most then, not three.
-    ///
-    /// Differs from Linux in [`DynMax`](Self::DynMax), which lets one more pass where packets divide its limit.
+    /// The limit of a connection whose next packet takes `truesize`, and of which `pace` bytes leave in about a millisecond
+    /// (`TcpConfig::pacing_shift`).
     const fn bytes(self, sysctl: u32, truesize: u32, pace: u64, paced: bool) -> u64 {
         let sysctl = sysctl as u64;
         let two = 2 * truesize as u64;
         let dynamic = if two > pace { two } else { pace };
         match self {
             Self::Off => u64::MAX,
-            // Stops when it is met.
-            Self::Static131072Ge => sysctl.saturating_sub(1),
+            Self::Static131072Ge => sysctl,
             Self::DynMax if sysctl > pace => sysctl,
             Self::DynMax => pace,
-            Self::PacedExempt if paced => dynamic.saturating_sub(1),
-            Self::DynMin2 | Self::PacedExempt | Self::V619 => {
-                let least = if dynamic < sysctl { dynamic } else { sysctl };
-                least.saturating_sub(1)
+            Self::PacedExempt if paced => dynamic,
+            Self::DynMin2 | Self::PacedExempt | Self::V619 if dynamic < sysctl => dynamic,
+            Self::DynMin2 | Self::PacedExempt | Self::V619 => sysctl,
+        }
+    }
+
+    /// Bytes above which a connection with this limit stops.
+    ///
+    /// Linux's `sk_wmem_alloc` holds one more for the socket itself, so that what meets a limit stops there, too. It matters where two
+    /// packets are the limit, which is a multiple of the packet: two are the most then, not three.
+    ///
+    /// Differs from Linux in [`DynMax`](Self::DynMax), which lets one more pass where packets divide its limit.
+    const fn stops_above(self, limit: u64) -> u64 {
+        match self {
+            Self::Off | Self::DynMax => limit,
+            // The first one stops when it is met.
+            Self::Static131072Ge | Self::DynMin2 | Self::PacedExempt | Self::V619 => {
+                limit.saturating_sub(1)
             }
         }
     }
@@ -154,7 +162,7 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     let sysctl = cx.config.tcp_limit_output_bytes;
     let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
-    stop_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
+    stop_above(tcb, cx, u32::try_from(mode.stops_above(limit)).unwrap_or(u32::MAX))
 }
 
 /// Stops the connection if more than `limit` is below it.
@@ -232,48 +240,63 @@ mod tests {
     #[test]
     fn limits_are_those_of_their_versions() {
         use TsqLimit as Mode;
-        assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_071; 4]);
+        assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_072; 4]);
         let expected = [131_072, 131_072, 1_220_703, 12_207_031];
         assert_eq!(limits(Mode::DynMax, SMALL, false), expected);
-        // Met, they stop as the first one does.
-        let met = |mode, truesize, paced| limits(mode, truesize, paced).map(|limit| limit + 1);
-        assert_eq!(met(Mode::DynMin2, SMALL, false), [12_207, 122_070, 262_144, 262_144]);
-        assert_eq!(met(Mode::DynMin2, LARGE, false), [133_120, 133_120, 262_144, 262_144]);
+        assert_eq!(limits(Mode::DynMin2, SMALL, false), [12_207, 122_070, 262_144, 262_144]);
+        assert_eq!(limits(Mode::DynMin2, LARGE, false), [133_120, 133_120, 262_144, 262_144]);
         let expected = [133_120, 133_120, 1_048_576, 1_048_576];
-        assert_eq!(met(Mode::PacedExempt, LARGE, false), expected);
+        assert_eq!(limits(Mode::PacedExempt, LARGE, false), expected);
         let expected = [133_120, 133_120, 1_220_703, 12_207_031];
-        assert_eq!(met(Mode::PacedExempt, LARGE, true), expected);
+        assert_eq!(limits(Mode::PacedExempt, LARGE, true), expected);
         let expected = [133_120, 133_120, 1_220_703, 4_194_304];
-        assert_eq!(met(Mode::V619, LARGE, true), expected);
+        assert_eq!(limits(Mode::V619, LARGE, true), expected);
         assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
     }
 
-    #[test]
-    fn a_retransmission_has_twice_the_limit() {
+    /// The fewest bytes below that stop a packet of a connection with two in flight.
+    fn stops_at(mode: TsqLimit, kind: Kind) -> u32 {
         let mut net = Net::established(1);
-        net.host(Side::A).config.tsq_limit = TsqLimit::Static131072Ge;
+        net.host(Side::A).config.tsq_limit = mode;
         net.host(Side::A).config.tcp_limit_output_bytes = 10_000;
-        net.send(Side::A, &[1; 1000]);
-        net.call(Side::A, |tcb, cx| {
-            let mut full = |bytes, kind| {
+        net.send(Side::A, &[1; 2 * 1448]);
+        let stops = net.call(Side::A, |tcb, cx| {
+            assert_eq!(tcb.send_queue.sent_count(), 2);
+            let mut full = |bytes| {
                 cx.host_queue = HostQueue { bytes, completes: true, paces: false };
-                is_full(tcb, cx, 0, 1000, kind)
+                is_full(tcb, cx, 0, 1448, kind)
             };
-            assert_eq!([9999, 10_000].map(|bytes| full(bytes, Kind::New)), [false, true]);
-            let repeats = [19_998, 19_999].map(|bytes| full(bytes, Kind::Retransmission));
-            assert_eq!(repeats, [false, true]);
-            assert_eq!(tcb.take_throttled(), Some(19_998));
+            let stops = (0..1 << 20).find(|bytes| full(*bytes)).expect("a limit");
+            assert_eq!(tcb.take_throttled(), Some(stops - 1), "{mode:?}");
+            stops
         });
         net.lose_in_flight();
         net.finish_clean();
+        stops
+    }
+
+    /// Linux's tcp_small_queue_check doubles the limit, and then counts the one byte of the socket itself.
+    #[test]
+    fn a_retransmission_has_twice_the_limit() {
+        use Kind::{New, Retransmission};
+        for mode in [TsqLimit::Static131072Ge, TsqLimit::DynMax] {
+            // The second lets one more pass that divides the limit.
+            let more = u32::from(mode == TsqLimit::DynMax);
+            assert_eq!(stops_at(mode, New), 10_000 + more);
+            assert_eq!(stops_at(mode, Retransmission), 20_000 + more);
+        }
+        for mode in [TsqLimit::DynMin2, TsqLimit::PacedExempt, TsqLimit::V619] {
+            let two_packets = stops_at(mode, New);
+            assert!(two_packets.is_multiple_of(2) && two_packets < 10_000, "{two_packets}");
+            assert_eq!(stops_at(mode, Retransmission), 2 * two_packets, "{mode:?}: four");
+        }
     }
 
     /// Devices that send many packets together, as wireless ones do, want 8 ms of the pace.
     #[test]
     fn the_part_of_the_pace_is_a_setting() {
-        // Met, they stop.
         let limits = |mode: TsqLimit| {
-            RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false) + 1)
+            RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false))
         };
         assert_eq!(limits(TsqLimit::DynMin2), [97_656, 262_144, 262_144, 262_144]);
         assert_eq!(limits(TsqLimit::V619), [97_656, 976_562, 4_194_304, 4_194_304]);

@@ -5,7 +5,7 @@ use std::vec;
 
 use super::net::{Impairment, Net, Side};
 use super::stress::transfer;
-use crate::{Algorithm, Counter};
+use crate::{Algorithm, Counter, Cx, Tcb};
 
 /// Sends for `time` as fast as the connection takes it and answers the bytes that arrived.
 fn send_for(net: &mut Net, time: Duration) -> u64 {
@@ -127,6 +127,53 @@ fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
         let sent: u32 = net.sent_by(Side::A, from).iter().map(|sent| sent.len).sum();
         assert_eq!(sent, segments * mss, "{divisor}, {wait_us} us");
         net.lose_in_flight();
+        net.finish_clean();
+    }
+}
+
+/// What becomes of the end of a stream, or of a record.
+type End = fn(&mut Tcb, &mut Cx<'_>);
+
+/// One that would fit waits as well, for more may be written to it. Behind a FIN nothing is, but the congestion window comes first:
+/// Linux's tcp_tso_should_defer looks for the FIN where the packet is smaller than what the windows leave.
+#[test]
+fn a_superframe_that_may_still_grow_waits_for_a_near_ack() {
+    const NOTHING: End = |_, _| ();
+    const FIN: End = |tcb, cx| tcb.shutdown_write(cx);
+    const RECORD: End = |tcb, _| tcb.end_record();
+    // The window leaves three segments: so many are written, what ends them, and so many leave at once.
+    let cases = [
+        (1, NOTHING, 1),
+        (2, NOTHING, 0),
+        (2, FIN, 2),
+        (2, RECORD, 2),
+        (3, NOTHING, 0),
+        (3, FIN, 0),
+        (3, RECORD, 0),
+    ];
+    for (case, (written, end, leave)) in cases.into_iter().enumerate() {
+        let mut net = Net::new(9);
+        net.delay = Duration::from_millis(20);
+        net.host(Side::A).path.gso_bytes_max = 65_536;
+        net.host(Side::A).config.tcp_min_tso_segs = 5;
+        net.open();
+        net.run_for(Duration::from_millis(100));
+        let mss = net.tcb(Side::A).info().snd_mss;
+        let segments = |count: u32| vec![1; (count * mss) as usize];
+        net.send(Side::A, &segments(3));
+        net.run_for(Duration::from_micros(39_500));
+        net.send(Side::A, &segments(4));
+        let sent = |net: &Net, from| -> u32 {
+            net.sent_by(Side::A, from).iter().map(|sent| sent.len).sum()
+        };
+        let from = net.log.len();
+        net.send(Side::A, &segments(written));
+        net.call(Side::A, end);
+        assert_eq!(sent(&net, from), leave * mss, "case {case}");
+        net.run_for(Duration::from_millis(1));
+        assert_eq!(sent(&net, from), written * mss, "case {case}");
+        net.run_for(Duration::from_secs(1));
+        assert_eq!(net.recv(Side::B).len(), segments(7 + written).len());
         net.finish_clean();
     }
 }
