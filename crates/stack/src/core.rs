@@ -195,6 +195,8 @@ pub struct Core {
     /// Until when the descriptors are left to the application thread that polls the core, in nanoseconds; 0 when it has gone
     /// to sleep since. Relaxed: the fences of `stop_polling` and `prepare_sleep` order it.
     polled_until_ns: AtomicU64,
+    /// The number of that thread's context. A hint, as the next.
+    poller: AtomicU64,
     /// It said that it would be back by then.
     preferred: AtomicBool,
     /// The last frames that came by a descriptor were superframes. A hint, written by the owner.
@@ -257,6 +259,7 @@ impl Core {
             sleep_until_ns: AtomicU64::new(0),
             worker_yields: AtomicBool::new(false),
             polled_until_ns: AtomicU64::new(0),
+            poller: AtomicU64::new(sleep::ANYBODY),
             preferred: AtomicBool::new(false),
             bulk: AtomicBool::new(false),
             sleeper_polls: AtomicBool::new(false),

@@ -7,7 +7,13 @@
 //! Not here: any clock. `now` is set by whoever enters the stack, once per call or turn. The time limit of a turn needs
 //! more: its owner may give a context a function that tells the time.
 
-use std::{rc::Rc, sync::Arc};
+use std::{
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
 use sync::{EventCount, Wakes, epoch};
@@ -54,6 +60,8 @@ impl Memory {
 /// The running context of one thread. Not shared: every worker, application thread and simulated CPU has its own.
 #[derive(Debug)]
 pub struct Cx {
+    /// No other context of the process has or had it; never 0.
+    number: u64,
     /// The time, as read when this context entered the stack.
     pub now: Instant,
     /// `now` is from before the thread's last [`rest`](Self::rest).
@@ -186,8 +194,11 @@ impl Cx {
     /// A context that uses `memory`, with chance from `seed`.
     #[must_use]
     pub fn new(memory: &Memory, seed: u64) -> Self {
+        /// Relaxed: a number orders nothing.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut rng = tcp::Rng::new(seed);
         Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             now: Instant::ZERO,
             stale: false,
             clock: None,
@@ -235,6 +246,11 @@ impl Cx {
         if self.stale {
             self.read_clock();
         }
+    }
+
+    /// Which context this is.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
     }
 
     /// Frames that this context has taken from devices so far: whoever polls can tell whether it found any.

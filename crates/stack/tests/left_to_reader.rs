@@ -53,6 +53,7 @@ mod tests {
     }
 
     struct Bench {
+        memory: Memory,
         cx: Cx,
         client: Arc<Host>,
         server: Arc<Host>,
@@ -81,7 +82,7 @@ mod tests {
                 cx.do_softirq();
             }
             let reader = listener.accept().expect("established");
-            let mut bench = Self { cx, client, server, sender, reader };
+            let mut bench = Self { memory, cx, client, server, sender, reader };
             // From here on superframes are expected.
             bench.send(1);
             assert_eq!(bench.work(), CoreRun::Idle);
@@ -216,5 +217,59 @@ mod tests {
         assert_eq!(bench.work(), CoreRun::Idle);
         drop(token);
         assert_eq!((bench.read(), bench.left()), (3 * SEGMENT, 0));
+    }
+
+    /// It goes to sleep, and whoever polls does not: the worker would be woken for each superframe.
+    #[test]
+    fn a_thread_that_never_had_the_core_ends_nobody_elses_polling() {
+        let mut bench = Bench::new();
+        let (core, server, start) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
+        let mut other = Cx::new(&bench.memory, 2);
+        other.now = start;
+        let polled = core.busy_poll(&server, &mut bench.cx, 8, |_| {
+            assert!(!core.busy_poll(&server, &mut other, 8, |_| true), "it is another's");
+            core.stop_polling(&mut other, &server, false);
+            true
+        });
+        assert!(polled);
+        core.stop_polling(&mut other, &server, false);
+        assert!(core.is_polled(start) && core.is_left_alone(start) && !core.is_free());
+        core.stop_polling(&mut bench.cx, &server, false);
+        assert!(!core.is_polled(start) && core.is_free(), "whoever has polled may");
+        // Both have: the one who came last speaks.
+        for cx in [&mut bench.cx, &mut other] {
+            assert!(core.busy_poll(&server, cx, 8, |_| true));
+            core.stop_polling(cx, &server, false);
+            assert!(!core.is_polled(start));
+        }
+        assert!(core.busy_poll(&server, &mut bench.cx, 8, |_| true));
+        assert!(core.busy_poll(&server, &mut other, 8, |_| true));
+        core.stop_polling(&mut bench.cx, &server, false);
+        assert!(core.is_polled(start));
+        // It has not come back: what it said has run out, and counts for nobody.
+        other.now = start + Duration::from_millis(1);
+        bench.cx.now = other.now;
+        assert!(!core.is_free());
+        core.stop_polling(&mut bench.cx, &server, false);
+        assert!(core.is_free());
+    }
+
+    /// Whom the worker has left something to is not known before it comes.
+    #[test]
+    fn a_reader_whom_the_worker_has_left_something_to_may_send_the_worker_back() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let _token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
+        let mut reader = Cx::new(&bench.memory, 2);
+        reader.now = now;
+        assert!(core.is_left_alone(now));
+        core.stop_polling(&mut reader, &server, false);
+        assert!(!core.is_left_alone(now));
+        assert_eq!(bench.work(), CoreRun::Idle);
+        assert_eq!(bench.read(), 3 * SEGMENT);
     }
 }

@@ -22,6 +22,9 @@ use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
 /// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.
 const POLLED_MAX: Duration = Duration::from_micros(300);
 
+/// In `Core::poller`: whoever comes first.
+pub(super) const ANYBODY: u64 = 0;
+
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
@@ -29,6 +32,8 @@ impl Core {
     /// The worker leaves what arrives to a reader that it is about to wake. If that has not polled by then, it looks itself.
     pub(super) fn leave_to_reader(&self, cx: &Cx) {
         self.note_poll(cx);
+        // The reader's to end, whoever that is.
+        self.poller.store(ANYBODY, Ordering::Relaxed);
         self.preferred.store(true, Ordering::Relaxed);
     }
 
@@ -69,6 +74,9 @@ impl Core {
             let until = cx.now + POLLED_MAX;
             self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
             self.preferred.store(false, Ordering::Relaxed);
+            if self.poller.load(Ordering::Relaxed) != cx.number() {
+                self.poller.store(cx.number(), Ordering::Relaxed);
+            }
         }
     }
 
@@ -78,18 +86,25 @@ impl Core {
         self.polled_until_ns.load(Ordering::Relaxed) > now.as_nanos()
     }
 
-    /// The thread that has polled goes to sleep: from here on the worker must look at the queues.
+    /// The thread that has polled goes to sleep: from here on the worker must look at the queues. Not so if another thread has
+    /// polled since, or this one has never had the core: the other one will be back, or say that it is not.
     ///
     /// With `prefer` (`SO_PREFER_BUSY_POLL`) it will be back soon, and the worker leaves the descriptors alone for the longest
     /// `gro_flush_timeout` of the core's devices; where there is none the wish has no effect, as in Linux.
     pub fn stop_polling(&self, cx: &mut Cx, host: &Host, prefer: bool) {
         let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
-        self.preferred.store(!timeout.is_zero(), Ordering::Relaxed);
         if !timeout.is_zero() {
             let until = cx.now + timeout;
             self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
+            self.poller.store(cx.number(), Ordering::Relaxed);
+            self.preferred.store(true, Ordering::Relaxed);
             return;
         }
+        let poller = self.poller.load(Ordering::Relaxed);
+        if poller != cx.number() && poller != ANYBODY && self.is_polled(cx.now) {
+            return;
+        }
+        self.preferred.store(false, Ordering::Relaxed);
         self.polled_until_ns.store(0, Ordering::Relaxed);
         // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
         fence(Ordering::SeqCst);
