@@ -1,19 +1,20 @@
 //! The queue that a bulk sender keeps in the kernel's `tbf`, and what a 1-byte request beside it waits: quietline on `af_packet`
 //! with TCP Small Queues and without, and the kernel.
 //!
-//! By hand, as root: `cargo build --release -p netns-tests && target/release/queue [repeats]`. The senders take turns; a line has
-//! the medians over the repeats.
+//! By hand, as root: `cargo build --release -p netns-tests && target/release/queue [repeats [seconds]]`. The senders take turns,
+//! three seconds each if nothing else is said; a line has the medians over the repeats.
 //!
 //! Not here: a verdict (`tests/queue.rs`).
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use netns_tests::bottleneck::{Seen, Sender, limit, share};
 use netns_tests::{Namespace, Veth};
 
 const RATES: [&str; 2] = ["100mbit", "1gbit"];
-const TIME: Duration = Duration::from_secs(3);
+const REPEATS: u64 = 3;
+const SECONDS: u64 = 3;
 
 /// Without a limit the queue is what slow start has made it when it ends, and what CUBIC adds in seconds and minutes.
 const SENDERS: [(&str, Sender<'_>); 7] = [
@@ -27,7 +28,12 @@ const SENDERS: [(&str, Sender<'_>); 7] = [
 ];
 
 fn main() -> Result<()> {
-    let repeats = std::env::args().nth(1).map_or(Ok(3), |text| text.parse::<usize>())?;
+    let mut words = std::env::args().skip(1);
+    let mut number = |what, default| {
+        words.next().map_or(Ok(default), |text| text.parse::<u64>().context(what))
+    };
+    let repeats = number("repeats", REPEATS)?;
+    let time = Duration::from_secs(number("seconds", SECONDS)?);
     let kernel = Namespace::create()?;
     let veth = Veth::open(&kernel)?;
     println!("| link | sender | Mbit/s | queue, median (most) | round trip |");
@@ -37,7 +43,7 @@ fn main() -> Result<()> {
         let mut all: [Vec<Seen>; SENDERS.len()] = Default::default();
         for _ in 0..repeats {
             for (seen, (_, sender)) in all.iter_mut().zip(SENDERS) {
-                seen.push(share(&kernel, &veth, sender, TIME)?);
+                seen.push(share(&kernel, &veth, sender, time)?);
             }
         }
         for (seen, (name, _)) in all.iter().zip(SENDERS) {
