@@ -3,7 +3,7 @@
 //! A thread that waits for a packet has nothing better to do than to look for it: it polls its connection's core, as
 //! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once. So does a thread
 //! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over. Not
-//! so where descriptors bring superframes: nobody but a worker, who would have to be woken, processes those.
+//! so where descriptors bring the frames: nobody but a worker, who would have to be woken, processes those.
 //!
 //! A thread that is about to sleep lends its CPU once before it does, where that pays: a peer that runs on it answers meanwhile,
 //! and neither of the two sleeps or is woken.
@@ -106,8 +106,8 @@ fn poll_core(
     let Wait { stack, core, deadline, began, polling, .. } = wait;
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
-    // Dearer than a CPU that is offered again and again is a worker that is woken for each superframe.
-    let watched = core.is_bulk();
+    // Dearer than a CPU that is offered again and again is a worker that is woken for each frame.
+    let watched = core.has_descriptors();
     let pays = watched || patience::should_poll();
     clock::with_cx_untimed(|cx| {
         let params = polling(cx.sysctls_of(host));

@@ -4,8 +4,6 @@
 //!
 //! Not here: how long they do (`socket::BusyPoll`), and what the worker does meanwhile (`sleep`).
 
-use std::sync::atomic::Ordering;
-
 use sync::CoreGuard;
 
 use super::{
@@ -82,7 +80,7 @@ impl Core {
     /// One turn on the way, if nobody else runs the core: a thread that sends in bulk takes the acknowledgements itself, and
     /// the worker need not be woken for each of them. Only where there are descriptors that it would be woken by.
     pub(crate) fn poll_in_passing(&self, host: &Host, cx: &mut Cx) {
-        if !self.has_descriptors.load(Ordering::Relaxed) {
+        if !self.has_descriptors() {
             return;
         }
         let Some(mut guard) = self.lock.own_if_idle() else { return };

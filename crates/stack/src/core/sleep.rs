@@ -54,6 +54,12 @@ impl Core {
             && self.next_deadline().is_none_or(|deadline| deadline > now)
     }
 
+    /// Frames come to this core by descriptors: their senders do not run it.
+    #[must_use]
+    pub fn has_descriptors(&self) -> bool {
+        self.has_descriptors.load(Ordering::Relaxed)
+    }
+
     /// Superframes come to this core by descriptors: it matters in whose caches they are.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
@@ -70,7 +76,7 @@ impl Core {
     }
 
     pub(super) fn note_poll(&self, cx: &Cx) {
-        if self.has_descriptors.load(Ordering::Relaxed) {
+        if self.has_descriptors() {
             let until = cx.now + POLLED_MAX;
             self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
             self.preferred.store(false, Ordering::Relaxed);

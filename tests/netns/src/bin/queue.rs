@@ -29,9 +29,8 @@ const SENDERS: [(&str, Sender<'_>); 7] = [
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
-    let mut number = |what, default| {
-        words.next().map_or(Ok(default), |text| text.parse::<u64>().context(what))
-    };
+    let mut number =
+        |what, default| words.next().map_or(Ok(default), |text| text.parse::<u64>().context(what));
     let repeats = number("repeats", REPEATS)?;
     let time = Duration::from_secs(number("seconds", SECONDS)?);
     let kernel = Namespace::create()?;
