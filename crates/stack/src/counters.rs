@@ -139,6 +139,7 @@ tcp::counters! {
     TxQueueChanges: "Times a connection went over to another transmit queue of its device (XPS).",
     TxQueueKept: "Times it stayed with the old one because data of it was still below.",
     DeviceTxSuperframes: "Superframes handed to devices whole (TSO).",
+    DeviceTxRefused: "Of those, the ones that a device could not take for their size, a tap whose kernel has no memory in a row: cut up and sent all the same. From then on it gets none so large.",
     GroMerged: "Segments merged into a held packet by copying their payload, which lay beside their headers.",
     GroMergedFree: "Segments merged into a held packet without copying: the descriptor was free at once.",
     GroHeld: "Segments that began to be held for others to be merged into.",

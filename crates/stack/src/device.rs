@@ -168,6 +168,14 @@ pub trait Device: Send + Sync + Debug {
         GRO_BYTES_MAX
     }
 
+    /// Bytes of IP packet of the largest superframe that it takes at this moment: what its capabilities say, or less since it has had to
+    /// refuse one. A superframe that it does not take for its size it leaves in the list as if it had no room, and says so here: the
+    /// stack cuts it up and makes none so large any more. Whoever takes the device down and up again (`start`) has it try once more.
+    /// Linux: `netif_set_tso_max_size`, which a driver may call at any time.
+    fn superframe_max(&self) -> u32 {
+        self.caps().gso_max_bytes
+    }
+
     /// Takes packets from the front of `list` for as long as it has room and leaves the others in it, in their order: the
     /// caller keeps them and comes again after a completion, or, where there are none, a little later. A device tells its
     /// hardware, or the kernel, once per list. It never drops for want of room; what it cannot send whatever happens it drops

@@ -196,7 +196,7 @@ impl DeviceTx {
         let queue = &self.queues[usize::from(queue.0)];
         if !queue.queued.load(Ordering::Relaxed) {
             self.offload.fit_list(cx, list);
-            self.hand_over(queue, cx, list);
+            self.hand_over(host, queue, cx, list);
             if list.is_empty() {
                 return NetXmit::Success;
             }
@@ -285,7 +285,7 @@ impl DeviceTx {
         loop {
             // From here on the owner looks after it: its core need not.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
-            let next = self.serve(cx, queue, &mut guard, &mut quota);
+            let next = self.serve(host, cx, queue, &mut guard, &mut quota);
             if next == Next::More {
                 drop(guard);
                 // Last: who finds it due finds it idle. What was missed since is seen then, too.
@@ -307,7 +307,14 @@ impl DeviceTx {
     }
 
     /// One pass of the owner: answers what it waits for. Linux: `__qdisc_run`.
-    fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
+    fn serve(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        queue: &TxQueue,
+        state: &mut TxState,
+        quota: &mut usize,
+    ) -> Next {
         state.follow(self, cx);
         state.take_completed(queue, cx);
         state.take_incoming(self, queue, cx);
@@ -322,13 +329,12 @@ impl DeviceTx {
                 wait => return wait,
             }
             let mut list = state.take_portion();
-            let before = list.bytes();
-            let handed = self.hand_over(queue, cx, &mut list);
-            let (bytes, left) = (before - list.bytes(), list.len() as u64);
+            let handed = self.hand_over(host, queue, cx, &mut list);
+            let left = list.len() as u64;
             state.put_back(list);
-            state.on_handed(handed, bytes);
-            state.delay.on_handed(cx, bytes, self.async_completion);
-            *quota = quota.saturating_sub(handed);
+            state.on_handed(handed.packets, handed.bytes);
+            state.delay.on_handed(cx, handed.bytes, self.async_completion);
+            *quota = quota.saturating_sub(handed.packets);
             if left > 0 {
                 state.requeues += left;
                 cx.count(Counter::TxRequeues, left);
@@ -342,14 +348,57 @@ impl DeviceTx {
         }
     }
 
-    /// Gives the device what it has room for; answers how many packets that was. Linux: `dev_hard_start_xmit`.
-    fn hand_over(&self, queue: &TxQueue, cx: &mut Cx, list: &mut PacketList) -> usize {
+    /// Gives the device what it has room for; answers how much that was. Linux: `dev_hard_start_xmit`.
+    fn hand_over(
+        &self,
+        host: &Host,
+        queue: &TxQueue,
+        cx: &mut Cx,
+        list: &mut PacketList,
+    ) -> Completed {
         if self.completes() && cx.sysctls().dev_orphan == DevOrphan::Xmit {
             orphan(list);
         }
-        let packets = list.len();
-        self.device.transmit(queue.id, cx, list);
-        packets - list.len()
+        let mut handed = Completed::NONE;
+        loop {
+            let (packets, bytes) = (list.len(), list.bytes());
+            self.device.transmit(queue.id, cx, list);
+            handed.packets += packets - list.len();
+            handed.bytes += bytes - list.bytes();
+            if list.is_empty() || !self.cut_refused(host, cx, list) {
+                return handed;
+            }
+        }
+    }
+
+    /// The device has left packets. If it was for the size of the first, a superframe, all in the list are cut up that are larger than
+    /// it takes from here on; false if it has no room. Linux: `gso_features_check`.
+    #[cold]
+    fn cut_refused(&self, host: &Host, cx: &mut Cx, list: &mut PacketList) -> bool {
+        let Some(first) = list.pop_front() else { return false };
+        if first.meta().gso.segs > 1 {
+            self.follow_superframe_max(host);
+        }
+        let refused = !self.offload.takes(&first);
+        list.push_front(first);
+        if refused {
+            cx.count(Counter::DeviceTxRefused, 1);
+            self.offload.fit_list(cx, list);
+        }
+        refused
+    }
+
+    /// Largest superframe that the device takes at this moment.
+    pub(crate) fn superframe_max(&self) -> u32 {
+        self.offload.superframe_max()
+    }
+
+    /// The device may take smaller superframes than before, or larger ones: those who make them look at their routes again.
+    pub(crate) fn follow_superframe_max(&self, host: &Host) {
+        let max = self.device.superframe_max();
+        if self.offload.set_superframe_max(self.device.caps(), max) {
+            host.invalidate_routes();
+        }
     }
 }
 

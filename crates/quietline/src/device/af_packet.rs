@@ -20,7 +20,8 @@
 //!
 //! **Superframes.** With `vnet_hdr` what the kernel's GRO has merged, or a peer on the same machine has sent as a superframe,
 //! arrives as one frame; and what we send as a superframe is cut by the NIC or, where it cannot, by the kernel. Its MTU holds for
-//! the segments.
+//! the segments. None is larger than 64 KB, for which the kernel needs no memory in a row: the pages of a ring's place, or single pages
+//! that it copies to.
 //!
 //! **Completions are true.** A packet is ours until the last holder in the kernel lets go of it: while it waits in a queueing
 //! discipline or a driver's ring it counts as in flight, which is what byte queue limits and TCP Small Queues

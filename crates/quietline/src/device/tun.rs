@@ -10,8 +10,8 @@
 //!
 //! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with its checksum left open, in both directions, so
 //! that one call moves what 45 plain ones would; towards the kernel, over IPv4, of three times that (BIG TCP) where it is new enough,
-//! unless `gso_ipv4_max_size` of the device asks for less or more. A kernel that passes such a frame on cuts it up. Without
-//! `vnet_hdr` every frame is complete and at most one MTU long.
+//! unless `gso_ipv4_max_size` of the device asks for less or more. A kernel that passes such a frame on cuts it up, and one that has
+//! no memory for it gets 64 KB from then on (`transmit`). Without `vnet_hdr` every frame is complete and at most one MTU long.
 //!
 //! The interface is made, addressed and brought up by [`Tun::create`], and disappears with the last descriptor of the
 //! device, also when the process is killed. Any thread may transmit on any queue; the kernel remembers on which queue
@@ -23,7 +23,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 use stack::device::{BIG_TCP_BYTES_MAX, Capabilities, GSO_BYTES_MAX, LinkType};
@@ -52,6 +52,9 @@ pub struct Tun {
     caps: Capabilities,
     link: Link,
     queues: Box<[OwnedFd]>,
+    /// Bytes of the largest superframe that the kernel takes at this moment (`transmit`). Relaxed: who reads an old one meets the
+    /// kernel itself.
+    superframe_max: AtomicU32,
     /// Set by the core that finds it out, read by its worker. Relaxed: it orders nothing.
     gone: AtomicBool,
     /// Never ready. Stands in for the queues once the interface is gone.
@@ -94,6 +97,7 @@ impl Tun {
         Ok(Arc::new(Self {
             kind,
             vnet_hdr: config.vnet_hdr,
+            superframe_max: AtomicU32::new(caps.gso_max_bytes),
             caps,
             link,
             queues,

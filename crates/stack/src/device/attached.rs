@@ -100,6 +100,10 @@ impl Device for Attached {
         self.gso_ipv4_size
     }
 
+    fn superframe_max(&self) -> u32 {
+        self.device().map_or(self.caps.gso_max_bytes, |device| device.superframe_max())
+    }
+
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         self.with(cx, |device, cx| device.receive(queue, cx, budget, out))
     }

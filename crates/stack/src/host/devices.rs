@@ -37,6 +37,7 @@ impl Host {
             if up {
                 device.set_up(true);
                 self.power(cx, index, PowerChange::Up);
+                self.tx(index).follow_superframe_max(self);
                 self.change_device_routes(|routes| routes.device_up(index));
             } else {
                 self.take_down(cx, index, device);

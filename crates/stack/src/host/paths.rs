@@ -205,20 +205,23 @@ impl Host {
             LinkType::Ip => None,
         };
         let keeps_dst = self.is_loopback_device(hop.index);
+        let tx = self.tx(hop.index);
+        let superframe_max = tx.superframe_max();
         let head = Dst {
-            tx: Arc::clone(self.tx(hop.index)),
+            tx: Arc::clone(tx),
             link,
             neighbor,
             mtu: hop.mtu,
             gso_max_bytes: Dst::superframe_max(
                 caps,
+                superframe_max,
                 self.sysctls().devices.of(hop.index),
                 hop.ipv4,
             ),
-            tso_max_bytes: Dst::tso_limit(caps, hop.ipv4),
+            tso_max_bytes: Dst::tso_limit(caps, superframe_max, hop.ipv4),
             sums_payload: !caps.tx_checksum,
-            completes: self.tx(hop.index).completes(),
-            paces: self.tx(hop.index).paces(),
+            completes: tx.completes(),
+            paces: tx.paces(),
             dont_fragment: hop.dont_fragment,
             keeps_dst,
             device,

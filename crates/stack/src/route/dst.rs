@@ -230,11 +230,11 @@ const _: () = {
 };
 
 impl Dst {
-    /// What `caps` allow for superframes of this address family.
-    pub(crate) const fn tso_limit(caps: &Capabilities, v4: bool) -> u32 {
+    /// What `caps` allow for superframes of this address family, of a device that takes `max` bytes at this moment.
+    pub(crate) const fn tso_limit(caps: &Capabilities, max: u32, v4: bool) -> u32 {
         let tso = if v4 { caps.tso4 } else { caps.tso6 };
         match tso && caps.tx_checksum {
-            true if v4 || caps.jumbo6 || caps.gso_max_bytes < GSO_BYTES_MAX => caps.gso_max_bytes,
+            true if v4 || caps.jumbo6 || max < GSO_BYTES_MAX => max,
             true => GSO_BYTES_MAX,
             false => 0,
         }
@@ -242,9 +242,14 @@ impl Dst {
 
     /// Largest superframe TCP may make for a device: what the settings ask for and the device takes, or what `gso` cuts up
     /// where it takes none. Either way TCP, the socket lock and the route see one packet for many segments.
-    pub(crate) fn superframe_max(caps: &Capabilities, settings: &DeviceSettings, v4: bool) -> u32 {
-        let limit = match Self::tso_limit(caps, v4) {
-            0 => caps.gso_max_bytes.max(GSO_BYTES_MAX),
+    pub(crate) fn superframe_max(
+        caps: &Capabilities,
+        max: u32,
+        settings: &DeviceSettings,
+        v4: bool,
+    ) -> u32 {
+        let limit = match Self::tso_limit(caps, max, v4) {
+            0 => max.max(GSO_BYTES_MAX),
             tso => tso,
         };
         settings.gso_bytes_max(v4).min(limit)

@@ -12,10 +12,11 @@ use super::*;
 use crate::{
     config::{DeviceConfig, HostConfig},
     cx::Memory,
-    device::{Capabilities, LinkType},
+    device::{BIG_TCP_BYTES_MAX, Capabilities, GSO_BYTES_MAX, LinkType},
 };
 
 mod disciplines;
+mod refused;
 
 const QUEUE: QueueId = QueueId(0);
 
@@ -37,6 +38,9 @@ struct Held {
     calls: usize,
     sent: Vec<u8>,
     done: Completed,
+    /// Superframes of more bytes it refuses.
+    refuses_above: Option<u32>,
+    superframe_max: Option<u32>,
 }
 
 impl Device for Few {
@@ -59,6 +63,11 @@ impl Device for Few {
         held.calls += 1;
         while held.room > 0 {
             let Some(packet) = list.pop_front() else { return };
+            let bytes = u32::try_from(packet.len()).expect("a packet");
+            if packet.meta().gso.segs > 1 && held.refuses_above.is_some_and(|max| bytes > max) {
+                held.superframe_max = held.refuses_above;
+                return list.push_front(packet);
+            }
             held.room -= 1;
             let mut number = [0];
             packet.copy_to(0, &mut number);
@@ -69,6 +78,14 @@ impl Device for Few {
 
     fn complete(&self, _: QueueId, _: &mut Cx) -> Completed {
         core::mem::take(&mut self.held().done)
+    }
+
+    fn superframe_max(&self) -> u32 {
+        self.held().superframe_max.unwrap_or(self.caps.gso_max_bytes)
+    }
+
+    fn start(&self, _: QueueId) {
+        self.held().superframe_max = None;
     }
 }
 
@@ -87,8 +104,12 @@ fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit
         packet.meta_mut().priority = number / 100;
         list.push_back(packet);
     }
+    send_list(host, cx, &mut list)
+}
+
+fn send_list(host: &Host, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
     let entered = cx.enter(host);
-    let sent = host.tx(1).xmit(host, cx, QUEUE, &mut list);
+    let sent = host.tx(1).xmit(host, cx, QUEUE, list);
     cx.leave(entered);
     assert!(list.is_empty(), "nothing stays with the caller");
     sent
@@ -108,6 +129,7 @@ impl Bench {
             tx_checksum: true,
             tso4: true,
             tso6: true,
+            gso_max_bytes: BIG_TCP_BYTES_MAX,
             async_completion,
             ..Capabilities::plain("few", 1500, LinkType::Ip)
         };

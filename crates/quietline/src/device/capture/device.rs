@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pkt::{Batch, Instant, PacketList};
+use pkt::{Batch, Instant, Packet, PacketList};
 use stack::cx::Cx;
 use stack::device::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal};
 
@@ -14,7 +14,8 @@ use super::{Capture, CaptureInterface, CaptureLink, Direction};
 pub struct CaptureDevice {
     device: Arc<dyn Device>,
     interface: CaptureInterface,
-    /// For each queue the packets that the device had no room for: they come again, first of all, and are recorded already.
+    /// For each queue the segments of the packets that the device had no room for: they come again, first of all, as they were or cut
+    /// up, and are recorded already.
     /// Relaxed: the queue has one sender at a time from the moment on when it has refused anything.
     left_over: Vec<AtomicUsize>,
 }
@@ -50,19 +51,17 @@ impl Device for CaptureDevice {
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let left_over = &self.left_over[usize::from(queue.0)];
-        let mut recorded = PacketList::new();
         let mut again = left_over.load(Ordering::Relaxed);
-        while let Some(packet) = list.pop_front() {
-            if again > 0 {
-                again -= 1;
-            } else {
-                self.interface.record(Direction::Outbound, cx.now, &packet);
+        look_at_all(list, |packet| {
+            if again == 0 {
+                self.interface.record(Direction::Outbound, cx.now, packet);
             }
-            recorded.push_back(packet);
-        }
-        list.append(&mut recorded);
+            again = again.saturating_sub(segments(packet));
+        });
         self.device.transmit(queue, cx, list);
-        left_over.store(list.len(), Ordering::Relaxed);
+        let mut left = 0;
+        look_at_all(list, |packet| left += segments(packet));
+        left_over.store(left, Ordering::Relaxed);
     }
 
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
@@ -79,6 +78,10 @@ impl Device for CaptureDevice {
 
     fn weight(&self) -> usize {
         self.device.weight()
+    }
+
+    fn superframe_max(&self) -> u32 {
+        self.device.superframe_max()
     }
 
     fn gso_ipv4_size(&self) -> u32 {
@@ -100,4 +103,17 @@ impl Device for CaptureDevice {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         self.device.attach(queue, doorbell);
     }
+}
+
+fn look_at_all(list: &mut PacketList, mut look: impl FnMut(&Packet)) {
+    let mut seen = PacketList::new();
+    while let Some(packet) = list.pop_front() {
+        look(&packet);
+        seen.push_back(packet);
+    }
+    list.append(&mut seen);
+}
+
+fn segments(packet: &Packet) -> usize {
+    usize::from(packet.meta().gso.segs.max(1))
 }

@@ -55,6 +55,7 @@ impl Device for Tun {
             match self.write_frame(fd, &mut packet) {
                 Ok(()) => cx.pool.free(packet),
                 Err(DropReason::DeviceTxFull) => return list.push_front(packet),
+                Err(reason) if self.shrink(&packet, reason) => return list.push_front(packet),
                 Err(reason) => {
                     cx.drop_packet(reason, packet);
                     if ends_the_list(reason) {
@@ -74,6 +75,14 @@ impl Device for Tun {
 
     fn gso_ipv4_size(&self) -> u32 {
         if self.caps.gso_max_bytes > GSO_BYTES_MAX { BIG_TCP_SIZE } else { GRO_BYTES_MAX }
+    }
+
+    fn superframe_max(&self) -> u32 {
+        self.superframe_max.load(Ordering::Relaxed)
+    }
+
+    fn start(&self, _queue: QueueId) {
+        self.superframe_max.store(self.caps.gso_max_bytes, Ordering::Relaxed);
     }
 
     /// As the kernel's own tap has one.

@@ -19,6 +19,7 @@ use frames::{
 mod end;
 mod follow;
 mod frames;
+mod refused;
 
 /// A datagram each way between a kernel socket and us.
 fn udp_both_ways(config: TunConfig) {

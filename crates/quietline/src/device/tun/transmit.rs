@@ -5,14 +5,23 @@
 //! The payload goes to the kernel straight from the packet's pieces. A packet that the kernel does not take is given
 //! back with a reason; none is held here or lost.
 //!
+//! The kernel copies a frame into at most 17 pieces of memory. Up to 64 KB each of them may be a single page. A larger superframe (BIG
+//! TCP) needs pages in a row, which there may be none of when the kernel's memory is fragmented, and then the write fails (ENOBUFS;
+//! `tun_alloc_skb`, `alloc_skb_with_frags`). Sent again at that size it would fail again. So the first that fails, for whatever reason,
+//! is the last of that size: the device takes 64 KB from there on ([`Device::superframe_max`](stack::device::Device::superframe_max)), and
+//! the stack cuts up what is larger. It does not grow back by itself, as memory that is fragmented mostly stays so, and 64 KB do nearly as
+//! well (docs/benchmarks.md); whoever knows better takes the device down and up.
+//!
 //! Not here: the choice of a queue, segmentation in software (our capabilities tell the stack what to cut beforehand).
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
 use rustix::io::{Errno, writev};
+use stack::device::GSO_BYTES_MAX;
 
 use super::super::checksum::complete_tx_checksum;
 use super::super::vnet_hdr::VnetHdr;
@@ -47,6 +56,17 @@ impl Tun {
             }
         }
         write_pieces(fd, &pieces)
+    }
+
+    /// The kernel has refused `frame` for `reason`: may it take the same bytes in smaller ones? Then it is asked for none so large any
+    /// more.
+    pub(super) fn shrink(&self, frame: &Packet, reason: DropReason) -> bool {
+        let limit = usize::from(self.kind.link_header_len()) + GSO_BYTES_MAX as usize;
+        if ends_the_list(reason) || frame.meta().gso.segs <= 1 || frame.len() <= limit {
+            return false;
+        }
+        self.superframe_max.store(GSO_BYTES_MAX, Ordering::Relaxed);
+        true
     }
 }
 

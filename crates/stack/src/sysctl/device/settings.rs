@@ -131,7 +131,8 @@ device_sysctls! {
         /// takes such. Above 65536 (BIG TCP) it is for IPv6 only; less holds for IPv4 too.
         gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
         /// The same for IPv4 (`gso_ipv4_max_size`). `default` is what the device does best with: 196608 for a tap or tun with `vnet_hdr`
-        /// where the kernel takes it (Linux 6.6), 65536 for any other. Differs from Linux, where it is 65536 for all.
+        /// where the kernel takes it (Linux 6.6), 65536 for any other. Differs from Linux, where it is 65536 for all. Once such a kernel
+        /// had no memory for one (`DeviceTxRefused`), they stay below 65536 until the device is taken down and up.
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64;
         /// The queueing discipline of every transmit queue, as `tc qdisc replace dev DEVICE root ...` has it: `tbf rate 100mbit
         /// burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device that has queues of its own, and `noqueue`
