@@ -120,11 +120,17 @@ impl Request {
     ) -> Result<Self, DropReason> {
         let mut request = Self::new(cx, params, header);
         request.take_ecn(cx, params, header, codepoint);
-        if !request.send_syn_ack(cx) {
+        request.answer_syn(cx)?;
+        Ok(request)
+    }
+
+    /// The first SYN-ACK.
+    fn answer_syn(&mut self, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+        if !self.send_syn_ack(cx) {
             return Err(DropReason::NoMemory);
         }
         cx.count(Counter::TcpOutSegs);
-        Ok(request)
+        Ok(())
     }
 
     /// Whether ECN is agreed on with the sender of `syn`, which came under `codepoint`.

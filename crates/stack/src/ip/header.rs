@@ -385,15 +385,11 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
         wire.payload_len = U16::new(payload_len);
         return;
     }
-    let header_len = claimed_len::<V4>(bytes).expect("an IPv4 header");
-    let header = &mut bytes[..header_len];
-    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
-    let total_len = payload_len.checked_add(len16(header_len));
-    wire.total_len = U16::new(total_len.expect("an IPv4 packet of 65,535 bytes at most"));
-    wire.id = U16::new(wire.id.get().wrapping_add(id_step));
-    wire.checksum = U16::ZERO;
-    let checksum = header_checksum(header);
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    rewrite_ipv4(bytes, |wire, header_len| {
+        let total_len = payload_len.checked_add(header_len);
+        wire.total_len = U16::new(total_len.expect("an IPv4 packet of 65,535 bytes at most"));
+        wire.id = U16::new(wire.id.get().wrapping_add(id_step));
+    });
 }
 
 /// Gives the header of a first segment the length of the superframe it begins, `payload_len` bytes behind this header, and
@@ -407,11 +403,17 @@ pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32)
         wire.payload_len = length_field(payload_len);
         return;
     }
-    let header_len = claimed_len::<V4>(bytes).expect("an IPv4 header");
-    let total_len = payload_len + u32::from(len16(header_len));
+    rewrite_ipv4(bytes, |wire, header_len| {
+        wire.total_len = length_field(payload_len + u32::from(header_len));
+    });
+}
+
+/// Changes an IPv4 header, whose length it says to `change`, and makes its checksum hold again.
+fn rewrite_ipv4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header, u16)) {
+    let header_len = claimed_len::<true>(bytes).expect("an IPv4 header");
     let header = &mut bytes[..header_len];
     let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
-    wire.total_len = length_field(total_len);
+    change(wire, len16(header_len));
     wire.checksum = U16::ZERO;
     let checksum = header_checksum(header);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());

@@ -45,10 +45,7 @@ impl Request {
         } else {
             request.forget_options();
         }
-        if !request.send_syn_ack(cx) {
-            return Err(DropReason::NoMemory);
-        }
-        cx.count(Counter::TcpOutSegs);
+        request.answer_syn(cx)?;
         cx.count(Counter::TcpExtSyncookiesSent);
         Ok(())
     }
