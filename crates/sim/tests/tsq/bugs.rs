@@ -1,5 +1,5 @@
-//! What went wrong with small queues elsewhere, each as the test that would have shown it: BUG-TSQ-4 and from BUG-TSQ-8 on. The first
-//! three are races (`sync::small_queue`), BUG-TSQ-5 and -6 are scenarios, BUG-TSQ-7 needs a link (`small_queues`).
+//! What went wrong with small queues elsewhere, each as the test that would have shown it: BUG-TSQ-4 and from BUG-TSQ-8 on, D5, D9 and
+//! D10. The first three are races (`sync::small_queue`), BUG-TSQ-5 and -6 are scenarios, BUG-TSQ-7 needs a link (`small_queues`).
 
 use std::{
     io::IoSlice,
@@ -229,6 +229,61 @@ fn requests_do_not_wait_for_completions() {
     }
     assert_eq!(lab.shelf.len(), 3, "as many were below each time");
     assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPAutoCorking), before);
+    lab.finish();
+}
+
+/// D5: retransmissions have twice the limit; those that meet it go on with completions, before anything new and without a timeout.
+#[test]
+fn retransmissions_that_were_stopped_go_on_with_completions() {
+    const LOST: usize = 20;
+    let mut lab = Lab::new(&[]);
+    lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_nodelay(true));
+    lab.shelf.set_mute(true);
+    lab.write(LOST * 1448);
+    lab.complete(LOST);
+    lab.shelf.set_mute(false);
+    // Of what follows some arrives, which tells of the loss, and stays below: nothing completes.
+    lab.host.set_sysctl("net.ipv4.tcp_limit_output_bytes", "12000").expect("a setting");
+    lab.write(20 * 1448);
+    lab.world.settle();
+    let unsent = |lab: &mut Lab| {
+        lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info().notsent_bytes)
+    };
+    let repeated =
+        |lab: &Lab| usize::try_from(lab.tcp(tcp::Counter::TcpRetransSegs)).expect("a few");
+    let (waits, sent_again) = (unsent(&mut lab), repeated(&lab));
+    assert!(waits > 0 && (1..LOST).contains(&sent_again), "{waits}, {sent_again}");
+    let below = lab.client.wmem_alloc();
+    assert!((24_000..24_000 + 2304).contains(&below), "twice the limit: {below}");
+    for completions in 1..=LOST - sent_again {
+        lab.complete(1);
+        assert_eq!(repeated(&lab), sent_again + completions);
+        assert_eq!(unsent(&mut lab), waits, "what is new waits");
+    }
+    while lab.shelf.len() > 0 {
+        lab.complete(1);
+    }
+    assert_eq!((unsent(&mut lab), repeated(&lab)), (0, LOST));
+    assert_eq!(lab.read(), (LOST + 20) * 1448);
+    assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPTimeouts), 0);
+    lab.finish();
+}
+
+/// D9: whoever completes, the run is for the core of the connection. No core becomes the sender for all.
+#[test]
+fn the_core_of_a_connection_runs_it_whoever_completes() {
+    let mut lab = Lab::with_cores(2, &[]);
+    lab.write(1_000_000);
+    lab.world.settle();
+    let host = Arc::clone(&lab.host);
+    let home = usize::from(lab.client.core().0);
+    let (below, runs) = (lab.shelf.len(), lab.count(Counter::TsqRuns));
+    lab.shelf.complete(3);
+    for (core, ran) in [(1 - home, 0), (home, 1)] {
+        let _ = host.cores()[core].try_run(&host, &mut lab.world.cx);
+        assert_eq!(lab.count(Counter::TsqRuns), runs + ran, "core {core}");
+    }
+    assert_eq!(lab.shelf.len(), below);
     lab.finish();
 }
 

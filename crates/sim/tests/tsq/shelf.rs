@@ -167,14 +167,17 @@ pub(crate) struct Lab {
 impl Lab {
     /// Single segments, the limits of the first version, autocorking off; then `settings`.
     pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
+        Self::with_cores(1, settings)
+    }
+
+    /// As [`new`](Self::new), on hosts of so many cores.
+    pub(crate) fn with_cores(cores: u16, settings: &[(&str, &str)]) -> Self {
         let mut world = World::new(1);
         let [near, far] = Shelf::pair();
         for (index, end) in [Arc::clone(&near), far].into_iter().enumerate() {
             let addresses = vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
             let devices = vec![DeviceConfig { device: end, addresses }];
-            world
-                .add_host(HostConfig { devices, cores: 1, ..HostConfig::default() })
-                .expect("valid");
+            world.add_host(HostConfig { devices, cores, ..HostConfig::default() }).expect("valid");
         }
         let host = Arc::clone(&world.hosts[0]);
         let common = [

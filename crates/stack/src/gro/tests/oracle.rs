@@ -100,6 +100,10 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
         }
     }
     bench.complete();
+    if exit != GroExit::NormalOnlyList && batch < 16 {
+        let longer = [Counter::RxListSize16To31, Counter::RxListSize32To63, Counter::RxListSize64];
+        assert_eq!(longer.map(|size| bench.count(size)), [0; 3], "GRO8: a batch of {batch}");
+    }
     let merged = bench.count(Counter::GroMerged) + bench.count(Counter::GroMergedFree);
     let mut out = Vec::new();
     for packet in std::mem::take(&mut bench.up) {
