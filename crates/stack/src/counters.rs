@@ -77,6 +77,7 @@ tcp::counters! {
     CoreMissed: "Times the owner of a core looked again because a doorbell had rung meanwhile.",
     CoreHandoffs: "Scheduled cores handed to their worker because the caller had run long enough.",
     CoreLeftToReader: "Times a worker left what had arrived to a reader that it woke and that polls.",
+    CoreLeft: "Cores without a worker left to whoever comes next because the caller had run long enough.",
     CoreSleeps: "Times a worker parked.",
     CoreKicks: "Times a parked worker was kicked.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",

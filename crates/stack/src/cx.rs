@@ -13,6 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
@@ -32,9 +33,15 @@ mod softirq;
 pub(crate) use softirq::Owed;
 use softirq::Softirq;
 
-/// Softirq rounds a context runs before it hands the rest to the workers, as Linux's `MAX_SOFTIRQ_RESTART` leaves
-/// it to ksoftirqd: a thread that only wanted to send must come back.
+/// Cores a context runs before it leaves the rest to others, as Linux's `MAX_SOFTIRQ_RESTART` leaves it to ksoftirqd: a thread that
+/// only wanted to send must come back.
 const SOFTIRQ_RESTART_MAX: usize = 64;
+
+/// Cores between two looks at the clock, of a context that has one: with most calls it is one or two.
+const SOFTIRQ_LOOK: usize = 8;
+
+/// How long it runs them, from its first look on (`MAX_SOFTIRQ_TIME`).
+const SOFTIRQ_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// What contexts and hosts that exchange packets share: packet memory and the RCU domain. One per process, or one per
 /// simulation, so that a test can check that its packets have all gone home.
@@ -536,8 +543,9 @@ impl Cx {
         self.softirq.raise(core, owed);
     }
 
-    /// Runs every raised core, and those their packets raise, until none is left. Process context calls it after it
-    /// has transmitted, as Linux does when it enables bottom halves.
+    /// Runs every raised core, and those their packets raise, until none is left, but not for ever: what is left then is for their
+    /// workers, or for whoever comes next. Process context calls it after it has transmitted, as Linux does when it enables bottom
+    /// halves.
     #[inline]
     pub fn do_softirq(&mut self) {
         if self.softirq.is_pending() {
@@ -546,16 +554,25 @@ impl Cx {
     }
 
     fn run_raised(&mut self) {
-        let mut rounds = 0;
+        let (mut runs, mut end) = (0, None);
         while let Some((core, place, owed)) = self.softirq.take_next() {
-            rounds += 1;
-            if rounds <= SOFTIRQ_RESTART_MAX {
+            if runs < SOFTIRQ_RESTART_MAX {
                 core.run_scheduled(self, owed);
+                runs += 1;
+                if runs % SOFTIRQ_LOOK == 0 && self.is_past(&mut end) {
+                    runs = SOFTIRQ_RESTART_MAX;
+                }
             } else {
                 core.hand_over(self, owed);
             }
             self.softirq.put_back(place, core);
         }
+    }
+
+    /// Whether it is later than `end`, which is set by the first look.
+    fn is_past(&mut self, end: &mut Option<Instant>) -> bool {
+        let now = self.read_clock();
+        now >= *end.get_or_insert(now + SOFTIRQ_TIME_MAX)
     }
 
     /// Whether a core waits to be run by this context.

@@ -6,7 +6,7 @@ mod tests {
         io::IoSlice,
         net::SocketAddr,
         sync::{
-            Arc, OnceLock,
+            Arc, OnceLock, Weak,
             atomic::{AtomicBool, AtomicUsize, Ordering},
         },
         time::Duration,
@@ -18,7 +18,7 @@ mod tests {
         config::{DeviceConfig, HostConfig},
         core::{CoreRun, Kick},
         counters::Counter,
-        device::{Doorbell, Impairment, LinkType, QueueId, Wire, WireConfig},
+        device::{Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire, WireConfig},
         host::Host,
         socket::{Listener, TcpSocket},
     };
@@ -118,12 +118,27 @@ mod tests {
         assert_eq!(right.receive(QueueId(0), &mut receiver, 64, &mut batch), 1);
     }
 
-    /// A device that never runs out of frames.
+    /// A device that never runs out of frames, until it is told to.
     #[derive(Debug)]
     struct Flood {
         caps: Capabilities,
         doorbell: OnceLock<Doorbell>,
         received: AtomicUsize,
+        over: AtomicBool,
+    }
+
+    impl Flood {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                caps: Capabilities {
+                    tx_checksum: true,
+                    ..Capabilities::plain("flood", 1500, LinkType::Ip)
+                },
+                doorbell: OnceLock::new(),
+                received: AtomicUsize::new(0),
+                over: AtomicBool::new(false),
+            })
+        }
     }
 
     impl Device for Flood {
@@ -132,6 +147,9 @@ mod tests {
         }
 
         fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+            if self.over.load(Ordering::Relaxed) {
+                return 0;
+            }
             let already = self.received.fetch_add(budget, Ordering::Relaxed);
             assert!(already < 1_000_000, "the thread that came to send runs the core for ever");
             for _ in 0..budget {
@@ -146,6 +164,10 @@ mod tests {
                 cx.pool.free(packet);
             }
             self.doorbell.get().expect("attached").ring(cx);
+        }
+
+        fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+            RxSignal::Doorbell
         }
 
         fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
@@ -164,14 +186,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_handed_to_the_worker() {
-        let flood = Arc::new(Flood {
-            caps: Capabilities {
-                tx_checksum: true,
-                ..Capabilities::plain("flood", 1500, LinkType::Ip)
-            },
-            doorbell: OnceLock::new(),
-            received: AtomicUsize::new(0),
-        });
+        let flood = Flood::new();
         let memory = Memory::new(1 << 20);
         let host = host(&memory, Arc::clone(&flood) as _, "10.0.0.1/24");
         let kicks = Arc::new(Kicks::default());
@@ -185,6 +200,131 @@ mod tests {
         assert_eq!(host.cores()[0].try_run(&host, &mut cx), CoreRun::Pending);
         assert_eq!(host.poll(&mut cx), Some(cx.now));
         drop(socket);
+    }
+
+    /// Nobody else will come for it of his own accord: the caller goes his way all the same, and whoever polls the host is told that
+    /// there is something to do, or takes it over with the next frame.
+    #[test]
+    fn a_flood_without_a_worker_is_left_to_whoever_comes_next() {
+        let flood = Flood::new();
+        let memory = Memory::new(1 << 20);
+        let host = host(&memory, Arc::clone(&flood) as _, "10.0.0.1/24");
+        let mut cx = context(&memory);
+        let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+        let socket = TcpSocket::connect(&host, &mut cx, None, to).expect("a route");
+        assert!(!cx.softirq_pending());
+        assert_eq!(host.counters().stack(Counter::CoreLeft), 1);
+        assert_eq!(host.counters().stack(Counter::CoreHandoffs), 0);
+        assert_eq!(host.next_deadline(), Some(Instant::ZERO), "it wants to be run at once");
+        assert_eq!(host.poll(&mut cx), Some(cx.now));
+        // By a doorbell.
+        let mut other = context(&memory);
+        flood.doorbell.get().expect("attached").ring(&mut other);
+        assert!(other.softirq_pending(), "whoever rings takes it over");
+        flood.over.store(true, Ordering::Relaxed);
+        other.do_softirq();
+        let retransmission = host.next_deadline().expect("of the SYN");
+        assert!(retransmission > cx.now, "{retransmission:?}");
+        // By a poll.
+        flood.over.store(false, Ordering::Relaxed);
+        flood.doorbell.get().expect("attached").ring(&mut other);
+        other.do_softirq();
+        assert_eq!(host.next_deadline(), Some(Instant::ZERO));
+        flood.over.store(true, Ordering::Relaxed);
+        assert_eq!(host.poll(&mut cx), Some(retransmission));
+        drop(socket);
+    }
+
+    /// A device of which each poll has another host's core run.
+    #[derive(Debug)]
+    struct Bouncing {
+        caps: Capabilities,
+        doorbell: OnceLock<Doorbell>,
+        peer: OnceLock<Weak<Self>>,
+        has_ball: AtomicBool,
+        bounces: Arc<AtomicUsize>,
+    }
+
+    impl Bouncing {
+        fn hit(&self, cx: &mut Cx) {
+            self.has_ball.store(true, Ordering::Relaxed);
+            self.doorbell.get().expect("attached").ring(cx);
+        }
+    }
+
+    impl Device for Bouncing {
+        fn caps(&self) -> &Capabilities {
+            &self.caps
+        }
+
+        fn receive(&self, _queue: QueueId, cx: &mut Cx, _budget: usize, _out: &mut Batch) -> usize {
+            if self.has_ball.swap(false, Ordering::Relaxed) {
+                let already = self.bounces.fetch_add(1, Ordering::Relaxed);
+                assert!(already < 10_000, "two cores have each other run for ever");
+                self.peer.get().and_then(Weak::upgrade).expect("two").hit(cx);
+            }
+            0
+        }
+
+        fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            list.free_all(&mut cx.pool);
+        }
+
+        fn rx_signal(&self, _queue: QueueId) -> RxSignal {
+            RxSignal::Doorbell
+        }
+
+        fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
+            let _ = self.doorbell.set(doorbell);
+        }
+    }
+
+    /// A clock that shows a millisecond more with each look.
+    fn hasty_clock() -> Instant {
+        static LOOKS: AtomicUsize = AtomicUsize::new(0);
+        START + Duration::from_millis(LOOKS.fetch_add(1, Ordering::Relaxed) as u64)
+    }
+
+    /// Linux: `MAX_SOFTIRQ_RESTART`, `MAX_SOFTIRQ_TIME`.
+    #[test]
+    fn cores_that_have_each_other_run_come_to_an_end() {
+        let memory = Memory::new(1 << 20);
+        let bounces = Arc::new(AtomicUsize::new(0));
+        let ends = ["left", "right"].map(|name| {
+            Arc::new(Bouncing {
+                caps: Capabilities::plain(name, 1500, LinkType::Ip),
+                doorbell: OnceLock::new(),
+                peer: OnceLock::new(),
+                has_ball: AtomicBool::new(false),
+                bounces: Arc::clone(&bounces),
+            })
+        });
+        for (end, peer) in [(0, 1), (1, 0)] {
+            ends[end].peer.set(Arc::downgrade(&ends[peer])).expect("once");
+        }
+        let addresses = ["10.0.0.1/24", "10.0.1.1/24"];
+        let hosts = [0, 1].map(|at| host(&memory, Arc::clone(&ends[at]) as _, addresses[at]));
+        let play = |mut cx: Cx| {
+            let before = bounces.load(Ordering::Relaxed);
+            ends[0].hit(&mut cx);
+            cx.do_softirq();
+            assert!(!cx.softirq_pending());
+            let wanted = hosts.iter().filter(|host| host.next_deadline() == Some(Instant::ZERO));
+            assert_eq!(wanted.count(), 1, "whose device has the ball");
+            let played = bounces.load(Ordering::Relaxed) - before;
+            // Whoever polls goes on with it.
+            let _ = hosts.each_ref().map(|host| host.poll(&mut cx));
+            assert!(bounces.load(Ordering::Relaxed) - before > played);
+            for end in &ends {
+                end.has_ball.store(false, Ordering::Relaxed);
+            }
+            let _ = hosts.each_ref().map(|host| host.poll(&mut cx));
+            assert!(hosts.iter().all(|host| host.next_deadline().is_none()));
+            played
+        };
+        assert_eq!(play(context(&memory)), 64);
+        let by_time = play(Cx::new(&memory, 1).with_clock(hasty_clock));
+        assert_eq!(by_time, 24, "the third look finds it too late");
     }
 
     /// One frame by `wire` to the host at its other end, which is left to be run.

@@ -66,14 +66,17 @@ impl Core {
         }
     }
 
-    /// As [`run_scheduled`](Self::run_scheduled), by the worker if there is one: this context has run cores for long enough.
+    /// As [`run_scheduled`](Self::run_scheduled), for a context that has run cores for long enough: somebody else will.
     #[cold]
     pub(crate) fn hand_over(&self, cx: &mut Cx, owed: Owed) {
-        if let Owed::Claim(claim) = owed {
-            self.lock.adopt(claim).reschedule();
-        }
-        if !self.hand_to_worker(cx) {
-            self.run_scheduled(cx, Owed::Run);
+        let guard = match owed {
+            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
+            Owed::Run => self.lock.claim(),
+        };
+        let Some(guard) = guard else { return };
+        match self.host.upgrade() {
+            Some(host) => self.leave(&host, guard, cx),
+            None => self.forget(guard),
         }
     }
 
@@ -129,25 +132,36 @@ impl Core {
         }
     }
 
-    /// For a thread that came for something else: if work keeps coming in, the worker takes over.
-    ///
-    /// Differs from Linux: without a worker it goes on until nothing is left, because nobody else would ever come for it.
+    /// For a thread that came for something else: if work keeps coming in, it goes its way, and somebody else takes over.
     pub(super) fn run_for_another(
         &self,
         host: &Host,
         guard: CoreGuard<'_, CoreState>,
         cx: &mut Cx,
     ) {
-        let scope = Scope::Scheduled;
-        let Some(guard) = self.run_turns(host, guard, cx, scope) else { return };
+        if let Some(guard) = self.run_turns(host, guard, cx, Scope::Scheduled) {
+            self.leave(host, guard, cx);
+        }
+    }
+
+    /// Lets a core go that has more to do: its worker takes over. Linux: `wakeup_softirqd`.
+    ///
+    /// Differs from Linux, where every CPU has a ksoftirqd: a core may have no worker. Then it is nobody's from here on, with a queue
+    /// that is due, so that it wants to be run at once ([`next_deadline`](Self::next_deadline)): whoever polls its host, rings its
+    /// doorbell or waits on it next comes for all of it.
+    #[cold]
+    fn leave(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         guard.reschedule();
         if self.hand_to_worker(cx) {
             return;
         }
-        let mut owned = self.lock.claim();
-        while let Some(guard) = owned {
-            owned = self.run_turns(host, guard, cx, scope);
-        }
+        let Some(guard) = self.lock.claim() else { return };
+        // Of what is left not everything has a bit: the backlog's stands for all.
+        guard.put_back(1 << BACKLOG);
+        drop(guard);
+        let entered = cx.enter(host);
+        cx.count(Counter::CoreLeft, 1);
+        cx.leave(entered);
     }
 
     /// Runs turns until every queue is empty and lets the core go, or gives it back after [`TURNS_MAX`]: the caller has

@@ -226,7 +226,7 @@ impl Core {
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.tasklet().is_pending() {
+        if self.tasklet().is_pending() || self.lock.is_owed() {
             return Some(Instant::ZERO);
         }
         let timers = self.next_timer_ns.load(Ordering::Relaxed);
