@@ -12,6 +12,7 @@ use std::{
     vec::Vec,
 };
 
+use ipnet::IpNet;
 use pkt::Instant;
 use sync::{
     epoch::{Domain, Section},
@@ -136,12 +137,8 @@ impl Host {
         let mut rng = tcp::Rng::new(config.seed);
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
         let mut devices = vec![loopback];
-        let attach =
-            |entry: &DeviceConfig| Arc::new(Attached::new(&memory.rcu, Arc::clone(&entry.device)));
-        let attached: Vec<_> = config.devices.iter().map(attach).collect();
+        let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
-        // What is attached is the host's alone from here on.
-        let addresses = config.devices.drain(..).map(|entry| entry.addresses).collect::<Vec<_>>();
         let fib = routes::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
         let host = Arc::new_cyclic(|this| Self {
@@ -164,13 +161,7 @@ impl Host {
             input_routes: InputRoutes::new(&memory.rcu),
             rcu: memory.rcu.clone(),
             icmp_limiter: IcmpLimiter::new(),
-            tcp_memory: {
-                let memory = TcpMemory::new();
-                if config.sysctls.tcp.keeps_packets() {
-                    memory.note_kept();
-                }
-                Arc::new(memory)
-            },
+            tcp_memory: tcp_memory_for(&config.sysctls),
             packets: memory.packets.clone(),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
@@ -563,6 +554,22 @@ impl Drop for Host {
             core.remove_queues();
         }
     }
+}
+
+/// What the configured devices are to the host, which has them alone from here on, and the addresses of each.
+fn attach(rcu: &Domain, devices: Vec<DeviceConfig>) -> (Vec<Arc<Attached>>, Vec<Vec<IpNet>>) {
+    let attached =
+        |entry: DeviceConfig| (Arc::new(Attached::new(rcu, entry.device)), entry.addresses);
+    devices.into_iter().map(attached).unzip()
+}
+
+/// The account of what connections hold.
+fn tcp_memory_for(sysctls: &Sysctls) -> Arc<TcpMemory> {
+    let memory = TcpMemory::new();
+    if sysctls.tcp.keeps_packets() {
+        memory.note_kept();
+    }
+    Arc::new(memory)
 }
 
 /// The transmit queues of every device.

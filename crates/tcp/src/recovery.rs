@@ -246,13 +246,7 @@ pub(crate) fn on_ack(
     }
     match tcb.recovery.state {
         CaState::Recovery | CaState::Loss if undo::is_original(tcb, acked) => {
-            let counter = if tcb.recovery.state == CaState::Loss {
-                Counter::TcpExtTCPLossUndo
-            } else {
-                Counter::TcpExtTCPFullUndo
-            };
-            undo::revert(tcb, cx, counter);
-            open(tcb);
+            take_back(tcb, cx);
         }
         CaState::Cwr if is_over(tcb) => {
             tcb.congestion.on_recovery_complete();
@@ -278,12 +272,7 @@ pub(crate) fn on_ack(
             tcb.congestion.on_exit_recovery(flight);
             open(tcb);
         }
-        CaState::Recovery if progress => {
-            // RFC 6582 §3.2 step 3, partial ACK: the next hole begins at SND.UNA.
-            let flight = tcb.snd_nxt.since(tcb.snd_una);
-            tcb.congestion.on_partial_ack(acked.bytes, flight);
-            mark_head_lost(tcb, cx);
-        }
+        CaState::Recovery if progress => on_partial_ack(tcb, cx, acked.bytes),
         CaState::Recovery if duplicate => {
             count_duplicate(tcb, cx);
             tcb.congestion.on_dup_ack();
@@ -298,6 +287,24 @@ pub(crate) fn on_ack(
         _ => {}
     }
     None
+}
+
+/// The segment that was taken for lost has arrived after all: the episode was for nothing.
+fn take_back(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let counter = if tcb.recovery.state == CaState::Loss {
+        Counter::TcpExtTCPLossUndo
+    } else {
+        Counter::TcpExtTCPFullUndo
+    };
+    undo::revert(tcb, cx, counter);
+    open(tcb);
+}
+
+/// RFC 6582 §3.2 step 3, partial ACK: the next hole begins at SND.UNA.
+fn on_partial_ack(tcb: &mut Tcb, cx: &mut Cx<'_>, acked_bytes: u32) {
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    tcb.congestion.on_partial_ack(acked_bytes, flight);
+    mark_head_lost(tcb, cx);
 }
 
 /// Whether everything the episode began with is acknowledged. A reduction for marks lasts until more than that is: the

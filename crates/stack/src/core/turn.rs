@@ -97,39 +97,25 @@ fn receive(
     scope: Scope,
 ) -> PollReport {
     let mut due = due_queues(core, guard, cx, scope);
-    let counts = core.backlog.counts();
+    let is_cycle = matches!(scope, Scope::Busy(_));
     let (weight, mut budget) = match scope {
         Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
     let begin = cx.now;
-    let poll_end = poll_end(scope);
     while due != 0
         && let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len())
     {
-        let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = &mut **guard;
-        *next_napi = index + 1;
-        let weight = napis.get(index).map_or(weight, |napi| napi.weight(weight));
-        let received = match index {
-            BACKLOG => backlog.poll(host, &core.backlog, last_flow, cx, weight),
-            _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end),
-        };
-        SoftnetCounts::add(
-            &counts.processed,
-            (received as u64).saturating_sub(outbox.take_handed_on()),
-        );
+        let weight = guard.napis.get(index).map_or(weight, |napi| napi.weight(weight));
+        let received = poll_queue(host, core, guard, cx, (index, weight), scope);
         budget = budget.saturating_sub(received);
-        cx.on_received(received);
-        if matches!(scope, Scope::Busy(_)) {
-            cx.counters().tcp.add(tcp::Counter::TcpExtBusyPollRxPackets, received as u64);
-        }
         if received < weight {
             due &= !(1 << index);
         }
         if index != BACKLOG {
             guard.note_held(index);
             core.note_bulk(guard, index);
-            if received < weight && !matches!(scope, Scope::Busy(_)) {
+            if received < weight && !is_cycle {
                 complete(core, guard, index, received, cx);
             }
         }
@@ -139,12 +125,11 @@ fn receive(
         if bulk && due != 0 && due & !told == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
         }
-        let is_cycle = matches!(scope, Scope::Busy(_));
         let over = budget == 0 || received == weight && (is_cycle && bulk || is_late(cx, begin));
         if over && due != 0 {
-            if !matches!(scope, Scope::Busy(_)) {
+            if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
-                SoftnetCounts::add(&counts.time_squeeze, 1);
+                SoftnetCounts::add(&core.backlog.counts().time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
             // still find in its caches: the others stay where the descriptor tells of them.
@@ -154,6 +139,34 @@ fn receive(
         }
     }
     PollReport::AllDone
+}
+
+/// Polls the queue at `index`, or the backlog, for `weight` frames at most. Linux: `__napi_poll`, `process_backlog`.
+#[inline]
+fn poll_queue(
+    host: &Host,
+    core: &Core,
+    state: &mut CoreState,
+    cx: &mut Cx,
+    (index, weight): (usize, usize),
+    scope: Scope,
+) -> usize {
+    let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
+    *next_napi = index + 1;
+    let received = match index {
+        BACKLOG => backlog.poll(host, &core.backlog, last_flow, cx, weight),
+        _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end(scope)),
+    };
+    let handed_on = outbox.take_handed_on();
+    SoftnetCounts::add(
+        &core.backlog.counts().processed,
+        (received as u64).saturating_sub(handed_on),
+    );
+    cx.on_received(received);
+    if matches!(scope, Scope::Busy(_)) {
+        cx.counters().tcp.add(tcp::Counter::TcpExtBusyPollRxPackets, received as u64);
+    }
+    received
 }
 
 /// The queues that a turn polls, one bit each.

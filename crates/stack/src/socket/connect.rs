@@ -10,9 +10,9 @@ use std::{
 };
 
 use pkt::Payload;
-use tcp::{FastOpen, FourTuple, SocketOptions, Tcb};
+use tcp::{FastOpen, FourTuple, OpenParams, Reuse, SocketOptions, Tcb};
 
-use super::{BusyPoll, stream::TcpSocket};
+use super::{BusyPoll, TimeWaitSocket, stream::TcpSocket};
 use crate::{
     cx::Cx,
     demux::{BindFlags, Entry},
@@ -20,6 +20,7 @@ use crate::{
     fast_open::mode,
     host::Host,
     ip::{self, IpFields},
+    route::Path,
 };
 
 /// How a connection is to be opened: what the socket calls set before `connect`.
@@ -176,31 +177,11 @@ fn start(
     let core = host.core_of_flow(hash);
     let bind = BindFlags { reuse_address: options.reuse_address, reuse_port: options.reuse_port };
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
-    let remnant = match host.demux().established(hash, &tuple, &cx.reader().pin()) {
-        None => None,
-        Some(Entry::TimeWait(remnant)) => Some(Arc::clone(remnant)),
-        Some(_) => return Err(Errno::EADDRNOTAVAIL),
-    };
-    let reader = cx.reader();
-    let reuse = match &remnant {
-        // As bind(2) would have said.
-        Some(_) if is_bound && host.demux().is_in_use(tuple.local, bind, &reader.pin()) => {
-            return Err(Errno::EADDRINUSE);
-        }
-        Some(remnant) => Some(remnant.reuse(cx, is_bound).ok_or(Errno::EADDRNOTAVAIL)?),
-        None => None,
-    };
+    let bound = is_bound.then_some(bind);
+    let remnant = remnant_of(host, cx, (&tuple, hash), bound)?;
     let path = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
-    let mut params = host.open_params(tuple, hash, &path, cx.now);
-    params.options = options.options.clone();
-    if options.fast_open {
-        let (to, no_cookie) = (tuple.remote.ip(), options.fast_open_no_cookie);
-        params.fast_open = host.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
-    }
-    if let Some(reuse) = reuse {
-        params.ts_recent = Some(reuse.ts_recent);
-        params.iss = if params.iss.lt(reuse.iss) { reuse.iss } else { params.iss };
-    }
+    let reuse = remnant.as_ref().map(|(_, reuse)| *reuse);
+    let params = open_params(host, cx, (tuple, hash), &path, options, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
     let socket = TcpSocket::new(host, cx, name, Box::new(tcb), Some(path), bind);
@@ -212,17 +193,9 @@ fn start(
         socket.set_learns(host.fast_open().is_on_trial(cx.now));
     }
     // Registered before the SYN leaves: the answer may come on another core at once.
-    let entry = Entry::Stream(Arc::clone(&socket));
     let begun = socket.begin(host, cx, |cx| {
-        let demux = host.demux();
-        match &remnant {
-            None if is_bound => demux.insert_bound(hash, tuple, entry, bind, &reader.pin()),
-            None => demux.insert(hash, tuple, entry),
-            Some(remnant) => match remnant.give_way(host, cx, entry) {
-                true => Ok(()),
-                false => Err(Errno::EADDRNOTAVAIL),
-            },
-        }
+        let remnant = remnant.as_ref().map(|(remnant, _)| &**remnant);
+        register(host, cx, &socket, remnant, bound)
     });
     if let Err(errno) = begun {
         ip::discard_output(cx);
@@ -234,4 +207,71 @@ fn start(
         return Err(Errno::ECONNABORTED);
     }
     Ok(socket)
+}
+
+/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves behind; none when the four-tuple is
+/// free. `bound` says that the application has chosen the port.
+fn remnant_of(
+    host: &Host,
+    cx: &Cx,
+    (tuple, hash): (&FourTuple, u32),
+    bound: Option<BindFlags>,
+) -> Result<Option<(Arc<TimeWaitSocket>, Reuse)>, Errno> {
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let remnant = match host.demux().established(hash, tuple, &rcu) {
+        None => return Ok(None),
+        Some(Entry::TimeWait(remnant)) => Arc::clone(remnant),
+        Some(_) => return Err(Errno::EADDRNOTAVAIL),
+    };
+    if bound.is_some_and(|bind| host.demux().is_in_use(tuple.local, bind, &rcu)) {
+        // As bind(2) would have said.
+        return Err(Errno::EADDRINUSE);
+    }
+    let reuse = remnant.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
+    Ok(Some((remnant, reuse)))
+}
+
+/// What the engine is told about the connection.
+fn open_params(
+    host: &Host,
+    cx: &Cx,
+    (tuple, hash): (FourTuple, u32),
+    path: &Path,
+    options: &ConnectOptions,
+    reuse: Option<Reuse>,
+) -> OpenParams {
+    let mut params = host.open_params(tuple, hash, path, cx.now);
+    params.options = options.options.clone();
+    if options.fast_open {
+        let (to, no_cookie) = (tuple.remote.ip(), options.fast_open_no_cookie);
+        params.fast_open = host.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
+    }
+    if let Some(reuse) = reuse {
+        params.ts_recent = Some(reuse.ts_recent);
+        params.iss = if params.iss.lt(reuse.iss) { reuse.iss } else { params.iss };
+    }
+    params
+}
+
+/// Makes the connection known under its four-tuple, in place of `remnant`.
+fn register(
+    host: &Host,
+    cx: &Cx,
+    socket: &Arc<TcpSocket>,
+    remnant: Option<&TimeWaitSocket>,
+    bound: Option<BindFlags>,
+) -> Result<(), Errno> {
+    let (tuple, hash) = (*socket.tuple(), socket.hash());
+    let entry = Entry::Stream(Arc::clone(socket));
+    match (remnant, bound) {
+        (None, Some(bind)) => {
+            host.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
+        }
+        (None, None) => host.demux().insert(hash, tuple, entry),
+        (Some(remnant), _) => match remnant.give_way(host, cx, entry) {
+            true => Ok(()),
+            false => Err(Errno::EADDRNOTAVAIL),
+        },
+    }
 }

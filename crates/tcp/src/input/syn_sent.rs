@@ -26,18 +26,8 @@ pub(super) fn process(
     let header = segment.header;
     let has_ack = header.has(Flags::ACK);
     // First: the ACK bit.
-    if has_ack && !header.ack.between(tcb.iss + 1, tcb.snd_nxt) {
-        reset_segment::reply(cx, &tcb.tuple, header, segment.len);
-        return Err(DropReason::TcpInvalidAck);
-    }
-    if has_ack && !header.has(Flags::RST) && is_echo_invented(tcb, segment, cx) {
-        cx.count(Counter::TcpExtPAWSActive);
-        reset_segment::reply(cx, &tcb.tuple, header, segment.len);
-        return Err(DropReason::TcpPaws);
-    }
-    if has_ack && !header.has(Flags::RST) && is_before_reuse(tcb, segment) {
-        cx.count(Counter::TcpExtPAWSActive);
-        return Err(DropReason::TcpPaws);
+    if has_ack {
+        check_ack(tcb, segment, cx)?;
     }
     // Second: the RST bit. Without an acceptable ACK it is somebody's guess.
     if header.has(Flags::RST) {
@@ -54,29 +44,57 @@ pub(super) fn process(
     take_syn(tcb, segment, cx);
     ecn::on_answer(tcb, header);
     if has_ack {
-        ack::on_syn_acked(tcb, segment, cx);
-        fast_open::on_syn_ack(tcb, cx, header);
-        if header.ack.gt(tcb.snd_una) {
-            ack::process(tcb, segment, cx);
-        }
-        // What the peer did not take of the SYN's data is sent again at once (RFC 7413 §4.2.1).
-        tcb.send_queue.mark_all_lost();
-        if tcb.send_queue.head().is_some() {
-            // It carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare one, should the data have to wait for its first copy
-            // to leave, begins behind bytes that a server with SYN cookies has not kept, and which takes it for nobody's.
-        } else if fast_open::is_writer_waiting(tcb) {
-            tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
-        } else {
-            tcb.ack.schedule_now();
-        }
-        if fast_open::takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
-            data::process(tcb, segment, cx)?;
-            data::process_fin(tcb, segment, cx);
-        }
+        return on_syn_ack(tcb, segment, cx);
+    }
+    // Simultaneous open: the SYNs crossed.
+    tcb.set_state(cx, State::SynRecv);
+    segment::send_syn(tcb, cx);
+    Ok(())
+}
+
+/// An ACK has to be for our SYN, and the segment of this connection.
+fn check_ack(tcb: &Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+    let header = segment.header;
+    if !header.ack.between(tcb.iss + 1, tcb.snd_nxt) {
+        reset_segment::reply(cx, &tcb.tuple, header, segment.len);
+        return Err(DropReason::TcpInvalidAck);
+    }
+    if header.has(Flags::RST) {
+        return Ok(());
+    }
+    if is_echo_invented(tcb, segment, cx) {
+        cx.count(Counter::TcpExtPAWSActive);
+        reset_segment::reply(cx, &tcb.tuple, header, segment.len);
+        return Err(DropReason::TcpPaws);
+    }
+    if is_before_reuse(tcb, segment) {
+        cx.count(Counter::TcpExtPAWSActive);
+        return Err(DropReason::TcpPaws);
+    }
+    Ok(())
+}
+
+/// Our SYN is acknowledged: ESTABLISHED, with what it carried, and what came with the answer.
+fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
+    let header = segment.header;
+    ack::on_syn_acked(tcb, segment, cx);
+    fast_open::on_syn_ack(tcb, cx, header);
+    if header.ack.gt(tcb.snd_una) {
+        ack::process(tcb, segment, cx);
+    }
+    // What the peer did not take of the SYN's data is sent again at once (RFC 7413 §4.2.1).
+    tcb.send_queue.mark_all_lost();
+    if tcb.send_queue.head().is_some() {
+        // It carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare one, should the data have to wait for its first copy to leave,
+        // begins behind bytes that a server with SYN cookies has not kept, and which takes it for nobody's.
+    } else if fast_open::is_writer_waiting(tcb) {
+        tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
     } else {
-        // Simultaneous open: the SYNs crossed.
-        tcb.set_state(cx, State::SynRecv);
-        segment::send_syn(tcb, cx);
+        tcb.ack.schedule_now();
+    }
+    if fast_open::takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
+        data::process(tcb, segment, cx)?;
+        data::process_fin(tcb, segment, cx);
     }
     Ok(())
 }

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use pkt::{DropReason, Packet};
+use pkt::{DropReason, Instant, Packet};
 
-use super::direction::{Completion, Direction, InFlight, Timed, insert_by_due};
+use super::{
+    Impairment,
+    direction::{Completion, Direction, InFlight, Timed, insert_by_due},
+};
 use crate::{cx::Cx, gso, ip, link::ethernet};
 
 /// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
@@ -30,22 +33,7 @@ pub(super) fn impair(
         refused.push((direction.full(), packet));
         return;
     }
-    let start = in_flight.idle_at.max(cx.now);
-    let congested = impairment.mark_above.is_some_and(|limit| start - cx.now > limit);
-    if congested || chance(&mut in_flight.rng, impairment.mark) {
-        ip::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
-    }
-    in_flight.waits.count(start - cx.now);
-    let sent = start + transmission_time(impairment.rate_bps, &packet);
-    in_flight.idle_at = sent;
-    if !impairment.completes_later() {
-        packet.orphan();
-    } else {
-        let (owner, mark) = (packet.take_owner(), packet.take_clone_mark());
-        let due = sent + impairment.completion_delay;
-        let bytes = packet.len();
-        in_flight.completions.push_back(Completion { due, bytes, owner, _mark: mark });
-    }
+    let sent = pass_transmitter(impairment, in_flight, cx, &mut packet);
     if too_big {
         refused.push((DropReason::PacketTooBig, packet));
         return;
@@ -63,6 +51,43 @@ pub(super) fn impair(
             }
         };
     }
+    fly(impairment, in_flight, cx, packet, sent);
+}
+
+/// The packet takes its turn at the transmitter: answers when it has left. Its sender hears of that then, or at once.
+fn pass_transmitter(
+    impairment: &Impairment,
+    in_flight: &mut InFlight,
+    cx: &Cx,
+    packet: &mut Packet,
+) -> Instant {
+    let start = in_flight.idle_at.max(cx.now);
+    let congested = impairment.mark_above.is_some_and(|limit| start - cx.now > limit);
+    if congested || chance(&mut in_flight.rng, impairment.mark) {
+        ip::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
+    }
+    in_flight.waits.count(start - cx.now);
+    let sent = start + transmission_time(impairment.rate_bps, packet);
+    in_flight.idle_at = sent;
+    if !impairment.completes_later() {
+        packet.orphan();
+    } else {
+        let (owner, mark) = (packet.take_owner(), packet.take_clone_mark());
+        let due = sent + impairment.completion_delay;
+        let bytes = packet.len();
+        in_flight.completions.push_back(Completion { due, bytes, owner, _mark: mark });
+    }
+    sent
+}
+
+/// The packet arrives after the delay, perhaps later than those behind it, perhaps twice.
+fn fly(
+    impairment: &Impairment,
+    in_flight: &mut InFlight,
+    cx: &mut Cx,
+    packet: Packet,
+    sent: Instant,
+) {
     let mut due = sent + impairment.delay;
     if chance(&mut in_flight.rng, impairment.reorder) {
         due += impairment.reorder_delay;
