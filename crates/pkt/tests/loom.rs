@@ -10,15 +10,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
-use loom::thread;
+use loom::{sync::atomic::AtomicUsize, thread};
 use pkt::{Domain, DomainConfig, FreeMode, Packet, PacketOwner, Pages, Payload, Pool, PoolKick};
 use sync::Llist;
+
+/// Orders that every model has at least: fewer mean that loom does not see where its threads meet.
+const ORDERS_MIN: u32 = 15;
 
 /// At most three pre-emptions per execution, so that each model ends in seconds.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(f);
+    let tried = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&tried);
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        f();
+    });
+    let tried = tried.load(Ordering::Relaxed);
+    assert!(tried >= ORDERS_MIN, "only {tried} orders were tried");
+}
+
+/// Threads pass here in any order, and loom tries them all. It does not where one thread only looks at a word and another looks at it
+/// before it changes it: of two looks loom remembers the later one, which is the second thread's own.
+#[derive(Clone)]
+struct Crossing(loom::sync::Arc<AtomicUsize>);
+
+impl Crossing {
+    fn new() -> Self {
+        Self(loom::sync::Arc::new(AtomicUsize::new(0)))
+    }
+
+    fn pass(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One for each of two threads.
+fn crossings() -> (Crossing, Crossing) {
+    let crossing = Crossing::new();
+    (crossing.clone(), crossing)
 }
 
 /// Descriptors in one slab, in models.
@@ -58,13 +89,19 @@ fn dropped_elsewhere_and_reused_at_home() {
         let mut pool = domain.pool();
         let mut packets: Vec<_> = (0..DESCRIPTORS).filter_map(|_| pool.alloc()).collect();
         let (first, second) = (packets.pop(), packets.pop());
+        let (crossing, there) = crossings();
         let other = thread::spawn(move || {
+            there.pass();
             first.expect("memory").push(20).fill(1);
+            there.pass();
             second.expect("memory").push(20).fill(2);
+            there.pass();
         });
+        crossing.pass();
         // Dry: takes from the return list what is there, else a slab.
         let mut reused = pool.alloc().expect("memory");
         reused.push(20).fill(3);
+        crossing.pass();
         pool.free(reused);
         other.join().expect("no panic");
         packets.into_iter().for_each(|packet| pool.free(packet));
@@ -101,15 +138,19 @@ fn a_parcel_comes_home() {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Defer { max: 0 });
         let packets: Vec<_> = (0..DESCRIPTORS).filter_map(|_| here.alloc()).collect();
+        let (crossing, crossed) = crossings();
         let other = thread::spawn(move || {
             // Three fill a parcel in models; the fourth starts another, which the drop sends.
             for mut packet in packets {
                 packet.push(20).fill(1);
                 there.free(packet);
+                crossed.pass();
             }
         });
+        crossing.pass();
         let mut reused = here.alloc().expect("memory");
         reused.push(20).fill(2);
+        crossing.pass();
         here.free(reused);
         other.join().expect("no panic");
         here.drain_returns();
@@ -181,14 +222,17 @@ fn descriptors_move_through_the_depot() {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Unified);
         let packets: Vec<_> = (0..2 * DESCRIPTORS).filter_map(|_| here.alloc()).collect();
+        let (crossing, crossed) = crossings();
         let other = thread::spawn(move || {
             // More than a magazine: some go to the depot.
             for mut packet in packets {
                 packet.push(20).fill(1);
                 there.free(packet);
+                crossed.pass();
             }
             there
         });
+        crossing.pass();
         // Dry: from the depot if something is there, else a slab.
         let mut packet = here.alloc().expect("memory");
         packet.push(20).fill(2);
@@ -206,13 +250,18 @@ fn a_pair_is_adopted_by_whoever_frees_it_last() {
         let (mut here, mut there) = pools(&domain, FreeMode::Unified);
         let packet = here.alloc_fclone().expect("memory");
         let clone = packet.clone_in(&mut here).expect("memory");
+        let (crossing, crossed) = crossings();
         let other = thread::spawn(move || {
+            crossed.pass();
             there.free(clone);
+            crossed.pass();
             let mut reused = there.alloc().expect("memory");
             reused.push(20).fill(1);
             there.free(reused);
         });
+        crossing.pass();
         here.free(packet);
+        crossing.pass();
         let mut reused = here.alloc().expect("memory");
         reused.push(20).fill(2);
         here.free(reused);
@@ -230,8 +279,15 @@ fn both_halves_of_a_pair_die_at_once() {
         let packet = pool.alloc_fclone().expect("memory");
         let clone = packet.clone_in(&mut pool).expect("memory");
         assert!(packet.clone_busy());
-        let other = thread::spawn(move || drop(clone));
+        let (crossing, there) = crossings();
+        let other = thread::spawn(move || {
+            there.pass();
+            drop(clone);
+            there.pass();
+        });
+        crossing.pass();
         pool.free(packet);
+        crossing.pass();
         other.join().expect("no panic");
         pool.drain_returns();
         assert_complete(&domain, &mut pool);
@@ -245,9 +301,17 @@ fn a_pair_is_used_again_once_the_clone_is_gone() {
         let mut pool = domain.pool();
         let packet = pool.alloc_fclone().expect("memory");
         let clone = packet.clone_in(&mut pool).expect("memory");
-        let other = thread::spawn(move || drop(clone));
+        let (crossing, there) = crossings();
+        let other = thread::spawn(move || {
+            there.pass();
+            drop(clone);
+            there.pass();
+        });
+        crossing.pass();
         let busy = packet.clone_busy();
+        crossing.pass();
         let again = packet.clone_in(&mut pool).expect("memory");
+        crossing.pass();
         assert!(busy || packet.clone_busy(), "not busy, so the next clone is the companion");
         other.join().expect("no panic");
         pool.free(packet);
@@ -264,13 +328,18 @@ fn a_clone_leaves_while_its_original_dies() {
         let mut pool = domain.pool();
         let packet = pool.alloc_fclone().expect("memory");
         let mut clone = packet.clone_in(&mut pool).expect("memory");
+        let (crossing, there) = crossings();
         let other = thread::spawn(move || {
             // The peer's thread: the clone has left and is still read.
+            there.pass();
             clone.orphan();
+            there.pass();
             clone.push(20).fill(1);
             drop(clone);
         });
+        crossing.pass();
         pool.free(packet);
+        crossing.pass();
         other.join().expect("no panic");
         pool.drain_returns();
         assert_complete(&domain, &mut pool);
@@ -285,9 +354,17 @@ fn a_pair_is_used_again_once_the_clone_has_left() {
         let packet = pool.alloc_fclone().expect("memory");
         let mut clone = packet.clone_in(&mut pool).expect("memory");
         let mark = clone.take_clone_mark();
-        let other = thread::spawn(move || drop(mark));
+        let (crossing, there) = crossings();
+        let other = thread::spawn(move || {
+            there.pass();
+            drop(mark);
+            there.pass();
+        });
+        crossing.pass();
         let busy = packet.clone_busy();
+        crossing.pass();
         let again = packet.clone_in(&mut pool).expect("memory");
+        crossing.pass();
         assert!(busy || packet.clone_busy(), "not busy, so the next clone is the companion");
         other.join().expect("no panic");
         pool.free(packet);
@@ -329,12 +406,18 @@ fn a_full_page_is_retired_after_its_last_reader() {
         let packet = pool.alloc_from(&[1; PAGE_BYTES]).expect("memory");
         let clone = packet.clone_in(&mut pool).expect("memory");
         pool.free(packet);
+        let (crossing, there) = crossings();
         let other = thread::spawn(move || {
+            there.pass();
             assert_eq!(read(&clone), 1);
+            there.pass();
             drop(clone);
+            there.pass();
         });
+        crossing.pass();
         // Retires the page, and opens it again when it comes free by that.
         let packet = pool.alloc_from(&[2; 200]).expect("memory");
+        crossing.pass();
         pool.free(packet);
         other.join().expect("no panic");
         drop(pool);
@@ -544,8 +627,15 @@ fn lent_pages_outlive_their_owner() {
         let pages = Pages::new(&mut pool, 8).expect("memory");
         let mut packet = pool.alloc().expect("memory");
         assert_eq!(pages.range(0..8).append_to(&mut packet, &mut pool), 8);
-        let other = thread::spawn(move || drop(packet));
+        let (crossing, there) = crossings();
+        let other = thread::spawn(move || {
+            there.pass();
+            drop(packet);
+            there.pass();
+        });
+        crossing.pass();
         drop(pages);
+        crossing.pass();
         other.join().expect("no panic");
         pool.drain_returns();
         assert_complete(&domain, &mut pool);

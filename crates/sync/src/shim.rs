@@ -112,5 +112,12 @@ impl<T> Mutex<T> {
 pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(f);
+    let tried = std::sync::Arc::new(core::sync::atomic::AtomicU32::new(0));
+    let count = std::sync::Arc::clone(&tried);
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        f();
+    });
+    let tried = tried.load(Ordering::Relaxed);
+    assert!(tried > 2, "only {tried} orders were tried: loom does not see where the threads meet");
 }
