@@ -26,8 +26,12 @@ pub struct Ways {
 }
 
 /// Whether it counts the ways themselves: what was predicted, and how often output looked at the queue below, which it leaves out
-/// where it knows that there is nothing to send.
+/// where it knows that there is nothing to send. There it does not look at the path either, so that one which has run out is
+/// found out, and not counted as a hit, by the next send.
 fn counts_ways(name: &str) -> bool {
+    if name == stack::counters::Counter::DstHit.name() {
+        return true;
+    }
     let ways = [
         Counter::TcpExtTCPHPHits,
         Counter::TcpExtTCPHPHitsToUser,
