@@ -298,14 +298,14 @@ mod tests {
                     &[AGAIN, 0, 40, 0x81, AGAIN, 0, 47, 1, AGAIN, 0, 54, 64],
                 ]),
             ),
-            // What may differ between two packets of a flow, then each thing that may not.
+            // What may differ between two packets of a flow, then each thing that may not, and back.
             (
                 "repeated-headers",
                 established(&[
                     &next(ACK, FULL),
                     &next(PSH_ACK, FULL),
                     &[5, 8].map(again).concat(),
-                    &[0, 1, 6, 9, 15, 19, 21, 23].map(again).concat(),
+                    &[0, 0, 1, 1, 6, 6, 9, 9, 15, 15, 19, 19, 21, 21, 23, 23].map(again).concat(),
                     &next(PSH_ACK, FULL),
                     &ALL,
                 ]),

@@ -141,21 +141,23 @@ fn a_superframe_that_may_still_grow_waits_for_a_near_ack() {
     const NOTHING: End = |_, _| ();
     const FIN: End = |tcb, cx| tcb.shutdown_write(cx);
     const RECORD: End = |tcb, _| tcb.end_record();
-    // The window leaves three segments: so many are written, what ends them, and so many leave at once.
+    // The window leaves three segments: so many are written, what ends them, so many leave at once, if so many would be enough.
     let cases = [
-        (1, NOTHING, 1),
-        (2, NOTHING, 0),
-        (2, FIN, 2),
-        (2, RECORD, 2),
-        (3, NOTHING, 0),
-        (3, FIN, 0),
-        (3, RECORD, 0),
+        (1, NOTHING, 1, 5),
+        (2, NOTHING, 0, 5),
+        (2, FIN, 2, 5),
+        (2, RECORD, 2, 5),
+        (3, NOTHING, 0, 5),
+        (3, FIN, 0, 5),
+        (3, RECORD, 0, 5),
+        (2, NOTHING, 2, 2),
+        (2, NOTHING, 0, 4),
     ];
-    for (case, (written, end, leave)) in cases.into_iter().enumerate() {
+    for (case, (written, end, leave, enough)) in cases.into_iter().enumerate() {
         let mut net = Net::new(9);
         net.delay = Duration::from_millis(20);
         net.host(Side::A).path.gso_bytes_max = 65_536;
-        net.host(Side::A).config.tcp_min_tso_segs = 5;
+        net.host(Side::A).config.tcp_min_tso_segs = enough;
         net.open();
         net.run_for(Duration::from_millis(100));
         let mss = net.tcb(Side::A).info().snd_mss;
