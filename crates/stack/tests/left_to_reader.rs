@@ -12,17 +12,17 @@ mod tests {
         counters::Counter,
         device::{QueueId, RxSignal, Wire, WireConfig},
         host::Host,
-        socket::{Listener, TcpSocket},
+        socket::{Listener, TcpSocket, options::SocketOption},
     };
     use sync::WaitResult;
 
     /// A superframe of three segments.
     const SEGMENT: usize = 3 * 1448;
 
-    /// An end of a wire that tells of arrivals by a descriptor, and gives so many frames a poll, half of them if they are
-    /// superframes.
+    /// An end of a wire that tells of arrivals by a descriptor, or as it is told, and gives so many frames a poll, half of them if
+    /// they are superframes.
     #[derive(Debug)]
-    struct Watched(Arc<Wire>, usize);
+    struct Watched(Arc<Wire>, usize, RxSignal);
 
     impl Device for Watched {
         fn caps(&self) -> &Capabilities {
@@ -42,7 +42,7 @@ mod tests {
         }
 
         fn rx_signal(&self, _queue: QueueId) -> RxSignal {
-            RxSignal::Descriptor
+            self.2
         }
     }
 
@@ -50,6 +50,14 @@ mod tests {
         let addresses = vec![address.parse().expect("an address with its prefix")];
         let devices = vec![DeviceConfig { device, addresses }];
         Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::default() }).expect("valid")
+    }
+
+    /// Runs the core of a host, told of arrivals or not.
+    fn run(host: &Host, cx: &mut Cx) {
+        let core = &host.cores()[0];
+        core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
+        assert_eq!(core.try_run(host, cx), CoreRun::Idle);
+        cx.do_softirq();
     }
 
     struct Bench {
@@ -68,27 +76,32 @@ mod tests {
         }
 
         fn with_weight(weight: usize) -> Self {
-            let memory = Memory::new(16 << 20);
-            let mut cx = Cx::new(&memory, 1);
-            cx.now = Instant::from_secs(1000);
-            let (left, right) = Wire::pair(&WireConfig::default()).expect("valid");
-            let client = host(&memory, left, "10.0.0.1/24");
-            let server = host(&memory, Arc::new(Watched(right, weight)), "10.0.0.2/24");
-            let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
-            let listener = Listener::listen(&server, &mut cx, to, 1).expect("a free port");
-            let sender = TcpSocket::connect(&client, &mut cx, None, to).expect("a route");
-            for _ in 0..4 {
-                let _ = server.cores()[0].try_run(&server, &mut cx);
-                cx.do_softirq();
-            }
-            let reader = listener.accept().expect("established");
-            let mut bench = Self { memory, cx, client, server, sender, reader };
+            let mut bench = Self::of(weight, RxSignal::Descriptor, true);
             // From here on superframes are expected.
             bench.send(1);
             assert_eq!(bench.work(), CoreRun::Idle);
             assert_eq!(bench.read(), SEGMENT);
             assert!(bench.core().is_bulk());
             bench
+        }
+
+        /// Of a server that hears of arrivals so, and a wire that passes superframes or not. Nothing has been sent.
+        fn of(weight: usize, signal: RxSignal, tso: bool) -> Self {
+            let memory = Memory::new(16 << 20);
+            let mut cx = Cx::new(&memory, 1);
+            cx.now = Instant::from_secs(1000);
+            let wire = WireConfig { tso, ..WireConfig::default() };
+            let (left, right) = Wire::pair(&wire).expect("valid");
+            let client = host(&memory, left, "10.0.0.1/24");
+            let server = host(&memory, Arc::new(Watched(right, weight, signal)), "10.0.0.2/24");
+            let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+            let listener = Listener::listen(&server, &mut cx, to, 1).expect("a free port");
+            let sender = TcpSocket::connect(&client, &mut cx, None, to).expect("a route");
+            for _ in 0..4 {
+                run(&server, &mut cx);
+            }
+            let reader = listener.accept().expect("established");
+            Self { memory, cx, client, server, sender, reader }
         }
 
         /// Sends `count` segments, which lie in the device until the server's core is run.
@@ -271,5 +284,174 @@ mod tests {
         assert!(!core.is_left_alone(now));
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), 3 * SEGMENT);
+    }
+
+    #[test]
+    fn what_makes_superframes_of_the_last_frames_is_their_length_and_how_they_come() {
+        use RxSignal::{Descriptor, Doorbell};
+        for (weight, signal, tso, bulk) in [
+            (8, Descriptor, true, true),
+            // Together they are as long as one.
+            (8, Descriptor, false, false),
+            // A device that gives as many as any has none.
+            (64, Descriptor, true, false),
+            // Its sender runs the core.
+            (8, Doorbell, true, false),
+        ] {
+            let mut bench = Bench::of(weight, signal, tso);
+            bench.send(2);
+            run(&bench.server, &mut bench.cx);
+            assert_eq!(bench.read(), 2 * SEGMENT);
+            assert_eq!(bench.core().is_bulk(), bulk, "{weight}, {signal:?}, {tso}");
+        }
+    }
+
+    #[test]
+    fn a_poll_takes_half_as_many_superframes() {
+        let mut bench = Bench::with_weight(4);
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let _token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.read(), 2 * SEGMENT);
+    }
+
+    /// A cycle that ends with every superframe is for what a descriptor tells of: the others cost the same wherever they lie.
+    #[test]
+    fn a_cycle_takes_all_superframes_that_a_doorbell_has_told_of() {
+        let mut bench = Bench::of(1, RxSignal::Doorbell, true);
+        bench.send(1);
+        run(&bench.server, &mut bench.cx);
+        assert_eq!(bench.read(), SEGMENT);
+        bench.send(3);
+        let core = bench.core();
+        core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
+        let Bench { cx, server, reader, .. } = &mut bench;
+        let mut read = None;
+        let polled = core.busy_poll(server, cx, 8, |cx| {
+            let buf = &mut [0; 8 * SEGMENT];
+            read.get_or_insert(reader.recv(server, cx, buf, false));
+            true
+        });
+        assert!(polled);
+        assert_eq!(read, Some(Ok(3 * SEGMENT)), "in the first cycle");
+    }
+
+    /// Until it has polled as long as such a reader stays away; then as long as one sleeps whose core is run by others.
+    #[test]
+    fn how_long_a_worker_yields() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let socket = Arc::clone(&bench.reader);
+        let _token = socket.waiters(Readiness::READ).prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        let (core, now) = (bench.core(), bench.cx.now);
+        for limit in [Duration::from_micros(300), Duration::from_millis(1)] {
+            assert_eq!(core.prepare_sleep(now, true), Some(now + limit));
+            core.finish_sleep();
+            assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
+        }
+    }
+
+    /// What a clock says, later than the context when it came.
+    fn later() -> Instant {
+        Instant::from_secs(1000) + Duration::from_millis(5)
+    }
+
+    /// It stays away for a moment from when the worker lets go, not from when that began.
+    #[test]
+    fn the_reader_s_time_begins_when_it_is_woken() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        let mut cx = Cx::new(&bench.memory, 2).with_clock(later);
+        cx.now = bench.cx.now;
+        let socket = Arc::clone(&bench.reader);
+        let _token = socket.waiters(Readiness::READ).prepare();
+        let core = bench.core();
+        assert_eq!(core.run_as_worker(&bench.server, &mut cx, false), CoreRun::Left);
+        assert!(core.is_polled(later()));
+    }
+
+    /// Small frames are nobody's in particular.
+    #[test]
+    fn a_worker_is_not_kept_from_small_frames() {
+        let mut bench = Bench::new();
+        let (core, socket) = (bench.core(), Arc::clone(&bench.reader));
+        core.note_sleeper(true);
+        for number in 0..3 {
+            let sent = bench.sender.send(&bench.client, &mut bench.cx, &[IoSlice::new(b"small")]);
+            assert_eq!(sent, Ok(5));
+            let token = socket.waiters(Readiness::READ).prepare();
+            assert_eq!(bench.work(), CoreRun::Idle);
+            drop(token);
+            assert_eq!(bench.read(), 5, "number {number}");
+            assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
+            assert!(core.is_polled(bench.cx.now) && !core.is_bulk());
+            assert!(!core.is_left_alone(bench.cx.now));
+        }
+    }
+
+    /// A thread that prefers to poll may stay away for a second. What is due before is the worker's.
+    #[test]
+    fn a_worker_is_not_kept_from_what_is_due() {
+        let mut bench = Bench::new();
+        let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
+        let name = "net.quietline.dev.default.gro_flush_timeout";
+        server.set_sysctl(name, "1000000000").expect("a second");
+        core.stop_polling(&mut bench.cx, &server, true);
+        assert!(core.is_left_alone(now));
+        core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
+        assert!(!core.is_left_alone(now), "a queue is owed");
+        assert_eq!(bench.work(), CoreRun::Idle);
+        core.stop_polling(&mut bench.cx, &server, true);
+        let sent = bench.reader.send(&server, &mut bench.cx, &[IoSlice::new(b"watched")]);
+        assert_eq!(sent, Ok(7));
+        let due = core.next_deadline().expect("a timer");
+        assert!(due > now && core.is_left_alone(now));
+        assert!(core.is_polled(due) && !core.is_left_alone(due));
+    }
+
+    /// Neither does a run of small pieces count as one that has run out of its budget.
+    #[test]
+    fn without_a_reader_who_is_woken_the_worker_goes_on() {
+        let mut bench = Bench::new();
+        bench.core().note_sleeper(true);
+        bench.send(3);
+        assert_eq!(bench.work(), CoreRun::Idle, "nobody waits");
+        assert_eq!(bench.read(), 3 * SEGMENT);
+        // Who waits for room to write has no use for what arrives.
+        let (server, socket) = (Arc::clone(&bench.server), Arc::clone(&bench.reader));
+        let small = 2304.into();
+        socket.set_option(&server, &mut bench.cx, SocketOption::SendBuffer, &small).expect("set");
+        while socket.send(&server, &mut bench.cx, &[IoSlice::new(&[7; 1448])]).is_ok() {}
+        bench.cx.do_softirq();
+        bench.send(3);
+        let writers = socket.waiters(Readiness::WRITE);
+        let token = writers.prepare();
+        assert_eq!(bench.work(), CoreRun::Idle);
+        assert_eq!(writers.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
+        assert_eq!(bench.read(), 3 * SEGMENT);
+        let counters = server.counters();
+        assert_eq!((bench.left(), counters.stack(Counter::SoftnetTimeSqueeze)), (0, 0));
+    }
+
+    /// A worker's context is that of a thread that also runs other cores, and this one for others.
+    #[test]
+    fn whoever_is_woken_by_another_run_of_the_same_thread_is_woken_at_once() {
+        let mut bench = Bench::new();
+        let (core, socket) = (bench.core(), Arc::clone(&bench.reader));
+        let waiters = socket.waiters(Readiness::READ);
+        core.note_sleeper(true);
+        bench.send(2);
+        let token = waiters.prepare();
+        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(waiters.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
+        assert_eq!(bench.read(), SEGMENT);
+        let token = waiters.prepare();
+        assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
+        assert_eq!(waiters.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
     }
 }

@@ -45,6 +45,7 @@ mod threads {
         let tokens = [event.prepare(), event.prepare()];
         assert!(event.notify_all_later(&mut wakes));
         assert!(!event.notify_one(), "they have been chosen");
+        assert_eq!(event.waiting.load(Ordering::Relaxed), 0, "so that nobody looks for them");
         assert!(tokens.iter().all(|token| !token.waiter.is_notified()));
         wakes.wake();
         for token in tokens {
