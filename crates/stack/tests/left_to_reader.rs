@@ -113,6 +113,12 @@ mod tests {
             }
         }
 
+        /// Sends five bytes.
+        fn send_small(&mut self) {
+            let sent = self.sender.send(&self.client, &mut self.cx, &[IoSlice::new(b"small")]);
+            assert_eq!(sent, Ok(5));
+        }
+
         fn core(&self) -> Arc<Core> {
             Arc::clone(&self.server.cores()[0])
         }
@@ -382,8 +388,7 @@ mod tests {
         let (core, socket) = (bench.core(), Arc::clone(&bench.reader));
         core.note_sleeper(true);
         for number in 0..3 {
-            let sent = bench.sender.send(&bench.client, &mut bench.cx, &[IoSlice::new(b"small")]);
-            assert_eq!(sent, Ok(5));
+            bench.send_small();
             let token = socket.waiters(Readiness::READ).prepare();
             assert_eq!(bench.work(), CoreRun::Idle);
             drop(token);
@@ -432,7 +437,7 @@ mod tests {
         let writers = socket.waiters(Readiness::WRITE);
         let token = writers.prepare();
         assert_eq!(bench.work(), CoreRun::Idle);
-        assert_eq!(writers.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
+        assert_eq!(writers.wait(token, None), WaitResult::Notified);
         assert_eq!(bench.read(), 3 * SEGMENT);
         let counters = server.counters();
         assert_eq!((bench.left(), counters.stack(Counter::SoftnetTimeSqueeze)), (0, 0));
@@ -448,10 +453,34 @@ mod tests {
         bench.send(2);
         let token = waiters.prepare();
         assert_eq!(bench.work(), CoreRun::Left);
-        assert_eq!(waiters.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
+        assert_eq!(waiters.wait(token, None), WaitResult::Notified);
         assert_eq!(bench.read(), SEGMENT);
         let token = waiters.prepare();
         assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
-        assert_eq!(waiters.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
+        assert_eq!(waiters.wait(token, None), WaitResult::Notified);
+    }
+
+    /// Nothing is left to it then: it has been woken long since.
+    #[test]
+    fn a_reader_is_woken_at_once_before_superframes_come_and_between_two_turns() {
+        for (bulk, budget) in [(false, "300"), (true, "1")] {
+            let mut bench = Bench::new();
+            let (core, socket) = (bench.core(), Arc::clone(&bench.reader));
+            bench.server.set_sysctl("net.core.netdev_budget", budget).expect("a number");
+            if !bulk {
+                bench.send_small();
+                assert_eq!(bench.work(), CoreRun::Idle);
+                assert_eq!(bench.read(), 5);
+            }
+            assert_eq!(core.is_bulk(), bulk);
+            core.note_sleeper(true);
+            bench.send_small();
+            bench.send(3);
+            let waiters = socket.waiters(Readiness::READ);
+            let token = waiters.prepare();
+            assert_eq!(bench.work(), CoreRun::Idle, "{budget} frames a turn");
+            assert_eq!(waiters.wait(token, None), WaitResult::Notified);
+            assert_eq!((bench.read(), bench.left()), (5 + 3 * SEGMENT, 0));
+        }
     }
 }

@@ -44,8 +44,8 @@ mod threads {
         assert!(!event.notify_all_later(&mut wakes), "nobody waits");
         let tokens = [event.prepare(), event.prepare()];
         assert!(event.notify_all_later(&mut wakes));
-        assert!(!event.notify_one(), "they have been chosen");
         assert_eq!(event.waiting.load(Ordering::Relaxed), 0, "so that nobody looks for them");
+        assert!(!event.notify_one(), "they have been chosen");
         assert!(tokens.iter().all(|token| !token.waiter.is_notified()));
         wakes.wake();
         for token in tokens {
