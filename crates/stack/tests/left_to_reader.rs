@@ -337,7 +337,7 @@ mod tests {
         let mut read = None;
         let polled = core.busy_poll(server, cx, 8, |cx| {
             let buf = &mut [0; 8 * SEGMENT];
-            read.get_or_insert(reader.recv(server, cx, buf, false));
+            read = Some(reader.recv(server, cx, buf, false));
             true
         });
         assert!(polled);

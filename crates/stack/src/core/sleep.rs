@@ -50,7 +50,6 @@ impl Core {
     pub fn is_left_alone(&self, now: Instant) -> bool {
         self.is_bulk()
             && self.is_polled(now)
-            && !self.lock.is_owed()
             && self.next_deadline().is_none_or(|deadline| deadline > now)
     }
 
