@@ -1,11 +1,14 @@
 use std::io::Cursor;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgReader;
 use pcap_file::pcapng::blocks::Block;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pkt::{Domain, DomainConfig, Gso, GsoKind, Pool};
+use pkt::{Batch, Domain, DomainConfig, Gso, GsoKind, PacketList, Pool};
+use stack::device::{Capabilities, Device, LinkType, QueueId};
+use stack::{Cx, Memory};
 
 use super::*;
 
@@ -256,4 +259,64 @@ fn a_file_that_cannot_be_made_is_named() {
     let error = Capture::create(path, &config()).expect_err("no such directory");
     assert!(error.to_string().starts_with("cannot create capture file \"/nonexistent"), "{error}");
     assert_eq!(error.errno(), libc::ENOENT);
+}
+
+/// A device that has room for so many packets, and lets go of them.
+#[derive(Debug)]
+struct Roomy {
+    caps: Capabilities,
+    room: AtomicUsize,
+}
+
+impl Device for Roomy {
+    fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    fn receive(&self, _: QueueId, _: &mut Cx, _: usize, _: &mut Batch) -> usize {
+        0
+    }
+
+    fn transmit(&self, _: QueueId, cx: &mut Cx, list: &mut PacketList) {
+        while self.room.load(Ordering::Relaxed) > 0
+            && let Some(packet) = list.pop_front()
+        {
+            self.room.fetch_sub(1, Ordering::Relaxed);
+            cx.pool.free(packet);
+        }
+    }
+}
+
+#[test]
+fn what_the_device_leaves_is_recorded_once_whole_or_cut_up() {
+    let file = Shared::default();
+    let capture = Capture::to(file.clone(), &config()).expect("a capture");
+    let caps = Capabilities::plain("ql0", 1500, LinkType::Ip);
+    let device = Arc::new(Roomy { caps, room: AtomicUsize::new(0) });
+    let recorded = CaptureDevice::new(Arc::clone(&device) as _, &capture);
+    let memory = Memory::new(1 << 20);
+    let mut cx = Cx::new(&memory, 1);
+    let mut transmit = |room, packets: &[(u8, u16)]| {
+        device.room.store(room, Ordering::Relaxed);
+        let made = packets.iter().map(|&(number, segs)| {
+            let mut packet = packet(&mut cx.pool, &[number; 60]);
+            packet.meta_mut().gso.segs = segs;
+            packet
+        });
+        let mut list: PacketList = made.collect();
+        recorded.transmit(QueueId(0), &mut cx, &mut list);
+        let left = list.len();
+        list.free_all(&mut cx.pool);
+        left
+    };
+    assert_eq!(transmit(0, &[(1, 3), (2, 0)]), 2);
+    // They come again, the first as it was.
+    assert_eq!(transmit(0, &[(1, 3), (2, 0), (3, 0)]), 3);
+    // And in pieces, as it was too large.
+    assert_eq!(transmit(4, &[(1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (4, 2)]), 2);
+    assert_eq!(transmit(9, &[(3, 0), (4, 2), (5, 0)]), 0);
+    assert_eq!(transmit(9, &[(6, 0)]), 0);
+    capture.finish().expect("written");
+    let numbers: Vec<_> = file.packets().iter().map(|packet| packet.data[0]).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
 }
