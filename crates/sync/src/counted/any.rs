@@ -1,0 +1,71 @@
+//! A reference that a packet carries, which knows no types.
+
+use core::any::TypeId;
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+
+use super::{Parts, Ref, block::Header, put};
+use crate::epoch::Section;
+use crate::refcount::RefCount;
+
+/// A counted reference that has forgotten what its entry is made of: one word, for a packet to carry.
+pub struct AnyRef {
+    header: NonNull<Header>,
+}
+
+// SAFETY: as `Ref`, from which it was made.
+unsafe impl Send for AnyRef {}
+// SAFETY: as above.
+unsafe impl Sync for AnyRef {}
+
+impl AnyRef {
+    /// # Safety
+    /// The caller has a reference to give.
+    #[inline]
+    pub(super) unsafe fn new_raw(header: NonNull<Header>) -> Self {
+        Self { header }
+    }
+
+    /// Remembers the parts; `Err` when they are others.
+    pub fn downcast<P: Parts>(self) -> Result<Ref<P>, Self> {
+        // SAFETY: alive as long as this reference.
+        let kind = unsafe { self.header.as_ref() }.kind;
+        if (kind.parts)() != TypeId::of::<P>() {
+            return Err(self);
+        }
+        let header = ManuallyDrop::new(self).header;
+        // SAFETY: the block is of `P`, and the reference passes from `self`.
+        Ok(unsafe { Ref::new_raw(header) })
+    }
+
+    /// Gives the reference back in a read section.
+    #[inline]
+    pub fn release(self, section: &Section<'_>) {
+        let header = ManuallyDrop::new(self).header;
+        // SAFETY: the reference is given up by this put.
+        unsafe { put(header, |count, counting| count.put(counting, section)) };
+    }
+}
+
+impl<P: Parts> From<Ref<P>> for AnyRef {
+    #[inline]
+    fn from(reference: Ref<P>) -> Self {
+        let header = ManuallyDrop::new(reference).header;
+        // SAFETY: the reference passes from the typed one.
+        unsafe { Self::new_raw(header) }
+    }
+}
+
+impl Drop for AnyRef {
+    fn drop(&mut self) {
+        // SAFETY: the reference is given up by this put.
+        unsafe { put(self.header, RefCount::put_alone) };
+    }
+}
+
+impl fmt::Debug for AnyRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyRef").finish_non_exhaustive()
+    }
+}
