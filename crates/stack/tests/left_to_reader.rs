@@ -419,7 +419,26 @@ mod tests {
         assert!(core.is_polled(due) && !core.is_left_alone(due));
     }
 
-    /// Neither does a run of small pieces count as one that has run out of its budget.
+    /// Whether or not it has had the core, as in Linux (`NAPI_STATE_PREFER_BUSY_POLL`): and then nobody else takes that back.
+    #[test]
+    fn a_thread_that_prefers_to_poll_says_so_for_itself() {
+        let mut bench = Bench::new();
+        let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
+        let name = "net.quietline.dev.default.gro_flush_timeout";
+        server.set_sysctl(name, "1000000000").expect("a second");
+        let mut other = Cx::new(&bench.memory, 2);
+        other.now = now;
+        assert!(core.busy_poll(&server, &mut bench.cx, 8, |_| true));
+        let almost = now + Duration::from_millis(999);
+        core.stop_polling(&mut other, &server, true);
+        assert!(core.is_polled(almost));
+        core.stop_polling(&mut bench.cx, &server, false);
+        assert!(core.is_polled(almost), "not for whoever has polled");
+        core.stop_polling(&mut other, &server, false);
+        assert!(core.is_free());
+    }
+
+    /// And a run of one superframe a poll is none that has used up its budget.
     #[test]
     fn without_a_reader_who_is_woken_the_worker_goes_on() {
         let mut bench = Bench::new();
