@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests {
     use std::{
-        io::IoSlice,
+        io::{IoSlice, IoSliceMut},
         net::SocketAddr,
         sync::{
             Arc,
@@ -13,13 +13,13 @@ mod tests {
 
     use pkt::Instant;
     use stack::{
-        Cx, Memory, Readiness,
+        Cx, Errno, Memory, Readiness,
         config::{DeviceConfig, HostConfig},
         core::{CoreId, CoreRun, Kick},
         counters::Counter,
         device::{Wire, WireConfig},
         host::Host,
-        socket::{ListenOptions, Listener, TcpSocket},
+        socket::{ListenOptions, Listener, Reader, TcpSocket},
         sysctl::Sysctls,
     };
 
@@ -202,6 +202,38 @@ mod tests {
         let (steered, sublists) =
             (bench.count(Counter::RpsPackets), bench.count(Counter::RxSublists));
         assert!(steered > 200 && sublists * 3 < steered, "{steered} packets, {sublists} sublists");
+        bench.end([pair]);
+    }
+
+    /// Mechanisms §8.2, RFS and a prequeue: what waits for a reader was queued on the core where that polls, so that nothing of the
+    /// connection changes its core.
+    #[test]
+    fn a_prequeue_is_filled_where_its_reader_is() {
+        let settings = [
+            ("net.core.rps_sock_flow_entries", "64"),
+            ("net.quietline.dev.wire1.rps_flow_cnt", "64"),
+            ("net.quietline.rx_context", "prequeue_drop"),
+        ];
+        let mut bench = Bench::new(1, &settings);
+        let cores = [0, 1].map(|core| Arc::clone(&bench.server.cores()[core]));
+        let listener = bench.listen(&ListenOptions::default());
+        let pair = bench.connect(&listener);
+        let (mut reader, mut buf) = (Reader::new(), [0; 100]);
+        let mut read = |bench: &mut Bench| {
+            let bufs = &mut [IoSliceMut::new(&mut buf)];
+            pair.1.recv_or_wait(&bench.server, &mut bench.cx, &mut reader, bufs)
+        };
+        for (round, home) in [0, 1, 1, 0, 1].into_iter().enumerate() {
+            // The reader's thread has just polled this core.
+            assert_ne!(cores[home].try_run(&bench.server, &mut bench.cx), CoreRun::Elsewhere);
+            assert_eq!(read(&mut bench), Err(Errno::EAGAIN));
+            let queued = bench.count(Counter::PrequeueQueued);
+            let sent = pair.0.send(&bench.client, &mut bench.cx, &[IoSlice::new(&[7; 64])]);
+            assert_eq!(sent, Ok(64));
+            assert_eq!(bench.count(Counter::PrequeueQueued), queued + 1, "round {round}");
+            assert_eq!(usize::from(pair.1.incoming_core().0), home, "round {round}");
+            assert_eq!(read(&mut bench), Ok(64));
+        }
         bench.end([pair]);
     }
 
