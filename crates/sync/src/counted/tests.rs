@@ -253,6 +253,50 @@ mod models {
         demux_against_invalidation(Counting::Rcuref);
     }
 
+    /// An entry that is published while somebody looks is found whole, with everything that was written to it before.
+    #[test]
+    fn a_published_entry_is_found_whole() {
+        #[derive(Debug)]
+        struct Written(crate::shim::UnsafeCell<u32>);
+        // SAFETY: written before it is published and read after it was found: loom fails when that is not in order.
+        unsafe impl Sync for Written {}
+        #[derive(Debug)]
+        struct Whole;
+        impl Parts for Whole {
+            type Head = Written;
+            type Tail = ();
+            type Cold = ();
+            type Stats = ();
+        }
+        model(|| {
+            let domain = Domain::new();
+            let slot = Arc::new(Slot::<Whole>::new(&domain));
+            let other = {
+                let (slot, domain) = (Arc::clone(&slot), domain.clone());
+                thread::spawn(move || {
+                    let head = Written(crate::shim::UnsafeCell::new(0));
+                    // SAFETY: nobody else has it yet.
+                    head.0.with_mut(|value| unsafe { *value = 7 });
+                    let entry = Entry { head, tail: (), cold: (), stats: () };
+                    let entry = Ref::new(&domain, Layout::Filled, Counting::Rcuref, entry);
+                    assert!(slot.publish(entry).is_ok(), "nobody else publishes");
+                })
+            };
+            let reader = domain.reader();
+            {
+                let section = reader.pin();
+                if let Some(handle) = slot.load(&section) {
+                    // SAFETY: nobody writes it any more.
+                    assert_eq!(handle.head().0.with(|value| unsafe { *value }), 7);
+                }
+            }
+            other.join().unwrap();
+            drop(slot.take());
+            domain.reclaim();
+            domain.reclaim();
+        });
+    }
+
     /// BUG-DST-2: in the order of 2014, release before clear, a reader finds an entry that is dead already.
     #[test]
     fn release_before_clear_shows_a_dead_entry() {
