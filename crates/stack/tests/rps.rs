@@ -359,7 +359,7 @@ mod tests {
             accepted.push(socket);
         }
         assert_eq!((accepted.len(), others), (32, 32 - firsts));
-        assert_eq!(listener.accept().err(), Some(stack::Errno::EAGAIN));
+        assert_eq!(listener.accept().err(), Some(Errno::EAGAIN));
         bench.end(sockets.into_iter().zip(accepted));
     }
 }
