@@ -141,7 +141,10 @@ impl TcpStream {
             if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
         let socket = &self.shared.socket;
         let wait = self.how_to_wait(interest, clock::now(), deadline);
-        wait_until(&wait, || socket.readiness().intersects(wanted))
+        wait_until(&wait, || {
+            socket.pass_as_waiter();
+            socket.readiness().intersects(wanted)
+        })
     }
 
     fn how_to_wait(
@@ -251,7 +254,10 @@ impl TcpStream {
                     result => return Ok(result?),
                 }
             }
-            may_read = sleep_until(&wait, || is_readable() || socket.is_due(&waiting.reader));
+            may_read = sleep_until(&wait, || {
+                socket.pass_as_waiter();
+                is_readable() || socket.is_due(&waiting.reader)
+            });
             if !may_read {
                 let last = |cx: &mut _| socket.recv_and_leave(host, cx, &mut waiting.reader, bufs);
                 return Ok(with_cx(last)?);
@@ -423,7 +429,10 @@ impl Drop for Shared {
                 deadline,
                 polling: |sysctls: &Sysctls| socket.busy_poll().for_event(sysctls),
             };
-            wait_until(&wait, || !socket.is_finishing());
+            wait_until(&wait, || {
+                socket.pass_as_waiter();
+                !socket.is_finishing()
+            });
         }
     }
 }

@@ -87,8 +87,6 @@ pub struct Cx {
     pub(crate) out: PacketList,
     /// Packets that a read has emptied. Empty whenever no socket is held.
     pub(crate) read: PacketList,
-    /// What the socket being held has below it; set by who is about to run TCP's output.
-    pub(crate) host_queue: tcp::HostQueue,
     /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
     ip_id: u32,
     reader: Rc<epoch::Reader>,
@@ -216,7 +214,6 @@ impl Cx {
             rng,
             out: PacketList::new(),
             read: PacketList::new(),
-            host_queue: tcp::HostQueue::NONE,
             reader: Rc::new(memory.rcu.reader()),
             softirq: Softirq::default(),
             view: Box::new(HostView::nowhere()),
@@ -298,12 +295,13 @@ impl Cx {
         self.wakes.left
     }
 
-    /// Wakes all `waiters`, who wait to `read` or to write: now, or when the core is free. True if there were any.
+    /// Wakes all `waiters` of a socket whose lock has been left since they have something to wake for, and who wait to `read` or to
+    /// write: now, or when the core is free. True if there were any.
     #[inline]
     pub(crate) fn notify_all(&mut self, waiters: &EventCount, read: bool) -> bool {
         let HeldWakes { wakes, holds, reader, .. } = &mut self.wakes;
         if !*holds {
-            return waiters.notify_all();
+            return waiters.notify_all_behind();
         }
         let any = waiters.notify_all_later(wakes);
         *reader |= any && read;
@@ -469,7 +467,7 @@ impl Cx {
         self.pool.free(packet);
     }
 
-    /// The view of this context that the TCP engine takes.
+    /// The view of this context that the TCP engine takes. What the connection has below it is added by who runs its output.
     pub(crate) fn tcp(&mut self) -> tcp::Cx<'_> {
         let view = &self.view;
         tcp::Cx {
@@ -483,7 +481,7 @@ impl Cx {
             challenges: &view.challenges,
             memory: view.memory.state(&view.sysctls.tcp_mem),
             rps_needed: view.rps_needed,
-            host_queue: self.host_queue,
+            host_queue: tcp::HostQueue::NONE,
         }
     }
 

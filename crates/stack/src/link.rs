@@ -10,4 +10,4 @@ mod input;
 mod output;
 
 pub(crate) use input::{input, input_list, strip};
-pub(crate) use output::{addresses, frame, output, send_arp};
+pub(crate) use output::{addresses, frame, is_resolved, output, send_arp};

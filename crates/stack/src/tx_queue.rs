@@ -138,6 +138,11 @@ impl DeviceTx {
         self.async_completion || self.has_qdisc.load(Ordering::Relaxed)
     }
 
+    /// No packet ever waits: there is no discipline, and the device takes everything at once and is through with it then.
+    pub(crate) fn takes_at_once(&self) -> bool {
+        !self.completes() && !self.device.needs_qdisc()
+    }
+
     /// The device tells completions.
     pub(crate) const fn completes_later(&self) -> bool {
         self.async_completion

@@ -110,6 +110,14 @@ impl EventCount {
         self.waiting.load(Ordering::Relaxed) != 0 && self.wake_all()
     }
 
+    /// As [`notify_all`](Self::notify_all), for a caller who has left a socket lock since the condition was made true, where
+    /// waiters pass that lock between `prepare` and their look ([`SocketLock::pass`](crate::SocketLock::pass)): that orders what the
+    /// fence would.
+    #[inline]
+    pub fn notify_all_behind(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0 && self.wake_all()
+    }
+
     /// As [`notify_all`](Self::notify_all), but they are chosen only: they sleep until [`Wakes::wake`]. For a caller that has
     /// something in its hands which they want.
     #[inline]

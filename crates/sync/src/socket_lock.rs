@@ -100,8 +100,8 @@ pub enum Entry<P> {
 
 /// A value of type `T` with the socket lock around it; `P` is what the backlog holds.
 pub struct SocketLock<T, P: Linked> {
-    /// See the module head. Taking is Acquire, leaving is Release; every other write is a read-modify-write
-    /// and so keeps the release sequence from the last holder to the next.
+    /// See the module head. Taking is Acquire, leaving is Release, and Acquire of those who `pass`; every other write is a
+    /// read-modify-write and so keeps the release sequence from the last holder to the next.
     word: AtomicU64,
     backlog: Llist<P>,
     sleepers: EventCount,
@@ -199,6 +199,14 @@ impl<T, P: Linked> SocketLock<T, P> {
     /// True while an application thread holds the lock. A hint: it may be over when this returns.
     pub fn is_owned(&self) -> bool {
         self.word.load(Ordering::Relaxed) & OWNED != 0
+    }
+
+    /// For a thread that has announced itself as a waiter and is about to look at what holders publish. Of a holder that has left
+    /// before this it sees all that was published; one that leaves later sees the announcement, and needs no fence for that
+    /// ([`EventCount::notify_all_behind`]).
+    pub fn pass(&self) {
+        // Leaving is a read-modify-write of the same word: whichever of the two is second acquires what was before the first.
+        self.word.fetch_or(0, Ordering::AcqRel);
     }
 
     /// Bytes admitted to the backlog and not yet worked off.
@@ -447,7 +455,7 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
     /// Runs what there is to run and frees the lock.
     #[inline]
     fn leave(self, run: &mut impl FnMut(&mut T, Work<P>)) {
-        match self.lock.exchange(self.holder, 0, Ordering::Release) {
+        match self.lock.exchange(self.holder, 0, Ordering::AcqRel) {
             Ok(_) => core::mem::forget(self),
             Err(word) => self.leave_disturbed(word, run),
         }
@@ -460,7 +468,7 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
             while let Some(left) = self.run_some(word, run) {
                 word = left;
             }
-            match self.lock.exchange(word, 0, Ordering::Release) {
+            match self.lock.exchange(word, 0, Ordering::AcqRel) {
                 Ok(_) => break,
                 Err(found) => word = found,
             }

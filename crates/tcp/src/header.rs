@@ -90,24 +90,34 @@ impl SegmentHeader {
     ///
     /// [`DropReason::TcpHeader`] when the bytes end before the header does, or the data offset is
     /// below 5. Bad options are no error (see [`Options`]).
-    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
+        let mut header = Self::default();
+        header.read(bytes)?;
+        Ok(header)
+    }
+
+    /// As [`parse`](Self::parse), into a header that is still as by `default`: one that is returned is copied, and the copy has to
+    /// wait for the stores of its parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse); then it is as it was.
+    #[inline]
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), DropReason> {
         let fixed: &[u8; HEADER_BYTES_MIN] = bytes.first_chunk().ok_or(DropReason::TcpHeader)?;
         let header_len = (fixed[12] >> 4) * 4;
         let options =
             bytes.get(HEADER_BYTES_MIN..usize::from(header_len)).ok_or(DropReason::TcpHeader)?;
-        let flags = Flags::from_bits_retain(fixed[13]);
-        Ok(Self {
-            src_port: u16::from_be_bytes([fixed[0], fixed[1]]),
-            dst_port: u16::from_be_bytes([fixed[2], fixed[3]]),
-            seq: SeqNum(u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]])),
-            ack: SeqNum(u32::from_be_bytes([fixed[8], fixed[9], fixed[10], fixed[11]])),
-            flags,
-            window: u16::from_be_bytes([fixed[14], fixed[15]]),
-            urgent: u16::from_be_bytes([fixed[18], fixed[19]]),
-            header_len,
-            options: Options::parse(options, flags.contains(Flags::SYN)),
-        })
+        self.src_port = u16::from_be_bytes([fixed[0], fixed[1]]);
+        self.dst_port = u16::from_be_bytes([fixed[2], fixed[3]]);
+        self.seq = SeqNum(u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]));
+        self.ack = SeqNum(u32::from_be_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]));
+        self.flags = Flags::from_bits_retain(fixed[13]);
+        self.window = u16::from_be_bytes([fixed[14], fixed[15]]);
+        self.urgent = u16::from_be_bytes([fixed[18], fixed[19]]);
+        self.header_len = header_len;
+        self.options.read(options, self.flags.contains(Flags::SYN));
+        Ok(())
     }
 
     /// Source and destination port alone, for a look-up that comes before the header is read.

@@ -73,19 +73,25 @@ impl Options {
 
     /// Reads the bytes between the fixed header and the data. `is_syn` admits the options of a
     /// handshake.
-    #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8], is_syn: bool) -> Self {
+        let mut options = Self::default();
+        options.read(bytes, is_syn);
+        options
+    }
+
+    /// As [`parse`](Self::parse), where there is no option yet.
+    #[inline]
+    pub(crate) fn read(&mut self, bytes: &[u8], is_syn: bool) {
         // An established connection's segments carry this and nothing else.
-        match parse_timestamps_alone(bytes) {
-            timestamps @ Some(_) => Self { timestamps, ..Self::default() },
-            None => Self::parse_any(bytes, is_syn),
+        self.timestamps = parse_timestamps_alone(bytes);
+        if self.timestamps.is_none() {
+            self.take_all(bytes, is_syn);
         }
     }
 
     #[inline(never)]
-    fn parse_any(bytes: &[u8], is_syn: bool) -> Self {
-        let mut options = Self::default();
+    fn take_all(&mut self, bytes: &[u8], is_syn: bool) {
         let mut rest = bytes;
         while let Some((&kind, after)) = rest.split_first() {
             match kind {
@@ -100,12 +106,11 @@ impl Options {
                         break;
                     }
                     let (option, next) = rest.split_at(length);
-                    options.take(kind, &option[2..], is_syn);
+                    self.take(kind, &option[2..], is_syn);
                     rest = next;
                 }
             }
         }
-        options
     }
 
     /// Takes one option with its kind and length bytes removed. A wrong length for its kind is

@@ -51,7 +51,7 @@ pub(crate) fn transmit_whole(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bo
 fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     let entry = tcb.send_queue.entry(index);
     let clone = match &entry.packet {
-        Some(packet) => packet.clone_in(cx.pool),
+        Some(packet) => clone_to_send(packet, cx),
         None => cx.pool.alloc(),
     };
     let Some(packet) = clone else { return false };
@@ -78,6 +78,13 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     tcb.ack.on_data_sent(cx.now);
     tcb.last_sent_at = cx.now;
     true
+}
+
+/// A clone of a queued packet that is about to leave. Where something below may keep it the queued one knows how long
+/// ([`retransmit::still_in_host_queue`]).
+#[inline]
+pub(crate) fn clone_to_send(packet: &Packet, cx: &mut Cx<'_>) -> Option<Packet> {
+    if cx.host_queue.direct { packet.clone_apart(cx.pool) } else { packet.clone_in(cx.pool) }
 }
 
 /// SEG.SEQ of a segment without data: SND.NXT, or the end of the peer's window where that has moved back before SND.NXT, because

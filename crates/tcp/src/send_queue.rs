@@ -330,6 +330,7 @@ impl SendQueue {
 
     /// Entry `index` was transmitted: for the first time, or again. `snapshot` and `app_limited` are the connection's
     /// state for the delivery rate.
+    #[inline]
     pub(crate) fn on_transmit(
         &mut self,
         index: usize,

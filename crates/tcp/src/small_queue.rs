@@ -27,11 +27,13 @@ pub struct HostQueue {
     pub completes: bool,
     /// A queue below holds packets until their departure times (Linux: `SK_PACING_FQ`).
     pub paces: bool,
+    /// Nothing below keeps a packet: what is handed down has left the host before this connection asks for it again.
+    pub direct: bool,
 }
 
 impl HostQueue {
-    /// Packets are gone as soon as they are handed down.
-    pub const NONE: Self = Self { bytes: 0, completes: false, paces: false };
+    /// Nothing, and nobody has looked at what is below.
+    pub const NONE: Self = Self { bytes: 0, completes: false, paces: false, direct: false };
 }
 
 /// How the limit is found (`net.quietline.tsq_limit`): as the versions of Linux did.
@@ -263,7 +265,7 @@ mod tests {
         let stops = net.call(Side::A, |tcb, cx| {
             assert_eq!(tcb.send_queue.sent_count(), 2);
             let mut full = |bytes| {
-                cx.host_queue = HostQueue { bytes, completes: true, paces: false };
+                cx.host_queue = HostQueue { bytes, completes: true, ..HostQueue::NONE };
                 is_full(tcb, cx, 0, 1448, kind)
             };
             let stops = (0..1 << 20).find(|bytes| full(*bytes)).expect("a limit");
@@ -322,7 +324,7 @@ mod tests {
         let waits = net.call(Side::A, |tcb, cx| {
             assert_eq!(tcb.send_queue.sent_count(), in_flight);
             tcb.send(cx, &[&[1; 1448][..]], false).expect("room");
-            cx.host_queue = HostQueue { bytes: 1 << 30, completes: true, paces: false };
+            cx.host_queue = HostQueue { bytes: 1 << 30, completes: true, ..HostQueue::NONE };
             let index = if kind == Kind::New { in_flight } else { 0 };
             is_full(tcb, cx, index, 1448, kind)
         });

@@ -16,7 +16,16 @@ impl Packet {
     /// A packet with the same bytes and metadata, headroom included, and its own head. It has no owner. When
     /// this packet came from [`Pool::alloc_fclone`] and has no living companion, the clone becomes it.
     /// `None` at the domain's limit.
+    #[inline]
     pub fn clone_in(&self, pool: &mut Pool) -> Option<Self> {
+        let mut clone = self.clone_apart(pool)?;
+        self.adopt_companion(&mut clone);
+        Some(clone)
+    }
+
+    /// As [`clone_in`](Self::clone_in), but never a companion, so that its end is written nowhere: for a clone that will have left
+    /// before anybody asks.
+    pub fn clone_apart(&self, pool: &mut Pool) -> Option<Self> {
         let body = self.body();
         let mut clone = pool.alloc_at(body.data, Kind::Alone)?;
         clone.put(usize::from(body.linear_len))?.copy_from_slice(self.linear());
@@ -27,7 +36,6 @@ impl Packet {
             target.push_frag(pool.share(frag));
         }
         clone.copy_pieces(self);
-        self.adopt_companion(&mut clone);
         if self.frag_count() > 0 {
             clone.body().shared.set(true);
             body.shared.set(true);

@@ -325,6 +325,22 @@ fn fclone_pair_in_every_order_of_death() {
 }
 
 #[test]
+fn a_clone_apart_is_like_any_other_and_not_waited_for() {
+    let (domain, mut pool) = pool();
+    let mut original = pool.alloc_fclone().expect("memory");
+    original.append(&mut pool, &[7; 3000]);
+    let apart = original.clone_apart(&mut pool).expect("memory");
+    assert_eq!((apart.to_vec(), apart.truesize()), (original.to_vec(), original.truesize()));
+    assert!(original.is_cloned() && !original.clone_busy());
+    let companion = original.clone_in(&mut pool).expect("memory");
+    assert!(original.clone_busy(), "the place beside it is free");
+    for packet in [apart, original, companion] {
+        pool.free(packet);
+    }
+    assert_eq!(domain.balance(), 0);
+}
+
+#[test]
 fn a_clone_that_has_left_is_not_waited_for() {
     let (domain, mut pool) = pool();
     let mut packet = pool.alloc_fclone().expect("memory");

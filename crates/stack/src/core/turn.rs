@@ -119,14 +119,18 @@ fn receive(
                 complete(core, guard, index, received, cx);
             }
         }
+        if due == 0 {
+            // Nothing is left, however much of the budget is.
+            break;
+        }
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
         // A queue whose descriptor may be watched needs no bit to be found again, by whoever polls or by the worker.
         let told = if bulk { guard.descriptors & !core.masked.load(Ordering::Relaxed) } else { 0 };
-        if bulk && due != 0 && due & !told == 0 && cx.leave_to_reader() {
+        if bulk && due & !told == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
         }
         let over = budget == 0 || received == weight && (is_cycle && bulk || is_late(cx, begin));
-        if over && due != 0 {
+        if over {
             if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
                 SoftnetCounts::add(&core.backlog.counts().time_squeeze, 1);

@@ -222,6 +222,7 @@ impl Host {
             sums_payload: !caps.tx_checksum,
             completes: tx.completes(),
             paces: tx.paces(),
+            at_once: tx.takes_at_once(),
             dont_fragment: hop.dont_fragment,
             keeps_dst,
             device,

@@ -98,12 +98,15 @@ impl<'s> ListInput<'s> {
         self.bytes += packet.len() as u64;
         let repeated = if V4 { flow.repeated_header(&packet) } else { None };
         let repeats = repeated.is_some();
-        let header = match repeated.map_or_else(|| check_header::<V4>(&mut packet), Ok) {
-            Ok(header) => header,
-            Err(reason) => {
-                count_header_error(cx, reason);
-                return Verdict::Drop(reason, packet);
-            }
+        let header = match repeated {
+            Some(header) => header,
+            None => match check_header::<V4>(&mut packet) {
+                Ok(header) => header,
+                Err(reason) => {
+                    count_header_error(cx, reason);
+                    return Verdict::Drop(reason, packet);
+                }
+            },
         };
         packet.truncate(header.total_len());
         let ecn = Ecn::from_traffic_class(header.traffic_class);

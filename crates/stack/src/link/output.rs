@@ -51,6 +51,12 @@ pub(crate) fn addresses(dst: &Dst) -> Option<(MacAddr, MacAddr)> {
     }
 }
 
+/// Whether nothing that is sent along `dst` has to wait for its next hop to be found.
+#[inline]
+pub(crate) fn is_resolved(dst: &Dst) -> bool {
+    dst.neighbor.as_ref().is_none_or(|neighbor| neighbor.resolved().is_some())
+}
+
 /// Puts the Ethernet header in front of every IP packet of `list`.
 pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
     let mut packets = core::mem::take(list);

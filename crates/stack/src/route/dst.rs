@@ -160,6 +160,8 @@ pub struct Dst {
     pub(crate) completes: bool,
     /// They are held until their departure times (`DeviceTx::paces`).
     pub(crate) paces: bool,
+    /// The device takes everything at once (`DeviceTx::takes_at_once`).
+    pub(crate) at_once: bool,
     /// TCP segments carry DF (RFC 1191 §3).
     pub(crate) dont_fragment: bool,
     /// What this entry sends it receives: the dst stays with the packet.

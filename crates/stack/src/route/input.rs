@@ -91,6 +91,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
         sums_payload: false,
         completes: caps.async_completion,
         paces: false,
+        at_once: false,
         dont_fragment: false,
         keeps_dst: host.is_loopback_device(index),
         device,

@@ -152,7 +152,8 @@ impl Drain<'_> {
         state.drain_prequeue(self.socket, self.host, cx);
         let dst = PacketDst::taken_from(&mut packet);
         state.remember(self.socket, self.host, cx, packet.meta().rx_device, dst);
-        let Some((header, packet)) = parse(cx, packet) else { return };
+        let mut header = SegmentHeader::default();
+        let Some(packet) = parse(cx, packet, &mut header) else { return };
         let next = Segment { header, packet };
         let joined = match self.tail.as_mut() {
             Some(tail) => tail.join(&mut cx.pool, next),

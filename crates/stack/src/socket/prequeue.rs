@@ -20,7 +20,7 @@ use std::num::NonZeroU64;
 
 use pkt::{Packet, PacketList};
 use sync::{Work, epoch::Section};
-use tcp::header::HEADER_BYTES_MIN;
+use tcp::{SegmentHeader, header::HEADER_BYTES_MIN};
 
 use super::stream::{DEFERRED_FLUSH, StreamState, TcpSocket, parse};
 use crate::{
@@ -311,7 +311,8 @@ impl StreamState {
         while let Some(mut packet) = packets.pop_front() {
             let dst = PacketDst::taken_from(&mut packet);
             self.remember(socket, host, cx, packet.meta().rx_device, dst);
-            if let Some((header, packet)) = parse(cx, packet) {
+            let mut header = SegmentHeader::default();
+            if let Some(packet) = parse(cx, packet, &mut header) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);
             }
             // A duplicate ACK or a reset must not be merged with the next.

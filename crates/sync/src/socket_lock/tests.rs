@@ -285,6 +285,42 @@ mod models {
         });
     }
 
+    /// A waiter that passes the lock before it looks is woken without a fence on the other side, by a holder in softirq or a
+    /// call, also one that finds others waiting for the lock.
+    #[test]
+    fn loom_who_passes_the_lock_is_woken_without_a_fence() {
+        for softirq in [true, false] {
+            shim::model(move || {
+                let lock = Arc::new(Lock::default());
+                let ready = Arc::new(AtomicU32::new(0));
+                let waiters = Arc::new(EventCount::new());
+                let holder = {
+                    let (lock, ready, waiters) = (lock.clone(), ready.clone(), waiters.clone());
+                    thread::spawn(move || {
+                        if softirq {
+                            let _ = lock.defer(1, |_, _| ready.store(1, Ordering::Relaxed));
+                        } else {
+                            let owned = lock.own();
+                            ready.store(1, Ordering::Relaxed);
+                            owned.release(run);
+                        }
+                        waiters.notify_all_behind();
+                    })
+                };
+                loop {
+                    let token = waiters.prepare();
+                    lock.pass();
+                    if ready.load(Ordering::Relaxed) == 1 {
+                        waiters.cancel(token);
+                        break;
+                    }
+                    let _ = waiters.wait(token, None);
+                }
+                holder.join().unwrap();
+            });
+        }
+    }
+
     #[test]
     fn loom_run_backlog_against_softirq() {
         shim::model(|| {

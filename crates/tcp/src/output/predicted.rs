@@ -52,9 +52,8 @@ pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
         return false;
     }
     let Some(entry) = tcb.send_queue.lone_unsent() else { return false };
-    let Some(packet) = entry.packet.as_ref().and_then(|packet| packet.clone_in(cx.pool)) else {
-        return false;
-    };
+    let clone = entry.packet.as_ref().and_then(|packet| segment::clone_to_send(packet, cx));
+    let Some(packet) = clone else { return false };
     let (seq, len, end_seq) = (entry.seq, entry.len, entry.end_seq());
     let mut flags = Flags::ACK;
     flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH));

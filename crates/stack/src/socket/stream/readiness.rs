@@ -21,10 +21,17 @@ impl TcpSocket {
         Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
     }
 
-    /// Where threads wait for something to read (or for the end), and where for room to write.
+    /// Where threads wait for something to read (or for the end), and where for room to write. See
+    /// [`pass_as_waiter`](Self::pass_as_waiter).
     #[must_use]
     pub const fn waiters(&self, interest: Readiness) -> &EventCount {
         if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
+    }
+
+    /// For a thread that has announced itself at [`waiters`](Self::waiters), before each look at what it waits for: what comes true
+    /// behind that look wakes it. Without this it may see neither.
+    pub fn pass_as_waiter(&self) {
+        self.lock.pass();
     }
 
     /// Whether the end of our stream has still to be acknowledged: what a lingering close waits for

@@ -19,6 +19,7 @@ use crate::{
     device::QueueId,
     host::Host,
     ip::{self, MtuDiscover},
+    link,
     qdisc::NetXmit,
     socket::{
         TimeWaitSocket,
@@ -100,19 +101,14 @@ impl StreamState {
     /// completed by the time that is announced: then it goes on at once.
     fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         loop {
-            cx.host_queue = HostQueue {
-                bytes: socket.wmem.bytes(),
-                completes: self.dst.as_ref().is_some_and(|dst| dst.completes),
-                paces: self.dst.as_ref().is_some_and(|dst| dst.paces),
-            };
-            if cx.host_queue.completes {
-                wmem::count_bytes(cx, cx.host_queue.bytes);
+            let host_queue = self.host_queue(socket);
+            if host_queue.completes {
+                wmem::count_bytes(cx, host_queue.bytes);
                 if let Some(since) = self.throttled_since.take() {
                     wmem::count_throttled(cx, since);
                 }
             }
-            tcp::output(&mut self.tcb, &mut cx.tcp());
-            cx.host_queue = HostQueue::NONE;
+            tcp::output(&mut self.tcb, &mut tcp::Cx { host_queue, ..cx.tcp() });
             if self.hashed && self.dst.is_some() && !cx.out.is_empty() {
                 // The path has just been looked at.
                 self.hand_down(socket, host, cx, true);
@@ -125,6 +121,19 @@ impl StreamState {
                 return cx.count(Counter::TsqThrottled, 1);
             }
             cx.count(Counter::TsqRecheck, 1);
+        }
+    }
+
+    /// What the connection has below TCP.
+    #[inline]
+    fn host_queue(&self, socket: &TcpSocket) -> HostQueue {
+        let bytes = socket.wmem.bytes();
+        let Some(dst) = &self.dst else { return HostQueue { bytes, ..HostQueue::NONE } };
+        HostQueue {
+            bytes,
+            completes: dst.completes,
+            paces: dst.paces,
+            direct: dst.at_once && link::is_resolved(dst),
         }
     }
 

@@ -72,7 +72,8 @@ impl StreamState {
     ) {
         self.synchronise(cx);
         self.remember(socket, host, cx, packet.meta().rx_device, dst);
-        if let Some((header, packet)) = parse(cx, packet) {
+        let mut header = SegmentHeader::default();
+        if let Some(packet) = parse(cx, packet, &mut header) {
             self.input(cx, &header, packet);
         }
         // A duplicate ACK or a reset: before the flush another thread may own the socket.
@@ -138,13 +139,17 @@ impl StreamState {
     }
 }
 
-/// The header as values, and the packet without it.
+/// The packet without its header, whose values are put into `header`, an empty one.
 #[inline]
-pub(in crate::socket) fn parse(cx: &mut Cx, mut packet: Packet) -> Option<(SegmentHeader, Packet)> {
-    match SegmentHeader::parse(packet.linear()) {
-        Ok(header) => {
+pub(in crate::socket) fn parse(
+    cx: &mut Cx,
+    mut packet: Packet,
+    header: &mut SegmentHeader,
+) -> Option<Packet> {
+    match header.read(packet.linear()) {
+        Ok(()) => {
             strip(&mut packet, usize::from(header.header_len));
-            Some((header, packet))
+            Some(packet)
         }
         Err(reason) => {
             cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
