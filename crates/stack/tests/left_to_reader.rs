@@ -129,6 +129,15 @@ mod tests {
             run
         }
 
+        /// Three superframes come while a thread sleeps that wants to read, and has polled before or not.
+        fn work_beside_reader(&mut self, polls: bool) -> CoreRun {
+            self.core().note_sleeper(polls);
+            self.send(3);
+            let socket = Arc::clone(&self.reader);
+            let _token = socket.waiters(Readiness::READ).prepare();
+            self.work()
+        }
+
         /// Times something was left to the reader.
         fn left(&self) -> u64 {
             self.server.counters().stack(Counter::CoreLeftToReader)
@@ -168,11 +177,7 @@ mod tests {
     #[test]
     fn a_reader_who_does_not_come_leaves_nothing_behind() {
         let mut bench = Bench::new();
-        bench.core().note_sleeper(true);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, now) = (bench.core(), bench.cx.now);
         let until = core.prepare_sleep(now, true).expect("not for ever");
         core.finish_sleep();
@@ -180,7 +185,6 @@ mod tests {
         bench.cx.now = until;
         assert!(!core.is_left_alone(until), "the worker looks itself");
         assert_eq!(bench.work(), CoreRun::Idle);
-        drop(token);
         assert_eq!(bench.read(), 3 * SEGMENT);
     }
 
@@ -188,11 +192,7 @@ mod tests {
     #[test]
     fn a_worker_that_looks_in_meanwhile_does_not_think_that_the_core_is_run() {
         let mut bench = Bench::new();
-        bench.core().note_sleeper(true);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let _token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         assert_eq!(bench.work(), CoreRun::Left, "still");
         assert_eq!(bench.left(), 1, "once and for all");
         assert_eq!(bench.read(), SEGMENT, "and untouched");
@@ -212,13 +212,8 @@ mod tests {
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), SEGMENT);
         assert!(core.is_masked(napi), "polled by time");
-        core.note_sleeper(true);
         bench.cx.now += Duration::from_millis(10);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Idle);
-        drop(token);
+        assert_eq!(bench.work_beside_reader(true), CoreRun::Idle);
         assert_eq!(bench.read(), 3 * SEGMENT);
         assert!(core.is_masked(napi) && core.next_deadline().is_some());
         bench.send(3);
@@ -229,12 +224,7 @@ mod tests {
     #[test]
     fn nothing_is_left_to_a_reader_who_does_not_poll() {
         let mut bench = Bench::new();
-        bench.core().note_sleeper(false);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Idle);
-        drop(token);
+        assert_eq!(bench.work_beside_reader(false), CoreRun::Idle);
         assert_eq!((bench.read(), bench.left()), (3 * SEGMENT, 0));
     }
 
@@ -277,11 +267,7 @@ mod tests {
     #[test]
     fn a_reader_whom_the_worker_has_left_something_to_may_send_the_worker_back() {
         let mut bench = Bench::new();
-        bench.core().note_sleeper(true);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let _token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         let mut reader = Cx::new(&bench.memory, 2);
         reader.now = now;
@@ -315,11 +301,7 @@ mod tests {
     #[test]
     fn a_poll_takes_half_as_many_superframes() {
         let mut bench = Bench::with_weight(4);
-        bench.core().note_sleeper(true);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let _token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         assert_eq!(bench.read(), 2 * SEGMENT);
     }
 
@@ -348,11 +330,7 @@ mod tests {
     #[test]
     fn how_long_a_worker_yields() {
         let mut bench = Bench::new();
-        bench.core().note_sleeper(true);
-        bench.send(3);
-        let socket = Arc::clone(&bench.reader);
-        let _token = socket.waiters(Readiness::READ).prepare();
-        assert_eq!(bench.work(), CoreRun::Left);
+        assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, now) = (bench.core(), bench.cx.now);
         for limit in [Duration::from_micros(300), Duration::from_millis(1)] {
             assert_eq!(core.prepare_sleep(now, true), Some(now + limit));
