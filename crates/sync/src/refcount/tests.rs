@@ -245,6 +245,40 @@ mod models {
         three_threads(Counting::Rcuref);
     }
 
+    /// Whoever ends an object comes after all that others have done with it.
+    fn the_end_comes_last(counting: Counting, put: fn(&RefCount) -> Put) {
+        struct Used(RefCount, crate::shim::UnsafeCell<u32>);
+        // SAFETY: read with a reference and written by whoever ends it: loom fails when that is not in order.
+        unsafe impl Sync for Used {}
+        // SAFETY: as above.
+        unsafe impl Send for Used {}
+        let end = move |used: &Used| {
+            // SAFETY: nobody writes while there is a reference.
+            assert_eq!(used.1.with(|value| unsafe { *value }), 7);
+            if put(&used.0) == Put::Last {
+                // SAFETY: there is no reference any more.
+                used.1.with_mut(|value| unsafe { *value = 0 });
+            }
+        };
+        model(move || {
+            let used = Arc::new(Used(RefCount::new(counting), crate::shim::UnsafeCell::new(7)));
+            assert!(used.0.try_get(counting));
+            let other = {
+                let used = Arc::clone(&used);
+                thread::spawn(move || end(&used))
+            };
+            end(&used);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn whoever_ends_an_object_comes_last() {
+        the_end_comes_last(Counting::Rcuref, RefCount::rcuref_put);
+        the_end_comes_last(Counting::Rcuref, RefCount::rcuref_put_alone);
+        the_end_comes_last(Counting::CasIncNotZero, RefCount::cas_put);
+    }
+
     /// BUG-DST-3: some interleaving of two threads makes the slow path of Linux 6.12 and before report a put too many.
     #[test]
     fn rereading_the_count_reports_imbalances_that_are_none() {
