@@ -16,7 +16,7 @@ use std::{cell::Cell, time::Duration};
 
 use pkt::Instant;
 
-use crate::clock;
+use crate::{clock, running::until};
 
 /// How long a thread polls before it offers its CPU to others. Well above the 1.3 µs of a request and its answer between
 /// two CPUs: at 2 µs one late answer makes both ends yield, and then every answer is late.
@@ -88,6 +88,15 @@ impl HoldOff {
         self.left = self.last;
     }
 
+    /// The CPU was lent for so long, and what was waited for was `ready` then or not.
+    fn note_lent(&mut self, ready: bool, away: Duration) {
+        if ready && away <= LENT_MAX {
+            self.relax();
+        } else {
+            self.extend(LEND_HOLD_OFF_MAX);
+        }
+    }
+
     /// It has paid: the next time that it does not is taken less seriously.
     const fn relax(&mut self) {
         self.last /= 2;
@@ -121,20 +130,15 @@ pub(crate) fn on_own_cpu() {
     POLLING.set(HoldOff::NONE);
 }
 
-/// Lets others have the CPU before a thread sleeps whose wait began at `began`, unless that has not paid lately. True if it is
-/// `ready` by that.
-pub(crate) fn lend(began: Instant, ready: impl Fn() -> bool) -> bool {
+/// Lets others have the CPU before a thread sleeps, unless that has not paid lately. True if it is `ready` by that.
+pub(crate) fn lend(ready: impl Fn() -> bool) -> bool {
     let mut lending = LENDING.get();
     let tries = lending.is_over();
     let ready = tries && {
+        let begin = clock::now();
         std::thread::yield_now();
         let ready = ready();
-        let away = clock::now().checked_duration_since(began).unwrap_or_default();
-        if ready && away <= LENT_MAX {
-            lending.relax();
-        } else {
-            lending.extend(LEND_HOLD_OFF_MAX);
-        }
+        lending.note_lent(ready, until(begin, clock::now()));
         ready
     };
     LENDING.set(lending);
@@ -193,17 +197,28 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_lent_in_vain_is_lent_again_later_and_later() {
-        let began = clock::now();
         let waits_until_lent = || {
             let lent = Cell::new(false);
             (1..).find(|_| {
-                lend(began, || lent.replace(true));
+                lend(|| lent.replace(true));
                 lent.get()
             })
         };
         assert_eq!(waits_until_lent(), Some(1), "it is tried");
         let gaps: Vec<_> = (0..9).map(|_| waits_until_lent().unwrap() - 1).collect();
         assert_eq!(gaps, [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]);
+    }
+
+    #[test]
+    fn a_cpu_that_comes_back_in_time_and_with_the_answer_is_lent_again() {
+        let mut lending = HoldOff::NONE;
+        lending.note_lent(true, LENT_MAX);
+        assert!(lending.is_over(), "it has paid");
+        lending.note_lent(true, LENT_MAX + Duration::from_nanos(1));
+        assert_eq!(lending.left, HOLD_OFF_MIN, "it took too long");
+        let mut lending = HoldOff::NONE;
+        lending.note_lent(false, Duration::ZERO);
+        assert_eq!(lending.left, HOLD_OFF_MIN, "and no answer");
     }
 
     #[test]

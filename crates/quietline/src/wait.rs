@@ -5,7 +5,7 @@
 //! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over. Not
 //! so where descriptors bring the frames: nobody but a worker, who would have to be woken, processes those.
 //!
-//! A thread that is about to sleep lends its CPU once before it does, where that pays: a peer that runs on it answers meanwhile,
+//! A thread that is about to sleep in a read lends its CPU once before it does, where that pays: a peer that runs on it answers meanwhile,
 //! and neither of the two sleeps or is woken.
 
 use std::time::Duration;
@@ -43,18 +43,10 @@ pub(crate) fn wait_until(
     poll_first(wait, &ready) || sleep_until(wait, ready)
 }
 
-/// The first half of [`wait_until`]: polls, and does not sleep.
-pub(crate) fn poll_first(
-    wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
-    ready: &impl Fn() -> bool,
-) -> bool {
-    poll_core(wait, ready)
-}
-
 /// Behind it, for a thread that has polled in vain: lends the CPU to whoever may bring what it waits for, and does not sleep.
 pub(crate) fn lend_first<P>(wait: &Wait<'_, P>, ready: &impl Fn() -> bool) -> bool {
     // Without workers it may be this thread that is waited for: it drives the stack.
-    !wait.stack.is_manual() && patience::lend(wait.began, ready)
+    !wait.stack.is_manual() && patience::lend(ready)
 }
 
 /// The second half, for a thread for which that was in vain.
@@ -97,19 +89,21 @@ pub(crate) fn sleep_for(
     }
 }
 
-/// Runs the core of the awaited connection for a while, unless somebody else does or it would not pay. When it has not
-/// helped, the worker looks after the core again.
-fn poll_core(
+/// The first half of [`wait_until`]: runs the core of the awaited connection for a while, unless somebody else does or it would
+/// not pay, and does not sleep. When it has not helped, the worker looks after the core again.
+pub(crate) fn poll_first(
     wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: &impl Fn() -> bool,
 ) -> bool {
     let Wait { stack, core, deadline, began, polling, .. } = wait;
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
-    // Dearer than a CPU that is offered again and again is a worker that is woken for each frame.
+    // Dearer than a CPU that is offered again and again is a worker that is woken for each frame. It is asked of the core: a peer
+    // within the process that has its connections on a core with descriptors is waited for like one behind them.
     let watched = core.has_descriptors();
     let pays = watched || patience::should_poll();
     clock::with_cx_untimed(|cx| {
+        cx.set_now(*began);
         let params = polling(cx.sysctls_of(host));
         let rests = |cx: &mut Cx| {
             core.note_sleeper(pays && !params.time.is_zero());
@@ -124,16 +118,16 @@ fn poll_core(
         if params.time.is_zero() || !pays {
             return rests(cx);
         }
-        cx.set_now(*began);
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
         let mut offer = Offer::new(cx.now);
         let mut shared = false;
         core.busy_poll(host, cx, params.budget, |cx| {
             if ready() {
-                if shared && !watched {
-                    patience::on_shared_cpu()
-                } else {
-                    patience::on_own_cpu()
+                match (shared, watched) {
+                    (true, false) => patience::on_shared_cpu(),
+                    // Whose frames those were says nothing about peers within the process.
+                    (true, true) => {}
+                    (false, _) => patience::on_own_cpu(),
                 }
                 return true;
             }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
-use sync::{EventCount, Wakes, epoch};
+use sync::epoch;
 
 use crate::{
     core::{Core, CoreId},
@@ -29,9 +29,11 @@ use crate::{
 };
 
 mod softirq;
+mod wakes;
 
 pub(crate) use softirq::Owed;
 use softirq::Softirq;
+use wakes::HeldWakes;
 
 /// Cores a context runs before it leaves the rest to others, as Linux's `MAX_SOFTIRQ_RESTART` leaves it to ksoftirqd: a thread that
 /// only wanted to send must come back.
@@ -99,18 +101,6 @@ pub struct Cx {
     /// Of the other hosts entered so far, and of none. They change places with `view`.
     #[expect(clippy::vec_box, reason = "what changes places is the pointer")]
     others: Vec<Box<HostView>>,
-}
-
-/// Threads that are woken when the core is free: what they do next is to want it.
-#[derive(Debug, Default)]
-struct HeldWakes {
-    wakes: Wakes,
-    /// They are held back now.
-    holds: bool,
-    /// One of them waits to read.
-    reader: bool,
-    /// What has arrived since is left to it.
-    left: bool,
 }
 
 /// What a context keeps of a host it has entered.
@@ -265,47 +255,6 @@ impl Cx {
 
     pub(crate) const fn on_received(&mut self, frames: usize) {
         self.received += frames as u64;
-    }
-
-    /// Those who wait for a stream, and poll while they do, are woken by [`release_wakes`](Self::release_wakes) from here on.
-    pub(crate) const fn hold_wakes(&mut self) {
-        self.wakes.holds = true;
-    }
-
-    /// The core is free: wakes those who were held back.
-    pub(crate) fn release_wakes(&mut self) {
-        self.wake_held();
-        (self.wakes.holds, self.wakes.left) = (false, false);
-    }
-
-    /// The core will not be free soon: they need not wait for it.
-    pub(crate) fn wake_held(&mut self) {
-        self.wakes.reader = false;
-        self.wakes.wakes.wake();
-    }
-
-    /// If a reader is held back, what has not been fetched yet is left to it. True if so.
-    pub(crate) const fn leave_to_reader(&mut self) -> bool {
-        self.wakes.left |= self.wakes.reader;
-        self.wakes.reader
-    }
-
-    /// Something has been left to a reader who is still to be woken.
-    pub(crate) const fn has_left(&self) -> bool {
-        self.wakes.left
-    }
-
-    /// Wakes all `waiters` of a socket whose lock has been left since they have something to wake for, and who wait to `read` or to
-    /// write: now, or when the core is free. True if there were any.
-    #[inline]
-    pub(crate) fn notify_all(&mut self, waiters: &EventCount, read: bool) -> bool {
-        let HeldWakes { wakes, holds, reader, .. } = &mut self.wakes;
-        if !*holds {
-            return waiters.notify_all_behind();
-        }
-        let any = waiters.notify_all_later(wakes);
-        *reader |= any && read;
-        any
     }
 
     /// The RCU reader of this context. Cloned so that a read section does not borrow the context.

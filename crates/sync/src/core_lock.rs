@@ -297,11 +297,12 @@ impl<'a, T> CoreGuard<'a, T> {
         polled
     }
 
-    /// Whether anybody has told of something since the queues were last taken: a hint, for an owner that polls.
+    /// Whether anybody has told of a queue since they were last taken: a hint, for an owner that polls. That somebody wanted to run
+    /// the core, which is noted until it is released, is none.
     #[inline]
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.lock.words.state.load(Ordering::Relaxed) != OWNED
+        self.lock.words.state.load(Ordering::Relaxed) & !MISSED != OWNED
     }
 
     /// For an owner that has polled and is about to let the core go: begins to fetch the words that it will write for that, which

@@ -79,11 +79,7 @@ impl Core {
     /// next.
     #[cold]
     pub(crate) fn disown(&self, owed: Owed) {
-        let guard = match owed {
-            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
-            Owed::Run => self.lock.claim(),
-        };
-        let Some(guard) = guard else { return };
+        let Some(guard) = self.take(owed) else { return };
         match self.host.upgrade() {
             Some(host) if host.check_up().is_ok() => {
                 // If it has no worker the core is owed a run, of which nobody knows: then it is nobody's.

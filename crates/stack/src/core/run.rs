@@ -46,15 +46,17 @@ impl Core {
         self.lock.mark(napi.bit());
     }
 
+    /// The ownership that a context was given, or may claim. `None` if nothing is owed any more.
+    pub(super) fn take(&self, owed: Owed) -> Option<CoreGuard<'_, CoreState>> {
+        match owed {
+            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
+            Owed::Run => self.lock.claim(),
+        }
+    }
+
     /// Runs a core that `schedule` has given to this context.
     pub(crate) fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
-        let guard = match owed {
-            Owed::Claim(claim) => self.lock.adopt(claim),
-            Owed::Run => match self.lock.claim() {
-                Some(guard) => guard,
-                None => return,
-            },
-        };
+        let Some(guard) = self.take(owed) else { return };
         match self.host.upgrade() {
             Some(host) => {
                 let entered = cx.enter(&host);
@@ -69,11 +71,7 @@ impl Core {
     /// As [`run_scheduled`](Self::run_scheduled), for a context that has run cores for long enough: somebody else will.
     #[cold]
     pub(crate) fn hand_over(&self, cx: &mut Cx, owed: Owed) {
-        let guard = match owed {
-            Owed::Claim(claim) => Some(self.lock.adopt(claim)),
-            Owed::Run => self.lock.claim(),
-        };
-        let Some(guard) = guard else { return };
+        let Some(guard) = self.take(owed) else { return };
         match self.host.upgrade() {
             Some(host) => self.leave(&host, guard, cx),
             None => self.forget(guard),

@@ -45,7 +45,8 @@ impl Core {
         }
     }
 
-    /// An application thread polls and will be back, nothing is owed and no timer is due: a worker that wakes has nothing to do.
+    /// Superframes come, which an application thread polls for and will be back, nothing is owed and no timer is due: a worker that
+    /// wakes has nothing to do.
     #[must_use]
     pub fn is_left_alone(&self, now: Instant) -> bool {
         self.is_bulk()
