@@ -32,8 +32,12 @@ const HOLD_OFF_MIN: u32 = 16;
 /// A thread that comes to have its CPU for itself polls again after this many waits.
 const HOLD_OFF_MAX: u32 = 512;
 
-/// One whose CPU others have wanted lends it again after this many: at three milliseconds each, less than one microsecond a wait.
+/// One whose CPU others have wanted lends it again after this many: that has cost three milliseconds, so less than one microsecond
+/// a wait.
 const LEND_HOLD_OFF_MAX: u32 = 4096;
+
+/// And after this many the first time: it may have been somebody who comes seldom.
+const LEND_HOLD_OFF_MIN: u32 = 256;
 
 /// A thread that lent its CPU and had to wait longer than this for it has gained nothing worth mentioning: what it spares is
 /// two microseconds. It may have waited for somebody who has nothing to do with it.
@@ -88,9 +92,13 @@ impl HoldOff {
         self.left = self.last;
     }
 
-    /// The CPU was lent for so long, and what was waited for was `ready` then or not.
+    /// The CPU was lent for so long, and what was waited for was `ready` then or not. In vain costs a system call, to somebody who
+    /// wants the CPU for himself his whole time slice.
     fn note_lent(&mut self, ready: bool, away: Duration) {
-        if ready && away <= LENT_MAX {
+        if away > LENT_MAX {
+            self.last = (self.last * 4).clamp(LEND_HOLD_OFF_MIN, LEND_HOLD_OFF_MAX);
+            self.left = self.last;
+        } else if ready {
             self.relax();
         } else {
             self.extend(LEND_HOLD_OFF_MAX);
@@ -197,16 +205,15 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_lent_in_vain_is_lent_again_later_and_later() {
-        let waits_until_lent = || {
-            let lent = Cell::new(false);
-            (1..).find(|_| {
-                lend(|| lent.replace(true));
-                lent.get()
+        let mut lending = HoldOff::NONE;
+        let gaps: Vec<_> = (0..10)
+            .map(|_| {
+                let gap = (0..).find(|_| lending.is_over());
+                lending.note_lent(false, Duration::ZERO);
+                gap.unwrap()
             })
-        };
-        assert_eq!(waits_until_lent(), Some(1), "it is tried");
-        let gaps: Vec<_> = (0..9).map(|_| waits_until_lent().unwrap() - 1).collect();
-        assert_eq!(gaps, [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]);
+            .collect();
+        assert_eq!(gaps, [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]);
     }
 
     #[test]
@@ -214,11 +221,25 @@ mod tests {
         let mut lending = HoldOff::NONE;
         lending.note_lent(true, LENT_MAX);
         assert!(lending.is_over(), "it has paid");
-        lending.note_lent(true, LENT_MAX + Duration::from_nanos(1));
-        assert_eq!(lending.left, HOLD_OFF_MIN, "it took too long");
+        let gaps: Vec<_> = (0..4)
+            .map(|_| {
+                // It took too long, answer or not.
+                lending.note_lent(true, LENT_MAX + Duration::from_nanos(1));
+                (0..).find(|_| lending.is_over()).unwrap()
+            })
+            .collect();
+        assert_eq!(gaps, [256, 1024, 4096, 4096]);
         let mut lending = HoldOff::NONE;
         lending.note_lent(false, Duration::ZERO);
         assert_eq!(lending.left, HOLD_OFF_MIN, "and no answer");
+    }
+
+    #[test]
+    fn a_thread_that_lends_its_cpu_looks_when_it_is_back() {
+        let looks = Cell::new(0);
+        let ready = || looks.replace(looks.get() + 1) > 0;
+        assert!(!lend(ready) && looks.get() == 1, "not yet");
+        assert!(!lend(ready) && looks.get() == 1, "it is not lent again at once");
     }
 
     #[test]
