@@ -351,6 +351,12 @@ impl Packet {
         }
     }
 
+    /// For one of many packets whose payload lies in pages: begins to fetch what says where.
+    #[inline]
+    pub fn prefetch_frags(&self) {
+        fetch_for_writing(Descriptor::frags_of(self.0));
+    }
+
     #[inline]
     fn raw(&self) -> NonNull<Descriptor> {
         self.0

@@ -284,6 +284,14 @@ impl Pool {
         Some(descriptor.start(data, kind))
     }
 
+    /// Begins to fetch the descriptor that is used next, for a caller that makes many packets which share their payload.
+    #[inline]
+    pub(crate) fn fetch_next(&self) {
+        if let Some(next) = self.local.free.last() {
+            next.fetch();
+        }
+    }
+
     /// The cursor that payload is copied through, with room for at least one byte.
     #[inline]
     pub(crate) fn cursor(&mut self) -> Option<&mut Cursor> {

@@ -81,6 +81,7 @@ impl Cutter<'_> {
             return None;
         }
         let mut piece = pool.alloc()?;
+        pool.fetch_next();
         let linear = self.packet.linear();
         if self.linear < linear.len() {
             let part = &linear[self.linear..linear.len().min(self.linear + want)];

@@ -8,12 +8,12 @@
 //! Not here: what the bytes mean (packet.rs, payload.rs), who outlives whom (pair.rs).
 
 use core::cell::Cell;
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use sync::{AnyRef, Link, Linked};
+use sync::{AnyRef, Link, Linked, fetch_for_writing};
 
 use crate::meta::PacketMeta;
 use crate::packet::pair::{Kind, release_pair};
@@ -91,8 +91,7 @@ pub(crate) struct Body {
 
 #[cfg(all(target_pointer_width = "64", not(loom)))]
 mod layout {
-    use super::{Body, Descriptor};
-    use core::mem::offset_of;
+    use super::{Body, Descriptor, offset_of};
 
     const fn line(offset: usize) -> usize {
         offset / 64
@@ -110,6 +109,14 @@ mod layout {
     const _: () = assert!(size_of::<super::Slice>() == 16);
     const _: () = assert!(size_of::<Body>() == 632);
     const _: () = assert!(size_of::<Descriptor>() == 704);
+}
+
+impl Descriptor {
+    /// Where its frags lie.
+    #[inline]
+    pub(crate) fn frags_of(descriptor: NonNull<Self>) -> *const u8 {
+        descriptor.as_ptr().cast::<u8>().wrapping_add(offset_of!(Self, body.frags))
+    }
 }
 
 /// A descriptor without a packet in it.
@@ -191,6 +198,16 @@ impl FreeDescriptor {
         body.meta = PacketMeta::default();
         // SAFETY: the body is valid for a packet, and `self` gave up the descriptor.
         unsafe { Packet::from_raw(self.0) }
+    }
+
+    /// Begins to fetch the lines that a packet which is put together by reference writes: fields, headroom, first frag.
+    #[inline]
+    pub(crate) fn fetch(&self) {
+        let descriptor = self.0.as_ptr().cast::<u8>();
+        for line in 0..4 {
+            fetch_for_writing(descriptor.wrapping_add(line * 64));
+        }
+        fetch_for_writing(Descriptor::frags_of(self.0));
     }
 
     /// Where the descriptor belongs.

@@ -100,7 +100,13 @@ impl Napi {
     fn receive(&mut self, cx: &mut Cx, budget: usize) -> usize {
         match &mut self.ring {
             Some(ring) => {
-                self.batch.take_while_room(budget, || ring.pop().inspect(Packet::prefetch))
+                let received =
+                    self.batch.take_while_room(budget, || ring.pop().inspect(Packet::prefetch));
+                if received > 1 {
+                    // Most likely segments, which receive offload joins by their frags.
+                    self.batch.packets().iter().for_each(Packet::prefetch_frags);
+                }
+                received
             }
             None => self.device.receive(self.queue, cx, budget, &mut self.batch),
         }
