@@ -44,6 +44,8 @@ pub struct Flow {
     sender: TcpStream,
     receiver: TcpStream,
     stacks: [Stack; 2],
+    /// Of both stacks, the one that the connection lives on.
+    core: u16,
 }
 
 /// Two hosts, the stream between them, and the connections that idle.
@@ -63,7 +65,7 @@ impl Pair {
             (0..setup.idle_sockets).map(|_| open(&client, &listener, address)).collect();
         let idle = idle.context("opening the idle connections")?;
         let (sender, receiver) = open(&client, &listener, address)?;
-        Ok(Self { flow: Flow::new(sender, receiver, [client, server])?, _idle: idle })
+        Ok(Self { flow: Flow::new((sender, receiver), [client, server], 0)?, _idle: idle })
     }
 
     /// Streams for this long.
@@ -97,13 +99,14 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
     // The hash of its ports chooses the core of a connection.
     for _ in 0..64 {
         senders.push(TcpStream::connect(&client, address)?);
-        for (listener, flow) in listeners.iter().zip(&mut flows) {
+        for ((core, listener), flow) in (0..).zip(&listeners).zip(&mut flows) {
             if let Ok((receiver, peer)) = listener.accept() {
                 let index = senders
                     .iter()
                     .position(|sender| sender.local_addr().is_ok_and(|local| local == peer));
                 let sender = senders.swap_remove(index.context("an accepted stranger")?);
-                *flow = Some(Flow::new(sender, receiver, [client.clone(), server.clone()])?);
+                let stacks = [client.clone(), server.clone()];
+                *flow = Some(Flow::new((sender, receiver), stacks, core)?);
             }
         }
         if let [Some(_), Some(_)] = flows {
@@ -115,10 +118,14 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
 }
 
 impl Flow {
-    fn new(sender: TcpStream, receiver: TcpStream, stacks: [Stack; 2]) -> Result<Self> {
+    fn new(
+        (sender, receiver): (TcpStream, TcpStream),
+        stacks: [Stack; 2],
+        core: u16,
+    ) -> Result<Self> {
         sender.set_nonblocking(true)?;
         receiver.set_nonblocking(true)?;
-        Ok(Self { sender, receiver, stacks })
+        Ok(Self { sender, receiver, stacks, core })
     }
 
     /// Streams for this long.
@@ -129,9 +136,9 @@ impl Flow {
             for _ in 0..16 {
                 bytes += self.turn(&mut block)?;
             }
-            // Timers only: the work itself runs inside the calls.
+            // Timers only: the work itself runs inside the calls. Those of the other core are the other flow's.
             for stack in &self.stacks {
-                let _next = stack.poll();
+                let _next = stack.poll_core(self.core);
             }
         }
         Ok(Stream { bytes, took: start.elapsed() })

@@ -11,6 +11,7 @@ use std::{
 use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     config::{ConfigError, HostConfig},
+    core::CoreId,
     counters::Snapshot,
     host::Host,
     route::fib::RouteSpec,
@@ -112,6 +113,20 @@ impl Stack {
     pub fn poll(&self) -> Option<Duration> {
         clock::with_cx(|cx| {
             let deadline = self.host().poll(cx)?;
+            Some(deadline.checked_duration_since(cx.now).unwrap_or_default())
+        })
+    }
+
+    /// As [`poll`](Self::poll), for core number `core` only: where an application has a thread for each, which uses that core's
+    /// sockets ([`incoming_core`](crate::ListenOptions::incoming_core)), none should run another's.
+    ///
+    /// # Panics
+    ///
+    /// If the stack has no such core.
+    #[must_use = "the core wants to be polled again after this time"]
+    pub fn poll_core(&self, core: u16) -> Option<Duration> {
+        clock::with_cx(|cx| {
+            let deadline = self.host().poll_core(cx, CoreId(core))?;
             Some(deadline.checked_duration_since(cx.now).unwrap_or_default())
         })
     }

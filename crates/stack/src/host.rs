@@ -212,6 +212,19 @@ impl Host {
         if pending { Some(cx.now) } else { self.next_deadline() }
     }
 
+    /// As [`poll`](Self::poll), one core: for threads that have one each. Who runs all takes from the others what they have just begun,
+    /// and their frames into its own caches.
+    ///
+    /// # Panics
+    ///
+    /// If the host has no such core.
+    pub fn poll_core(&self, cx: &mut Cx, core: CoreId) -> Option<Instant> {
+        let core = &self.cores[usize::from(core.0)];
+        let run = core.try_run(self, cx);
+        cx.do_softirq();
+        if run == CoreRun::Pending { Some(cx.now) } else { core.next_deadline() }
+    }
+
     /// When the earliest core has something to do although nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {

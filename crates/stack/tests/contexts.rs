@@ -16,7 +16,7 @@ mod tests {
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
         config::{DeviceConfig, HostConfig},
-        core::{CoreRun, Kick},
+        core::{CoreId, CoreRun, Kick},
         counters::Counter,
         device::{Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire, WireConfig},
         host::Host,
@@ -175,6 +175,50 @@ mod tests {
         }
     }
 
+    /// Two queues that tell nobody of their frames, of which there are none.
+    #[derive(Debug)]
+    struct Silent {
+        caps: Capabilities,
+        polls: [AtomicUsize; 2],
+    }
+
+    impl Device for Silent {
+        fn caps(&self) -> &Capabilities {
+            &self.caps
+        }
+
+        fn receive(&self, queue: QueueId, _cx: &mut Cx, _budget: usize, _out: &mut Batch) -> usize {
+            self.polls[usize::from(queue.0)].fetch_add(1, Ordering::Relaxed);
+            0
+        }
+
+        fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            while let Some(packet) = list.pop_front() {
+                cx.pool.free(packet);
+            }
+        }
+    }
+
+    /// Threads that have a core each would take from each other what they have begun.
+    #[test]
+    fn one_core_is_polled_alone() {
+        let caps = Capabilities { queues: 2, ..Capabilities::plain("silent", 1500, LinkType::Ip) };
+        let silent = Arc::new(Silent { caps, polls: Default::default() });
+        let device = Arc::clone(&silent) as _;
+        let devices = vec![DeviceConfig { device, addresses: Vec::new() }];
+        let memory = Memory::new(1 << 20);
+        let config = HostConfig { devices, cores: 2, ..HostConfig::default() };
+        let host = Host::new(&memory, config).expect("valid");
+        let mut cx = context(&memory);
+        let polls = || [0, 1].map(|queue| silent.polls[queue].swap(0, Ordering::Relaxed) > 0);
+        assert_eq!(host.poll_core(&mut cx, CoreId(1)), None);
+        assert_eq!(polls(), [false, true]);
+        assert_eq!(host.poll_core(&mut cx, CoreId(0)), None);
+        assert_eq!(polls(), [true, false]);
+        assert_eq!(host.poll(&mut cx), None);
+        assert_eq!(polls(), [true, true]);
+    }
+
     #[derive(Debug, Default)]
     struct Kicks(AtomicUsize);
 
@@ -199,6 +243,7 @@ mod tests {
         // The worker comes back, too: it has a clock to read, and may be told to end.
         assert_eq!(host.cores()[0].try_run(&host, &mut cx), CoreRun::Pending);
         assert_eq!(host.poll(&mut cx), Some(cx.now));
+        assert_eq!(host.poll_core(&mut cx, CoreId(0)), Some(cx.now));
         drop(socket);
     }
 
