@@ -192,6 +192,8 @@ pub struct Core {
     sleep_until_ns: AtomicU64,
     /// The worker found the core in other hands and sleeps until it is let go.
     worker_yields: AtomicBool,
+    /// The worker sleeps on the descriptors. A hint for whoever polls them, who takes it back when it wakes the worker.
+    worker_watches: AtomicBool,
     /// Until when the descriptors are left to the application thread that polls the core, in nanoseconds; 0 when it has gone
     /// to sleep since. Relaxed: the fences of `stop_polling` and `prepare_sleep` order it.
     polled_until_ns: AtomicU64,
@@ -258,6 +260,7 @@ impl Core {
             next_timer_ns: AtomicU64::new(u64::MAX),
             sleep_until_ns: AtomicU64::new(0),
             worker_yields: AtomicBool::new(false),
+            worker_watches: AtomicBool::new(false),
             polled_until_ns: AtomicU64::new(0),
             poller: AtomicU64::new(sleep::ANYBODY),
             preferred: AtomicBool::new(false),

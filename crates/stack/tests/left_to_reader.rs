@@ -8,7 +8,7 @@ mod tests {
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
         config::{DeviceConfig, HostConfig},
-        core::{Core, CoreRun},
+        core::{Core, CoreRun, Kick},
         counters::Counter,
         device::{QueueId, RxSignal, Wire, WireConfig},
         host::Host,
@@ -414,6 +414,45 @@ mod tests {
         assert!(core.is_polled(almost), "not for whoever has polled");
         core.stop_polling(&mut other, &server, false);
         assert!(core.is_free());
+    }
+
+    struct Nobody;
+
+    impl Kick for Nobody {
+        fn kick(&self) {}
+    }
+
+    /// Or it would be woken by every superframe, on the CPU of whoever takes it or of its sender, and find it gone.
+    #[test]
+    fn a_worker_that_sleeps_on_the_descriptors_is_woken_once_by_a_thread_that_polls() {
+        let mut bench = Bench::new();
+        let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
+        core.set_kick(Arc::new(Nobody));
+        let poll = |cx: &mut Cx| {
+            let polled = core.busy_poll(&server, cx, 8, |_| true);
+            assert!(polled && core.is_polled(now));
+            server.counters().stack(Counter::CoreKicks)
+        };
+        let _ = core.prepare_sleep(now, false);
+        let kicks = poll(&mut bench.cx);
+        assert_eq!(kicks, 1);
+        assert_eq!(poll(&mut bench.cx), kicks, "it has been told");
+        core.finish_sleep();
+        assert!(core.is_left_alone(now), "and sleeps without them");
+        let _ = core.prepare_sleep(now, true);
+        assert_eq!(poll(&mut bench.cx), kicks);
+        core.finish_sleep();
+        assert_eq!(poll(&mut bench.cx), kicks, "it is awake");
+        let _ = core.prepare_sleep(now, false);
+        assert_eq!(poll(&mut bench.cx), kicks + 1);
+        core.finish_sleep();
+        // Whoever waits for a small frame polls for a moment only.
+        core.stop_polling(&mut bench.cx, &server, false);
+        bench.send_small();
+        assert_eq!(bench.work(), CoreRun::Idle);
+        assert!(!core.is_bulk());
+        let _ = core.prepare_sleep(now, false);
+        assert_eq!(poll(&mut bench.cx), kicks + 1);
     }
 
     /// And a run of one superframe a poll is none that has used up its budget.

@@ -34,6 +34,7 @@ impl Core {
         cx.set_home(host, self.id);
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
         guard.poll_queues(guard.ringed);
+        self.relieve_worker(cx);
         loop {
             let _ = turn(host, self, &mut guard, cx, Scope::Busy(budget));
             cx.do_softirq();

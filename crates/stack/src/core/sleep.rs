@@ -131,6 +131,20 @@ impl Core {
         self.masked.load(Ordering::Relaxed) & napi.bit() != 0
     }
 
+    /// The calling thread polls from here on. A worker that sleeps on the descriptors meanwhile is woken by every superframe, on
+    /// the caller's CPU or its sender's, and sleeps again at once because it is gone: instead it is woken once, and leaves
+    /// them alone. Single frames are not worth a kick: who waits for one polls for a moment only.
+    #[inline]
+    pub(super) fn relieve_worker(&self, cx: &Cx) {
+        if self.is_bulk()
+            && self.worker_watches.load(Ordering::Relaxed)
+            && self.worker_watches.swap(false, Ordering::Relaxed)
+        {
+            self.note_poll(cx);
+            let _ = self.kick_worker();
+        }
+    }
+
     /// A worker that has yielded looks at its queues again. If its flag is missed here, its sleep ends after
     /// [`YIELD_MAX`].
     pub(super) fn resume_worker(&self) {
@@ -189,6 +203,7 @@ impl Core {
     pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
         self.sleeps.fetch_add(1, Ordering::Relaxed);
         self.worker_yields.store(yielding, Ordering::Relaxed);
+        self.worker_watches.store(!yielding, Ordering::Relaxed);
         self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
         // Pairs with the fence in `wake_before`.
         fence(Ordering::SeqCst);
@@ -221,6 +236,7 @@ impl Core {
     pub fn finish_sleep(&self) {
         self.sleep_until_ns.store(0, Ordering::Relaxed);
         self.worker_yields.store(false, Ordering::Relaxed);
+        self.worker_watches.store(false, Ordering::Relaxed);
     }
 
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.
