@@ -17,10 +17,12 @@ use netns_tests::{Lab, Running, STACK, binary};
 
 use crate::memory::gigabits;
 use crate::report::{self, Arm, Workload};
-use crate::tap::{KERNEL_NET, LIMIT, PORT, TAP, cpu_seconds, upload, wait_until_listening};
+use crate::tap::{
+    KERNEL_NET, LIMIT, PORT, SenderArgs, TAP, cpu_seconds, upload, wait_until_listening,
+};
 
 /// Arguments of `bound`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct BoundArgs {
     /// Measurements of each program per direction, interleaved.
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -37,6 +39,8 @@ pub struct BoundArgs {
     /// MTU of the tap.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
+    #[command(flatten)]
+    sender: SenderArgs,
 }
 
 /// Which way the bytes go.
@@ -91,6 +95,7 @@ pub fn run(args: &BoundArgs) -> Result<()> {
     let Some(lab) = Lab::open("bench-peers bound", &[])? else { return Ok(()) };
     let repeats = if args.smoke { 1 } else { args.repeat.max(1) };
     let bytes = if args.smoke { args.bytes.min(64 << 20) } else { args.bytes };
+    let args = BoundArgs { bytes, ..args.clone() };
     let mut workloads = DIRECTIONS.map(|direction| {
         let name = match direction {
             Direction::FromKernel => "kernel → user",
@@ -106,7 +111,7 @@ pub fn run(args: &BoundArgs) -> Result<()> {
                 order.reverse();
             }
             for (index, program) in order {
-                let (sample, cores) = measure(&lab, program, direction, (bytes, args.mtu))
+                let (sample, cores) = measure(&lab, program, direction, &args)
                     .with_context(|| format!("{} {direction:?}", program.name()))?;
                 workload.arms[index].samples.push(sample);
                 workload.arms[index].cores.push(cores);
@@ -123,15 +128,15 @@ fn measure(
     lab: &Lab,
     program: Program,
     direction: Direction,
-    (bytes, mtu): (u64, u32),
+    args: &BoundArgs,
 ) -> Result<(f64, f64)> {
-    let mut server = start(lab, program, direction, mtu)?;
+    let mut server = start(lab, program, direction, args.mtu)?;
     let address: SocketAddr = format!("{STACK}:{PORT}").parse()?;
     let before = cpu_seconds(server.id())?;
     let start = Instant::now();
     let sample = lab.namespace.enter(|| match direction {
-        Direction::FromKernel => upload(address, bytes),
-        Direction::ToKernel => download(address, bytes),
+        Direction::FromKernel => upload(address, args.bytes, &args.sender.congestion),
+        Direction::ToKernel => download(address, args.bytes),
     })?;
     let took = start.elapsed().as_secs_f64();
     let cores = (cpu_seconds(server.id())? - before) / took;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use netns_tests::{Finished, Lab, Running, STACK, binary};
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
 
 use crate::RunArgs;
 use crate::memory::gigabits;
@@ -42,6 +43,17 @@ pub struct TapArgs {
     /// MTU of the tap.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
+    #[command(flatten)]
+    sender: SenderArgs,
+}
+
+/// How the kernel sends.
+#[derive(Debug, Clone, Args)]
+pub struct SenderArgs {
+    /// Congestion control of the kernel's sender. One that paces, as bbr, sends as fast as it believes the path to be,
+    /// whatever reads.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    pub congestion: String,
 }
 
 /// Who is measured.
@@ -102,6 +114,7 @@ pub fn run(args: &TapArgs) -> Result<()> {
         bytes: if args.run.smoke { args.bytes.min(64 << 20) } else { args.bytes },
         round_trips: if args.run.smoke { args.round_trips.min(500) } else { args.round_trips },
         mtu: args.mtu,
+        congestion: args.sender.congestion.clone(),
         lab,
     };
     bench.write_body()?;
@@ -132,6 +145,7 @@ struct Bench {
     bytes: u64,
     round_trips: usize,
     mtu: u32,
+    congestion: String,
 }
 
 impl Bench {
@@ -156,7 +170,9 @@ impl Bench {
         let start = Instant::now();
         let sample = match task {
             Task::Download => self.download()?,
-            Task::Upload => self.lab.namespace.enter(|| upload(address, self.bytes))?,
+            Task::Upload => {
+                self.lab.namespace.enter(|| upload(address, self.bytes, &self.congestion))?
+            }
             Task::RoundTrips => {
                 self.lab.namespace.enter(|| round_trips(address, self.round_trips))?
             }
@@ -237,10 +253,20 @@ pub fn wait_until_listening(server: &mut Running, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// A connection of the kernel's with this congestion control from its first segment on: one that paces would go on to pace
+/// if it were replaced later.
+fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream> {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    sockopt::set_tcp_congestion(&socket, congestion)
+        .with_context(|| format!("congestion control {congestion}"))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(LIMIT))?;
+    net::connect(&socket, &address)?;
+    Ok(TcpStream::from(socket))
+}
+
 /// Sends so many bytes and waits until the server has taken them all and closed.
-pub fn upload(address: SocketAddr, bytes: u64) -> Result<f64> {
-    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
-    stream.set_write_timeout(Some(LIMIT))?;
+pub fn upload(address: SocketAddr, bytes: u64, congestion: &str) -> Result<f64> {
+    let mut stream = connect(address, congestion)?;
     stream.set_read_timeout(Some(LIMIT))?;
     let block = vec![0x5a; 1 << 20];
     let start = Instant::now();
