@@ -43,7 +43,9 @@ mod tests {
 
     #[test]
     fn superframes_cross_both_ways() -> Result<()> {
-        let Some(report) = both_ways("superframes_cross_both_ways", "", &SUPERFRAMES)? else {
+        // Room for a window's frames, for as long as a busy machine may keep quietline from looking.
+        let room = ",rx-ring=64";
+        let Some(report) = both_ways("superframes_cross_both_ways", room, &SUPERFRAMES)? else {
             return Ok(());
         };
         let bytes = u64::try_from(BULK_BYTES)?;
@@ -87,7 +89,8 @@ mod tests {
         if !options.contains("cpu") {
             ensure!(processed.iter().all(|&count| count > 0), "one core only: {processed:?}");
         }
-        ensure!(report.counter("DeviceRxMissed")? == 0);
+        let missed = report.counter("DeviceRxMissed")?;
+        ensure!(missed == 0, "{missed} missed");
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! ```text
 //!   TPACKET_V2   block of 1 MB:  [place 68 KB][place 68 KB] ... 15 of them
 //!                place:          status | lengths | tag | sockaddr_ll | virtio header | Ethernet header | IP packet
-//!   TPACKET_V3   block of 1 MB:  status | frames | first ... [frame][frame][frame] ...   each says where the next one is
+//!   TPACKET_V3   block of 128 KB:  status | frames | first ... [frame][frame][frame] ...   each says where the next one is
 //! ```
 //!
 //! A status word says whose a place, or a block, is: the kernel's while it is 0, ours while its lowest bit is set. We read it
@@ -26,7 +26,7 @@ use pkt::{DropReason, Instant, Packet, Pool, RxChecksum, RxSlot};
 use super::super::mapping::Mapping;
 use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
 use super::ETHERNET_HEADER_LEN;
-use super::socket::BLOCK_BYTES;
+use super::socket::{PLACES_BLOCK_BYTES, SHARED_BLOCK_BYTES};
 
 /// Bytes of a place of a V2 ring: the largest IP packet, Ethernet header, offload header and what the kernel puts in front, up to
 /// the next page.
@@ -76,7 +76,7 @@ pub(super) enum Geometry {
 
 impl Geometry {
     pub(super) const fn frames(blocks: usize) -> Self {
-        Self::Frames(blocks * (BLOCK_BYTES / FRAME_BYTES))
+        Self::Frames(blocks * (PLACES_BLOCK_BYTES / FRAME_BYTES))
     }
 
     pub(super) const fn blocks(blocks: usize) -> Self {
@@ -86,8 +86,8 @@ impl Geometry {
 
 /// Where place `index` of a V2 ring begins: no place straddles two blocks.
 const fn place(index: usize) -> usize {
-    let per_block = BLOCK_BYTES / FRAME_BYTES;
-    index / per_block * BLOCK_BYTES + index % per_block * FRAME_BYTES
+    let per_block = PLACES_BLOCK_BYTES / FRAME_BYTES;
+    index / per_block * PLACES_BLOCK_BYTES + index % per_block * FRAME_BYTES
 }
 
 /// A block of a V3 ring that is ours and not read to its end.
@@ -216,7 +216,7 @@ impl RxRing {
                 }
                 self.close_block();
             }
-            let begin = self.next * BLOCK_BYTES;
+            let begin = self.next * SHARED_BLOCK_BYTES;
             let status = self.mapping.word(begin + at::BLOCK_STATUS).load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
                 return None;
@@ -230,7 +230,7 @@ impl RxRing {
     }
 
     fn close_block(&mut self) {
-        let begin = self.next * BLOCK_BYTES;
+        let begin = self.next * SHARED_BLOCK_BYTES;
         self.open = None;
         self.mapping
             .word(begin + at::BLOCK_STATUS)

@@ -26,8 +26,14 @@ use super::receive::{FRAME_BYTES, Geometry};
 use super::recvmsg::{PACKET_AUXDATA, SO_RXQ_OVFL};
 use super::transmit::{BLOCK_FRAMES, PLACE_BYTES};
 
-/// Bytes of a block of a receive ring: the kernel looks for that much contiguous memory, and takes scattered memory else.
-pub(super) const BLOCK_BYTES: usize = 1 << 20;
+/// Bytes of a block of a V2 ring, where it means nothing but memory: the kernel looks for that much in one piece, and takes scattered
+/// memory else.
+pub(super) const PLACES_BLOCK_BYTES: usize = 1 << 20;
+
+/// Bytes of a block of a V3 ring. Time closes a block with a single frame in it as well, so that their number says for how many
+/// milliseconds frames may drop in while nobody looks: 128 with the default ring. A superframe still fits.
+pub(super) const SHARED_BLOCK_BYTES: usize = 128 << 10;
+const _: () = assert!(FRAME_BYTES <= SHARED_BLOCK_BYTES);
 
 /// `TPACKET_V2` and `TPACKET_V3` as values of PACKET_VERSION.
 const TPACKET_V2: c_int = 1;
@@ -57,16 +63,17 @@ pub(super) fn open_receiver(
 ) -> Result<(OwnedFd, Mapping, Geometry), SetupError> {
     let name = &interface.name;
     let fd = packet_socket(name)?;
-    let blocks =
-        usize::try_from(config.rx_ring_bytes).map_or(1, |bytes| bytes / BLOCK_BYTES).max(1);
     let in_blocks = config.rx_format == RxFormat::Blocks;
+    let block_bytes = if in_blocks { SHARED_BLOCK_BYTES } else { PLACES_BLOCK_BYTES };
+    let blocks =
+        usize::try_from(config.rx_ring_bytes).map_or(1, |bytes| bytes / block_bytes).max(1);
     let version = if in_blocks { TPACKET_V3 } else { TPACKET_V2 };
     set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &version)?;
     offload_headers(&fd, name, config)?;
     set(&fd, name, "leave out what is sent", libc::PACKET_IGNORE_OUTGOING, &1)?;
     let geometry = if in_blocks { Geometry::blocks(blocks) } else { Geometry::frames(blocks) };
-    let what = format!("map a receive ring of {} MB", (blocks * BLOCK_BYTES) >> 20);
-    let request = request(BLOCK_BYTES, blocks, FRAME_BYTES);
+    let what = format!("map a receive ring of {} MB", (blocks * block_bytes) >> 20);
+    let request = request(block_bytes, blocks, FRAME_BYTES);
     let made = if in_blocks {
         let request = libc::tpacket_req3 {
             tp_block_size: request.tp_block_size,
@@ -82,7 +89,7 @@ pub(super) fn open_receiver(
         set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
     };
     let mapping = made
-        .and_then(|()| Mapping::shared(fd.as_fd(), 0, blocks * BLOCK_BYTES))
+        .and_then(|()| Mapping::shared(fd.as_fd(), 0, blocks * block_bytes))
         .map_err(|errno| ring_error(name, &what, "rx-ring", errno))?;
     bind(&fd, interface, ETH_P_ALL)?;
     Ok((fd, mapping, geometry))

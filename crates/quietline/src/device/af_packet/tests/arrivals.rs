@@ -1,6 +1,7 @@
 //! What arrives: once, on the queue of its flow; and what finds no room is counted.
 
 use std::collections::HashMap;
+use std::thread::sleep;
 
 use pkt::TxChecksum;
 use stack::counters::Counter;
@@ -24,6 +25,27 @@ fn a_full_receive_ring_is_counted() {
             let missed = right.cx.counters().stack.value(Counter::DeviceRxMissed);
             assert_eq!(packets.len() as u64 + missed, 50, "{missed} missed");
             assert!(missed >= 25, "{missed} missed");
+            free(right, packets);
+        });
+    });
+}
+
+/// A block that time has closed is full with one frame in it.
+#[test]
+fn blocks_last_while_nobody_looks_at_frames_that_drop_in() {
+    in_namespace(|| {
+        let right = AfPacketConfig { rx_format: RxFormat::Blocks, ..AfPacketConfig::new("right0") };
+        pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
+            for number in 0..64 {
+                let mut list = PacketList::from_iter([left.frame(number, 100)]);
+                left.transmit(&mut list);
+                left.completed(1);
+                witness.has_seen(1);
+                sleep(Duration::from_millis(3));
+            }
+            let packets = right.received(0);
+            assert_eq!(right.cx.counters().stack.value(Counter::DeviceRxMissed), 0);
+            assert_eq!(packets.len(), 64);
             free(right, packets);
         });
     });
