@@ -47,6 +47,21 @@ fn every_length_and_offset() {
     }
 }
 
+/// Where a slice begins in its cache line decides how much of it is summed ahead of the first whole one.
+#[test]
+fn every_place_in_a_cache_line() {
+    let memory = noise(900, 11);
+    let line = memory.as_ptr().align_offset(64);
+    for kernel in Kernel::available() {
+        for place in 0..64 {
+            for len in [510, 511, 512, 513, 575, 576, 577, 639, 640, 767, 768] {
+                let bytes = &memory[line + place..line + place + len];
+                assert_eq!(kernel.sum(bytes).fold(), naive(bytes), "{kernel:?} {place} {len}");
+            }
+        }
+    }
+}
+
 #[test]
 fn extremes() {
     for kernel in Kernel::available() {
