@@ -458,6 +458,35 @@ mod tests {
         assert_eq!(&buf, b"no worker");
     }
 
+    /// Its SYN, which waits for the neighbour, would make the peer's side live on core 0 otherwise, whatever core ours lives on.
+    #[test]
+    fn the_first_connection_to_a_neighbour_lives_on_one_core_at_both_ends() {
+        let mut seen = [0; 2];
+        while seen.iter().sum::<i32>() < 8 || seen.contains(&0) {
+            assert!(seen.iter().sum::<i32>() < 64, "all on one core: {seen:?}");
+            let config = WireConfig { queues: 2, ..WireConfig::default() };
+            let (left, right) = Wire::pair(&config).unwrap();
+            let build = |device: std::sync::Arc<Wire>, address: &str| {
+                let builder = Stack::builder().device(device).address(address.parse().unwrap());
+                builder.cores(2).manual().build().unwrap()
+            };
+            let client = build(left, "10.0.0.1/24");
+            let server = build(right, "10.0.0.2/24");
+            let (mut a, mut b) = connected(&client, &server);
+            for _ in 0..8 {
+                a.write_all(b"there").unwrap();
+                b.read_exact(&mut [0; 5]).unwrap();
+                b.write_all(b"back").unwrap();
+                a.read_exact(&mut [0; 4]).unwrap();
+            }
+            for stack in [&client, &server] {
+                assert_eq!(stack.counters().get("ForeignCorePackets"), Some(0));
+            }
+            let cores = server.softnet_stat();
+            seen[usize::from(cores[1].processed > cores[0].processed)] += 1;
+        }
+    }
+
     #[test]
     fn bad_configurations_are_refused_in_one_line() {
         let wire = || Wire::pair(&WireConfig::default()).unwrap().0;

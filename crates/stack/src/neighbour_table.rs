@@ -206,7 +206,9 @@ impl NeighborTable {
             (None, None) => None,
         };
         let Some(entry) = entry else { return };
-        entry.event(host, cx, |state, cx, config| state.on_advertisement(told, cx.now, config));
+        entry.event(host, cx, None, |state, cx, config| {
+            state.on_advertisement(told, cx.now, config)
+        });
     }
 }
 
@@ -237,14 +239,14 @@ impl NeighborEntry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
     }
 
-    /// Sends IP packets to this neighbour, or keeps them until it is resolved.
-    pub(crate) fn send(&self, host: &Host, cx: &mut Cx, list: &mut PacketList) {
-        self.event(host, cx, |state, cx, config| state.output(list, cx.now, config));
+    /// Sends IP packets to this neighbour by `queue`, or keeps them until it is resolved.
+    pub(crate) fn send(&self, host: &Host, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
+        self.event(host, cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
     }
 
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
         self.armed.fired(cx.now);
-        self.event(host, cx, |state, cx, config| state.on_timer(cx.now, config));
+        self.event(host, cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
     /// Whoever still has a path through it finds it failed.
@@ -263,11 +265,12 @@ impl NeighborEntry {
         }
     }
 
-    /// Applies one event, publishes the outcome, then does what it asks for.
+    /// Applies one event, publishes the outcome, then does what it asks for. `queue`: the one of packets that it is about.
     fn event(
         &self,
         host: &Host,
         cx: &mut Cx,
+        queue: Option<QueueId>,
         apply: impl FnOnce(&mut Neighbor, &Cx, &NeighborConfig) -> NeighborActions,
     ) {
         let (actions, deadline) = {
@@ -288,7 +291,7 @@ impl NeighborEntry {
         for action in actions {
             match action {
                 NeighborAction::SendProbe { unicast } => self.probe(host, cx, unicast),
-                NeighborAction::Flush { mac, packets } => self.flush(host, cx, mac, packets),
+                NeighborAction::Flush { mac, packets } => self.flush(host, cx, queue, mac, packets),
                 NeighborAction::Fail { reason, packets } => fail(host, cx, reason, packets),
             }
         }
@@ -302,10 +305,25 @@ impl NeighborEntry {
         }
     }
 
-    fn flush(&self, host: &Host, cx: &mut Cx, next_hop: MacAddr, mut packets: PacketList) {
+    /// What has waited, and has no `queue` any more, leaves by the one that its flow would choose: the peer's side of a connection
+    /// lives where its first packet arrives. Linux asks `netdev_pick_tx` then, too.
+    fn flush(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        queue: Option<QueueId>,
+        next_hop: MacAddr,
+        mut packets: PacketList,
+    ) {
         let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
+        let tx = host.tx(self.device);
         link::frame(&mut packets, next_hop, mac);
-        let _ = host.tx(self.device).xmit(host, cx, QueueId(0), &mut packets);
+        while let Some(packet) = packets.pop_front() {
+            let hash = packet.meta().flow_hash;
+            let flows_own = || tx.pick_queue(cx, host.core_of_flow(hash), hash);
+            let queue = queue.unwrap_or_else(flows_own);
+            let _ = tx.xmit(host, cx, queue, &mut PacketList::from_iter([packet]));
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn output(
             dst.tx.xmit(host, cx, queue, list)
         }
         None => {
-            neighbor.send(host, cx, list);
+            neighbor.send(host, cx, queue, list);
             NetXmit::Success
         }
     }
