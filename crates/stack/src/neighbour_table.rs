@@ -318,10 +318,13 @@ impl NeighborEntry {
         let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
         let tx = host.tx(self.device);
         link::frame(&mut packets, next_hop, mac);
+        if let Some(queue) = queue {
+            let _ = tx.xmit(host, cx, queue, &mut packets);
+            return;
+        }
         while let Some(packet) = packets.pop_front() {
             let hash = packet.meta().flow_hash;
-            let flows_own = || tx.pick_queue(cx, host.core_of_flow(hash), hash);
-            let queue = queue.unwrap_or_else(flows_own);
+            let queue = tx.pick_queue(cx, host.core_of_flow(hash), hash);
             let _ = tx.xmit(host, cx, queue, &mut PacketList::from_iter([packet]));
         }
     }
