@@ -33,7 +33,7 @@ pub use exit::{BusyPollFlush, GroExit};
 pub use offline::Offline;
 
 use exit::Exit;
-use table::{Outcome, Table};
+use table::{Continued, Outcome, Table};
 
 mod exit;
 mod held;
@@ -106,6 +106,22 @@ impl Gro {
             self.complete(cx, mode, false);
             return self.exit.normal(cx, mode, packet);
         }
+        match self.table.receive_next(cx, network, mode, packet) {
+            Continued::Merged => cx.count(Counter::GroMergedFree, 1),
+            Continued::Ended(reason) => {
+                cx.count(Counter::GroMergedFree, 1);
+                if let Some(completed) = self.table.complete_last(reason) {
+                    self.exit.completed(cx, mode, completed);
+                }
+            }
+            Continued::Damaged(packet) => self.exit.normal(cx, mode, packet),
+            Continued::Not(packet) => self.receive_any(cx, mode, network, packet),
+        }
+    }
+
+    /// [`receive`](Self::receive) of a frame that was not recognised.
+    #[inline(never)]
+    fn receive_any(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
         let received = self.table.receive(cx, network, mode, packet);
         if let Some(completed) = received.completed {
             self.exit.completed(cx, mode, completed);

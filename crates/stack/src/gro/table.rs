@@ -41,6 +41,20 @@ pub(super) enum Outcome {
     Fragment(Packet, (IpAddr, IpAddr)),
 }
 
+/// Whether one frame continued the packet that grew last.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Continued {
+    /// It did: its payload moved there, and its descriptor is free.
+    Merged,
+    /// As `Merged`, and that packet must not grow any more.
+    Ended(FlushReason),
+    /// It would have, but for its checksum.
+    Damaged(Packet),
+    /// No, or that is not known.
+    Not(Packet),
+}
+
 /// What became of one frame, and what had to leave because of it: before it, if it goes up itself.
 #[derive(Debug)]
 #[must_use]
@@ -98,8 +112,41 @@ impl Table {
         self.mask == 0
     }
 
-    /// Takes one frame, whose IP header begins `network` bytes in.
+    /// Takes one frame, whose IP header begins `network` bytes in, if it is recognised as the next segment of the packet that grew
+    /// last. Nearly every frame of a stream is; what is returned is small, and no held packet has to move.
     #[inline]
+    pub(super) fn receive_next(
+        &mut self,
+        cx: &mut Cx,
+        network: usize,
+        mode: &GroMode,
+        mut packet: Packet,
+    ) -> Continued {
+        let Some((index, at)) = self.last() else { return Continued::Not(packet) };
+        let held = &mut self.buckets[index][at];
+        let Some(next) = held.next_of(&packet, network, mode) else {
+            return Continued::Not(packet);
+        };
+        debug_assert_eq!(held.read_next(&mut packet, network, mode), Some(next));
+        if !held.checksum_holds(cx, &next, &mut packet) {
+            return Continued::Damaged(packet);
+        }
+        match held.merge(&mut cx.pool, packet, &next) {
+            Ok(()) => match held.ends_with(&next) {
+                None => Continued::Merged,
+                Some(reason) => Continued::Ended(reason),
+            },
+            // Its frags are too many: what that means is found out by `receive`.
+            Err(packet) => Continued::Not(packet),
+        }
+    }
+
+    /// The packet that grew last is complete, for this reason.
+    pub(super) fn complete_last(&mut self, reason: FlushReason) -> Option<Completed> {
+        self.last().map(|(index, at)| self.remove(index, at, reason))
+    }
+
+    /// Takes one frame, whose IP header begins `network` bytes in.
     pub(super) fn receive(
         &mut self,
         cx: &mut Cx,
@@ -109,24 +156,6 @@ impl Table {
     ) -> Received {
         if self.mask == 0 && read::goes_alone(&packet, network) {
             return Received::normal(packet);
-        }
-        if let Some((index, at)) = self.last() {
-            let held = &mut self.buckets[index][at];
-            if let Some(next) = held.next_of(&packet, network, mode) {
-                debug_assert_eq!(held.read_next(&mut packet, network, mode), Some(next));
-                if !held.checksum_holds(cx, &next, &mut packet) {
-                    return Received::normal(packet);
-                }
-                match held.merge(&mut cx.pool, packet, &next) {
-                    Ok(()) => {
-                        let ended = held.ends_with(&next);
-                        let completed = ended.map(|reason| self.remove(index, at, reason));
-                        return Received { completed, outcome: Outcome::MergedFree };
-                    }
-                    // Its frags are too many: what that means is found out below.
-                    Err(back) => packet = back,
-                }
-            }
         }
         match read::read(&mut packet, network) {
             Some(new) => self.receive_segment(cx, &new, mode, packet),
