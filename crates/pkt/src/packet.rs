@@ -321,7 +321,7 @@ impl Packet {
             _ => Kind::Alone,
         };
         debug_assert!(!self.clone_busy() && self.body().frag_count == 0);
-        FreeDescriptor::of(self).start(HEADROOM, kind)
+        FreeDescriptor::of(self).start(HEADROOM, kind, &PacketMeta::default())
     }
 
     /// Gives up the packet without ending it.

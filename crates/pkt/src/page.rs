@@ -88,6 +88,12 @@ impl Page {
         Self(unsafe { NonNull::new_unchecked(pointer) })
     }
 
+    /// Whether two addresses lie in one page: slabs are aligned to as many bytes as they have, hence pages are, too.
+    #[inline]
+    fn is_same(one: NonNull<u8>, other: NonNull<u8>) -> bool {
+        (one.as_ptr().addr() ^ other.as_ptr().addr()) < PAGE_BYTES
+    }
+
     #[inline]
     fn header(&self) -> &PageHeader {
         // SAFETY: headers are initialised with their slab, are only accessed through shared references
@@ -262,7 +268,7 @@ impl Slice {
         // SAFETY: one past the end of the slice is in bounds of its slab, or one past it.
         let end = unsafe { self.data.add(self.len()) };
         // The end of a full page has the address of the next page's start.
-        end == next.data && Page::of(self.data) == Page::of(next.data)
+        end == next.data && Page::is_same(self.data, next.data)
     }
 
     /// Makes this slice cover `next` too and takes over its references. Returns by how much it grew, or gives `next` back when

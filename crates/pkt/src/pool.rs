@@ -31,6 +31,7 @@
 use core::fmt;
 use core::mem::ManuallyDrop;
 
+use crate::meta::PacketMeta;
 use crate::packet::{FreeDescriptor, HEADROOM, Kind, Packet, end};
 use crate::page::{Cursor, Slice};
 use crate::shim::Arc;
@@ -276,12 +277,23 @@ impl Pool {
     /// An empty packet whose data starts at `data`.
     #[inline(always)]
     pub(crate) fn alloc_at(&mut self, data: u16, kind: Kind) -> Option<Packet> {
+        self.alloc_with(data, kind, &PacketMeta::default())
+    }
+
+    /// An empty packet with this `meta` whose data starts at `data`.
+    #[inline(always)]
+    pub(crate) fn alloc_with(
+        &mut self,
+        data: u16,
+        kind: Kind,
+        meta: &PacketMeta,
+    ) -> Option<Packet> {
         let descriptor = match self.local.free.pop() {
             Some(descriptor) => descriptor,
             None => self.refill()?,
         };
         self.local.home.stats.alloc_local.add(1);
-        Some(descriptor.start(data, kind))
+        Some(descriptor.start(data, kind, meta))
     }
 
     /// Begins to fetch the descriptor that is used next, for a caller that makes many packets which share their payload.

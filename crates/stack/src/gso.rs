@@ -9,8 +9,7 @@
 use std::sync::Arc;
 
 use pkt::{
-    DropReason, Gso, HEADROOM, HeadTemplate, Packet, PacketList, PacketMeta, PacketOwner, Sum,
-    TxChecksum,
+    DropReason, Gso, HEADROOM, HeadTemplate, Packet, PacketList, PacketOwner, Sum, TxChecksum,
 };
 
 use crate::{
@@ -66,8 +65,10 @@ pub(crate) fn segment(
 ) {
     let mut headers = Headers::of(&packet, network);
     let mss = usize::from(packet.meta().gso.size);
-    let mut meta = PacketMeta { gso: Gso::default(), ..*packet.meta() };
+    let meta = packet.meta_mut();
     let completes = checksums == Checksums::Completed && meta.tx_checksum != TxChecksum::Done;
+    // What the segments have, too.
+    meta.gso = Gso::default();
     if completes {
         meta.tx_checksum = TxChecksum::Done;
     }
@@ -84,7 +85,6 @@ pub(crate) fn segment(
         headers.set_payload(len);
         let place = Place { index, offset, last: cutter.left() == 0 };
         headers.write(&mut piece, &place, sum);
-        *piece.meta_mut() = meta;
         shares.give(&mut piece);
         list.push_back(piece);
         offset += len;

@@ -8,7 +8,7 @@
 //! Not here: what stands in the headers (crate `stack`, gso.rs).
 
 use crate::checksum::Sum;
-use crate::packet::{FRAGS_MAX, HEADROOM, Packet, in_head};
+use crate::packet::{FRAGS_MAX, HEADROOM, Kind, Packet, in_head};
 use crate::pool::Pool;
 
 /// What stands in front of the payload of every piece: as many of the last bytes as were asked for.
@@ -72,7 +72,7 @@ impl Cutter<'_> {
         self.left
     }
 
-    /// The next piece, with full headroom and default metadata, and the sum of its bytes if it is known. `None` at the
+    /// The next piece, with full headroom and the metadata of the packet, and the sum of its bytes if it is known. `None` at the
     /// domain's limit, when nothing is left, and when a piece would have too many slices.
     #[inline]
     pub fn next_piece(&mut self, pool: &mut Pool) -> Option<(Packet, Option<Sum>)> {
@@ -80,7 +80,7 @@ impl Cutter<'_> {
         if want == 0 {
             return None;
         }
-        let mut piece = pool.alloc()?;
+        let mut piece = pool.alloc_with(HEADROOM, Kind::Alone, self.packet.meta())?;
         pool.fetch_next();
         let linear = self.packet.linear();
         if self.linear < linear.len() {

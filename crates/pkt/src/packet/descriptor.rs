@@ -171,10 +171,10 @@ impl FreeDescriptor {
         Self(packet.into_raw())
     }
 
-    /// A packet without bytes whose data will start at `data`. Resets what an earlier life may have left
+    /// A packet without bytes and with this `meta` whose data will start at `data`. Resets what an earlier life may have left
     /// and nothing else: two cache lines, never the head or the frags.
     #[inline(always)]
-    pub(crate) fn start(self, data: u16, kind: Kind) -> Packet {
+    pub(crate) fn start(self, data: u16, kind: Kind, meta: &PacketMeta) -> Packet {
         debug_assert!(usize::from(data) <= HEAD_BYTES);
         let descriptor = self.0.as_ptr();
         // SAFETY: a free descriptor is initialised and exclusively ours, and so is its body.
@@ -195,7 +195,7 @@ impl FreeDescriptor {
         body.frag_bytes = 0;
         body.piece = 0;
         body.truesize = DESCRIPTOR_BYTES_U32;
-        body.meta = PacketMeta::default();
+        body.meta = *meta;
         // SAFETY: the body is valid for a packet, and `self` gave up the descriptor.
         unsafe { Packet::from_raw(self.0) }
     }
@@ -345,17 +345,22 @@ impl Body {
         }
     }
 
-    /// Takes the only slice away.
+    /// Lets the last slice cover the only one of `other`, if that follows it. False, and nothing done, if not.
     #[inline]
-    pub(crate) fn take_only_frag(&mut self) -> Option<Slice> {
-        if self.frag_count != 1 {
-            return None;
-        }
-        self.frag_count = 0;
-        self.frag_bytes = 0;
+    pub(crate) fn cover_only_frag_of(&mut self, other: &mut Self) -> bool {
+        let (Some(last), 1) = (self.frags_mut().last_mut(), other.frag_count) else { return false };
+        // SAFETY: there is one frag, hence the first is initialised; what is read here replaces it, or is forgotten: a slice
+        // has no destructor.
+        let Ok(len) = last.cover(unsafe { other.frags[0].assume_init_read() }) else {
+            return false;
+        };
+        other.frag_count = 0;
+        other.frag_bytes = 0;
+        other.piece = 0;
+        self.frag_bytes += len;
+        self.truesize += len;
         self.piece = 0;
-        // SAFETY: there was one frag, hence the first is initialised, and from here on it does not count as such.
-        Some(unsafe { self.frags[0].assume_init_read() })
+        true
     }
 
     /// Lets `extend` make the last slice longer and returns by how much.

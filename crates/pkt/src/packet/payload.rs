@@ -99,20 +99,12 @@ impl Packet {
     /// What a segment of a stream nearly always is: one frag that goes on where our last one ends. Gives anything else back.
     #[inline]
     fn extend_by(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
-        let body = self.body_mut();
-        let (Some(last), [next]) = (body.frags().last(), other.body().frags()) else {
-            return Err(other);
-        };
-        if !last.is_followed_by(next) {
+        let (body, next) = (self.body_mut(), other.body_mut());
+        if !body.cover_only_frag_of(next) {
             return Err(other);
         }
-        if other.body().shared.get() {
+        if next.shared.get() {
             body.shared.set(true);
-        }
-        if let Some(slice) = other.body_mut().take_only_frag() {
-            let joined = body.join_frag(slice);
-            debug_assert!(joined.is_ok(), "it follows");
-            body.truesize += joined.unwrap_or_default();
         }
         pool.free(other);
         Ok(())
