@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): sums, their composition, and the fused copy.
+//! The Internet checksum (RFC 1071): sums, their composition, and the copies of payload, most of which sum on the way.
 //!
 //! Above: headers, devices that owe a checksum, the copy between application and packet. Linux:
 //! `csum_partial`, `csum_and_copy_from_user`, `csum_block_add`, include/net/checksum.h.
@@ -14,16 +14,18 @@
 
 use core::fmt;
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod kernel;
 mod scalar;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+
+pub use kernel::Kernel;
 
 /// Below this many bytes the scalar kernel is faster than going through the choice of one: headers.
 const VECTOR_BYTES_MIN: usize = 160;
@@ -50,12 +52,11 @@ impl Sum {
     #[must_use]
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        let raw = if bytes.len() < VECTOR_BYTES_MIN {
+        Self::from_raw(if bytes.len() < VECTOR_BYTES_MIN {
             scalar::sum(bytes)
         } else {
             Kernel::best().sum_raw(bytes)
-        };
-        Self::from_raw(raw)
+        })
     }
 
     /// A sum that was folded before, or the value of a checksum field.
@@ -195,124 +196,24 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum::from_raw(raw)
 }
 
-/// One implementation of the sum that this machine can run. The functions of this module choose the widest
-/// by themselves; tests and benchmarks compare them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kernel(Width);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-enum Width {
-    /// 64-bit words; runs anywhere.
-    Scalar = 1,
-    /// 256-bit vectors.
-    #[cfg(target_arch = "x86_64")]
-    Avx2 = 2,
-    /// 512-bit vectors with masked tails.
-    #[cfg(target_arch = "x86_64")]
-    Avx512 = 3,
+/// Copies as many pieces of `size` bytes as there are places in `sums`, and leaves the folded sum of each there.
+///
+/// # Panics
+///
+/// If `src` or `dst` are not as many bytes.
+#[inline]
+pub(crate) fn copy_and_sum_pieces(dst: &mut [u8], src: &[u8], size: usize, sums: &mut [u16]) {
+    Kernel::best().copy_and_sum_pieces(dst, src, size, sums);
 }
 
-/// Width of the best kernel, zero until it was looked for. Relaxed: every thread that looks finds the same.
-static BEST: AtomicU8 = AtomicU8::new(0);
-
-impl Kernel {
-    /// The widest this machine runs.
-    #[must_use]
-    #[inline]
-    pub fn best() -> Self {
-        match BEST.load(Ordering::Relaxed) {
-            // The vector widths are only ever stored after they were detected.
-            #[cfg(target_arch = "x86_64")]
-            3 => Self(Width::Avx512),
-            #[cfg(target_arch = "x86_64")]
-            2 => Self(Width::Avx2),
-            1 => Self(Width::Scalar),
-            _ => Self::detect(),
-        }
-    }
-
-    /// All this machine runs, narrowest first.
-    pub fn available() -> impl Iterator<Item = Self> {
-        let scalar = core::iter::once(Width::Scalar);
-        #[cfg(target_arch = "x86_64")]
-        let all = scalar
-            .chain(is_x86_feature_detected!("avx2").then_some(Width::Avx2))
-            .chain(has_avx512().then_some(Width::Avx512));
-        #[cfg(not(target_arch = "x86_64"))]
-        let all = scalar;
-        all.map(Self)
-    }
-
-    /// For tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self.0 {
-            Width::Scalar => "scalar",
-            #[cfg(target_arch = "x86_64")]
-            Width::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Width::Avx512 => "avx512",
-        }
-    }
-
-    /// [`Sum::of`] by this kernel.
-    #[must_use]
-    pub fn sum(self, bytes: &[u8]) -> Sum {
-        Sum::from_raw(self.sum_raw(bytes))
-    }
-
-    /// [`copy_and_sum`] by this kernel.
-    ///
-    /// # Panics
-    ///
-    /// If the lengths differ.
-    #[must_use]
-    pub fn copy_and_sum(self, dst: &mut [u8], src: &[u8]) -> Sum {
-        assert_eq!(dst.len(), src.len());
-        Sum::from_raw(self.copy_and_sum_raw(dst, src))
-    }
-
-    #[inline]
-    fn sum_raw(self, bytes: &[u8]) -> u64 {
-        match self.0 {
-            Width::Scalar => scalar::sum(bytes),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a kernel of this width exists only after its features were detected.
-            Width::Avx2 => unsafe { avx2::sum(bytes) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Width::Avx512 => unsafe { avx512::sum(bytes) },
-        }
-    }
-
-    #[inline]
-    fn copy_and_sum_raw(self, dst: &mut [u8], src: &[u8]) -> u64 {
-        match self.0 {
-            Width::Scalar => scalar::copy_and_sum(dst, src),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a kernel of this width exists only after its features were detected.
-            Width::Avx2 => unsafe { avx2::copy_and_sum(dst, src) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Width::Avx512 => unsafe { avx512::copy_and_sum(dst, src) },
-        }
-    }
-
-    #[cold]
-    fn detect() -> Self {
-        let best = Self::available().last().unwrap_or(Self(Width::Scalar));
-        BEST.store(best.0 as u8, Ordering::Relaxed);
-        best
-    }
-}
-
-/// Byte masks need BW besides the foundation. AVX2 for what is done in halves.
-#[cfg(target_arch = "x86_64")]
-fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
+/// Copies `src` into `dst`.
+///
+/// # Panics
+///
+/// If the lengths differ.
+#[inline]
+pub(crate) fn copy(dst: &mut [u8], src: &[u8]) {
+    Kernel::best().copy(dst, src);
 }
 
 /// Hides from the optimiser where the slices come from. Knowing that they do not overlap, it would turn the

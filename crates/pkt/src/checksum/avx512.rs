@@ -2,17 +2,20 @@
 //! outside the slice and without a scalar remainder.
 
 use core::arch::x86_64::{
-    __m512i, _mm512_add_epi64, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
-    _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64, _mm512_setzero_si512, _mm512_srli_epi64,
-    _mm512_storeu_si512,
+    __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi64, _mm512_loadu_si512,
+    _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64,
+    _mm512_setzero_si512, _mm512_srli_epi64, _mm512_storeu_si512,
 };
 
-use super::{Halves, unrelated};
+use super::{Halves, Sum, unrelated};
 
 type Block = [u8; 64];
 
 /// From this many bytes on it is worth a step to begin at a cache line: every block that straddles two costs two loads.
 const ALIGNED_MIN: usize = 512;
+
+/// A copy fetches the bytes that it needs after so many others: what lies in the second-level cache comes in time.
+const AHEAD: usize = 512;
 
 /// `Halves` in every lane.
 #[derive(Clone, Copy)]
@@ -108,6 +111,41 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     store_tail(dst_rest, words);
     lanes[3].add(words);
     gather(lanes).total()
+}
+
+/// Copies, and fetches ahead what comes next. Both slices have one length.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
+    let (dst, src) = unrelated(dst, src);
+    // A store that straddles two lines costs more than a load that does.
+    let head = (dst.as_ptr().addr().wrapping_neg() % 64).min(dst.len());
+    let (dst_head, dst) = dst.split_at_mut(head);
+    let (src_head, src) = src.split_at(head);
+    store_tail(dst_head, load_tail(src_head));
+    let (src_blocks, src_rest) = src.as_chunks::<64>();
+    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<64>();
+    let (src_quads, src_blocks) = src_blocks.as_chunks::<4>();
+    let (dst_quads, dst_blocks) = dst_blocks.as_chunks_mut::<4>();
+    for (to, from) in dst_quads.iter_mut().zip(src_quads) {
+        for block in from {
+            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD).cast());
+        }
+        for (to, from) in to.iter_mut().zip(from) {
+            store(to, load(from));
+        }
+    }
+    for (to, from) in dst_blocks.iter_mut().zip(src_blocks) {
+        store(to, load(from));
+    }
+    store_tail(dst_rest, load_tail(src_rest));
+}
+
+/// As `copy_and_sum` of one piece after the other.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn copy_and_sum_pieces(dst: &mut [u8], src: &[u8], size: usize, sums: &mut [u16]) {
+    for ((to, from), sum) in dst.chunks_exact_mut(size).zip(src.chunks_exact(size)).zip(sums) {
+        *sum = Sum::from_raw(copy_and_sum(to, from)).fold();
+    }
 }
 
 #[inline]

@@ -62,6 +62,50 @@ fn every_place_in_a_cache_line() {
     }
 }
 
+/// Copies begin at a cache line of where they go, and touch nothing beside it.
+#[test]
+fn every_copy_is_whole() {
+    let memory = noise(1600, 13);
+    let mut room = vec![0; 1700];
+    let line = room.as_ptr().align_offset(64);
+    for kernel in Kernel::available() {
+        for place in 0..64 {
+            for len in
+                [0, 1, 63, 64, 65, 511, 512, 513, 575, 576, 768, 1023, 1024, 1087, 1448, 1500]
+            {
+                let (from, to) = (place * 7 % 67, line + place);
+                room.fill(0xaa);
+                kernel.copy(&mut room[to..to + len], &memory[from..from + len]);
+                assert_eq!(
+                    room[to..to + len],
+                    memory[from..from + len],
+                    "{kernel:?} {place} {len}"
+                );
+                assert!(room[..to].iter().chain(&room[to + len..]).all(|&byte| byte == 0xaa));
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_are_copied_and_summed_each_by_itself() {
+    let memory = noise(9000, 17);
+    for kernel in Kernel::available() {
+        for (size, count) in
+            [(1, 3), (63, 5), (64, 5), (159, 2), (536, 1), (1448, 6), (1447, 6), (7, 0), (0, 0)]
+        {
+            let (mut to, mut sums) = (vec![0; size * count], vec![0; count]);
+            let from = &memory[3..3 + size * count];
+            kernel.copy_and_sum_pieces(&mut to, from, size, &mut sums);
+            assert_eq!(to, from, "{kernel:?} {size}");
+            for (index, sum) in sums.into_iter().enumerate() {
+                let piece = &from[index * size..][..size];
+                assert_eq!(sum, naive(piece), "{kernel:?} {size} {index}");
+            }
+        }
+    }
+}
+
 #[test]
 fn extremes() {
     for kernel in Kernel::available() {

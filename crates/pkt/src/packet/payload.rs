@@ -9,7 +9,7 @@
 
 use core::iter::FusedIterator;
 
-use crate::checksum::{Sum, copy_and_sum};
+use crate::checksum::{Sum, copy, copy_and_sum};
 use crate::packet::{Elsewhere, FRAGS_MAX, Packet, in_head};
 use crate::page::Slice;
 use crate::pool::{Pool, Recycle};
@@ -19,7 +19,7 @@ impl Packet {
     /// all its frags or the pool is at its limit. Bytes go into the head while they fit and there are no
     /// frags, else into pages, where they extend the last frag when they can.
     pub fn append(&mut self, pool: &mut Pool, bytes: &[u8]) -> usize {
-        self.append_with(pool, bytes, |to, from| to.copy_from_slice(from))
+        self.append_with(pool, bytes, copy)
     }
 
     /// [`Packet::append`], also returning the sum of the bytes taken, as if the first lay at an even
@@ -235,7 +235,7 @@ impl Packet {
     fn copy_range_to(&self, offset: usize, to: &mut [u8]) -> usize {
         let mut copied = 0;
         for part in self.range(offset, to.len()) {
-            to[copied..copied + part.len()].copy_from_slice(part);
+            copy(&mut to[copied..copied + part.len()], part);
             copied += part.len();
         }
         copied

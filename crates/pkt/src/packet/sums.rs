@@ -13,7 +13,7 @@
 //!
 //! A receiver never looks at them: they say what was sent, not what has arrived.
 
-use crate::checksum::{Sum, copy_and_sum};
+use crate::checksum::{Sum, copy_and_sum, copy_and_sum_pieces};
 use crate::packet::{COPYBREAK, HEADROOM, Packet};
 use crate::pool::Pool;
 
@@ -33,36 +33,29 @@ impl Packet {
         let at = self.body().frag_bytes as usize;
         let (first, within) = (at / size, at % size);
         let now = bytes.len().min(SUMS_MAX * size - at);
+        let begun = if within == 0 { Sum::ZERO } else { self.piece_sum(first) };
+        let mut filling = Filling { size, index: first, offset: within, sum: begun };
         let mut sums = [0; SUMS_MAX];
-        // The piece that is being filled, what it has, and how much of it.
-        let (mut index, mut offset) = (first, within);
-        let mut sum = if within == 0 { Sum::ZERO } else { self.piece_sum(first) };
-        let mut taken = self.append_to_pages(pool, &bytes[..now], |mut to, mut from| {
-            while !from.is_empty() {
-                let len = from.len().min(size - offset);
-                let (to_now, to_later) = core::mem::take(&mut to).split_at_mut(len);
-                let (from_now, from_later) = from.split_at(len);
-                let copied = copy_and_sum(to_now, from_now);
-                (to, from) = (to_later, from_later);
-                // A whole piece, as nearly all are: none was begun.
-                if len == size {
-                    sums[index] = copied.fold();
-                    index += 1;
-                    continue;
-                }
-                sum.combine(copied, offset);
-                offset += len;
-                sums[index] = sum.fold();
-                if offset == size {
-                    (index, offset, sum) = (index + 1, 0, Sum::ZERO);
-                }
-            }
+        let mut taken = self.append_to_pages(pool, &bytes[..now], |to, from| {
+            // What is lacking of the piece that was begun, then whole pieces, then the beginning of another one.
+            let lacking =
+                if filling.offset == 0 { 0 } else { from.len().min(size - filling.offset) };
+            let (to_begun, to) = to.split_at_mut(lacking);
+            let (from_begun, from) = from.split_at(lacking);
+            filling.copy(to_begun, from_begun, &mut sums);
+            let whole = from.len() / size;
+            let (to_whole, to) = to.split_at_mut(whole * size);
+            let (from_whole, from) = from.split_at(whole * size);
+            copy_and_sum_pieces(to_whole, from_whole, size, &mut sums[filling.index..][..whole]);
+            filling.index += whole;
+            filling.copy(to, from, &mut sums);
         });
         let body = self.body_mut();
         // What was begun by an earlier call is not worked out anew by one that found no room.
-        let used = if taken == 0 { first } else { index + usize::from(offset > 0) };
-        for (index, sum) in sums.iter().enumerate().take(used).skip(first) {
-            body.head[slot(index)..][..2].copy_from_slice(&sum.to_ne_bytes());
+        let used = if taken == 0 { first } else { filling.index + usize::from(filling.offset > 0) };
+        let (slots, _) = body.head[slot(first)..].as_chunks_mut();
+        for (slot, sum) in slots.iter_mut().zip(&sums[first..used]) {
+            *slot = sum.to_ne_bytes();
         }
         body.piece = piece;
         if taken == now && now < bytes.len() {
@@ -183,6 +176,31 @@ impl Packet {
     /// What the others want to know of before.
     pub(super) fn pieces(&self) -> Pieces {
         Pieces(self.body().piece)
+    }
+}
+
+/// The piece that is being filled.
+struct Filling {
+    /// Bytes of a piece.
+    size: usize,
+    index: usize,
+    /// Bytes that it has, fewer than a whole piece.
+    offset: usize,
+    sum: Sum,
+}
+
+impl Filling {
+    /// Adds bytes to it, not more than it lacks.
+    fn copy(&mut self, to: &mut [u8], from: &[u8], sums: &mut [u16; SUMS_MAX]) {
+        if from.is_empty() {
+            return;
+        }
+        self.sum.combine(copy_and_sum(to, from), self.offset);
+        self.offset += from.len();
+        sums[self.index] = self.sum.fold();
+        if self.offset == self.size {
+            *self = Self { size: self.size, index: self.index + 1, offset: 0, sum: Sum::ZERO };
+        }
     }
 }
 
