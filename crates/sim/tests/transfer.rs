@@ -147,15 +147,17 @@ mod tests {
     #[test]
     fn superframes_beyond_64_kb_cross_a_wire() {
         const BIG: u32 = BIG_TCP_BYTES_MAX;
-        let default = superframes(true, 65_536, BIG);
-        let bounded_by_wire = superframes(true, BIG, 100_000);
-        let bounded_by_setting = superframes(true, 200_000, BIG);
-        let unbounded = superframes(true, BIG, BIG);
-        let sent = [default, bounded_by_wire, bounded_by_setting, unbounded];
+        let [small, big] = ["65536", "524280"];
+        let of_linux = superframes(true, small, BIG);
+        let default = superframes(true, "default", BIG);
+        let bounded_by_wire = superframes(true, big, 100_000);
+        let bounded_by_setting = superframes(true, "200000", BIG);
+        let unbounded = superframes(true, big, BIG);
+        let sent = [of_linux, default, bounded_by_wire, bounded_by_setting, unbounded];
         assert!(sent.is_sorted_by(|fewer, more| fewer.0 > more.0), "{sent:?}");
         assert!(sent.iter().all(|(_, cut)| *cut == 0), "{sent:?}");
         assert!(LENGTH / unbounded.0 > 65_536, "{sent:?}");
-        let (packets, cut) = superframes(false, BIG, BIG);
+        let (packets, cut) = superframes(false, big, BIG);
         assert!(LENGTH / packets > 65_536 && cut >= LENGTH / 1448, "{packets} packets, {cut} cut");
     }
 
@@ -163,7 +165,7 @@ mod tests {
     const LENGTH: u64 = 20_000_000;
 
     /// Transfers `LENGTH` bytes: the packets that IP was given, and the segments that software cut of them.
-    fn superframes(tso: bool, asked: u32, passes: u32) -> (u64, u64) {
+    fn superframes(tso: bool, asked: &str, passes: u32) -> (u64, u64) {
         let delay = Duration::from_micros(300);
         let clean = Impairment { delay, ..Impairment::default() };
         let bounds = WireConfig { tso, gso_max_bytes: passes, ..WireConfig::default() };
@@ -173,7 +175,7 @@ mod tests {
             world.set(
                 host,
                 &[
-                    ("net.quietline.dev.default.gso_ipv4_max_size", &asked.to_string()),
+                    ("net.quietline.dev.default.gso_ipv4_max_size", asked),
                     ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
                     ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
                     // Otherwise it is the pace that bounds them.

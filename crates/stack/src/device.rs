@@ -163,7 +163,8 @@ pub trait Device: Send + Sync + Debug {
         WEIGHT
     }
 
-    /// Bytes that superframes over IPv4 stay below unless `gso_ipv4_max_size` says otherwise: what the device does best with.
+    /// Bytes that superframes over IPv4 stay below unless `gso_ipv4_max_size` and `gro_ipv4_max_size` say otherwise: what the device
+    /// does best with.
     fn gso_ipv4_size(&self) -> u32 {
         GRO_BYTES_MAX
     }

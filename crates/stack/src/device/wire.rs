@@ -28,6 +28,9 @@ use super::{
 };
 use crate::{config::ConfigError, cx::Cx, link::ethernet::MacAddr};
 
+/// What superframes stay below by default.
+const SUPERFRAME_SIZE: u32 = 80 << 10;
+
 mod config;
 mod direction;
 mod impair;
@@ -217,6 +220,11 @@ impl Device for Wire {
         let taken = out.take_from(&mut in_flight.ready, budget);
         direction.len.store(in_flight.len(), Ordering::Release);
         taken
+    }
+
+    /// A write of 64 KiB in whole segments, together with what the one before it has left.
+    fn gso_ipv4_size(&self) -> u32 {
+        SUPERFRAME_SIZE
     }
 
     fn take_receiver(&self, queue: QueueId) -> Option<ring::Receiver<Packet>> {

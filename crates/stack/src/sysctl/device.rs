@@ -40,7 +40,7 @@ struct Named {
     queues: Option<u16>,
     /// What `gso_max_size` can be: the largest superframe it takes, and one more. No bound as long as nobody knows.
     superframe_end: u32,
-    /// What `gso_ipv4_max_size` is by default; `None` as long as nobody knows.
+    /// What `gso_ipv4_max_size` and `gro_ipv4_max_size` are by default; `None` as long as nobody knows.
     superframe_ipv4: Option<u32>,
     settings: DeviceSettings,
 }
