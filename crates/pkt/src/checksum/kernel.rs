@@ -79,7 +79,7 @@ impl Kernel {
         Sum::from_raw(self.sum_raw(bytes))
     }
 
-    /// [`copy_and_sum`] by this kernel.
+    /// [`copy_and_sum`](super::copy_and_sum) by this kernel.
     ///
     /// # Panics
     ///
