@@ -217,7 +217,7 @@ pub(crate) fn copy(dst: &mut [u8], src: &[u8]) {
 }
 
 /// Hides from the optimiser where the slices come from. Knowing that they do not overlap, it would turn the
-/// fused loop into a call of memcpy followed by a second pass over the bytes.
+/// fused loop into a call of memcpy followed by a second pass over the bytes, and the copying one into that call alone.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn unrelated<'d, 's>(dst: &'d mut [u8], src: &'s [u8]) -> (&'d mut [u8], &'s [u8]) {

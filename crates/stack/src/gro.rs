@@ -119,7 +119,7 @@ impl Gro {
         }
     }
 
-    /// [`receive`](Self::receive) of a frame that was not recognised.
+    /// [`receive`](Self::receive) of a frame that was not recognised. Apart, so that the common way keeps its registers.
     #[inline(never)]
     fn receive_any(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
         let received = self.table.receive(cx, network, mode, packet);

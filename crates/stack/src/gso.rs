@@ -67,7 +67,7 @@ pub(crate) fn segment(
     let mss = usize::from(packet.meta().gso.size);
     let meta = packet.meta_mut();
     let completes = checksums == Checksums::Completed && meta.tx_checksum != TxChecksum::Done;
-    // What the segments have, too.
+    // The segments are born with it (`Cutter::next_piece`).
     meta.gso = Gso::default();
     if completes {
         meta.tx_checksum = TxChecksum::Done;

@@ -4,7 +4,7 @@
 //! tcp_rcv_state_process.
 //!
 //! The IP layer has verified the checksum and pulled the TCP header: the packet is payload alone, the header arrives
-//! as values. A packet may be a superframe of up to 64 KB; it is one segment here, and everything that counts
+//! as values. A packet may be a superframe of 64 KB and more; it is one segment here, and everything that counts
 //! segments counts bytes.
 //!
 //! The steps stand in the RFC's order, one call each. A step that ends the processing answers with the reason the

@@ -10,7 +10,7 @@
 //! # Theory of operation
 //!
 //! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost per
-//! packet, not per segment: a packet may be a superframe of 64 KB in both directions, so everything
+//! packet, not per segment: a packet may be a superframe of 64 KB and more in both directions, so everything
 //! that counts segments counts bytes.
 //!
 //! *Who owns what.* A connection is one [`Tcb`] and whoever holds its socket lock calls into it with a

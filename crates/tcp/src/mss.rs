@@ -29,6 +29,10 @@ const WINDOW_UNSHARED: u32 = DEFAULT_MSS_V4 as u32;
 const PACKET_MIN: u32 = 68;
 
 /// Header lengths in the type of the arithmetic here; equal to those of the wire format.
+/// Segments of one packet whose sums it keeps.
+#[expect(clippy::cast_possible_truncation, reason = "64")]
+const SUMMED_MAX: u32 = pkt::SUMS_MAX as u32;
+
 const TCP_HEADER: u32 = 20;
 const TCP_OPTIONS: u32 = 40;
 const TIMESTAMPS: u8 = 12;
@@ -189,7 +193,13 @@ impl PathMss {
         let path = self.without_options().saturating_sub(u32::from(self.option_bytes));
         self.effective = path.min(self.window_share()).max(1);
         let room = self.gso_bytes_max.saturating_sub(self.headers() + TCP_OPTIONS);
-        let segments = (room / self.effective).clamp(1, u32::from(u16::MAX));
+        let mut segments = room / self.effective;
+        if self.sums_payload {
+            // A packet keeps the sums of so many segments, and of a longer one all are summed anew: no reason to make less than 64 KB
+            // of tiny ones, but one not to make more.
+            segments = segments.min(SUMMED_MAX.max(MSS_MAX / self.effective));
+        }
+        let segments = segments.clamp(1, u32::from(u16::MAX));
         self.size_goal = segments * self.effective;
     }
 

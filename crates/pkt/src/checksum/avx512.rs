@@ -1,4 +1,4 @@
-//! The sum in 512-bit vectors. Masked loads and stores take any tail in one step, without touching a byte
+//! The sum, and the copies, in 512-bit vectors. Masked loads and stores take any tail in one step, without touching a byte
 //! outside the slice and without a scalar remainder.
 
 use core::arch::x86_64::{
@@ -14,8 +14,8 @@ type Block = [u8; 64];
 /// From this many bytes on it is worth a step to begin at a cache line: every block that straddles two costs two loads.
 const ALIGNED_MIN: usize = 512;
 
-/// A copy fetches the bytes that it needs after so many others: what lies in the second-level cache comes in time.
-const AHEAD: usize = 512;
+/// A copy fetches the 256 bytes that it needs after so many others: what lies in the second-level cache comes in time.
+const AHEAD_BYTES: usize = 512;
 
 /// `Halves` in every lane.
 #[derive(Clone, Copy)]
@@ -113,7 +113,8 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     gather(lanes).total()
 }
 
-/// Copies, and fetches ahead what comes next. Both slices have one length.
+/// Copies, and fetches ahead what comes next, but nothing behind the end: there another core may be writing. Both slices have
+/// one length.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     let (dst, src) = unrelated(dst, src);
@@ -126,9 +127,9 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<64>();
     let (src_quads, src_blocks) = src_blocks.as_chunks::<4>();
     let (dst_quads, dst_blocks) = dst_blocks.as_chunks_mut::<4>();
-    for (to, from) in dst_quads.iter_mut().zip(src_quads) {
-        for block in from {
-            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD).cast());
+    for (index, (to, from)) in dst_quads.iter_mut().zip(src_quads).enumerate() {
+        for block in src_quads.get(index + AHEAD_BYTES / 256).into_iter().flatten() {
+            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast());
         }
         for (to, from) in to.iter_mut().zip(from) {
             store(to, load(from));

@@ -1,6 +1,6 @@
 //! The implementations of the sum and of the copies, of which each machine can run some.
 //!
-//! Not here: what they compute (scalar.rs, avx2.rs, avx512.rs), and from how many bytes on it is worth to choose one (checksum.rs).
+//! Not here: what they compute (scalar.rs, avx2.rs, avx512.rs), and from how many bytes on a sum is worth a choice (checksum.rs).
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,12 +8,12 @@ use super::{Sum, scalar};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// From this many bytes on our own copy is faster than the C library's, which fetches nothing ahead.
+/// From this many bytes on our own copy, which fetches ahead, is used instead of the C library's.
 #[cfg(target_arch = "x86_64")]
-const LONG: usize = 512;
+const COPY_BYTES_MIN: usize = 512;
 
-/// One implementation of the sum that this machine can run. The functions of this module choose the widest
-/// by themselves; tests and benchmarks compare them.
+/// One implementation of the sum and of the copies that this machine can run. The functions of `checksum` choose the
+/// widest by themselves; tests and benchmarks compare them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel(Width);
 
@@ -101,7 +101,7 @@ impl Kernel {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a kernel of this width exists only after its features were detected.
-            Width::Avx512 if src.len() >= LONG => unsafe { avx512::copy(dst, src) },
+            Width::Avx512 if src.len() >= COPY_BYTES_MIN => unsafe { avx512::copy(dst, src) },
             _ => dst.copy_from_slice(src),
         }
     }
@@ -110,7 +110,7 @@ impl Kernel {
     ///
     /// # Panics
     ///
-    /// If `src` or `dst` are not as many bytes as there are places for sums of pieces.
+    /// If `src` or `dst` are not as many bytes as there are places for sums of pieces, or `size` is zero and there are some.
     #[inline]
     pub fn copy_and_sum_pieces(self, dst: &mut [u8], src: &[u8], size: usize, sums: &mut [u16]) {
         assert!(dst.len() == src.len() && src.len() == size * sums.len());

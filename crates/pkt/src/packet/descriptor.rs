@@ -349,8 +349,8 @@ impl Body {
     #[inline]
     pub(crate) fn cover_only_frag_of(&mut self, other: &mut Self) -> bool {
         let (Some(last), 1) = (self.frags_mut().last_mut(), other.frag_count) else { return false };
-        // SAFETY: there is one frag, hence the first is initialised; what is read here replaces it, or is forgotten: a slice
-        // has no destructor.
+        // SAFETY: there is one frag, hence the first is initialised. Joined, the count goes to zero below and the original is
+        // never read again; else what was read is forgotten, for a slice has no destructor, and the original stays.
         let Ok(len) = last.cover(unsafe { other.frags[0].assume_init_read() }) else {
             return false;
         };

@@ -53,9 +53,9 @@ impl Packet {
         let body = self.body_mut();
         // What was begun by an earlier call is not worked out anew by one that found no room.
         let used = if taken == 0 { first } else { filling.index + usize::from(filling.offset > 0) };
-        let (slots, _) = body.head[slot(first)..].as_chunks_mut();
-        for (slot, sum) in slots.iter_mut().zip(&sums[first..used]) {
-            *slot = sum.to_ne_bytes();
+        let (places, _) = body.head[slot(first)..].as_chunks_mut();
+        for (place, sum) in places.iter_mut().zip(&sums[first..used]) {
+            *place = sum.to_ne_bytes();
         }
         body.piece = piece;
         if taken == now && now < bytes.len() {
@@ -183,9 +183,11 @@ impl Packet {
 struct Filling {
     /// Bytes of a piece.
     size: usize,
+    /// Which piece of the packet it is.
     index: usize,
     /// Bytes that it has, fewer than a whole piece.
     offset: usize,
+    /// Their sum.
     sum: Sum,
 }
 

@@ -28,13 +28,14 @@ use super::{
 };
 use crate::{config::ConfigError, cx::Cx, link::ethernet::MacAddr};
 
-/// What superframes stay below by default.
-const SUPERFRAME_SIZE: u32 = 80 << 10;
-
 mod config;
 mod direction;
 mod impair;
 mod path_mtu;
+
+/// Bytes of IP packet that superframes stay below by default. In segments of 1,448 bytes a write of 64 KiB has 45.26, and 65,536
+/// hold 45: the rest would leave as a packet of its own after every few writes.
+const SUPERFRAME_SIZE: u32 = 80 << 10;
 
 /// One end of a wire.
 #[derive(Debug)]
@@ -222,7 +223,6 @@ impl Device for Wire {
         taken
     }
 
-    /// A write of 64 KiB in whole segments, together with what the one before it has left.
     fn gso_ipv4_size(&self) -> u32 {
         SUPERFRAME_SIZE
     }

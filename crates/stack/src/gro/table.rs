@@ -41,7 +41,7 @@ pub(super) enum Outcome {
     Fragment(Packet, (IpAddr, IpAddr)),
 }
 
-/// Whether one frame continued the packet that grew last.
+/// Whether one frame continued the packet that grew or was held last.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Continued {
@@ -113,7 +113,7 @@ impl Table {
     }
 
     /// Takes one frame, whose IP header begins `network` bytes in, if it is recognised as the next segment of the packet that grew
-    /// last. Nearly every frame of a stream is; what is returned is small, and no held packet has to move.
+    /// or was held last. Nearly every frame of a stream is; what is returned is small, and no held packet has to move.
     #[inline]
     pub(super) fn receive_next(
         &mut self,
@@ -141,7 +141,7 @@ impl Table {
         }
     }
 
-    /// The packet that grew last is complete, for this reason.
+    /// The packet that the last frame continued is complete, for this reason.
     pub(super) fn complete_last(&mut self, reason: FlushReason) -> Option<Completed> {
         self.last().map(|(index, at)| self.remove(index, at, reason))
     }

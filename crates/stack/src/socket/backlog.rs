@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{counters::Counter, cx::Cx, host::Host, route::PacketDst};
 
-/// Payload of joined segments, at most: what TCP may be handed as one.
+/// Payload of joined segments, at most: as much as an IPv4 packet has.
 const JOINED_BYTES_MAX: usize = 65_535;
 
 /// Payloads that do not lie in pages are joined by a copy up to this size, as in the receive queue.

@@ -1,7 +1,7 @@
 //! The next segment of a flow, recognised by comparing its headers with those that are held, word by word.
 //!
 //! In a stream nearly every frame is one. What is said here of a packet is what `read::read` and `Held::accepts` say of it, who
-//! are asked about every packet that is not recognised; tests ask them about the others too (`Table::receive`). Linux compares
+//! are asked about every packet that is not recognised; tests ask them about the others too (`Table::receive_next`). Linux compares
 //! in the same way what `skb_gro_header_fast` finds, but each layer for itself.
 
 use core::ops::RangeInclusive;

@@ -125,14 +125,15 @@ device_sysctls! {
         /// Bytes of IP packet that a merged superframe stays below (`ip link set DEVICE gro_max_size`). Above 65536 (BIG TCP) it
         /// is for IPv6 only; less holds for IPv4 too.
         gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
-        /// The same for IPv4 (`gro_ipv4_max_size`). `default` is what `gso_ipv4_max_size` is by default.
+        /// The same for IPv4 (`gro_ipv4_max_size`). `default` is what `gso_ipv4_max_size` is by default. Differs from Linux, where it
+        /// is 65536 for all.
         gro_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64;
         /// Bytes of IP packet that a superframe TCP makes stays below (`ip link set DEVICE gso_max_size`), as far as the device
         /// takes such. Above 65536 (BIG TCP) it is for IPv6 only; less holds for IPv4 too.
         gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
         /// The same for IPv4 (`gso_ipv4_max_size`). `default` is what the device does best with: 196608 for a tap or tun with `vnet_hdr`
-        /// where the kernel takes it (Linux 6.6), 81920 for a wire in memory, 65536 for any other. Differs from Linux, where it is 65536 for all. Once such a kernel
-        /// had no memory for one (`DeviceTxRefused`), they stay below 65536 until the device is taken down and up.
+        /// where the kernel takes it (Linux 6.6), 81920 for a wire in memory, 65536 for any other. Differs from Linux, where it is
+        /// 65536 for all. Once such a kernel had no memory for one (`DeviceTxRefused`), they stay below 65536 until the device is taken down and up.
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64;
         /// The queueing discipline of every transmit queue, as `tc qdisc replace dev DEVICE root ...` has it: `tbf rate 100mbit
         /// burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device that has queues of its own, and `noqueue`
@@ -203,8 +204,8 @@ impl DeviceSettings {
         self.gso_ipv4_max_size.unwrap_or(GRO_BYTES_MAX)
     }
 
-    /// No size of what is sent is more than `end`. What was asked of all devices each does as far as it can, and what nobody asked for as it does
-    /// best: with `ipv4`, if that is known.
+    /// No size of what is sent is more than `end`. What was asked of all devices each does as far as it can, and what nobody
+    /// asked for as it does best: with `ipv4`, if that is known.
     pub(super) fn bound_superframes(&mut self, end: u32, ipv4: Option<u32>) {
         self.gso_max_size = end.min(self.gso_max_size);
         self.gso_ipv4_max_size = self.gso_ipv4_max_size.or(ipv4).map(|size| end.min(size));
