@@ -32,7 +32,7 @@ use codec::{
     AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DefaultQdiscs,
     DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, Keys, Limits, Mask, Micros,
     Millis, Nanos, Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts,
-    RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocolWord,
+    RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocols,
 };
 pub(crate) use device::Present;
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings, TxQueueSettings};
@@ -210,7 +210,7 @@ sysctls! {
         /// 0: none waits.
         packet_defer_max: u32 = 64, Number 0..=INT_MAX, "net.core.skb_defer_max";
         /// Order of the steps by which TCP Small Queues stop a sender and wake it.
-        tsq_protocol: TsqProtocol = TsqProtocol::Robust, TsqProtocolWord WORDS, "net.quietline.tsq_protocol";
+        tsq_protocol: TsqProtocol = TsqProtocol::Robust, TsqProtocols WORDS, "net.quietline.tsq_protocol";
         /// Cores that drop packets of a flow which takes more than its half when they hand packets on, a bit for each.
         flow_limit_cpu_bitmap: u64 = 0, Mask WORDS, "net.core.flow_limit_cpu_bitmap";
         /// Buckets in which such a core counts flows.

@@ -1,16 +1,24 @@
 //! How values of settings are written: one type per form, text to value and back.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
-use sync::TsqProtocol;
-use tcp::{Algorithm, BufferLimits, HystartDetect, PacketRecycle, TsqLimit};
+use tcp::BufferLimits;
 
-use crate::gro::{BusyPollFlush, GroExit};
-use crate::qdisc::{DefaultQdisc, DevOrphan, QdiscConfig};
-use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
-use crate::socket::RxContext;
+use crate::qdisc::QdiscConfig;
 use crate::tcp_memory::MemoryLimits;
+
+mod fast_open_key;
+mod times;
+mod words;
+
+pub use fast_open_key::FastOpenKey;
+pub(super) use fast_open_key::Keys;
+pub(super) use times::{Micros, Millis, Nanos, Seconds};
+pub(super) use words::{
+    AvailableCongestionControl, BusyPollFlushes, CongestionControl, DefaultQdiscs, DevOrphans,
+    DstLayouts, DstRefModes, GroExits, HystartDetects, PacketRecycles, RxContexts, RxDstModes,
+    TsqLimitWord, TsqProtocols,
+};
 
 /// A form of value for fields of type `T`.
 pub(super) trait Codec<T> {
@@ -48,129 +56,6 @@ impl<T: TryFrom<u64> + ToString> Codec<T> for Number {
 
     fn format(value: &T) -> String {
         value.to_string()
-    }
-}
-
-/// The codec of a closed enum: one word for each of its values.
-macro_rules! words {
-    ($(#[$doc:meta])* $codec:ident: $type:ident { $($value:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        pub(super) struct $codec;
-
-        impl $codec {
-            pub(super) const FORM: &str = concat!("one of", $(" ", $word),*);
-        }
-
-        impl Codec<$type> for $codec {
-            fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<$type> {
-                match text.trim() {
-                    $($word => Some($type::$value),)*
-                    _ => None,
-                }
-            }
-
-            fn format(value: &$type) -> String {
-                let word = match value {
-                    $($type::$value => $word,)*
-                };
-                word.to_owned()
-            }
-        }
-    };
-}
-
-words! {
-    /// How packets leave receive offload.
-    GroExits: GroExit {
-        Immediate = "immediate",
-        NormalOnlyList = "normal_only_list",
-        UnifiedListPackets = "unified_list_packets",
-        UnifiedListSegments = "unified_list_segments",
-    }
-}
-
-words! {
-    /// What a busy-poll cycle lets go up.
-    BusyPollFlushes: BusyPollFlush {
-        None = "none",
-        RxListPerCycle = "rx_list_per_cycle",
-        RxListAndOldGroPerCycle = "rx_list_and_old_gro_per_cycle",
-    }
-}
-
-words! {
-    /// A context that processes received segments.
-    RxContexts: RxContext {
-        PrequeueRef = "prequeue_ref",
-        PrequeueDrop = "prequeue_drop",
-        PrequeueDropLimited = "prequeue_drop_limited",
-        Bh = "bh",
-    }
-}
-
-words! {
-    /// When a packet's socket is paid back.
-    DevOrphans: DevOrphan {
-        Completion = "completion",
-        Xmit = "xmit",
-    }
-}
-
-words! {
-    /// A discipline that needs no parameters.
-    DefaultQdiscs: DefaultQdisc {
-        PfifoFast = "pfifo_fast",
-        Fq = "fq",
-        FqCodel = "fq_codel",
-        NoQueue = "noqueue",
-    }
-}
-
-words! {
-    /// How dst entries are counted.
-    DstRefModes: DstRefMode {
-        CasIncNotZero = "cas_inc_not_zero",
-        Rcuref = "rcuref",
-        Noref = "noref",
-    }
-}
-
-words! {
-    /// Where their count lies.
-    DstLayouts: DstLayout {
-        Packed = "packed",
-        Padded = "padded",
-        Filled = "filled",
-    }
-}
-
-words! {
-    /// What becomes of the dst of a packet that is queued.
-    RxDstModes: RxDstMode {
-        Force = "force",
-        OptimisticDrop = "optimistic_drop",
-        RcuClearThenRelease = "rcu_clear_then_release",
-    }
-}
-
-words! {
-    /// What ends CUBIC's first slow start.
-    HystartDetects: HystartDetect {
-        Off = "off",
-        Train = "train",
-        Delay = "delay",
-        Both = "both",
-    }
-}
-
-words! {
-    /// What becomes of packets that have served.
-    PacketRecycles: PacketRecycle {
-        None = "none",
-        SocketOne = "socket_one",
-        ListAfterUnlock = "list_after_unlock",
-        PerCoreDefer = "per_core_defer",
-        UnifiedPool = "unified_pool",
     }
 }
 
@@ -282,60 +167,6 @@ impl Codec<u32> for RoundedUp {
     }
 }
 
-/// A time in seconds.
-pub(super) struct Seconds;
-
-impl Seconds {
-    pub(super) const FORM: &str = "a number of seconds";
-}
-
-impl Codec<Duration> for Seconds {
-    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
-        let [value] = numbers(text, allowed)?;
-        Some(Duration::from_secs(value))
-    }
-
-    fn format(value: &Duration) -> String {
-        value.as_secs().to_string()
-    }
-}
-
-/// A time in milliseconds.
-pub(super) struct Millis;
-
-impl Millis {
-    pub(super) const FORM: &str = "a number of milliseconds";
-}
-
-impl Codec<Duration> for Millis {
-    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
-        let [value] = numbers(text, allowed)?;
-        Some(Duration::from_millis(value))
-    }
-
-    fn format(value: &Duration) -> String {
-        value.as_millis().to_string()
-    }
-}
-
-/// A time in microseconds.
-pub(super) struct Micros;
-
-impl Micros {
-    pub(super) const FORM: &str = "a number of microseconds";
-}
-
-impl Codec<Duration> for Micros {
-    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
-        let [value] = numbers(text, allowed)?;
-        Some(Duration::from_micros(value))
-    }
-
-    fn format(value: &Duration) -> String {
-        value.as_micros().to_string()
-    }
-}
-
 /// The three thresholds of `tcp_mem`, in pages.
 pub(super) struct Pages;
 
@@ -351,24 +182,6 @@ impl Codec<MemoryLimits> for Pages {
 
     fn format(value: &MemoryLimits) -> String {
         format!("{}\t{}\t{}", value.low, value.pressure, value.high)
-    }
-}
-
-/// A time in nanoseconds.
-pub(super) struct Nanos;
-
-impl Nanos {
-    pub(super) const FORM: &str = "a number of nanoseconds";
-}
-
-impl Codec<Duration> for Nanos {
-    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
-        let [value] = numbers(text, allowed)?;
-        Some(Duration::from_nanos(value))
-    }
-
-    fn format(value: &Duration) -> String {
-        value.as_nanos().to_string()
     }
 }
 
@@ -395,68 +208,6 @@ impl Codec<BufferLimits> for Limits {
     }
 }
 
-/// Keys of Fast Open cookies: the present one, and the one before, which is still read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FastOpenKey {
-    /// Makes cookies.
-    pub primary: [u8; 16],
-    /// Is only read.
-    pub backup: Option<[u8; 16]>,
-}
-
-/// One or two keys as Linux writes them. Zero is none: the host draws its own.
-pub(super) struct Keys;
-
-impl Keys {
-    pub(super) const FORM: &str = "one or two keys, separated by a comma, each of four groups of eight hexadecimal digits joined by \"-\"; a digit is";
-}
-
-impl Codec<Option<FastOpenKey>> for Keys {
-    fn parse(text: &str, _allowed: &RangeInclusive<u64>) -> Option<Option<FastOpenKey>> {
-        let mut keys = text.trim().split(',').map(parse_key);
-        let primary = keys.next()??;
-        let backup = match keys.next() {
-            Some(backup) => Some(backup?),
-            None => None,
-        };
-        if keys.next().is_some() {
-            return None;
-        }
-        Some((primary != [0; 16] || backup.is_some()).then_some(FastOpenKey { primary, backup }))
-    }
-
-    fn format(value: &Option<FastOpenKey>) -> String {
-        match value {
-            None => format_key(&[0; 16]),
-            Some(FastOpenKey { primary, backup: None }) => format_key(primary),
-            Some(FastOpenKey { primary, backup: Some(backup) }) => {
-                format!("{},{}", format_key(primary), format_key(backup))
-            }
-        }
-    }
-}
-
-/// The groups are numbers, least significant byte first in memory.
-fn parse_key(text: &str) -> Option<[u8; 16]> {
-    let mut key = [0; 16];
-    let mut groups = text.split('-');
-    for chunk in key.chunks_mut(4) {
-        let group = groups.next()?;
-        if group.len() != 8 || !group.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
-        }
-        chunk.copy_from_slice(&u32::from_str_radix(group, 16).ok()?.to_le_bytes());
-    }
-    groups.next().is_none().then_some(key)
-}
-
-fn format_key(key: &[u8; 16]) -> String {
-    let group = |chunk: &[u8]| {
-        format!("{:08x}", u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]))
-    };
-    key.chunks(4).map(group).collect::<Vec<_>>().join("-")
-}
-
 /// First and last port.
 pub(super) struct Ports;
 
@@ -473,23 +224,6 @@ impl Codec<RangeInclusive<u16>> for Ports {
 
     fn format(value: &RangeInclusive<u16>) -> String {
         format!("{}\t{}", value.start(), value.end())
-    }
-}
-
-/// How TCP Small Queues find their limit.
-pub(super) struct TsqLimitWord;
-
-impl TsqLimitWord {
-    pub(super) const FORM: &str = "one of off static131072_ge dyn_max dyn_min2 paced_exempt v619";
-}
-
-impl Codec<TsqLimit> for TsqLimitWord {
-    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<TsqLimit> {
-        TsqLimit::ALL.into_iter().find(|mode| mode.name() == text.trim())
-    }
-
-    fn format(value: &TsqLimit) -> String {
-        value.name().to_owned()
     }
 }
 
@@ -511,64 +245,5 @@ impl Codec<Option<QdiscConfig>> for Discipline {
 
     fn format(value: &Option<QdiscConfig>) -> String {
         value.as_ref().map_or_else(|| "default".to_owned(), ToString::to_string)
-    }
-}
-
-/// The order of steps of TCP Small Queues.
-pub(super) struct TsqProtocolWord;
-
-impl TsqProtocolWord {
-    pub(super) const FORM: &str = "one of seed robust";
-}
-
-impl Codec<TsqProtocol> for TsqProtocolWord {
-    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<TsqProtocol> {
-        match text.trim() {
-            "seed" => Some(TsqProtocol::Seed),
-            "robust" => Some(TsqProtocol::Robust),
-            _ => None,
-        }
-    }
-
-    fn format(value: &TsqProtocol) -> String {
-        let word = match value {
-            TsqProtocol::Seed => "seed",
-            TsqProtocol::Robust => "robust",
-        };
-        word.to_owned()
-    }
-}
-
-/// An algorithm of congestion control by its name.
-pub(super) struct CongestionControl;
-
-impl CongestionControl {
-    pub(super) const FORM: &str = "one of cubic reno bbr dctcp";
-}
-
-impl Codec<Algorithm> for CongestionControl {
-    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<Algorithm> {
-        text.trim().parse().ok()
-    }
-
-    fn format(value: &Algorithm) -> String {
-        value.name().to_owned()
-    }
-}
-
-/// The names of all of them: nothing else can be set.
-pub(super) struct AvailableCongestionControl;
-
-impl AvailableCongestionControl {
-    pub(super) const FORM: &str = "cubic reno bbr dctcp: it cannot be changed";
-}
-
-impl Codec<()> for AvailableCongestionControl {
-    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<()> {
-        (text.trim() == Algorithm::NAMES).then_some(())
-    }
-
-    fn format((): &()) -> String {
-        Algorithm::NAMES.to_owned()
     }
 }

@@ -1,0 +1,195 @@
+//! Settings that are a word: closed enums, and what has a name of its own.
+
+use std::ops::RangeInclusive;
+
+use sync::TsqProtocol;
+use tcp::{Algorithm, HystartDetect, PacketRecycle, TsqLimit};
+
+use super::Codec;
+use crate::gro::{BusyPollFlush, GroExit};
+use crate::qdisc::{DefaultQdisc, DevOrphan};
+use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
+use crate::socket::RxContext;
+
+/// The codec of a closed enum: one word for each of its values.
+macro_rules! words {
+    ($(#[$doc:meta])* $codec:ident: $type:ident { $($value:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        pub(in crate::sysctl) struct $codec;
+
+        impl $codec {
+            pub(in crate::sysctl) const FORM: &str = concat!("one of", $(" ", $word),*);
+        }
+
+        impl Codec<$type> for $codec {
+            fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<$type> {
+                match text.trim() {
+                    $($word => Some($type::$value),)*
+                    _ => None,
+                }
+            }
+
+            fn format(value: &$type) -> String {
+                let word = match value {
+                    $($type::$value => $word,)*
+                };
+                word.to_owned()
+            }
+        }
+    };
+}
+
+words! {
+    /// How packets leave receive offload.
+    GroExits: GroExit {
+        Immediate = "immediate",
+        NormalOnlyList = "normal_only_list",
+        UnifiedListPackets = "unified_list_packets",
+        UnifiedListSegments = "unified_list_segments",
+    }
+}
+
+words! {
+    /// What a busy-poll cycle lets go up.
+    BusyPollFlushes: BusyPollFlush {
+        None = "none",
+        RxListPerCycle = "rx_list_per_cycle",
+        RxListAndOldGroPerCycle = "rx_list_and_old_gro_per_cycle",
+    }
+}
+
+words! {
+    /// A context that processes received segments.
+    RxContexts: RxContext {
+        PrequeueRef = "prequeue_ref",
+        PrequeueDrop = "prequeue_drop",
+        PrequeueDropLimited = "prequeue_drop_limited",
+        Bh = "bh",
+    }
+}
+
+words! {
+    /// When a packet's socket is paid back.
+    DevOrphans: DevOrphan {
+        Completion = "completion",
+        Xmit = "xmit",
+    }
+}
+
+words! {
+    /// A discipline that needs no parameters.
+    DefaultQdiscs: DefaultQdisc {
+        PfifoFast = "pfifo_fast",
+        Fq = "fq",
+        FqCodel = "fq_codel",
+        NoQueue = "noqueue",
+    }
+}
+
+words! {
+    /// How dst entries are counted.
+    DstRefModes: DstRefMode {
+        CasIncNotZero = "cas_inc_not_zero",
+        Rcuref = "rcuref",
+        Noref = "noref",
+    }
+}
+
+words! {
+    /// Where their count lies.
+    DstLayouts: DstLayout {
+        Packed = "packed",
+        Padded = "padded",
+        Filled = "filled",
+    }
+}
+
+words! {
+    /// What becomes of the dst of a packet that is queued.
+    RxDstModes: RxDstMode {
+        Force = "force",
+        OptimisticDrop = "optimistic_drop",
+        RcuClearThenRelease = "rcu_clear_then_release",
+    }
+}
+
+words! {
+    /// What ends CUBIC's first slow start.
+    HystartDetects: HystartDetect {
+        Off = "off",
+        Train = "train",
+        Delay = "delay",
+        Both = "both",
+    }
+}
+
+words! {
+    /// What becomes of packets that have served.
+    PacketRecycles: PacketRecycle {
+        None = "none",
+        SocketOne = "socket_one",
+        ListAfterUnlock = "list_after_unlock",
+        PerCoreDefer = "per_core_defer",
+        UnifiedPool = "unified_pool",
+    }
+}
+
+words! {
+    /// The order of steps of TCP Small Queues.
+    TsqProtocols: TsqProtocol {
+        Seed = "seed",
+        Robust = "robust",
+    }
+}
+
+/// How TCP Small Queues find their limit.
+pub(in crate::sysctl) struct TsqLimitWord;
+
+impl TsqLimitWord {
+    pub(in crate::sysctl) const FORM: &str =
+        "one of off static131072_ge dyn_max dyn_min2 paced_exempt v619";
+}
+
+impl Codec<TsqLimit> for TsqLimitWord {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<TsqLimit> {
+        TsqLimit::ALL.into_iter().find(|mode| mode.name() == text.trim())
+    }
+
+    fn format(value: &TsqLimit) -> String {
+        value.name().to_owned()
+    }
+}
+
+/// An algorithm of congestion control by its name.
+pub(in crate::sysctl) struct CongestionControl;
+
+impl CongestionControl {
+    pub(in crate::sysctl) const FORM: &str = "one of cubic reno bbr dctcp";
+}
+
+impl Codec<Algorithm> for CongestionControl {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<Algorithm> {
+        text.trim().parse().ok()
+    }
+
+    fn format(value: &Algorithm) -> String {
+        value.name().to_owned()
+    }
+}
+
+/// The names of all of them: nothing else can be set.
+pub(in crate::sysctl) struct AvailableCongestionControl;
+
+impl AvailableCongestionControl {
+    pub(in crate::sysctl) const FORM: &str = "cubic reno bbr dctcp: it cannot be changed";
+}
+
+impl Codec<()> for AvailableCongestionControl {
+    fn parse(text: &str, _: &RangeInclusive<u64>) -> Option<()> {
+        (text.trim() == Algorithm::NAMES).then_some(())
+    }
+
+    fn format((): &()) -> String {
+        Algorithm::NAMES.to_owned()
+    }
+}
