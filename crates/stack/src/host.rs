@@ -6,13 +6,12 @@
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize},
     },
     vec::Vec,
 };
 
-use ipnet::IpNet;
 use pkt::Instant;
 use sync::{
     epoch::{Domain, Section},
@@ -24,13 +23,11 @@ use tcp::{
 };
 
 use crate::{
-    config::{ConfigError, DeviceConfig, HostConfig},
-    core::{Core, CoreId, CoreRun, DEVICE_QUEUES_MAX},
+    core::{Core, CoreId, CoreRun},
     counters::CounterPage,
-    cx::{Cx, Memory},
+    cx::Cx,
     demux::{Demux, Entry},
-    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
-    errno::Errno,
+    device::{Device, QueueId, attached::Attached},
     fast_open::FastOpenMemory,
     ip::IcmpLimiter,
     neighbour_table::NeighborTable,
@@ -45,22 +42,23 @@ use crate::{
     },
     rps::SockFlows,
     socket::SocketRef,
-    sysctl::{LiveSysctls, Present, SysctlError, Sysctls},
-    tcp_memory::{MemoryLimits, TcpMemory},
+    sysctl::LiveSysctls,
+    tcp_memory::TcpMemory,
     tx_queue::DeviceTx,
 };
 
+mod admission;
 mod audit;
+mod build;
 mod devices;
 mod paths;
 mod report;
 mod routes;
+mod settings;
+mod shut_down;
 
 pub use audit::Audit;
 pub(crate) use paths::Hop;
-
-/// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
-static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Cores a host may have.
 pub const CORES_MAX: u16 = 64;
@@ -122,85 +120,6 @@ pub struct Host {
 }
 
 impl Host {
-    /// Builds a host: validates the configuration, attaches devices to cores.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the field, the value and what would be allowed.
-    pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
-        if config.cores == 0 || config.cores > CORES_MAX {
-            return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
-        }
-        let mut config = config;
-        if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
-            config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
-        }
-        let mut rng = tcp::Rng::new(config.seed);
-        let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
-        let mut devices = vec![loopback];
-        let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
-        devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
-        let fib = routes::builder_of(&addresses, &config.routes)?;
-        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
-        let host = Arc::new_cyclic(|this| Self {
-            id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
-            name: config.name,
-            routes: RouteTable::new(&memory.rcu, fib),
-            dst_layout: config.sysctls.dst_layout,
-            exceptions: Exceptions::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
-            neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
-            demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
-            cores: (0..config.cores)
-                .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
-                .collect(),
-            challenges: Arc::default(),
-            isn: IsnGenerator::new(&secret(&mut rng)),
-            ports: PortSelector::new(&secret(&mut rng)),
-            syn_cookies: SynCookies::new(&secret(&mut rng)),
-            fast_open: FastOpenMemory::new(secret(&mut rng)),
-            output_routes: OutputRoutes::new(&memory.rcu, config.cores),
-            input_routes: InputRoutes::new(&memory.rcu),
-            rcu: memory.rcu.clone(),
-            icmp_limiter: IcmpLimiter::new(),
-            tcp_memory: tcp_memory_for(&config.sysctls),
-            packets: memory.packets.clone(),
-            time_waits: AtomicUsize::new(0),
-            orphans: AtomicUsize::new(0),
-            down: AtomicBool::new(false),
-            sock_flows: Mutex::default(),
-            rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
-            pages: Mutex::default(),
-            tx: transmit_sides(&devices, &config.sysctls),
-            devices,
-            attached,
-            device_changes: Mutex::default(),
-            sysctls: LiveSysctls::new(config.sysctls),
-        });
-        host.attach_devices()?;
-        Ok(host)
-    }
-
-    /// Spreads the queues of every device over the cores.
-    fn attach_devices(&self) -> Result<(), ConfigError> {
-        for (index, device) in (0u32..).zip(&self.devices) {
-            // Whoever polls a queue has the device itself.
-            let attached = index.checked_sub(1).and_then(|place| self.attached.get(place as usize));
-            let device =
-                &attached.and_then(|own| own.device()).unwrap_or_else(|| Arc::clone(device));
-            for queue in 0..device.caps().queues {
-                let queue = QueueId(queue);
-                let core = self.core_of_queue(queue);
-                let pair = (Arc::clone(device), Arc::clone(self.tx(index)));
-                let napi = core.add_queue(pair, index, queue).ok_or_else(|| {
-                    let limit =
-                        format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
-                    ConfigError::new("queues", device.caps().queues, limit)
-                })?;
-                device.attach(queue, Doorbell::new(Arc::clone(core), napi));
-            }
-        }
-        Ok(())
-    }
-
     /// Runs every core until none has work, as the caller's thread: the sans-IO mode and the simulator. Returns when
     /// to call again although nothing arrives: at once if work comes in as fast as it is done.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
@@ -229,27 +148,6 @@ impl Host {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.cores.iter().filter_map(|core| core.next_deadline()).min()
-    }
-
-    /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.
-    pub fn shut_down(&self, cx: &mut Cx) {
-        if self.down.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let mut listeners = Vec::new();
-        {
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            self.demux.for_each_listener(&rcu, |listener| listeners.push(Arc::clone(listener)));
-        }
-        let streams = self.streams(cx);
-        for listener in listeners {
-            listener.close(self, cx);
-        }
-        for socket in streams {
-            socket.abort(self, cx);
-        }
-        cx.do_softirq();
     }
 
     /// Looks at what some connections keep for later (`skb_recycle`), as it may have to go; returns where the next begin,
@@ -283,20 +181,6 @@ impl Host {
         streams
     }
 
-    /// Whether `shut_down` has been called.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        self.down.load(Ordering::Acquire)
-    }
-
-    /// `ENETDOWN` once the host is shut down. Whoever opens something asks after it has registered it: then either
-    /// `shut_down` finds it in the tables, or it finds out here.
-    pub(crate) fn check_up(&self) -> Result<(), Errno> {
-        // The registration before the look at `down`; `shut_down` sets it before it looks at the tables.
-        fence(Ordering::SeqCst);
-        if self.is_down() { Err(Errno::ENETDOWN) } else { Ok(()) }
-    }
-
     /// Number of this host in the process.
     #[must_use]
     pub const fn id(&self) -> u64 {
@@ -307,63 +191,6 @@ impl Host {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The present settings. Takes a lock: contexts that run the host ask [`Cx::sysctls`].
-    #[must_use]
-    pub fn sysctls(&self) -> Arc<Sysctls> {
-        self.sysctls.present().1
-    }
-
-    /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. It holds from the next call
-    /// or turn of each thread on; what a socket copied when it was made (buffer sizes, keepalive times) it keeps.
-    ///
-    /// # Errors
-    /// [`SysctlError`]; nothing is changed then.
-    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
-        let (trims, stale) = self.sysctls.set(name, value, |present, next| {
-            self.neighbours.configure(next.neigh.clone());
-            self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
-            if next.tcp.keeps_packets() {
-                self.tcp_memory.note_kept();
-            }
-            for tx in &self.tx {
-                tx.configure(next);
-            }
-            let stale = present.dst_ref != next.dst_ref
-                || present.devices != next.devices
-                || present.default_qdisc != next.default_qdisc;
-            (present.tcp != next.tcp, stale)
-        })?;
-        // The set is published by now: whoever is told finds it. Connections may keep packets by the earlier settings that they
-        // must not by these.
-        if trims && self.tcp_memory.want_trim() {
-            self.cores[0].wake_before(Instant::ZERO);
-        }
-        if stale {
-            // Entries are counted as they were made to be, and know what their device may do: let everybody make new ones.
-            self.invalidate_routes();
-        }
-        Ok(())
-    }
-
-    /// The settings with their generation, for a context that enters.
-    pub(crate) const fn live_sysctls(&self) -> &LiveSysctls {
-        &self.sysctls
-    }
-
-    /// The table of sockets with `entries` slots, which replaces one of another size; `None` for 0.
-    pub(crate) fn sock_flows(&self, entries: u32) -> Option<Arc<SockFlows>> {
-        let mut flows = self.sock_flows.lock().unwrap_or_else(PoisonError::into_inner);
-        if flows.as_ref().map_or(0, |flows| flows.len()) != entries {
-            *flows = (entries != 0).then(|| Arc::new(SockFlows::new(entries)));
-        }
-        flows.clone()
-    }
-
-    /// Whether it matters where applications read their flows.
-    pub(crate) fn rfs_needed(&self) -> bool {
-        self.rfs_needed.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn tcp_memory(&self) -> &Arc<TcpMemory> {
@@ -525,39 +352,6 @@ impl Host {
             fast_open: FastOpen::Off,
         }
     }
-
-    /// Room for one more TIME-WAIT remnant within `limit`? Taken if so.
-    pub(crate) fn time_wait_admit(&self, limit: u32) -> bool {
-        let limit = limit as usize;
-        let admitted = self.time_waits.fetch_add(1, Ordering::Relaxed) < limit;
-        if !admitted {
-            self.time_wait_release();
-        }
-        admitted
-    }
-
-    /// Room for one more connection that nobody holds? Counted if so.
-    pub(crate) fn orphan_admit(&self, limit: u32) -> bool {
-        let admitted = self.orphans.fetch_add(1, Ordering::Relaxed) < limit as usize;
-        if !admitted {
-            self.orphan_gone();
-        }
-        admitted
-    }
-
-    pub(crate) fn orphan_gone(&self) {
-        self.orphans.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Connections that nobody holds and that are not done.
-    #[must_use]
-    pub fn orphans(&self) -> usize {
-        self.orphans.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn time_wait_release(&self) {
-        self.time_waits.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Drop for Host {
@@ -567,35 +361,4 @@ impl Drop for Host {
             core.remove_queues();
         }
     }
-}
-
-/// What the configured devices are to the host, which has them alone from here on, and the addresses of each.
-fn attach(rcu: &Domain, devices: Vec<DeviceConfig>) -> (Vec<Arc<Attached>>, Vec<Vec<IpNet>>) {
-    let attached =
-        |entry: DeviceConfig| (Arc::new(Attached::new(rcu, entry.device)), entry.addresses);
-    devices.into_iter().map(attached).unzip()
-}
-
-/// The account of what connections hold.
-fn tcp_memory_for(sysctls: &Sysctls) -> Arc<TcpMemory> {
-    let memory = TcpMemory::new();
-    if sysctls.tcp.keeps_packets() {
-        memory.note_kept();
-    }
-    Arc::new(memory)
-}
-
-/// The transmit queues of every device.
-fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<DeviceTx>> {
-    (0..)
-        .zip(devices)
-        .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
-        .collect()
-}
-
-/// A secret from the seed of the host.
-fn secret<const BYTES: usize>(rng: &mut tcp::Rng) -> [u8; BYTES] {
-    let mut secret = [0; BYTES];
-    rng.fill(&mut secret);
-    secret
 }

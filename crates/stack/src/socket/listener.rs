@@ -14,21 +14,13 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-use pkt::{DropReason, Instant, Packet};
-use sync::{EventCount, RcuCell, epoch::Section};
-use tcp::{
-    Counter as TcpCounter, Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum,
-    SocketOptions, syn_cookie::COOKIE_LIFETIME_SECONDS,
-};
+use sync::{EventCount, RcuCell};
 
 use super::{
-    BusyPoll,
     accept_queue::AcceptQueue,
-    options::{OptionValue, SocketOption, SocketSettings},
-    request::RequestSocket,
+    options::SocketSettings,
     stream::TcpSocket,
     syn_queue::SynQueue,
 };
@@ -39,66 +31,13 @@ use crate::{
     demux::BindFlags,
     errno::Errno,
     host::Host,
-    ip::{self, IpFields},
-    route::DstHandle,
-    sysctl::{FastOpenKey, Sysctls},
+    sysctl::Sysctls,
 };
 
-/// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
-pub const BACKLOG_DEFAULT: u32 = 128;
+mod input;
+mod options;
 
-/// How a listener is to be made: what the socket calls set before `listen`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenOptions {
-    /// Connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128, as `std::net`.
-    pub backlog: u32,
-    /// `SO_REUSEADDR`: connections that are left of an earlier listener do not keep the port. Default on, as
-    /// `std::net`.
-    pub reuse_address: bool,
-    /// `SO_REUSEPORT`: listeners that all set it share the port, and connections are spread over them by their flow.
-    /// Default off.
-    pub reuse_port: bool,
-    /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core come here first. Default none.
-    pub incoming_core: Option<CoreId>,
-    /// `SO_RCVTIMEO`; `None` waits for ever.
-    pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` waits for ever.
-    pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL` and its companions.
-    pub busy_poll: BusyPoll,
-    /// `IP_TOS` and `IP_TTL`.
-    pub ip: IpFields,
-    /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
-    /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
-    /// allow it, too.
-    pub fast_open: u32,
-    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. Anybody may then make the application work by
-    /// packets of a forged address. Default off.
-    pub fast_open_no_cookie: bool,
-    /// `TCP_FASTOPEN_KEY`: makes this listener's cookies in place of the host's key. Default none.
-    pub fast_open_key: Option<FastOpenKey>,
-    /// What every connection starts with.
-    pub options: SocketOptions,
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        Self {
-            backlog: BACKLOG_DEFAULT,
-            reuse_address: true,
-            reuse_port: false,
-            incoming_core: None,
-            receive_timeout: None,
-            send_timeout: None,
-            busy_poll: BusyPoll::default(),
-            ip: IpFields::default(),
-            fast_open: 0,
-            fast_open_no_cookie: false,
-            fast_open_key: None,
-            options: SocketOptions::default(),
-        }
-    }
-}
+pub use options::{BACKLOG_DEFAULT, ListenOptions};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -244,51 +183,6 @@ impl Listener {
         self.waiting.load(Ordering::Acquire) > 0 || self.closed.load(Ordering::Acquire)
     }
 
-    /// Sets an option; connections whose handshake ends from here on begin with it.
-    ///
-    /// # Errors
-    /// As [`SocketSettings::set`].
-    pub fn set_option(
-        &self,
-        host: &Host,
-        option: SocketOption,
-        value: &OptionValue,
-    ) -> Result<(), Errno> {
-        let sysctls = host.sysctls();
-        let mut result = Ok(());
-        self.settings.update(|settings| {
-            let mut next = settings.clone();
-            result = next.set(option, value, &sysctls);
-            next
-        });
-        result
-    }
-
-    /// Reads an option.
-    ///
-    /// # Errors
-    /// As [`SocketSettings::get`].
-    pub fn option(&self, host: &Host, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
-        self.settings(&cx.reader().pin()).get(option, &host.sysctls())
-    }
-
-    /// The options at this moment.
-    pub(crate) fn settings<'s>(&'s self, rcu: &'s Section<'_>) -> &'s SocketSettings {
-        self.settings.load(rcu)
-    }
-
-    /// How long `accept` waits (`SO_RCVTIMEO`); `None` for ever.
-    #[must_use]
-    pub fn receive_timeout(&self, cx: &Cx) -> Option<Duration> {
-        self.settings(&cx.reader().pin()).receive_timeout
-    }
-
-    /// How a thread polls that waits in `accept`.
-    #[must_use]
-    pub fn busy_poll(&self, cx: &Cx) -> BusyPoll {
-        self.settings(&cx.reader().pin()).busy_poll
-    }
-
     /// Where threads wait for a connection.
     #[must_use]
     pub const fn acceptors(&self) -> &EventCount {
@@ -315,164 +209,6 @@ impl Listener {
             socket.close(host, cx);
         }
         self.acceptors.notify_all();
-    }
-
-    /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple
-    /// has just left TIME-WAIT.
-    pub(crate) fn segment(
-        self: &Arc<Self>,
-        host: &Host,
-        cx: &mut Cx,
-        name: (FourTuple, u32),
-        iss_min: Option<SeqNum>,
-        header: &SegmentHeader,
-        packet: Packet,
-    ) {
-        // RFC 9293 §3.10.7.2: first RST, second ACK, third SYN.
-        if header.has(Flags::RST) {
-            return cx.drop_packet(DropReason::TcpReset, packet);
-        }
-        if header.has(Flags::ACK) {
-            return self.third_segment(host, cx, name, header, packet);
-        }
-        if !header.has(Flags::SYN) || header.has(Flags::FIN) {
-            return cx.drop_packet(DropReason::TcpFlags, packet);
-        }
-        match self.admit(cx, iss_min.is_some()) {
-            Ok(Answer::Request) => {
-                self.open(host, cx, name, iss_min, header, packet);
-            }
-            Ok(Answer::Cookie) => self.send_cookie(host, cx, name, header, packet),
-            Err(reason) => {
-                cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
-                cx.drop_packet(reason, packet);
-            }
-        }
-    }
-
-    /// Requests that may wait for their third segment.
-    pub(super) fn syn_backlog(&self, cx: &Cx) -> usize {
-        self.backlog.min(cx.sysctls().tcp_max_syn_backlog as usize)
-    }
-
-    /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
-    /// cookie can promise.
-    fn admit(&self, cx: &Cx, reopens: bool) -> Result<Answer, DropReason> {
-        let counters = &cx.counters().tcp;
-        let policy = cx.sysctls().tcp_syncookies;
-        let full = self.syn_queue.len() >= self.syn_backlog(cx);
-        let answer = if full || (policy == 2 && !reopens) {
-            if policy == 0 || reopens {
-                counters.add(TcpCounter::TcpExtTCPReqQFullDrop, 1);
-                return Err(DropReason::SynQueueFull);
-            }
-            counters.add(TcpCounter::TcpExtTCPReqQFullDoCookies, 1);
-            Answer::Cookie
-        } else {
-            Answer::Request
-        };
-        if self.is_accept_queue_full() {
-            counters.add(TcpCounter::TcpExtListenOverflows, 1);
-            return Err(DropReason::ListenOverflow);
-        }
-        Ok(answer)
-    }
-
-    fn send_cookie(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        (tuple, hash): (FourTuple, u32),
-        header: &SegmentHeader,
-        packet: Packet,
-    ) {
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let Some((dst, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
-            return cx.drop_packet(DropReason::IpNoRoute, packet);
-        };
-        let mut tcx = cx.tcp();
-        let (cookies, ecn) = (host.syn_cookies(), packet.meta().ecn);
-        if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
-            return cx.drop_packet(reason, packet);
-        }
-        cx.pool.free(packet);
-        self.note_cookie(cx.now);
-        ip::output(host, cx, dst, &tuple, host.core_for(cx, hash));
-    }
-
-    /// Written at most once a second: the line is shared.
-    fn note_cookie(&self, now: Instant) {
-        let sent = Instant::from_nanos(self.cookie_sent_ns.load(Ordering::Relaxed));
-        if now.checked_duration_since(sent).is_some_and(|age| age >= Duration::from_secs(1)) {
-            self.cookie_sent_ns.store(now.as_nanos(), Ordering::Relaxed);
-        }
-    }
-
-    fn expects_cookies(&self, cx: &Cx) -> bool {
-        let sent = self.cookie_sent_ns.load(Ordering::Relaxed);
-        cx.sysctls().tcp_syncookies != 0
-            && sent != 0
-            && cx.now - Instant::from_nanos(sent) <= Duration::from_secs(COOKIE_LIFETIME_SECONDS)
-    }
-
-    /// An ACK for no connection: a cookie that comes back, or somebody to be reset.
-    fn third_segment(
-        self: &Arc<Self>,
-        host: &Host,
-        cx: &mut Cx,
-        (tuple, hash): (FourTuple, u32),
-        header: &SegmentHeader,
-        packet: Packet,
-    ) {
-        if header.has(Flags::SYN) || !self.expects_cookies(cx) {
-            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
-        }
-        let params = {
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            let Some((_, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
-                return cx.drop_packet(DropReason::IpNoRoute, packet);
-            };
-            params
-        };
-        let tcx = cx.tcp();
-        let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {
-            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
-        };
-        RequestSocket::open_from_cookie(host, cx, self, (tuple, hash), request, (header, packet));
-    }
-
-    /// What a connection to this listener starts with, and the way to its peer. `None` without one.
-    pub(super) fn open_params<'s>(
-        &self,
-        host: &'s Host,
-        cx: &Cx,
-        (tuple, hash): (FourTuple, u32),
-        iss_min: Option<SeqNum>,
-        rcu: &'s Section<'_>,
-    ) -> Option<(DstHandle<'s>, OpenParams)> {
-        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        let dst = host.reply_path(cx, remote, Some(local), host.core_of_flow(hash), rcu).ok()?;
-        let options = self.settings(rcu).tcp.clone();
-        let mut params = OpenParams { options, ..host.open_params(tuple, hash, &dst, cx.now) };
-        if let Some(iss_min) = iss_min
-            && params.iss.lt(iss_min)
-        {
-            params.iss = iss_min;
-        }
-        Some((dst, params))
-    }
-
-    /// What a connection inherits besides the engine's options.
-    pub(super) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let settings = self.settings(&rcu);
-        socket.settings().set_receive_timeout(settings.receive_timeout);
-        socket.settings().set_send_timeout(settings.send_timeout);
-        socket.settings().set_busy_poll(settings.busy_poll);
-        socket.settings().set_ip_fields(settings.ip);
     }
 
     pub(super) const fn backlog(&self) -> usize {
@@ -517,15 +253,6 @@ impl Listener {
             cx.count(Counter::SocketWakes, 1);
         }
     }
-}
-
-/// What a SYN gets.
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    /// A request that waits for the third segment.
-    Request,
-    /// A number that says everything: nothing waits.
-    Cookie,
 }
 
 /// A port nobody uses.

@@ -1,0 +1,144 @@
+//! From a configuration to a host that runs.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    vec::Vec,
+};
+
+use ipnet::IpNet;
+use sync::epoch::Domain;
+use tcp::{IsnGenerator, PortSelector, SynCookies};
+
+use super::{CORES_MAX, Host, routes};
+use crate::{
+    config::{ConfigError, DeviceConfig, HostConfig},
+    core::{Core, CoreId, DEVICE_QUEUES_MAX},
+    cx::Memory,
+    demux::Demux,
+    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
+    fast_open::FastOpenMemory,
+    ip::IcmpLimiter,
+    neighbour_table::NeighborTable,
+    route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
+    sysctl::{LiveSysctls, Present, Sysctls},
+    tcp_memory::{MemoryLimits, TcpMemory},
+    tx_queue::DeviceTx,
+};
+
+/// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
+static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Host {
+    /// Builds a host: validates the configuration, attaches devices to cores.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field, the value and what would be allowed.
+    pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
+        if config.cores == 0 || config.cores > CORES_MAX {
+            return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
+        }
+        let mut config = config;
+        if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
+            config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
+        }
+        let mut rng = tcp::Rng::new(config.seed);
+        let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
+        let mut devices = vec![loopback];
+        let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
+        devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
+        let fib = routes::builder_of(&addresses, &config.routes)?;
+        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
+        let host = Arc::new_cyclic(|this| Self {
+            id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
+            name: config.name,
+            routes: RouteTable::new(&memory.rcu, fib),
+            dst_layout: config.sysctls.dst_layout,
+            exceptions: Exceptions::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
+            neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
+            demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
+            cores: (0..config.cores)
+                .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
+                .collect(),
+            challenges: Arc::default(),
+            isn: IsnGenerator::new(&secret(&mut rng)),
+            ports: PortSelector::new(&secret(&mut rng)),
+            syn_cookies: SynCookies::new(&secret(&mut rng)),
+            fast_open: FastOpenMemory::new(secret(&mut rng)),
+            output_routes: OutputRoutes::new(&memory.rcu, config.cores),
+            input_routes: InputRoutes::new(&memory.rcu),
+            rcu: memory.rcu.clone(),
+            icmp_limiter: IcmpLimiter::new(),
+            tcp_memory: tcp_memory_for(&config.sysctls),
+            packets: memory.packets.clone(),
+            time_waits: AtomicUsize::new(0),
+            orphans: AtomicUsize::new(0),
+            down: AtomicBool::new(false),
+            sock_flows: Mutex::default(),
+            rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
+            pages: Mutex::default(),
+            tx: transmit_sides(&devices, &config.sysctls),
+            devices,
+            attached,
+            device_changes: Mutex::default(),
+            sysctls: LiveSysctls::new(config.sysctls),
+        });
+        host.attach_devices()?;
+        Ok(host)
+    }
+
+    /// Spreads the queues of every device over the cores.
+    fn attach_devices(&self) -> Result<(), ConfigError> {
+        for (index, device) in (0u32..).zip(&self.devices) {
+            // Whoever polls a queue has the device itself.
+            let attached = index.checked_sub(1).and_then(|place| self.attached.get(place as usize));
+            let device =
+                &attached.and_then(|own| own.device()).unwrap_or_else(|| Arc::clone(device));
+            for queue in 0..device.caps().queues {
+                let queue = QueueId(queue);
+                let core = self.core_of_queue(queue);
+                let pair = (Arc::clone(device), Arc::clone(self.tx(index)));
+                let napi = core.add_queue(pair, index, queue).ok_or_else(|| {
+                    let limit =
+                        format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
+                    ConfigError::new("queues", device.caps().queues, limit)
+                })?;
+                device.attach(queue, Doorbell::new(Arc::clone(core), napi));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the configured devices are to the host, which has them alone from here on, and the addresses of each.
+fn attach(rcu: &Domain, devices: Vec<DeviceConfig>) -> (Vec<Arc<Attached>>, Vec<Vec<IpNet>>) {
+    let attached =
+        |entry: DeviceConfig| (Arc::new(Attached::new(rcu, entry.device)), entry.addresses);
+    devices.into_iter().map(attached).unzip()
+}
+
+/// The account of what connections hold.
+fn tcp_memory_for(sysctls: &Sysctls) -> Arc<TcpMemory> {
+    let memory = TcpMemory::new();
+    if sysctls.tcp.keeps_packets() {
+        memory.note_kept();
+    }
+    Arc::new(memory)
+}
+
+/// The transmit queues of every device.
+fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<DeviceTx>> {
+    (0..)
+        .zip(devices)
+        .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
+        .collect()
+}
+
+/// A secret from the seed of the host.
+fn secret<const BYTES: usize>(rng: &mut tcp::Rng) -> [u8; BYTES] {
+    let mut secret = [0; BYTES];
+    rng.fill(&mut secret);
+    secret
+}

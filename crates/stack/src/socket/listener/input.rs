@@ -1,0 +1,176 @@
+//! Segments for a port that somebody listens on, of connections nobody knows: SYNs, and cookies that come back.
+//!
+//! Softirq context. RFC 9293 §3.10.7.2. Not here: segments of a request (`request`).
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use pkt::{DropReason, Instant, Packet};
+use sync::epoch::Section;
+use tcp::{
+    Counter as TcpCounter, Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum,
+    syn_cookie::COOKIE_LIFETIME_SECONDS,
+};
+
+use super::{super::request::RequestSocket, Listener};
+use crate::{cx::Cx, host::Host, ip, route::DstHandle};
+
+impl Listener {
+    /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple
+    /// has just left TIME-WAIT.
+    pub(crate) fn segment(
+        self: &Arc<Self>,
+        host: &Host,
+        cx: &mut Cx,
+        name: (FourTuple, u32),
+        iss_min: Option<SeqNum>,
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        // RFC 9293 §3.10.7.2: first RST, second ACK, third SYN.
+        if header.has(Flags::RST) {
+            return cx.drop_packet(DropReason::TcpReset, packet);
+        }
+        if header.has(Flags::ACK) {
+            return self.third_segment(host, cx, name, header, packet);
+        }
+        if !header.has(Flags::SYN) || header.has(Flags::FIN) {
+            return cx.drop_packet(DropReason::TcpFlags, packet);
+        }
+        match self.admit(cx, iss_min.is_some()) {
+            Ok(Answer::Request) => {
+                self.open(host, cx, name, iss_min, header, packet);
+            }
+            Ok(Answer::Cookie) => self.send_cookie(host, cx, name, header, packet),
+            Err(reason) => {
+                cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
+                cx.drop_packet(reason, packet);
+            }
+        }
+    }
+
+    /// Requests that may wait for their third segment.
+    pub(in crate::socket) fn syn_backlog(&self, cx: &Cx) -> usize {
+        self.backlog.min(cx.sysctls().tcp_max_syn_backlog as usize)
+    }
+
+    /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
+    /// cookie can promise.
+    fn admit(&self, cx: &Cx, reopens: bool) -> Result<Answer, DropReason> {
+        let counters = &cx.counters().tcp;
+        let policy = cx.sysctls().tcp_syncookies;
+        let full = self.syn_queue.len() >= self.syn_backlog(cx);
+        let answer = if full || (policy == 2 && !reopens) {
+            if policy == 0 || reopens {
+                counters.add(TcpCounter::TcpExtTCPReqQFullDrop, 1);
+                return Err(DropReason::SynQueueFull);
+            }
+            counters.add(TcpCounter::TcpExtTCPReqQFullDoCookies, 1);
+            Answer::Cookie
+        } else {
+            Answer::Request
+        };
+        if self.is_accept_queue_full() {
+            counters.add(TcpCounter::TcpExtListenOverflows, 1);
+            return Err(DropReason::ListenOverflow);
+        }
+        Ok(answer)
+    }
+
+    fn send_cookie(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        (tuple, hash): (FourTuple, u32),
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let Some((dst, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
+            return cx.drop_packet(DropReason::IpNoRoute, packet);
+        };
+        let mut tcx = cx.tcp();
+        let (cookies, ecn) = (host.syn_cookies(), packet.meta().ecn);
+        if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
+            return cx.drop_packet(reason, packet);
+        }
+        cx.pool.free(packet);
+        self.note_cookie(cx.now);
+        ip::output(host, cx, dst, &tuple, host.core_for(cx, hash));
+    }
+
+    /// Written at most once a second: the line is shared.
+    fn note_cookie(&self, now: Instant) {
+        let sent = Instant::from_nanos(self.cookie_sent_ns.load(Ordering::Relaxed));
+        if now.checked_duration_since(sent).is_some_and(|age| age >= Duration::from_secs(1)) {
+            self.cookie_sent_ns.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    fn expects_cookies(&self, cx: &Cx) -> bool {
+        let sent = self.cookie_sent_ns.load(Ordering::Relaxed);
+        cx.sysctls().tcp_syncookies != 0
+            && sent != 0
+            && cx.now - Instant::from_nanos(sent) <= Duration::from_secs(COOKIE_LIFETIME_SECONDS)
+    }
+
+    /// An ACK for no connection: a cookie that comes back, or somebody to be reset.
+    fn third_segment(
+        self: &Arc<Self>,
+        host: &Host,
+        cx: &mut Cx,
+        (tuple, hash): (FourTuple, u32),
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        if header.has(Flags::SYN) || !self.expects_cookies(cx) {
+            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+        }
+        let params = {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            let Some((_, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
+                return cx.drop_packet(DropReason::IpNoRoute, packet);
+            };
+            params
+        };
+        let tcx = cx.tcp();
+        let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {
+            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+        };
+        RequestSocket::open_from_cookie(host, cx, self, (tuple, hash), request, (header, packet));
+    }
+
+    /// What a connection to this listener starts with, and the way to its peer. `None` without one.
+    pub(in crate::socket) fn open_params<'s>(
+        &self,
+        host: &'s Host,
+        cx: &Cx,
+        (tuple, hash): (FourTuple, u32),
+        iss_min: Option<SeqNum>,
+        rcu: &'s Section<'_>,
+    ) -> Option<(DstHandle<'s>, OpenParams)> {
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        let dst = host.reply_path(cx, remote, Some(local), host.core_of_flow(hash), rcu).ok()?;
+        let options = self.settings(rcu).tcp.clone();
+        let mut params = OpenParams { options, ..host.open_params(tuple, hash, &dst, cx.now) };
+        if let Some(iss_min) = iss_min
+            && params.iss.lt(iss_min)
+        {
+            params.iss = iss_min;
+        }
+        Some((dst, params))
+    }
+}
+
+/// What a SYN gets.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// A request that waits for the third segment.
+    Request,
+    /// A number that says everything: nothing waits.
+    Cookie,
+}
