@@ -14,7 +14,7 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{BusyPollParams, Reader, SendFlags, ShutdownHow, TcpSocket, options::SocketOption},
+    socket::{Reader, SendFlags, ShutdownHow, TcpSocket},
     sysctl::Sysctls,
 };
 
@@ -25,7 +25,9 @@ use crate::{
     wait::{Wait, lend_first, poll_first, sleep_until, wait_until},
 };
 
+mod blocking;
 mod options;
+mod urgent;
 mod zero_copy;
 
 /// A TCP connection. Clones from [`try_clone`](Self::try_clone) share it; it is closed when the last one is dropped.
@@ -132,67 +134,6 @@ impl TcpStream {
             return Err(Errno::EINPROGRESS.into());
         }
         self.wait_connected(None)
-    }
-
-    /// Waits until something of `interest` is ready, or the connection has ended.
-    fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> bool {
-        let wanted = interest | Readiness::HUP | Readiness::ERROR;
-        let wanted =
-            if interest.contains(Readiness::READ) { wanted | Readiness::RDHUP } else { wanted };
-        let socket = &self.shared.socket;
-        let wait = self.how_to_wait(interest, clock::now(), deadline);
-        wait_until(&wait, || {
-            socket.pass_as_waiter();
-            socket.readiness().intersects(wanted)
-        })
-    }
-
-    fn how_to_wait(
-        &self,
-        interest: Readiness,
-        began: Instant,
-        deadline: Option<Instant>,
-    ) -> Wait<'_, impl Fn(&Sysctls) -> BusyPollParams> {
-        let Shared { stack, socket, .. } = &*self.shared;
-        let busy_poll = socket.busy_poll();
-        Wait {
-            stack,
-            core: socket.polled_core(stack.host()),
-            events: socket.waiters(interest),
-            began,
-            deadline,
-            polling: move |sysctls: &Sysctls| match interest {
-                Readiness::READ => busy_poll.for_read(sysctls),
-                _ => busy_poll.for_event(sysctls),
-            },
-        }
-    }
-
-    /// Calls until it does not say `EAGAIN`, waiting in between as the socket's mode allows.
-    fn blocking<R>(
-        &self,
-        interest: Readiness,
-        mut call: impl FnMut() -> Result<R, Errno>,
-    ) -> io::Result<R> {
-        let mut deadline = None;
-        loop {
-            match call() {
-                Err(Errno::EAGAIN) if !self.shared.nonblocking.load(Ordering::Relaxed) => {}
-                Err(errno) => return Err(errno.into()),
-                Ok(result) => return Ok(result),
-            }
-            if deadline.is_none() {
-                let socket = &self.shared.socket;
-                let limit = match interest {
-                    Readiness::WRITE => socket.send_timeout(),
-                    _ => socket.receive_timeout(),
-                };
-                deadline = limit.map(|limit| clock::now() + limit);
-            }
-            if !self.wait(interest, deadline) {
-                return Err(Errno::EAGAIN.into());
-            }
-        }
     }
 
     fn recv(&self, buf: &mut [u8], peek: bool) -> io::Result<usize> {
@@ -341,51 +282,6 @@ impl TcpStream {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`), and answers how many bytes were taken. RFC 6093 advises
-    /// new applications against it: only the newest mark is kept, and middleboxes may clear it.
-    ///
-    /// # Errors
-    /// As send(2).
-    pub fn send_oob(&self, buf: &[u8]) -> io::Result<usize> {
-        let Shared { stack, socket, .. } = &*self.shared;
-        self.blocking(Readiness::WRITE, || with_cx(|cx| socket.send_oob(stack.host(), cx, buf)))
-    }
-
-    /// Takes the urgent byte (`MSG_OOB`) and answers 1, or 0 at the end of the stream. Never waits: `Readiness::PRI` says
-    /// when there is one.
-    ///
-    /// # Errors
-    /// `InvalidInput` when there is no urgent byte, it was taken, or it is read in line; `WouldBlock` when it was announced
-    /// and has not come.
-    pub fn recv_oob(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let Shared { stack, socket, .. } = &*self.shared;
-        let byte = with_cx(|cx| socket.recv_oob(stack.host(), cx, buf.is_empty()))?;
-        match (byte, buf.first_mut()) {
-            (Some(byte), Some(first)) => {
-                *first = byte;
-                Ok(1)
-            }
-            _ => Ok(0),
-        }
-    }
-
-    /// Whether the next byte to read is the urgent one (`sockatmark`, `SIOCATMARK`): a read stops before it.
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn sockatmark(&self) -> io::Result<bool> {
-        let Shared { stack, socket, .. } = &*self.shared;
-        Ok(with_cx(|cx| socket.at_mark(stack.host(), cx)))
-    }
-
-    /// Leaves urgent data in the stream (`SO_OOBINLINE`), as RFC 6093 advises those who must use it.
-    ///
-    /// # Errors
-    /// None; the signature is that of `std::net`.
-    pub fn set_oob_inline(&self, inline: bool) -> io::Result<()> {
-        self.set_option(SocketOption::OobInline, inline)
     }
 
     /// Takes the pending error (`SO_ERROR`).

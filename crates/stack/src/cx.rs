@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use pkt::{DropReason, FreeMode, Instant, Packet, PacketList, Pool};
+use pkt::{DropReason, Instant, Packet, PacketList, Pool};
 use sync::epoch;
 
 use crate::{
@@ -25,14 +25,15 @@ use crate::{
     host::Host,
     rps::SockFlows,
     sysctl::Sysctls,
-    tcp_memory::TcpMemory,
 };
 
 mod softirq;
+mod view;
 mod wakes;
 
 pub(crate) use softirq::Owed;
 use softirq::Softirq;
+use view::HostView;
 use wakes::HeldWakes;
 
 /// Cores a context runs before it leaves the rest to others, as Linux's `MAX_SOFTIRQ_RESTART` leaves it to ksoftirqd: a thread that
@@ -101,78 +102,6 @@ pub struct Cx {
     /// Of the other hosts entered so far, and of none. They change places with `view`.
     #[expect(clippy::vec_box, reason = "what changes places is the pointer")]
     others: Vec<Box<HostView>>,
-}
-
-/// What a context keeps of a host it has entered.
-#[derive(Debug)]
-struct HostView {
-    /// The host's number; 0 is none.
-    host: u64,
-    /// What this context counts for it.
-    page: Arc<CounterPage>,
-    /// Number of `sysctls`.
-    generation: u64,
-    sysctls: Arc<Sysctls>,
-    /// Of `sysctls`: what becomes of packets that are at home in another context.
-    free_mode: FreeMode,
-    /// Of `sysctls`: packets may change core.
-    rps_needed: bool,
-    /// Of `sysctls`: where applications read their flows, if anybody wants to know (Linux: `rfs_needed`).
-    sock_flows: Option<Arc<SockFlows>>,
-    /// The core that this context runs at the moment.
-    running: Option<CoreId>,
-    /// The core that it last ran of its own accord, not because it had rung its doorbell: where its thread is at home.
-    home: Option<CoreId>,
-    challenges: Arc<tcp::ChallengeBudget>,
-    /// The host's account of TCP memory.
-    memory: Arc<TcpMemory>,
-}
-
-impl HostView {
-    /// Before any host is entered.
-    fn nowhere() -> Self {
-        Self {
-            host: 0,
-            page: Arc::default(),
-            generation: 0,
-            sysctls: Arc::default(),
-            free_mode: FreeMode::default(),
-            rps_needed: false,
-            sock_flows: None,
-            running: None,
-            home: None,
-            challenges: Arc::default(),
-            memory: Arc::new(TcpMemory::new()),
-        }
-    }
-
-    fn new(host: &Host) -> Self {
-        let mut view = Self {
-            host: host.id(),
-            page: host.register_page(),
-            challenges: Arc::clone(host.challenges()),
-            memory: Arc::clone(host.tcp_memory()),
-            ..Self::nowhere()
-        };
-        view.take_settings(host);
-        view
-    }
-
-    /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
-    #[inline]
-    fn refresh(&mut self, host: &Host) {
-        if self.generation != host.live_sysctls().generation() {
-            self.take_settings(host);
-        }
-    }
-
-    #[cold]
-    fn take_settings(&mut self, host: &Host) {
-        (self.generation, self.sysctls) = host.live_sysctls().present();
-        self.sock_flows = host.sock_flows(self.sysctls.rps_sock_flow_entries);
-        self.free_mode = self.sysctls.tcp.packet_recycle.free_mode(self.sysctls.packet_defer_max);
-        self.rps_needed = self.sysctls.devices.steers(self.sock_flows.is_some());
-    }
 }
 
 /// Returned by [`Cx::enter`]; gives the previous host's counters back to [`Cx::leave`]: their place.

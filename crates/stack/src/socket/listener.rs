@@ -19,18 +19,10 @@ use std::{
 use sync::{EventCount, RcuCell};
 
 use super::{
-    accept_queue::AcceptQueue,
-    options::SocketSettings,
-    stream::TcpSocket,
-    syn_queue::SynQueue,
+    accept_queue::AcceptQueue, options::SocketSettings, stream::TcpSocket, syn_queue::SynQueue,
 };
 use crate::{
-    core::CoreId,
-    counters::Counter,
-    cx::Cx,
-    demux::BindFlags,
-    errno::Errno,
-    host::Host,
+    core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host,
     sysctl::Sysctls,
 };
 
