@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Host {
-    /// The present settings. Takes a lock: contexts that run the host ask [`Cx::sysctls`].
+    /// The present settings. Takes a lock: contexts that run the host ask [`Cx::sysctls`](crate::cx::Cx::sysctls).
     #[must_use]
     pub fn sysctls(&self) -> Arc<Sysctls> {
         self.sysctls.present().1

@@ -1,0 +1,12 @@
+//! Models of everything two threads of this crate share, explored by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p quietline-pkt --release --test loom`
+//!
+//! Packet bodies and page data are tracked cells in these builds: a model fails when memory is reused
+//! without being ordered after the last access by its previous holder.
+#![cfg(loom)]
+
+mod descriptors;
+mod pages;
+mod pairs;
+mod rig;
