@@ -2,15 +2,13 @@
 //!
 //! Checks here need two options together or knowledge of IP addressing; single values were checked by `args`.
 
-use std::{io, net::IpAddr, path::Path, str::FromStr, sync::Arc};
+use std::{io, net::IpAddr};
 
-use anyhow::Context as _;
 use ipnet::IpNet;
 use quietline::{
-    ConfigError, Snapshot, SoftnetStat, Stack, TxQueueStats,
+    ConfigError, Stack,
     device::{
-        AfPacket, AfPacketConfig, AfXdp, AfXdpConfig, Capture, CaptureConfig, SetupError, Tun,
-        TunConfig,
+        AfPacket, AfPacketConfig, AfXdp, AfXdpConfig, CaptureConfig, SetupError, Tun, TunConfig,
     },
 };
 
@@ -20,32 +18,15 @@ use crate::{
     output,
 };
 
-/// Longest interface name Linux takes: IFNAMSIZ without its terminating zero.
-const NAME_BYTES_MAX: usize = 15;
+mod books;
+mod recording;
+mod spec;
+#[cfg(test)]
+mod tests;
 
-/// `--link`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LinkSpec {
-    /// An Ethernet link to the kernel.
-    Tap(String),
-    /// An IP link to the kernel.
-    Tun(String),
-    /// An interface of the machine's, by packet sockets.
-    AfPacket(AfPacketConfig),
-    /// An interface of the machine's, whose queues are taken from the kernel.
-    AfXdp(AfXdpConfig),
-    /// No link: the machine's own sockets, to compare with.
-    Kernel,
-}
-
-/// `--sysctl`: a name and its value. The stack knows which names exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sysctl {
-    /// The Linux name.
-    pub(crate) name: String,
-    /// The value as written.
-    pub(crate) value: String,
-}
+pub(crate) use books::Books;
+pub(crate) use recording::Recording;
+pub(crate) use spec::{LinkSpec, Sysctl};
 
 /// A link that can be opened: `LinkArgs` whose options fit together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,72 +59,6 @@ pub(crate) struct OpenLink {
     /// Our address.
     pub(crate) address: IpAddr,
     capture: Option<Recording>,
-}
-
-/// What a stack has counted.
-#[derive(Debug)]
-pub(crate) struct Books {
-    /// By Linux's names, over all cores.
-    counters: Snapshot,
-    /// A line for each core.
-    softnet: Vec<SoftnetStat>,
-    /// A row for each transmit queue.
-    tx_queues: Vec<TxQueueStats>,
-}
-
-impl Books {
-    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat, then what tc -s qdisc shows.
-    pub(crate) fn text(&self) -> String {
-        let lines: String = self.softnet.iter().map(|line| format!("{line}\n")).collect();
-        let queues: String = self.tx_queues.iter().map(|row| format!("{row}\n")).collect();
-        let counters = output::counter_lines(self.counters.iter());
-        format!("{counters}\nsoftnet_stat\n{lines}\n{queues}")
-    }
-
-    /// Adds them to a JSON object.
-    pub(crate) fn add_to(&self, summary: &mut serde_json::Value) {
-        summary["counters"] = output::counter_object(self.counters.iter());
-        summary["softnet_stat"] = self.softnet.iter().map(softnet_object).collect();
-        summary["qdisc"] = self.tx_queues.iter().map(queue_object).collect();
-    }
-}
-
-fn softnet_object(stat: &SoftnetStat) -> serde_json::Value {
-    serde_json::json!({
-        "core": stat.core,
-        "processed": stat.processed,
-        "dropped": stat.dropped,
-        "time_squeeze": stat.time_squeeze,
-        "received_rps": stat.received_rps,
-        "flow_limit": stat.flow_limit,
-        "input_qlen": stat.input_qlen,
-        "process_qlen": stat.process_qlen,
-    })
-}
-
-fn queue_object(row: &TxQueueStats) -> serde_json::Value {
-    serde_json::json!({
-        "dev": row.device,
-        "queue": row.queue.0,
-        "kind": row.qdisc.to_string(),
-        "bytes": row.stats.bytes,
-        "packets": row.stats.packets,
-        "drops": row.stats.drops,
-        "overlimits": row.stats.overlimits,
-        "requeues": row.requeues,
-        "ecn_mark": row.stats.ecn_marks,
-        "backlog": row.stats.backlog_bytes,
-        "qlen": row.stats.qlen,
-        "bql_limit": row.bql_limit,
-        "bql_inflight": row.bql_inflight,
-    })
-}
-
-/// A capture and the name of its file.
-#[derive(Debug)]
-pub(crate) struct Recording {
-    capture: Arc<Capture>,
-    file: String,
 }
 
 impl LinkArgs {
@@ -297,30 +212,6 @@ impl OpenLink {
     }
 }
 
-impl Recording {
-    /// Starts to write a file.
-    pub(crate) fn start(path: &Path, config: &CaptureConfig) -> Result<Self, Failure> {
-        let capture = Capture::create(path, config).map_err(anyhow::Error::new)?;
-        Ok(Self { capture, file: path.display().to_string() })
-    }
-
-    /// The capture, for a stack's builder.
-    pub(crate) fn handle(&self) -> Arc<Capture> {
-        Arc::clone(&self.capture)
-    }
-
-    /// Completes the file and says what is in it.
-    pub(crate) fn finish(&self) -> Result<(), Failure> {
-        let report =
-            self.capture.finish().with_context(|| format!("cannot write {}", self.file))?;
-        output::remark(&format!(
-            "quietline: {} packets in {}, {} left out",
-            report.written, self.file, report.lost
-        ));
-        Ok(())
-    }
-}
-
 /// What a device says about its configuration is about the command line.
 fn refused_device(error: SetupError) -> Failure {
     match error {
@@ -370,207 +261,4 @@ fn check_host_address(option: &str, network: IpNet) -> Result<(), Failure> {
         return Ok(());
     };
     Err(Failure::option(option, network, reason))
-}
-
-impl FromStr for LinkSpec {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "kernel" {
-            return Ok(Self::Kernel);
-        }
-        match text.split_once(':') {
-            Some(("tap", name)) => check_name(name).map(Self::Tap),
-            Some(("tun", name)) => check_name(name).map(Self::Tun),
-            Some(("af_packet", text)) => {
-                text.parse().map(Self::AfPacket).map_err(|error: SetupError| error.to_string())
-            }
-            Some(("af_xdp", text)) => {
-                text.parse().map(Self::AfXdp).map_err(|error: SetupError| error.to_string())
-            }
-            _ => {
-                let kinds =
-                    "tap:NAME, tun:NAME, af_packet:IF[,OPTION...], af_xdp:IF[,OPTION...] or kernel";
-                Err(format!("expected {kinds}"))
-            }
-        }
-    }
-}
-
-impl FromStr for Sysctl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
-                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
-            }
-            _ => Err("expected NAME=VALUE, such as net.ipv4.tcp_timestamps=0".to_owned()),
-        }
-    }
-}
-
-/// The names Linux accepts, without the ones that mean something else to it: `%` asks the kernel to number
-/// the interface.
-fn check_name(name: &str) -> Result<String, String> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(format!("an interface name has 1 to {NAME_BYTES_MAX} bytes"));
-    }
-    if name == "."
-        || name == ".."
-        || !name.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b))
-    {
-        return Err("an interface name has no spaces and none of / : %".to_owned());
-    }
-    Ok(name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(link: &str, address: &str) -> LinkArgs {
-        LinkArgs {
-            link: link.parse().expect("link"),
-            address: Some(address.parse().expect("address")),
-            peer: None,
-            gateway: None,
-            cores: 1,
-            queues: None,
-            mtu: None,
-            no_vnet_hdr: false,
-            qdisc: None,
-            sysctl: Vec::new(),
-        }
-    }
-
-    const QUIET: ObserveArgs = ObserveArgs { pcap: None, stats: false, json: false };
-
-    fn refused(args: &LinkArgs) -> bool {
-        matches!(args.check(&QUIET), Err(Failure::Usage(_)))
-    }
-
-    #[test]
-    fn specs_parse() {
-        assert_eq!("tap:ql0".parse(), Ok(LinkSpec::Tap("ql0".to_owned())));
-        assert_eq!("tun:a-b_c.1".parse(), Ok(LinkSpec::Tun("a-b_c.1".to_owned())));
-        assert_eq!("kernel".parse(), Ok(LinkSpec::Kernel));
-        for text in [
-            "",
-            "tap",
-            "tap:",
-            "tap:a b",
-            "tap:a/b",
-            "tap:tap%d",
-            "tap:..",
-            "veth:x",
-            "tap:0123456789abcdef",
-        ] {
-            assert!(text.parse::<LinkSpec>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sysctls_split_at_the_first_equals_sign() {
-        let sysctl: Sysctl = "net.ipv4.tcp_rmem = 4096 131072 6291456".parse().expect("sysctl");
-        assert_eq!(
-            (sysctl.name.as_str(), sysctl.value.as_str()),
-            ("net.ipv4.tcp_rmem", "4096 131072 6291456")
-        );
-        assert!("net.ipv4.tcp_rmem".parse::<Sysctl>().is_err());
-        assert!("=1".parse::<Sysctl>().is_err());
-    }
-
-    #[test]
-    fn host_addresses_only() {
-        assert!(args("tap:q", "10.0.0.2/24").check(&QUIET).is_ok());
-        assert!(args("tap:q", "10.0.0.0/31").check(&QUIET).is_ok());
-        assert!(args("tap:q", "10.0.0.9/32").check(&QUIET).is_ok());
-        for address in [
-            "fd00::2/64",
-            "0.0.0.0/0",
-            "10.0.0.0/24",
-            "10.0.0.255/24",
-            "224.0.0.1/4",
-            "127.0.0.2/8",
-            "255.255.255.255/32",
-        ] {
-            assert!(refused(&args("tap:q", address)), "{address}");
-        }
-    }
-
-    #[test]
-    fn peer_and_gateway_belong_to_the_link() {
-        let mut link = args("tap:q", "10.0.0.2/24");
-        link.gateway = Some("10.0.1.1".parse().expect("address"));
-        assert!(refused(&link));
-        link.gateway = Some("10.0.0.2".parse().expect("address"));
-        assert!(refused(&link));
-        link.gateway = Some("fe80::1".parse().expect("address"));
-        assert!(refused(&link));
-        link.gateway = Some("10.0.0.1".parse().expect("address"));
-        assert!(link.check(&QUIET).is_ok());
-        link.peer = Some("10.0.0.2/24".parse().expect("address"));
-        assert!(refused(&link));
-        link.peer = Some("10.0.0.1/24".parse().expect("address"));
-        assert!(link.check(&QUIET).is_ok());
-    }
-
-    #[test]
-    fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
-        let mut link = args("af_packet:eth0,rx=v3", "10.0.0.2/24");
-        let device = |link: &LinkArgs| match link.check(&QUIET) {
-            Ok(Some(LinkConfig { device: LinkDevice::AfPacket(config), .. })) => Some(config),
-            _ => None,
-        };
-        let config = device(&link).expect("good");
-        assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, 1));
-        link.cores = 2;
-        link.mtu = Some(1400);
-        link.no_vnet_hdr = true;
-        let config = device(&link).expect("good");
-        assert_eq!((config.mtu, config.queues, config.vnet_hdr), (Some(1400), 2, false));
-        link.peer = Some("10.0.0.1/24".parse().expect("address"));
-        assert!(refused(&link));
-        for text in ["af_packet", "af_packet:", "af_packet:a b", "af_packet:e,rx=v9"] {
-            assert!(text.parse::<LinkSpec>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn af_xdp_takes_all_queues_unless_told_otherwise() {
-        let mut link = args("af_xdp:eth0,mode=generic,ring=256", "10.0.0.2/24");
-        let device = |link: &LinkArgs| match link.check(&QUIET) {
-            Ok(Some(LinkConfig { device: LinkDevice::AfXdp(config), .. })) => Some(config),
-            _ => None,
-        };
-        let config = device(&link).expect("good");
-        assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, None));
-        assert_eq!(config.ring, 256);
-        link.cores = 2;
-        link.queues = Some(3);
-        link.mtu = Some(1400);
-        let config = device(&link).expect("good");
-        assert_eq!((config.mtu, config.queues), (Some(1400), Some(3)));
-        link.no_vnet_hdr = true;
-        assert!(refused(&link));
-        link.no_vnet_hdr = false;
-        link.peer = Some("10.0.0.1/24".parse().expect("address"));
-        assert!(refused(&link));
-        for text in ["af_xdp", "af_xdp:", "af_xdp:a b", "af_xdp:e,mode=best"] {
-            assert!(text.parse::<LinkSpec>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn kernel_takes_no_link_options() {
-        assert!(refused(&args("kernel", "10.0.0.2/24")));
-        let mut link = args("kernel", "10.0.0.2/24");
-        link.address = None;
-        assert!(matches!(link.check(&QUIET), Ok(None)));
-        let counting = ObserveArgs { stats: true, ..QUIET };
-        assert!(matches!(link.check(&counting), Err(Failure::Usage(_))));
-        link.link = LinkSpec::Tap("q".to_owned());
-        assert!(refused(&link));
-    }
 }

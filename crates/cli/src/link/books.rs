@@ -1,0 +1,64 @@
+//! What a stack has counted, for people and for programs.
+
+use quietline::{Snapshot, SoftnetStat, TxQueueStats};
+
+use crate::output;
+
+/// What a stack has counted.
+#[derive(Debug)]
+pub(crate) struct Books {
+    /// By Linux's names, over all cores.
+    pub(super) counters: Snapshot,
+    /// A line for each core.
+    pub(super) softnet: Vec<SoftnetStat>,
+    /// A row for each transmit queue.
+    pub(super) tx_queues: Vec<TxQueueStats>,
+}
+
+impl Books {
+    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat, then what tc -s qdisc shows.
+    pub(crate) fn text(&self) -> String {
+        let lines: String = self.softnet.iter().map(|line| format!("{line}\n")).collect();
+        let queues: String = self.tx_queues.iter().map(|row| format!("{row}\n")).collect();
+        let counters = output::counter_lines(self.counters.iter());
+        format!("{counters}\nsoftnet_stat\n{lines}\n{queues}")
+    }
+
+    /// Adds them to a JSON object.
+    pub(crate) fn add_to(&self, summary: &mut serde_json::Value) {
+        summary["counters"] = output::counter_object(self.counters.iter());
+        summary["softnet_stat"] = self.softnet.iter().map(softnet_object).collect();
+        summary["qdisc"] = self.tx_queues.iter().map(queue_object).collect();
+    }
+}
+
+fn softnet_object(stat: &SoftnetStat) -> serde_json::Value {
+    serde_json::json!({
+        "core": stat.core,
+        "processed": stat.processed,
+        "dropped": stat.dropped,
+        "time_squeeze": stat.time_squeeze,
+        "received_rps": stat.received_rps,
+        "flow_limit": stat.flow_limit,
+        "input_qlen": stat.input_qlen,
+        "process_qlen": stat.process_qlen,
+    })
+}
+
+fn queue_object(row: &TxQueueStats) -> serde_json::Value {
+    serde_json::json!({
+        "dev": row.device,
+        "queue": row.queue.0,
+        "kind": row.qdisc.to_string(),
+        "bytes": row.stats.bytes,
+        "packets": row.stats.packets,
+        "drops": row.stats.drops,
+        "overlimits": row.stats.overlimits,
+        "requeues": row.requeues,
+        "ecn_mark": row.stats.ecn_marks,
+        "backlog": row.stats.backlog_bytes,
+        "qlen": row.stats.qlen,
+        "bql_limit": row.bql_limit,
+        "bql_inflight": row.bql_inflight,
+    })
+}

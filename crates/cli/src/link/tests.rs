@@ -1,0 +1,146 @@
+use super::*;
+
+fn args(link: &str, address: &str) -> LinkArgs {
+    LinkArgs {
+        link: link.parse().expect("link"),
+        address: Some(address.parse().expect("address")),
+        peer: None,
+        gateway: None,
+        cores: 1,
+        queues: None,
+        mtu: None,
+        no_vnet_hdr: false,
+        qdisc: None,
+        sysctl: Vec::new(),
+    }
+}
+
+const QUIET: ObserveArgs = ObserveArgs { pcap: None, stats: false, json: false };
+
+fn refused(args: &LinkArgs) -> bool {
+    matches!(args.check(&QUIET), Err(Failure::Usage(_)))
+}
+
+#[test]
+fn specs_parse() {
+    assert_eq!("tap:ql0".parse(), Ok(LinkSpec::Tap("ql0".to_owned())));
+    assert_eq!("tun:a-b_c.1".parse(), Ok(LinkSpec::Tun("a-b_c.1".to_owned())));
+    assert_eq!("kernel".parse(), Ok(LinkSpec::Kernel));
+    for text in [
+        "",
+        "tap",
+        "tap:",
+        "tap:a b",
+        "tap:a/b",
+        "tap:tap%d",
+        "tap:..",
+        "veth:x",
+        "tap:0123456789abcdef",
+    ] {
+        assert!(text.parse::<LinkSpec>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn sysctls_split_at_the_first_equals_sign() {
+    let sysctl: Sysctl = "net.ipv4.tcp_rmem = 4096 131072 6291456".parse().expect("sysctl");
+    assert_eq!(
+        (sysctl.name.as_str(), sysctl.value.as_str()),
+        ("net.ipv4.tcp_rmem", "4096 131072 6291456")
+    );
+    assert!("net.ipv4.tcp_rmem".parse::<Sysctl>().is_err());
+    assert!("=1".parse::<Sysctl>().is_err());
+}
+
+#[test]
+fn host_addresses_only() {
+    assert!(args("tap:q", "10.0.0.2/24").check(&QUIET).is_ok());
+    assert!(args("tap:q", "10.0.0.0/31").check(&QUIET).is_ok());
+    assert!(args("tap:q", "10.0.0.9/32").check(&QUIET).is_ok());
+    for address in [
+        "fd00::2/64",
+        "0.0.0.0/0",
+        "10.0.0.0/24",
+        "10.0.0.255/24",
+        "224.0.0.1/4",
+        "127.0.0.2/8",
+        "255.255.255.255/32",
+    ] {
+        assert!(refused(&args("tap:q", address)), "{address}");
+    }
+}
+
+#[test]
+fn peer_and_gateway_belong_to_the_link() {
+    let mut link = args("tap:q", "10.0.0.2/24");
+    link.gateway = Some("10.0.1.1".parse().expect("address"));
+    assert!(refused(&link));
+    link.gateway = Some("10.0.0.2".parse().expect("address"));
+    assert!(refused(&link));
+    link.gateway = Some("fe80::1".parse().expect("address"));
+    assert!(refused(&link));
+    link.gateway = Some("10.0.0.1".parse().expect("address"));
+    assert!(link.check(&QUIET).is_ok());
+    link.peer = Some("10.0.0.2/24".parse().expect("address"));
+    assert!(refused(&link));
+    link.peer = Some("10.0.0.1/24".parse().expect("address"));
+    assert!(link.check(&QUIET).is_ok());
+}
+
+#[test]
+fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
+    let mut link = args("af_packet:eth0,rx=v3", "10.0.0.2/24");
+    let device = |link: &LinkArgs| match link.check(&QUIET) {
+        Ok(Some(LinkConfig { device: LinkDevice::AfPacket(config), .. })) => Some(config),
+        _ => None,
+    };
+    let config = device(&link).expect("good");
+    assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, 1));
+    link.cores = 2;
+    link.mtu = Some(1400);
+    link.no_vnet_hdr = true;
+    let config = device(&link).expect("good");
+    assert_eq!((config.mtu, config.queues, config.vnet_hdr), (Some(1400), 2, false));
+    link.peer = Some("10.0.0.1/24".parse().expect("address"));
+    assert!(refused(&link));
+    for text in ["af_packet", "af_packet:", "af_packet:a b", "af_packet:e,rx=v9"] {
+        assert!(text.parse::<LinkSpec>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn af_xdp_takes_all_queues_unless_told_otherwise() {
+    let mut link = args("af_xdp:eth0,mode=generic,ring=256", "10.0.0.2/24");
+    let device = |link: &LinkArgs| match link.check(&QUIET) {
+        Ok(Some(LinkConfig { device: LinkDevice::AfXdp(config), .. })) => Some(config),
+        _ => None,
+    };
+    let config = device(&link).expect("good");
+    assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, None));
+    assert_eq!(config.ring, 256);
+    link.cores = 2;
+    link.queues = Some(3);
+    link.mtu = Some(1400);
+    let config = device(&link).expect("good");
+    assert_eq!((config.mtu, config.queues), (Some(1400), Some(3)));
+    link.no_vnet_hdr = true;
+    assert!(refused(&link));
+    link.no_vnet_hdr = false;
+    link.peer = Some("10.0.0.1/24".parse().expect("address"));
+    assert!(refused(&link));
+    for text in ["af_xdp", "af_xdp:", "af_xdp:a b", "af_xdp:e,mode=best"] {
+        assert!(text.parse::<LinkSpec>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn kernel_takes_no_link_options() {
+    assert!(refused(&args("kernel", "10.0.0.2/24")));
+    let mut link = args("kernel", "10.0.0.2/24");
+    link.address = None;
+    assert!(matches!(link.check(&QUIET), Ok(None)));
+    let counting = ObserveArgs { stats: true, ..QUIET };
+    assert!(matches!(link.check(&counting), Err(Failure::Usage(_))));
+    link.link = LinkSpec::Tap("q".to_owned());
+    assert!(refused(&link));
+}
