@@ -13,25 +13,27 @@
 mod capture;
 pub(crate) mod edit;
 mod path;
+mod port;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     fmt,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
-use pkt::{BATCH_MAX, Batch, Gso, GsoKind, Instant, Packet, PacketList, RX_LEN_MAX, RxChecksum};
+use pkt::{Gso, GsoKind, Instant};
 use stack::{
-    Capabilities, Cx, Device,
-    device::{BIG_TCP_BYTES_MAX, Completed, Doorbell, GSO_BYTES_MAX, LinkType, QueueId},
+    Capabilities,
+    device::{BIG_TCP_BYTES_MAX, Doorbell, GSO_BYTES_MAX, LinkType},
     icmp::header::IcmpMessage,
     ip::header::protocol,
 };
 
 pub use capture::Capture;
 pub use path::{Burst, Change, Fate, PathConfig};
+pub use port::{Port, PortConfig};
 
 use self::path::Path;
 use crate::frame::{self, Ipv4};
@@ -86,38 +88,6 @@ pub struct Counts {
 struct Frame {
     bytes: Vec<u8>,
     gso: Gso,
-}
-
-/// What the devices of a network are like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortConfig {
-    /// Largest IP packet.
-    pub mtu: u32,
-    /// What they cut.
-    pub offload: Offload,
-    /// How long they hold a packet after they have sent it; `None`: they are done with it at once.
-    pub completes_after: Option<Duration>,
-    /// Who sends a frame that arrives at once runs its receiver, as over a wire in one process.
-    pub rings: bool,
-}
-
-/// One host's connection to the network: a device without link addresses.
-#[derive(Debug)]
-pub struct Port {
-    caps: Capabilities,
-    index: usize,
-    config: PortConfig,
-    sent: Mutex<Sent>,
-    shared: Arc<Shared>,
-}
-
-/// What a port has sent and not completed.
-#[derive(Debug, Default)]
-struct Sent {
-    /// With the moment each completes and what its sender was charged.
-    packets: VecDeque<(Instant, u32, Packet)>,
-    /// Sum of those charges.
-    charged: u64,
 }
 
 #[derive(Debug)]
@@ -364,120 +334,6 @@ impl State {
         self.record(port, now, false, &frame.bytes);
         Some(frame)
     }
-}
-
-impl Port {
-    fn sent(&self) -> MutexGuard<'_, Sent> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The network has the bytes of `packet`: it ends, now or later.
-    fn shelve(&self, cx: &mut Cx, mut packet: Packet) {
-        let Some(delay) = self.config.completes_after else { return cx.pool.free(packet) };
-        let mut charge = 0;
-        if let Some((owner, charged)) = packet.take_owner() {
-            charge = charged;
-            packet.inherit_owner(owner, charged);
-        }
-        let mut sent = self.sent();
-        sent.charged += u64::from(charge);
-        sent.packets.push_back((cx.now + delay, charge, packet));
-    }
-
-    /// The next packet whose time has come.
-    fn completed(&self, now: Instant) -> Option<Packet> {
-        let mut sent = self.sent();
-        let (_, charge, packet) = sent.packets.pop_front_if(|(due, ..)| *due <= now)?;
-        sent.charged -= u64::from(charge);
-        Some(packet)
-    }
-}
-
-impl Device for Port {
-    fn caps(&self) -> &Capabilities {
-        &self.caps
-    }
-
-    fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
-        let mut state = lock(&self.shared);
-        let mut taken = 0;
-        while taken < budget && out.packets().len() < BATCH_MAX {
-            let Some(frame) = state.take(self.index, cx.now) else { break };
-            let Some(packet) = receive(cx, &frame) else {
-                state.lose(Fate::NoMemory);
-                continue;
-            };
-            state.counts.delivered += 1;
-            state.delivered[self.index] += 1;
-            let Ok(()) = out.push(packet) else { unreachable!("there was room") };
-            taken += 1;
-        }
-        taken
-    }
-
-    fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
-        let due: Vec<Option<Instant>> = {
-            let mut state = lock(&self.shared);
-            while let Some(packet) = list.pop_front() {
-                let frame = Frame { bytes: edit::completed(&packet), gso: packet.meta().gso };
-                self.shelve(cx, packet);
-                state.send(self.index, cx.now, frame);
-            }
-            let first = |inbox: &BTreeMap<(Instant, u64), Frame>| Some(inbox.keys().next()?.0);
-            state.inboxes.iter().map(first).collect()
-        };
-        for (due, doorbell) in due.into_iter().zip(&self.shared.doorbells) {
-            if let (Some(due), Some(doorbell)) = (due, doorbell.get()) {
-                doorbell.ring_at(due);
-                if self.config.rings && due <= cx.now {
-                    doorbell.ring(cx);
-                }
-            }
-        }
-    }
-
-    fn complete(&self, _queue: QueueId, cx: &mut Cx) -> Completed {
-        let mut completed = Completed::NONE;
-        while let Some(packet) = self.completed(cx.now) {
-            completed.add(packet.len());
-            cx.pool.free(packet);
-        }
-        completed
-    }
-
-    fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
-        let arrival = lock(&self.shared).inboxes[self.index].keys().next().map(|key| key.0);
-        let completion = self.sent().packets.front().map(|sent| sent.0);
-        arrival.into_iter().chain(completion).min()
-    }
-
-    fn attach(&self, _queue: QueueId, doorbell: Doorbell) {
-        let _ = self.shared.doorbells[self.index].set(doorbell);
-    }
-}
-
-/// The frame in packet memory, as a device with a ring of receive slots leaves it.
-fn receive(cx: &mut Cx, frame: &Frame) -> Option<Packet> {
-    let mut packet = if frame.bytes.len() <= RX_LEN_MAX {
-        let mut slot = cx.pool.rx_slot(frame.bytes.len())?;
-        slot.write(&frame.bytes);
-        slot.finish(&mut cx.pool, frame.bytes.len())
-    } else {
-        // No ring has slots for such a superframe: it was handed over in memory.
-        let mut packet = cx.pool.alloc()?;
-        if packet.append(&mut cx.pool, &frame.bytes) < frame.bytes.len() {
-            cx.pool.free(packet);
-            return None;
-        }
-        packet
-    };
-    let meta = packet.meta_mut();
-    meta.timestamp = cx.now;
-    meta.gso = frame.gso;
-    if frame.gso.kind != GsoKind::None {
-        meta.rx_checksum = RxChecksum::Unnecessary;
-    }
-    Some(packet)
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, State> {

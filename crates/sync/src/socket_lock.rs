@@ -44,15 +44,18 @@
 //! Not here: what the bits and items mean, receive buffer limits, coalescing in the backlog.
 
 use core::fmt;
-use core::marker::PhantomData;
-use core::ops::{Deref, DerefMut};
 
 use crate::eventcount::EventCount;
 use crate::llist::{Linked, Llist};
 use crate::shim::{self, AtomicU64, Ordering, UnsafeCell};
 
+mod held;
+mod owned;
 #[cfg(test)]
 mod tests;
+
+use held::Held;
+pub use owned::Owned;
 
 /// An application thread holds the lock.
 const OWNED: u64 = 1 << 0;
@@ -355,165 +358,6 @@ impl<T, P: Linked> fmt::Debug for SocketLock<T, P> {
             .field("backlog_bytes", &backlog_bytes(word))
             .field("deferred", &((word & DEFERRED) >> DEFERRED_SHIFT))
             .finish_non_exhaustive()
-    }
-}
-
-/// The socket, owned by an application thread. End with [`release`](Self::release).
-///
-/// Dropping it frees the lock but runs nothing: backlog and deferred work wait for the next holder, whoever
-/// that is and whenever it comes. That is meant for unwinding.
-#[must_use = "release it, so that the backlog is run"]
-pub struct Owned<'a, T, P: Linked> {
-    held: Held<'a, T, P>,
-}
-
-impl<T, P: Linked> Owned<'_, T, P> {
-    /// Runs backlog and deferred work, and frees the lock at a moment when there is none.
-    #[inline]
-    pub fn release(self, mut run: impl FnMut(&mut T, Work<P>)) {
-        self.held.leave(&mut run);
-    }
-
-    /// Runs backlog and deferred work without giving the lock up: a long call lets packets in.
-    pub fn run_backlog(&mut self, mut run: impl FnMut(&mut T, Work<P>)) {
-        let lock = self.held.lock;
-        let mut word = lock.word.load(Ordering::Relaxed);
-        loop {
-            word = if let Some(left) = self.held.run_some(word, &mut run) {
-                left
-            } else if backlog_bytes(word) == 0 {
-                return;
-            } else {
-                match lock.exchange(word, word & FLAGS, Ordering::Relaxed) {
-                    Ok(_) => return,
-                    Err(found) => found,
-                }
-            };
-        }
-    }
-
-    /// Deferred work that waits for this holder, as the bits given to [`SocketLock::defer`]. A hint: more may come at once.
-    pub fn deferred(&self) -> u8 {
-        let bits = (self.held.lock.word.load(Ordering::Relaxed) & DEFERRED) >> DEFERRED_SHIFT;
-        u8::try_from(bits).expect("masked to eight bits")
-    }
-
-    /// Nothing has come in since the lock was taken, or all of it was worked off: `run_backlog` would find nothing, not even
-    /// bytes to forget. A hint: more may come at once.
-    #[inline]
-    pub fn is_undisturbed(&self) -> bool {
-        self.held.lock.word.load(Ordering::Relaxed) & !(HELD | WAITERS) == 0
-    }
-
-    /// True when `run_backlog` would find work.
-    pub fn has_backlog(&self) -> bool {
-        self.held.lock.word.load(Ordering::Relaxed) & (BACKLOG | DEFERRED) != 0
-    }
-}
-
-impl<T, P: Linked> Deref for Owned<'_, T, P> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: the lock is held by this guard, and `&self` admits only shared references to the value.
-        unsafe { &*self.held.lock.value.with(|value| value) }
-    }
-}
-
-impl<T, P: Linked> DerefMut for Owned<'_, T, P> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.held.value_mut()
-    }
-}
-
-impl<T: fmt::Debug, P: Linked> fmt::Debug for Owned<'_, T, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Owned").field(&**self).finish()
-    }
-}
-
-/// The held lock of either kind. Dropping it (a panic in `run`) frees the lock and leaves the work marked.
-struct Held<'a, T, P: Linked> {
-    lock: &'a SocketLock<T, P>,
-    /// `OWNED` or `SOFTIRQ_BUSY`: set by us.
-    holder: u64,
-    /// As a `&mut T` for the compiler's question who may send or share a guard.
-    owns: PhantomData<&'a mut T>,
-}
-
-impl<'a, T, P: Linked> Held<'a, T, P> {
-    /// The caller has just set `holder` in a word that was free.
-    fn new(lock: &'a SocketLock<T, P>, holder: u64) -> Self {
-        Self { lock, holder, owns: PhantomData }
-    }
-
-    fn value_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held by this guard, and `&mut self` makes this the only reference through it.
-        unsafe { &mut *self.lock.value.with_mut(|value| value) }
-    }
-
-    /// Runs what there is to run and frees the lock.
-    #[inline]
-    fn leave(self, run: &mut impl FnMut(&mut T, Work<P>)) {
-        match self.lock.exchange(self.holder, 0, Ordering::AcqRel) {
-            Ok(_) => core::mem::forget(self),
-            Err(word) => self.leave_disturbed(word, run),
-        }
-    }
-
-    /// As [`leave`](Self::leave), where somebody has left work, or sleeps.
-    #[cold]
-    fn leave_disturbed(mut self, mut word: u64, run: &mut impl FnMut(&mut T, Work<P>)) {
-        loop {
-            while let Some(left) = self.run_some(word, run) {
-                word = left;
-            }
-            match self.lock.exchange(word, 0, Ordering::AcqRel) {
-                Ok(_) => break,
-                Err(found) => word = found,
-            }
-        }
-        if word & WAITERS != 0 {
-            self.lock.sleepers.notify_one();
-        }
-        core::mem::forget(self);
-    }
-
-    /// One round of the backlog, or of deferred work once there is no backlog; `None` when `word` shows
-    /// neither. Returns the word as last seen, which may be out of date.
-    fn run_some(&mut self, word: u64, run: &mut impl FnMut(&mut T, Work<P>)) -> Option<u64> {
-        if word & BACKLOG != 0 {
-            return Some(self.drain(run));
-        }
-        if word & DEFERRED == 0 {
-            return None;
-        }
-        // Acquire: what a bit stands for is visible before the work looks at it.
-        let before = self.lock.word.fetch_and(!DEFERRED, Ordering::AcqRel);
-        let bits = (before & DEFERRED) >> DEFERRED_SHIFT;
-        let bits = u8::try_from(bits).expect("masked to eight bits");
-        run(self.value_mut(), Work::Deferred(bits));
-        Some(before & !DEFERRED)
-    }
-
-    /// One round of the backlog: what is in it now.
-    #[cold]
-    fn drain(&mut self, run: &mut impl FnMut(&mut T, Work<P>)) -> u64 {
-        // First the bit, then the list: an item pushed after the list was taken has its bit set after this.
-        let before = self.lock.word.fetch_and(!BACKLOG, Ordering::AcqRel);
-        for item in self.lock.backlog.take_all() {
-            run(self.value_mut(), Work::Item(item));
-        }
-        before & !BACKLOG
-    }
-}
-
-impl<T, P: Linked> Drop for Held<'_, T, P> {
-    fn drop(&mut self) {
-        let before = self.lock.word.fetch_and(!(self.holder | WAITERS), Ordering::AcqRel);
-        if before & WAITERS != 0 {
-            self.lock.sleepers.notify_one();
-        }
     }
 }
 
