@@ -43,7 +43,7 @@ impl<T, P: Linked> Owned<'_, T, P> {
         }
     }
 
-    /// Deferred work that waits for this holder, as the bits given to [`SocketLock::defer`]. A hint: more may come at once.
+    /// Deferred work that waits for this holder, as the bits given to [`SocketLock::defer`](super::SocketLock::defer). A hint: more may come at once.
     pub fn deferred(&self) -> u8 {
         let bits = (self.held.lock.word.load(Ordering::Relaxed) & DEFERRED) >> DEFERRED_SHIFT;
         u8::try_from(bits).expect("masked to eight bits")
