@@ -37,8 +37,7 @@ use crate::{
     congestion::{AckSample, SlowStartEnd},
     counters::Counter,
     cx::Cx,
-    ecn, mtu_probe, pacing,
-    rack::{self},
+    ecn, mtu_probe, pacing, rack,
     tcb::{Tcb, TcbFlags},
 };
 
