@@ -78,7 +78,7 @@ pub use packet::{
 };
 pub use pages::{Pages, PagesRange, Payload};
 pub use pool::{
-    Domain, DomainConfig, DomainStats, FreeMode, Pool, PoolKick, PoolStats, RX_HEADROOM,
-    RX_LEN_MAX, RxSlot,
+    Domain, DomainConfig, DomainStats, FreeMode, Heap, Pool, PoolKick, PoolStats, RX_HEADROOM,
+    RX_LEN_MAX, RxSlot, SlabSource,
 };
 pub use time::Instant;

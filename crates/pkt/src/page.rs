@@ -128,40 +128,49 @@ pub(crate) struct FreePage(Page);
 unsafe impl Send for FreePage {}
 
 impl FreePage {
-    /// Initialises the headers of a new slab and hands out its pages.
+    /// Initialises the header of page `index` of a new slab.
     ///
     /// # Safety
     ///
-    /// `slab` points to `PAGE_SLAB_BYTES` zeroed bytes, aligned to as much and owned by nobody else, with
-    /// provenance over all of them, that stay allocated as long as "Lifetime" in pool.rs demands.
-    pub(crate) unsafe fn from_slab(
-        slab: NonNull<u8>,
-        home: HomeRef,
-    ) -> impl ExactSizeIterator<Item = Self> {
-        (0..PAGES_PER_SLAB).map(move |index| {
-            let header = slab.cast::<PageHeader>();
-            // SAFETY: the headers lie inside the slab, see `HEADERS_BYTES`, which is aligned for them.
-            let header = unsafe { header.add(index) };
-            // SAFETY: in bounds and aligned as above, and owned by the caller.
-            unsafe {
-                header.write(PageHeader {
-                    link: Link::new(),
-                    refs: AtomicI64::new(0),
-                    home,
-                    shelf: AtomicPtr::new(core::ptr::null_mut()),
-                    place: AtomicU32::new(0),
-                    track: Track::new(),
-                });
-            }
-            Self(Page(header))
-        })
+    /// `slab` points to `PAGE_SLAB_BYTES` zeroed bytes, aligned to as much, with provenance over all of them, that stay allocated
+    /// as long as "Lifetime" in pool.rs demands. `index` is below `PAGES_PER_SLAB`, and the page is owned by nobody else.
+    pub(crate) unsafe fn init(slab: NonNull<u8>, index: usize, home: HomeRef) -> Self {
+        debug_assert!(index < PAGES_PER_SLAB);
+        // SAFETY: the headers lie inside the slab, see `HEADERS_BYTES`, which is aligned for them.
+        let header = unsafe { slab.cast::<PageHeader>().add(index) };
+        // SAFETY: in bounds and aligned as above, and owned by the caller.
+        unsafe {
+            header.write(PageHeader {
+                link: Link::new(),
+                refs: AtomicI64::new(0),
+                home,
+                shelf: AtomicPtr::new(core::ptr::null_mut()),
+                place: AtomicU32::new(0),
+                track: Track::new(),
+            });
+        }
+        Self(Page(header))
     }
 
-    /// Ends the life of what loom models put into the header.
-    #[cfg(loom)]
+    /// Gives the page up, with what loom models put into the header.
     pub(crate) fn destroy(self) {
-        // SAFETY: initialised by `from_slab`, exclusively ours, and never used again.
-        unsafe { self.0.0.drop_in_place() };
+        #[cfg(loom)]
+        // SAFETY: initialised by `init`, exclusively ours, and never used again.
+        unsafe {
+            self.0.0.drop_in_place();
+        }
+    }
+
+    /// Where it is: pages of one slab lie between two multiples of the slab's size.
+    pub(crate) fn address(&self) -> usize {
+        self.0.0.as_ptr().addr()
+    }
+
+    /// From now on it belongs to `home`.
+    pub(crate) fn set_home(&mut self, home: HomeRef) {
+        // SAFETY: a free page is exclusively ours, and nobody else reads the field: whoever gives up the last slice of a page
+        // has read nothing behind that.
+        unsafe { (&raw mut (*self.0.0.as_ptr()).home).write(home) };
     }
 
     /// Home of the page.
@@ -217,3 +226,7 @@ fn narrow(len: usize) -> u32 {
     debug_assert!(len <= PAGE_BYTES);
     len as u32
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;

@@ -21,12 +21,13 @@
 //! one is the memory it next uses for another (last in, first out: still in its cache). What becomes of a
 //! packet that dies on another core than its own is the [`FreeMode`]; its pages return to their home in any.
 //!
-//! Lifetime: slabs and homes are freed only by `Core::drop` (domain.rs), which runs when no `Domain` and no
-//! `Pool` is left, and only if every descriptor and every page is on a free list. So whoever owns a packet,
+//! Lifetime: homes are freed only by `Core::drop` (domain.rs), which runs when no `Domain` and no `Pool` is left, and only if
+//! every descriptor and every page is on a free list. Slabs are freed there, and before that by `Domain::trim` (trim.rs), which
+//! first takes every descriptor or page of the slab from a free list. So whoever owns a packet,
 //! a slice, a cursor or a free descriptor or page may use its memory and its home at any time: as long as
 //! he owns it, it is not on a free list. A pool may use any home of its own domain, whose memory it keeps.
 //!
-//! Not here: limits and slabs (domain.rs), what other cores touch (home.rs), the free lists (local.rs), who takes a lock (lock.rs).
+//! Not here: limits (domain.rs), slabs (slab.rs, trim.rs), what other cores touch (home.rs), the free lists (local.rs), who takes a lock (lock.rs).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -42,15 +43,18 @@ mod home;
 mod local;
 mod lock;
 mod rx_slot;
+mod slab;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+mod trim;
 
 pub use domain::{Domain, DomainConfig, DomainStats};
 pub use home::PoolKick;
 pub(crate) use home::{Elsewhere, HomeRef, Recycle};
 pub(crate) use local::Local;
 pub use rx_slot::{RX_HEADROOM, RX_LEN_MAX, RxSlot};
+pub use slab::{Heap, SlabSource};
 
 /// What becomes of a packet that a pool frees and that is at home in another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +112,9 @@ pub struct PoolStats {
     pub magazine_refills: u64,
     /// Slabs taken from the system, for descriptors or pages.
     pub slab_refill: u64,
+    /// Shares of slabs taken, whoever took the slab: a pool begins with a few descriptors and a page, and grows by twice as many
+    /// each time.
+    pub slab_shares: u64,
     /// Locks taken for parcels and slabs: the depot's, and that of the domain's books.
     pub locks: u64,
     /// Of those, the ones that somebody else had.
@@ -135,6 +142,7 @@ impl PoolStats {
             magazine_flushes,
             magazine_refills,
             slab_refill,
+            slab_shares,
             locks,
             locks_contended,
             alloc_failed,
@@ -153,6 +161,7 @@ impl PoolStats {
         self.magazine_flushes += magazine_flushes;
         self.magazine_refills += magazine_refills;
         self.slab_refill += slab_refill;
+        self.slab_shares += slab_shares;
         self.locks += locks;
         self.locks_contended += locks_contended;
         self.alloc_failed += alloc_failed;

@@ -4,30 +4,65 @@ use std::{io, sync::Arc};
 
 use ipnet::IpNet;
 
-use crate::{device::Device, route::fib::RouteSpec, sysctl::Sysctls};
+use crate::{
+    device::Device,
+    route::fib::RouteSpec,
+    secrets::Secrets,
+    sysctl::{SysctlError, Sysctls},
+};
 
-/// Why a configuration was refused: the field, the value as given, and what is allowed.
+/// Why a configuration was refused, as one line: "device tap7: no such device".
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{field}: {value}: {allowed}")]
+#[error("{field} {value}: {reason}")]
 pub struct ConfigError {
     /// The field or option, by its name in the builder.
     pub field: &'static str,
-    /// The offending value.
+    /// The refused value.
     pub value: String,
-    /// What would have been accepted.
-    pub allowed: String,
+    /// The reason of the refusal: a value that would be accepted, or what stands against this one.
+    pub reason: String,
+    /// The kind that the error has as an [`io::Error`].
+    pub kind: io::ErrorKind,
 }
 
 impl ConfigError {
-    /// An error about `field`.
+    /// A value of `field` outside of what is allowed: `InvalidInput`.
     pub fn new(field: &'static str, value: impl ToString, allowed: impl ToString) -> Self {
-        Self { field, value: value.to_string(), allowed: allowed.to_string() }
+        Self::refused(field, value, format!("expected {}", allowed.to_string()))
+    }
+
+    /// A value of `field` that a whole sentence explains: `InvalidInput`.
+    pub fn refused(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
+        let (value, reason) = (value.to_string(), reason.to_string());
+        Self { field, value, reason, kind: io::ErrorKind::InvalidInput }
+    }
+
+    /// A value that names something the host does not have: `NotFound`.
+    pub fn missing(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
+        Self { kind: io::ErrorKind::NotFound, ..Self::refused(field, value, reason) }
+    }
+
+    /// A value that the host has already: `AlreadyExists`.
+    pub fn exists(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
+        Self { kind: io::ErrorKind::AlreadyExists, ..Self::refused(field, value, reason) }
+    }
+}
+
+impl From<SysctlError> for ConfigError {
+    fn from(error: SysctlError) -> Self {
+        match error {
+            SysctlError::Unknown { name } => Self::missing("sysctl", name, "no such setting"),
+            SysctlError::Invalid { name, value, allowed } => {
+                let reason = format!("{value:?} is not allowed: expected {allowed}");
+                Self::refused("sysctl", name, reason)
+            }
+        }
     }
 }
 
 impl From<ConfigError> for io::Error {
     fn from(error: ConfigError) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
+        Self::new(error.kind, error)
     }
 }
 
@@ -41,7 +76,14 @@ pub struct DeviceConfig {
 }
 
 /// Everything a host needs.
-#[derive(Clone, Debug, Default)]
+///
+/// There is no default: [`new`](Self::new) wants keys that nobody can guess, [`replay`](Self::replay) names the seed of a run
+/// that must repeat. Both give one core and no device.
+///
+/// ```compile_fail,E0599
+/// let config = stack::config::HostConfig::default();
+/// ```
+#[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Name in messages and captures.
     pub name: String,
@@ -53,6 +95,68 @@ pub struct HostConfig {
     pub cores: u16,
     /// Sysctl values by their Linux names.
     pub sysctls: Sysctls,
-    /// Seed of every secret and random choice: sequence numbers, ports, hash keys.
-    pub seed: u64,
+    /// Keys of sequence numbers, ports, cookies, identifications and tables.
+    pub secrets: Secrets,
+}
+
+impl HostConfig {
+    /// A host without devices, with `secrets` of its own.
+    #[must_use]
+    pub fn new(secrets: Secrets) -> Self {
+        Self {
+            name: String::new(),
+            devices: Vec::new(),
+            routes: Vec::new(),
+            cores: 1,
+            sysctls: Sysctls::default(),
+            secrets,
+        }
+    }
+
+    /// As [`new`](Self::new), with secrets that follow from `seed`: simulations and tests. Whoever knows the seed, or tries
+    /// all of them, can guess every number of this host.
+    #[must_use]
+    pub fn replay(seed: u64) -> Self {
+        Self::new(Secrets::replay(seed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_one_line_with_the_matching_kind() {
+        let refusals = [
+            (
+                ConfigError::new("cores", 0, "1 to 64"),
+                "cores 0: expected 1 to 64",
+                io::ErrorKind::InvalidInput,
+            ),
+            (
+                ConfigError::missing("device", "nope", "no such device"),
+                "device nope: no such device",
+                io::ErrorKind::NotFound,
+            ),
+            (
+                ConfigError::exists("address", "10.0.0.1/24", "a device has it already"),
+                "address 10.0.0.1/24: a device has it already",
+                io::ErrorKind::AlreadyExists,
+            ),
+            (
+                Sysctls::default().set("net.ipv4.no_such", "1").expect_err("no such name").into(),
+                "sysctl net.ipv4.no_such: no such setting",
+                io::ErrorKind::NotFound,
+            ),
+            (
+                Sysctls::default().set("net.ipv4.tcp_sack", "2").expect_err("0 or 1").into(),
+                "sysctl net.ipv4.tcp_sack: \"2\" is not allowed: expected a number from 0 to 1",
+                io::ErrorKind::InvalidInput,
+            ),
+        ];
+        for (refusal, text, kind) in refusals {
+            assert_eq!(refusal.to_string(), text);
+            assert_eq!(io::Error::from(refusal).kind(), kind, "{text}");
+        }
+    }
 }

@@ -22,7 +22,7 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::{CoreLock, QUEUES_MAX};
+use sync::{CoreLock, Descriptors, QUEUES_MAX};
 
 use crate::{
     counters::{Counter, Snapshot},
@@ -30,7 +30,7 @@ use crate::{
     host::Host,
     neighbour_table::NeighborEntry,
     rps::{Backlog, BacklogPoll, Outbox},
-    socket::{LastFlow, RequestSocket, Tasklet, TcpSocket, TimeWaitSocket},
+    socket::{LastFlow, RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
     timer::TimerWheel,
 };
 
@@ -108,10 +108,12 @@ pub enum CoreRun {
 /// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
 #[derive(Debug)]
 pub(crate) enum TimerEntry {
-    Stream(Weak<TcpSocket>),
+    Stream(StreamTimer),
     Request(Weak<RequestSocket>),
     TimeWait(Weak<TimeWaitSocket>),
     Neighbor(Weak<NeighborEntry>),
+    /// Addresses that the host claims (RFC 5227).
+    Claims,
 }
 
 /// Wakes the thread that is parked on a core. Implemented where threads are: crate `quietline`.
@@ -190,17 +192,8 @@ pub struct Core {
     next_timer_ns: AtomicU64,
     /// Until when the parked worker sleeps in nanoseconds; 0 while it is awake.
     sleep_until_ns: AtomicU64,
-    /// The worker found the core in other hands and sleeps until it is let go.
-    worker_yields: AtomicBool,
-    /// The worker sleeps on the descriptors. A hint for whoever polls them, who takes it back when it wakes the worker.
-    worker_watches: AtomicBool,
-    /// Until when the descriptors are left to the application thread that polls the core, in nanoseconds; 0 when it has gone
-    /// to sleep since. Relaxed: the fences of `stop_polling` and `prepare_sleep` order it.
-    polled_until_ns: AtomicU64,
-    /// The number of that thread's context. A hint, as the next.
-    poller: AtomicU64,
-    /// It said that it would be back by then.
-    preferred: AtomicBool,
+    /// Whether the worker watches the descriptors, or leaves them to the application thread that polls the core.
+    descriptors: Descriptors,
     /// The last frames that came by a descriptor were superframes. A hint, written by the owner.
     bulk: AtomicBool,
     /// The thread that went to sleep last has polled, and will when it is woken.
@@ -259,11 +252,7 @@ impl Core {
             timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
             next_timer_ns: AtomicU64::new(u64::MAX),
             sleep_until_ns: AtomicU64::new(0),
-            worker_yields: AtomicBool::new(false),
-            worker_watches: AtomicBool::new(false),
-            polled_until_ns: AtomicU64::new(0),
-            poller: AtomicU64::new(sleep::ANYBODY),
-            preferred: AtomicBool::new(false),
+            descriptors: Descriptors::default(),
             bulk: AtomicBool::new(false),
             sleeper_polls: AtomicBool::new(false),
             masked: AtomicU64::new(0),

@@ -188,6 +188,7 @@ tcp::counters! {
     RxSublists: "Runs of packets for one connection, or of one route, that lists came apart into.",
     ArpInPackets: "ARP packets received, bad ones included.",
     ArpOutPackets: "ARP packets sent.",
+    ArpConflicts: "ARP packets by which another station uses or claims an address of ours (RFC 5227).",
     NeighAllocs: "Neighbours entered into the table.",
     NeighDestroys: "Neighbours removed from the table.",
     NeighResFailed: "Resolutions that failed: every probe was unanswered.",

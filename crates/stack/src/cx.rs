@@ -10,27 +10,30 @@
 use std::{
     rc::Rc,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use pkt::{DropReason, Instant, Packet, PacketList, Pool};
-use sync::epoch;
+use sync::{Poller, epoch};
 
 use crate::{
     core::{Core, CoreId},
     counters::{Counter, CounterPage},
     host::Host,
     rps::SockFlows,
+    socket::Listener,
     sysctl::Sysctls,
 };
 
+mod polling;
 mod softirq;
 mod view;
 mod wakes;
 
+use polling::Polling;
 pub(crate) use softirq::Owed;
 use softirq::Softirq;
 use view::HostView;
@@ -60,18 +63,20 @@ impl Memory {
     /// Packet memory of at most `bytes_max` bytes, and an RCU domain.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        Self {
-            packets: pkt::Domain::new(pkt::DomainConfig { max_bytes: bytes_max }),
-            rcu: epoch::Domain::new(),
-        }
+        Self::with_source(bytes_max, &pkt::Heap)
+    }
+
+    /// As [`new`](Self::new), with packet memory from `source` instead of the global allocator.
+    #[must_use]
+    pub fn with_source(bytes_max: usize, source: &'static dyn pkt::SlabSource) -> Self {
+        let config = pkt::DomainConfig { max_bytes: bytes_max };
+        Self { packets: pkt::Domain::with_source(config, source), rcu: epoch::Domain::new() }
     }
 }
 
 /// The running context of one thread. Not shared: every worker, application thread and simulated CPU has its own.
 #[derive(Debug)]
 pub struct Cx {
-    /// No other context of the process has or had it; never 0.
-    number: u64,
     /// The time, as read when this context entered the stack.
     pub now: Instant,
     /// `now` is from before the thread's last [`rest`](Self::rest).
@@ -82,16 +87,20 @@ pub struct Cx {
     received: u64,
     /// Threads to be woken when the core is free.
     wakes: HeldWakes,
+    /// The core that it has polled last.
+    polling: Polling,
+    /// The address of the listener whose next connection this thread polls for; 0: of none.
+    accepts: usize,
+    /// This thread accepts connections.
+    is_acceptor: bool,
     /// Packet memory of this context.
     pub pool: Pool,
-    /// Chance, seeded by whoever made the context.
+    /// Chance: limits of challenges, ports, identifications.
     pub rng: tcp::Rng,
     /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
     pub(crate) out: PacketList,
     /// Packets that a read has emptied. Empty whenever no socket is held.
     pub(crate) read: PacketList,
-    /// IPv4 identifications; with DF set they carry no meaning (RFC 6864), so one sequence per context will do.
-    ip_id: u32,
     reader: Rc<epoch::Reader>,
     /// The softirq pending mask.
     softirq: Softirq,
@@ -115,21 +124,28 @@ impl Entered {
 }
 
 impl Cx {
-    /// A context that uses `memory`, with chance from `seed`.
+    /// A context that uses `memory`, whose chance is that of `seed`. Only for runs that must repeat: see [`tcp::Rng::new`].
     #[must_use]
-    pub fn new(memory: &Memory, seed: u64) -> Self {
+    pub fn replay(memory: &Memory, seed: u64) -> Self {
+        Self::new(memory, tcp::Rng::new(seed))
+    }
+
+    /// A context that uses `memory`, with chance from `rng`: [`tcp::Rng::keyed`] in whatever faces a network.
+    #[must_use]
+    pub fn new(memory: &Memory, rng: tcp::Rng) -> Self {
         /// Relaxed: a number orders nothing.
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let mut rng = tcp::Rng::new(seed);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self {
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
             now: Instant::ZERO,
             stale: false,
             clock: None,
             received: 0,
             wakes: HeldWakes::default(),
+            polling: Polling::new(number),
+            accepts: 0,
+            is_acceptor: false,
             pool: memory.packets.pool(),
-            ip_id: rng.next_u32(),
             rng,
             out: PacketList::new(),
             read: PacketList::new(),
@@ -171,9 +187,39 @@ impl Cx {
         }
     }
 
-    /// Which context this is.
-    pub(crate) const fn number(&self) -> u64 {
-        self.number
+    /// Which context this is among those that poll a core.
+    pub(crate) const fn poller(&self) -> Poller {
+        self.polling.poller()
+    }
+
+    /// The core has been told that this context polls it.
+    pub(crate) fn note_polled(&mut self, host: &Weak<Host>, core: CoreId) {
+        self.polling.note(host, core);
+    }
+
+    /// This thread polls for the next connection of `listener`, and looks for it after every run of a core: of those that wait
+    /// with it nobody needs to be woken for that connection. `None`: it polls for none any more.
+    pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
+        self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
+        self.is_acceptor |= listener.is_some();
+    }
+
+    /// Whether this thread will accept a connection that `listener` has just got: one only.
+    pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
+        let accepts = self.accepts == core::ptr::from_ref(listener).addr();
+        if accepts {
+            self.accepts = 0;
+        }
+        accepts
+    }
+
+    /// This context has closed a socket, and may do anything now: the worker of the core that it has polled last looks at the
+    /// descriptors again. A thread that also accepts connections will most likely wait for the next one at once, and poll for it:
+    /// the worker would only be in its way.
+    pub(crate) fn leave_polling(&mut self) {
+        if !self.is_acceptor {
+            self.polling.leave();
+        }
     }
 
     /// Frames that this context has taken from devices so far: whoever polls can tell whether it found any.
@@ -375,18 +421,6 @@ impl Cx {
     #[inline]
     pub(crate) fn not_before(&mut self, then: Instant) {
         self.now = self.now.max(then);
-    }
-
-    /// The first of `count` consecutive IPv4 identifications.
-    pub(crate) fn next_ip_id(&mut self, count: u16) -> u16 {
-        let id = self.ip_id;
-        self.ip_id = id.wrapping_add(u32::from(count));
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the sequence wraps at 16 bits on the wire"
-        )]
-        let id = id as u16;
-        id
     }
 
     /// The thread that owns this context is about to run cores again and again: its read sections become free, and

@@ -24,10 +24,12 @@ use sync::{
     rcu_map::Place,
 };
 use tcp::FourTuple;
+use zerocopy::FromZeros;
 
 use crate::{
     core::CoreId,
     errno::Errno,
+    secrets::HashKey,
     socket::{Listener, RequestSocket, TcpSocket, TimeWaitSocket},
 };
 
@@ -74,15 +76,16 @@ pub(crate) struct Demux {
     /// Held while a port is bound: between the look and the entry nobody else may bind.
     binding: Mutex<()>,
     /// Key of the hash: a peer must not be able to aim many connections at one bucket.
-    secret: (u64, u64),
+    secret: HashKey,
 }
 
 impl Demux {
-    pub(crate) fn new(rcu: &Domain, secret: (u64, u64)) -> Self {
+    pub(crate) fn new(rcu: &Domain, secret: HashKey) -> Self {
         Self {
             established: RcuMap::new(rcu, 1024),
             listeners: RcuMap::new(rcu, 64),
-            owners: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
+            // Zeros from the system: pages of ports that nobody uses are never touched.
+            owners: <[AtomicU32]>::new_box_zeroed_with_elems(PORTS).expect("memory for a host"),
             binding: Mutex::default(),
             secret,
         }
@@ -90,7 +93,7 @@ impl Demux {
 
     /// Keyed hash of a four-tuple; also the flow hash of what is sent.
     pub(crate) fn hash(&self, tuple: &FourTuple) -> u32 {
-        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
+        let mut hasher = SipHasher13::new_with_key(&self.secret.0);
         for end in [&tuple.local, &tuple.remote] {
             match end.ip() {
                 IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),

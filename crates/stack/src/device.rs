@@ -6,7 +6,10 @@
 //!
 //! A call moves a batch, never one packet, so that the one dynamic dispatch per call does not matter.
 
-use core::fmt::Debug;
+use core::{
+    fmt::Debug,
+    panic::{RefUnwindSafe, UnwindSafe},
+};
 use std::sync::Arc;
 
 use pkt::{Batch, Instant, Packet, PacketList};
@@ -16,6 +19,7 @@ use crate::{
     core::{Core, NapiId, WEIGHT},
     cx::Cx,
     gro::GRO_BYTES_MAX,
+    host::Event,
     link::ethernet::MacAddr,
 };
 
@@ -209,6 +213,11 @@ pub trait Device: Send + Sync + Debug {
     /// Tells an in-process device which core to wake when a frame arrives on `queue`.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
 
+    /// Whether a host has it already: a device belongs to one host for its life. A host refuses to be built with such a device.
+    fn is_attached(&self) -> bool {
+        false
+    }
+
     /// It is taken up again. Called by the holder of the queue's core. Linux: `ndo_open`.
     fn start(&self, _queue: QueueId) {}
 
@@ -224,6 +233,11 @@ pub struct Doorbell {
     napi: NapiId,
 }
 
+// A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so that devices with a doorbell, and what embeds
+// them, may cross `catch_unwind`. The compiler does not derive it, because a core has cells.
+impl UnwindSafe for Doorbell {}
+impl RefUnwindSafe for Doorbell {}
+
 impl Doorbell {
     /// The doorbell of one queue of `core`.
     #[must_use]
@@ -234,6 +248,11 @@ impl Doorbell {
     /// A frame is ready now: the core runs on the caller's context unless somebody runs it already.
     pub fn ring(&self, cx: &mut Cx) {
         Core::schedule(&self.core, self.napi, cx);
+    }
+
+    /// Passes an event to the host of the core.
+    pub fn report(&self, event: Event) {
+        self.core.report(event);
     }
 
     /// A frame becomes ready at `at`: a worker that sleeps past that moment is woken early.

@@ -148,6 +148,7 @@ impl From<TcpError> for Errno {
             TcpError::NotSupported => Self::EOPNOTSUPP,
             TcpError::Protocol => Self::EPROTO,
             TcpError::Aborted => Self::ECONNABORTED,
+            TcpError::NetworkDown => Self::ENETDOWN,
         }
     }
 }

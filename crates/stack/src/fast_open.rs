@@ -11,9 +11,12 @@ use std::{
 };
 
 use pkt::Instant;
-use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenNews, fast_open::KEY_BYTES};
+use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenNews};
 
-use crate::sysctl::{FastOpenKey, Sysctls};
+use crate::{
+    secrets::HashKey,
+    sysctl::{FastOpenKey, Sysctls},
+};
 
 /// Bits of `tcp_fastopen`.
 pub(crate) mod mode {
@@ -73,14 +76,14 @@ struct Blackhole {
 #[derive(Debug)]
 pub(crate) struct FastOpenMemory {
     /// Key of cookies unless `tcp_fastopen_key` gives another.
-    secret: [u8; KEY_BYTES],
+    secret: HashKey,
     /// Locked by connects and handshakes with Fast Open only.
     servers: Mutex<BTreeMap<IpAddr, Server>>,
     blackhole: Mutex<Blackhole>,
 }
 
 impl FastOpenMemory {
-    pub(crate) fn new(secret: [u8; KEY_BYTES]) -> Self {
+    pub(crate) fn new(secret: HashKey) -> Self {
         Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
     }
 
@@ -88,7 +91,7 @@ impl FastOpenMemory {
     pub(crate) fn keys(&self, sysctls: &Sysctls, own: Option<FastOpenKey>) -> FastOpenKeys {
         match own.or(sysctls.tcp_fastopen_key) {
             Some(keys) => FastOpenKeys::new(&keys.primary, keys.backup.as_ref()),
-            None => FastOpenKeys::new(&self.secret, None),
+            None => FastOpenKeys::new(&self.secret.0, None),
         }
     }
 
@@ -201,7 +204,7 @@ mod tests {
     const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     fn memory() -> (FastOpenMemory, Sysctls, Instant) {
-        (FastOpenMemory::new([1; KEY_BYTES]), Sysctls::default(), Instant::from_secs(1000))
+        (FastOpenMemory::new(HashKey([1; 16])), Sysctls::default(), Instant::from_secs(1000))
     }
 
     #[test]

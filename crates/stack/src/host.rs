@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
     },
     vec::Vec,
 };
@@ -22,6 +22,8 @@ use tcp::{
     SocketOptions, SynCookies,
 };
 
+use claims::Claims;
+
 use crate::{
     core::{Core, CoreId, CoreRun},
     counters::CounterPage,
@@ -29,7 +31,7 @@ use crate::{
     demux::{Demux, Entry},
     device::{Device, QueueId, attached::Attached},
     fast_open::FastOpenMemory,
-    ip::IcmpLimiter,
+    ip::{IcmpLimiter, IpIds},
     neighbour_table::NeighborTable,
     route::{
         Dst,
@@ -50,7 +52,9 @@ use crate::{
 mod admission;
 mod audit;
 mod build;
+mod claims;
 mod devices;
+mod events;
 mod paths;
 mod report;
 mod routes;
@@ -58,6 +62,8 @@ mod settings;
 mod shut_down;
 
 pub use audit::Audit;
+pub use claims::ClaimState;
+pub use events::{Event, EventSink};
 pub(crate) use paths::Hop;
 
 /// Cores a host may have.
@@ -103,6 +109,7 @@ pub struct Host {
     rcu: Domain,
     ports: PortSelector,
     icmp_limiter: IcmpLimiter,
+    ip_ids: IpIds,
     /// What all connections hold.
     tcp_memory: Arc<TcpMemory>,
     /// Packet memory, which all hosts of a process share: for its counters.
@@ -112,6 +119,12 @@ pub struct Host {
     /// Connections that nobody holds, bounded by `tcp_max_orphans`.
     orphans: AtomicUsize,
     down: AtomicBool,
+    /// Addresses that are probed, announced and defended.
+    claims: Claims,
+    /// Receiver of this host's events.
+    event_sink: Mutex<Option<Arc<dyn EventSink>>>,
+    /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is reported once.
+    unfinished_checksums: AtomicU64,
     /// The table of `net.core.rps_sock_flow_entries`, made when a context first wants it.
     sock_flows: Mutex<Option<Arc<SockFlows>>>,
     /// There is such a table, or will be. Relaxed: whoever misses the change polls where it did before.
@@ -261,6 +274,10 @@ impl Host {
         &self.icmp_limiter
     }
 
+    pub(crate) const fn ip_ids(&self) -> &IpIds {
+        &self.ip_ids
+    }
+
     pub(crate) fn device(&self, index: u32) -> &Arc<dyn Device> {
         &self.devices[index as usize]
     }
@@ -343,6 +360,7 @@ impl Host {
             ts_offset: self.isn.timestamp_offset(&tuple),
             path: PathParams {
                 mtu: dst.mtu,
+                receive_mtu: dst.receive_mtu,
                 gso_bytes_max: dst.gso_max_bytes,
                 flow_hash: hash,
                 sums_payload: dst.sums_payload,

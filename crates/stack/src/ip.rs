@@ -8,6 +8,7 @@ mod early_demux;
 mod ecn;
 pub mod header;
 mod icmp;
+mod ident;
 mod input;
 mod list;
 pub mod option;
@@ -18,7 +19,8 @@ mod tcp_input;
 
 pub(crate) use ecn::set_ce;
 pub(crate) use icmp::IcmpLimiter;
+pub(crate) use ident::IpIds;
 pub(crate) use list::ListInput;
 pub use output::{IpFields, MtuDiscover};
-pub(crate) use output::{discard_output, discard_unroutable, output, output_as};
+pub(crate) use output::{Sender, discard_output, discard_unroutable, output, output_as};
 pub use repeat::SeenHeader;

@@ -8,6 +8,7 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
+    ops::Bound,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
@@ -40,6 +41,14 @@ const RESOLVED: u64 = 1 << 48;
 /// How many times `gc_thresh3` entries may be in use at once. Differs from Linux, which refuses at `gc_thresh3`: by
 /// default a host may have more connections on its link than that.
 const OVERFLOW: usize = 8;
+
+/// Entries that a newcomer to a full table looks at. A bound, because strangers bring as many newcomers as they like, and
+/// entries that packets wait for cannot be forgotten however often they are looked at.
+const LOOKED_AT_MAX: usize = 16;
+
+/// Time between two looks at all entries of a table that has reached [`OVERFLOW`], and between two times that cached routes are
+/// given up for the neighbors they keep.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How finely progress of connections is noted: the line is shared by all of them, and what depends on it takes
 /// seconds.
@@ -74,33 +83,76 @@ pub(crate) struct NeighborTable {
     entries: Mutex<Entries>,
 }
 
+/// Device and address.
+type Key = (u32, IpAddr);
+
 /// The table itself, with what is counted under its lock.
 #[derive(Debug)]
 struct Entries {
     config: NeighborConfig,
-    map: BTreeMap<(u32, IpAddr), Arc<NeighborEntry>>,
-    /// How many newcomers to a full table still come before the next collection.
-    newcomers: usize,
+    map: BTreeMap<Key, Arc<NeighborEntry>>,
+    /// The entry that a newcomer to a full table looked at last; the next one goes on behind it.
+    hand: Option<Key>,
+    /// Last look at all entries.
+    scanned_at: Option<Instant>,
+    /// Last time that cached routes were given up.
+    gave_up_at: Option<Instant>,
     allocs: u64,
     destroys: u64,
+    /// Times that as many entries as there are have been looked at, in steps or at once.
     forced_gc_runs: u64,
+    /// Entries looked at since the last of these.
+    looked_at: usize,
     table_fulls: u64,
 }
 
 impl Entries {
-    /// Forgets what nobody uses, once for every eighth of `limit` newcomers: strangers whom packets wait for cannot be
-    /// forgotten, and must not make each newcomer look at all of them.
-    fn collect(&mut self, limit: usize) {
-        if self.newcomers > 0 {
-            self.newcomers -= 1;
+    /// Makes room for a newcomer to a full table: forgets what nobody uses until one more fits into `limit`, looking at
+    /// [`LOOKED_AT_MAX`] entries at most. Linux bounds `neigh_forced_gc` likewise, by time.
+    fn make_room(&mut self, limit: usize) {
+        let behind = self.hand.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut spare, mut looked_at, mut last) =
+            ((self.map.len() + 1).saturating_sub(limit), 0, None);
+        let mut unused = Vec::new();
+        for (key, entry) in self.map.range((behind, Bound::Unbounded)).take(LOOKED_AT_MAX) {
+            (looked_at, last) = (looked_at + 1, Some(*key));
+            if spare > 0 && entry.is_unused() {
+                spare -= 1;
+                unused.push(*key);
+            }
+            if spare == 0 {
+                break;
+            }
+        }
+        // At the end of the table the next newcomer begins anew.
+        self.hand = last.filter(|_| spare == 0 || looked_at == LOOKED_AT_MAX);
+        self.looked_at += looked_at;
+        if self.looked_at >= self.map.len() {
+            self.looked_at = 0;
+            self.forced_gc_runs += 1;
+        }
+        self.destroys += unused.len() as u64;
+        for key in unused {
+            self.map.remove(&key);
+        }
+    }
+
+    /// Forgets everything that nobody uses, if the last time is [`SCAN_INTERVAL`] ago.
+    fn scan(&mut self, now: Instant) {
+        if !is_due(self.scanned_at, now) {
             return;
         }
-        self.newcomers = limit / 8;
+        self.scanned_at = Some(now);
         let before = self.map.len();
-        self.map.retain(|_, entry| Arc::strong_count(entry) > 1 || !entry.may_collect());
+        self.map.retain(|_, entry| !entry.is_unused());
         self.forced_gc_runs += 1;
         self.destroys += (before - self.map.len()) as u64;
     }
+}
+
+/// Whether [`SCAN_INTERVAL`] has passed since `last`. Contexts read the clock at different moments: `now` may be before it.
+fn is_due(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.saturating_duration_since(last) >= SCAN_INTERVAL)
 }
 
 impl NeighborTable {
@@ -108,18 +160,29 @@ impl NeighborTable {
         let entries = Entries {
             config,
             map: BTreeMap::new(),
-            newcomers: 0,
+            hand: None,
+            scanned_at: None,
+            gave_up_at: None,
             allocs: 0,
             destroys: 0,
             forced_gc_runs: 0,
+            looked_at: 0,
             table_fulls: 0,
         };
         Self { entries: Mutex::new(entries) }
     }
 
-    /// Neighbours that nothing but cached routes kept are free to go: the next newcomer looks for them.
-    pub(crate) fn collect_next(&self) {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).newcomers = 0;
+    /// Whether the caller may give up cached routes for the neighbors that only these keep: the next newcomer then looks at all
+    /// entries. Not more often than every [`SCAN_INTERVAL`], or strangers would have every packet pay for both.
+    #[must_use]
+    pub(crate) fn may_give_up_routes(&self, now: Instant) -> bool {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = is_due(entries.gave_up_at, now);
+        if due {
+            entries.gave_up_at = Some(now);
+            entries.scanned_at = None;
+        }
+        due
     }
 
     /// Other settings for the entries to come; those that exist are given theirs with every event.
@@ -134,6 +197,7 @@ impl NeighborTable {
         device: u32,
         ip: IpAddr,
         source: IpAddr,
+        now: Instant,
     ) -> Option<Arc<NeighborEntry>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.map.get(&(device, ip)) {
@@ -141,7 +205,10 @@ impl NeighborTable {
         }
         let limit = entries.config.gc_thresh3 as usize;
         if entries.map.len() >= limit {
-            entries.collect(limit);
+            entries.make_room(limit);
+        }
+        if entries.map.len() >= limit.saturating_mul(OVERFLOW) {
+            entries.scan(now);
         }
         if entries.map.len() >= limit.saturating_mul(OVERFLOW) {
             entries.table_fulls += 1;
@@ -202,7 +269,7 @@ impl NeighborTable {
         };
         let entry = match (known, may_create) {
             (Some(entry), _) => Some(entry),
-            (None, Some(source)) => self.entry(device, ip, source),
+            (None, Some(source)) => self.entry(device, ip, source, cx.now),
             (None, None) => None,
         };
         let Some(entry) = entry else { return };
@@ -234,9 +301,10 @@ impl NeighborEntry {
         }
     }
 
-    /// Whether the table may forget this entry once nobody else refers to it.
-    fn may_collect(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
+    /// Whether the table may forget this entry: nobody else refers to it, and no packet waits for it.
+    fn is_unused(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1
+            && self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
     }
 
     /// Sends IP packets to this neighbour by `queue`, or keeps them until it is resolved.

@@ -37,7 +37,7 @@ pub use reader::Reader;
 pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};
 pub(crate) use time_wait::TimeWaitSocket;
-pub(crate) use wmem::Tasklet;
+pub(crate) use wmem::{StreamTimer, Tasklet};
 
 use crate::{
     counters::Counter,

@@ -144,6 +144,13 @@ sysctls! {
         dst_layout: DstLayout = DstLayout::Filled, DstLayouts WORDS, "net.quietline.dst_layout";
         /// What becomes of the dst of a packet that is queued for another thread.
         rx_dst_mode: RxDstMode = RxDstMode::RcuClearThenRelease, RxDstModes WORDS, "net.quietline.rx_dst_mode";
+        /// ARP probes for each address on an Ethernet device before the address is used (RFC 5227); 3 is the RFC's number. An
+        /// address that another station has is refused, and one in use is announced and defended. 0: no probes, no
+        /// announcements. Read when the host starts.
+        acd_probes: u32 = 0, Number 0..=10, "net.quietline.acd_probes";
+        /// Unit of the pauses between probes and announcements, in milliseconds: a probe follows the last after one to two of
+        /// them, at random. 1000 is the RFC's; a link inside of one machine answers within 20.
+        acd_interval: Duration = Duration::from_secs(1), Millis 1..=60_000, "net.quietline.acd_interval_ms";
         /// Answer no echo requests.
         icmp_echo_ignore_all: bool = false, Switch 0..=1, "net.ipv4.icmp_echo_ignore_all";
         /// Answer no echo requests to broadcast and multicast addresses (RFC 1122 §3.2.2.6).

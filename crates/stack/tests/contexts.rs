@@ -26,7 +26,7 @@ mod tests {
     const START: Instant = Instant::from_secs(1000);
 
     fn context(memory: &Memory) -> Cx {
-        let mut cx = Cx::new(memory, 1);
+        let mut cx = Cx::replay(memory, 1);
         cx.now = START;
         cx
     }
@@ -34,7 +34,7 @@ mod tests {
     fn host(memory: &Memory, device: Arc<dyn Device>, address: &str) -> Arc<Host> {
         let addresses = vec![address.parse().expect("an address with its prefix")];
         let devices = vec![DeviceConfig { device, addresses }];
-        Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::default() }).expect("valid")
+        Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::replay(0) }).expect("valid")
     }
 
     fn connected(
@@ -47,6 +47,38 @@ mod tests {
         let socket = TcpSocket::connect(client, cx, None, to).expect("a route");
         assert!(socket.readiness().contains(Readiness::WRITE), "the wire works at once");
         (socket, listener.accept().expect("established"))
+    }
+
+    /// It takes the connection itself, so a thread that sleeps in `accept` would wake for nothing. What comes beside that one is
+    /// the sleeper's, and so is all once nobody polls.
+    #[test]
+    fn a_thread_that_polls_to_accept_lets_others_sleep() {
+        let memory = Memory::new(16 << 20);
+        let mut cx = context(&memory);
+        let (left, right) = Wire::pair(&WireConfig::default()).expect("valid");
+        let client = host(&memory, left, "10.0.0.1/24");
+        let server = host(&memory, right, "10.0.0.2/24");
+        let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
+        let listener = Listener::listen(&server, &mut cx, to, 8).expect("a free port");
+        let other = Listener::listen(&server, &mut cx, (to.ip(), 81).into(), 8).expect("a port");
+        let wakes = |cx: &mut Cx, polls: Option<&Listener>, connections: usize| {
+            let before = server.counters().stack(Counter::SocketWakes);
+            let sleeper = listener.acceptors().prepare();
+            cx.polls_to_accept(polls);
+            for _ in 0..connections {
+                // The wire works at once, in the context that polls.
+                let socket = TcpSocket::connect(&client, cx, None, to).expect("a route");
+                listener.accept().expect("established").close(&server, cx);
+                socket.close(&client, cx);
+            }
+            cx.polls_to_accept(None);
+            listener.acceptors().cancel(sleeper);
+            server.counters().stack(Counter::SocketWakes) - before
+        };
+        assert_eq!(wakes(&mut cx, Some(&listener), 1), 0);
+        assert_eq!(wakes(&mut cx, Some(&listener), 2), 1, "one, which it takes");
+        assert_eq!(wakes(&mut cx, Some(&other), 1), 1, "it waits for another listener's");
+        assert_eq!(wakes(&mut cx, None, 1), 1);
     }
 
     /// A wire whose transmissions take the sender's time.
@@ -207,7 +239,7 @@ mod tests {
         let device = Arc::clone(&silent) as _;
         let devices = vec![DeviceConfig { device, addresses: Vec::new() }];
         let memory = Memory::new(1 << 20);
-        let config = HostConfig { devices, cores: 2, ..HostConfig::default() };
+        let config = HostConfig { devices, cores: 2, ..HostConfig::replay(0) };
         let host = Host::new(&memory, config).expect("valid");
         let mut cx = context(&memory);
         let polls = || [0, 1].map(|queue| silent.polls[queue].swap(0, Ordering::Relaxed) > 0);
@@ -368,7 +400,7 @@ mod tests {
             played
         };
         assert_eq!(play(context(&memory)), 64);
-        let by_time = play(Cx::new(&memory, 1).with_clock(hasty_clock));
+        let by_time = play(Cx::replay(&memory, 1).with_clock(hasty_clock));
         assert_eq!(by_time, 24, "the third look finds it too late");
     }
 

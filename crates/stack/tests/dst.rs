@@ -42,14 +42,14 @@ mod tests {
             let host = |device, address: &str| {
                 let addresses = vec![address.parse().expect("an address with its prefix")];
                 let devices = vec![DeviceConfig { device, addresses }];
-                let mut config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+                let mut config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
                 for (name, value) in settings {
                     config.sysctls.set(name, value).expect("a setting");
                 }
                 Host::new(&memory, config).expect("valid")
             };
             let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
-            let mut cx = Cx::new(&memory, 1);
+            let mut cx = Cx::replay(&memory, 1);
             cx.now = Instant::from_secs(1000);
             Self { cx, client, server }
         }

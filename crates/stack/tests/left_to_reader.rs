@@ -49,7 +49,7 @@ mod tests {
     fn host(memory: &Memory, device: Arc<dyn Device>, address: &str) -> Arc<Host> {
         let addresses = vec![address.parse().expect("an address with its prefix")];
         let devices = vec![DeviceConfig { device, addresses }];
-        Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::default() }).expect("valid")
+        Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::replay(0) }).expect("valid")
     }
 
     /// Runs the core of a host, told of arrivals or not.
@@ -88,7 +88,7 @@ mod tests {
         /// Of a server that hears of arrivals so, and a wire that passes superframes or not. Nothing has been sent.
         fn of(weight: usize, signal: RxSignal, tso: bool) -> Self {
             let memory = Memory::new(16 << 20);
-            let mut cx = Cx::new(&memory, 1);
+            let mut cx = Cx::replay(&memory, 1);
             cx.now = Instant::from_secs(1000);
             let wire = WireConfig { tso, ..WireConfig::default() };
             let (left, right) = Wire::pair(&wire).expect("valid");
@@ -233,7 +233,7 @@ mod tests {
     fn a_thread_that_never_had_the_core_ends_nobody_elses_polling() {
         let mut bench = Bench::new();
         let (core, server, start) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
-        let mut other = Cx::new(&bench.memory, 2);
+        let mut other = Cx::replay(&bench.memory, 2);
         other.now = start;
         let polled = core.busy_poll(&server, &mut bench.cx, 8, |_| {
             assert!(!core.busy_poll(&server, &mut other, 8, |_| true), "it is another's");
@@ -269,7 +269,7 @@ mod tests {
         let mut bench = Bench::new();
         assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
-        let mut reader = Cx::new(&bench.memory, 2);
+        let mut reader = Cx::replay(&bench.memory, 2);
         reader.now = now;
         assert!(core.is_left_alone(now));
         core.stop_polling(&mut reader, &server, false);
@@ -350,7 +350,7 @@ mod tests {
         let mut bench = Bench::new();
         bench.core().note_sleeper(true);
         bench.send(3);
-        let mut cx = Cx::new(&bench.memory, 2).with_clock(later);
+        let mut cx = Cx::replay(&bench.memory, 2).with_clock(later);
         cx.now = bench.cx.now;
         let socket = Arc::clone(&bench.reader);
         let _token = socket.waiters(Readiness::READ).prepare();
@@ -404,7 +404,7 @@ mod tests {
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         let name = "net.quietline.dev.default.gro_flush_timeout";
         server.set_sysctl(name, "1000000000").expect("a second");
-        let mut other = Cx::new(&bench.memory, 2);
+        let mut other = Cx::replay(&bench.memory, 2);
         other.now = now;
         assert!(core.busy_poll(&server, &mut bench.cx, 8, |_| true));
         let almost = now + Duration::from_millis(999);
@@ -453,6 +453,55 @@ mod tests {
         assert!(!core.is_bulk());
         let _ = core.prepare_sleep(now, false);
         assert_eq!(poll(&mut bench.cx), kicks + 1);
+    }
+
+    /// Such a thread has no reason to poll again, and frames would lie in the device until the worker came back by time.
+    #[test]
+    fn a_thread_that_closes_or_ends_or_polls_another_core_gives_the_descriptors_back() {
+        let mut bench = Bench::new();
+        let (core, server, start) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
+        core.set_kick(Arc::new(Nobody));
+        // What the worker is told while it sleeps because somebody polls.
+        let kicks = |end: &mut dyn FnMut(Cx)| {
+            let mut cx = Cx::replay(&bench.memory, 2);
+            cx.now = start;
+            assert!(core.busy_poll(&server, &mut cx, 8, |_| true));
+            assert!(core.is_polled(start) && !core.is_free());
+            let before = server.counters().stack(Counter::CoreKicks);
+            let _ = core.prepare_sleep(start, true);
+            end(cx);
+            core.finish_sleep();
+            server.counters().stack(Counter::CoreKicks) - before
+        };
+        let mut kept = None;
+        assert_eq!(kicks(&mut |cx| kept = Some(cx)), 0, "it will be back");
+        drop(kept);
+        assert_eq!(kicks(&mut drop), 1, "it has ended");
+        assert!(core.is_free());
+        let other = Bench::new();
+        let elsewhere = kicks(&mut |mut cx| {
+            assert!(other.core().busy_poll(&other.server, &mut cx, 8, |_| true));
+            assert!(core.is_free() && other.core().is_polled(start));
+        });
+        assert_eq!(elsewhere, 1);
+        let reader = Arc::clone(&bench.reader);
+        let closes = kicks(&mut |mut cx| {
+            reader.close(&server, &mut cx);
+            assert!(core.is_free() && !core.is_polled(start));
+            drop(cx);
+        });
+        assert_eq!(closes, 1, "and not once more at its end");
+        let listener = Listener::listen(&server, &mut bench.cx, "10.0.0.2:81".parse().unwrap(), 1);
+        let listener = listener.expect("a free port");
+        let accepts = kicks(&mut |mut cx| {
+            cx.polls_to_accept(Some(&listener));
+            cx.polls_to_accept(None);
+            reader.close(&server, &mut cx);
+            assert!(core.is_polled(start), "it will poll for the next connection");
+            core.stop_polling(&mut cx, &server, false);
+        });
+        assert_eq!(accepts, 1, "and says when that was in vain");
+        bench.cx.do_softirq();
     }
 
     /// And a run of one superframe a poll is none that has used up its budget.

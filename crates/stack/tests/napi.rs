@@ -103,10 +103,10 @@ mod tests {
                     })
                     .collect(),
                 sysctls,
-                ..HostConfig::default()
+                ..HostConfig::replay(0)
             };
             let host = Host::new(&memory, config).expect("valid");
-            Self { host, devices, log, cx: Cx::new(&memory, 1) }
+            Self { host, devices, log, cx: Cx::replay(&memory, 1) }
         }
 
         fn arrive(&self, device: usize, frames: usize) {
@@ -195,7 +195,7 @@ mod tests {
             NOW.get()
         }
         let mut bench = Bench::new(&[RxSignal::None], &[]);
-        bench.cx = Cx::new(&Memory::new(1 << 20), 2).with_clock(slow);
+        bench.cx = Cx::replay(&Memory::new(1 << 20), 2).with_clock(slow);
         bench.arrive(0, 64 * 3 + 5);
         assert_eq!(bench.run(), CoreRun::Idle);
         assert_eq!(bench.polls(), [(1, 64), (1, 64), (1, 64), (1, 5)]);
@@ -357,7 +357,7 @@ mod tests {
             for number in 0..3 {
                 let memory = &memory;
                 scope.spawn(move || {
-                    let mut cx = Cx::new(memory, number);
+                    let mut cx = Cx::replay(memory, number);
                     let core = &host.cores()[0];
                     for round in 0..2000 {
                         device.waiting.fetch_add(5, Ordering::Relaxed);
@@ -386,7 +386,7 @@ mod tests {
         let core = Arc::clone(&bench.host.cores()[0]);
         let host = Arc::clone(&bench.host);
         let device = Arc::clone(&bench.devices[0]);
-        let mut other = Cx::new(&Memory::new(1 << 20), 2);
+        let mut other = Cx::replay(&Memory::new(1 << 20), 2);
         let mut cycles = 0;
         assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| {
             cycles += 1;
@@ -485,7 +485,7 @@ mod tests {
         let mut device = scripted(1, RxSignal::None, &log);
         device.caps.queues = 61;
         let devices = vec![DeviceConfig { device: Arc::new(device) as _, addresses: Vec::new() }];
-        let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+        let config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
         let error = Host::new(&Memory::new(1 << 20), config).expect_err("one more with loopback");
         assert!(error.to_string().contains("61"), "{error}");
     }

@@ -36,14 +36,14 @@ mod tests {
         /// A client of one core and a server of two, with `queues` queues between them.
         fn new(queues: u16, settings: &[(&str, &str)]) -> Self {
             let memory = Memory::new(64 << 20);
-            let mut cx = Cx::new(&memory, 1);
+            let mut cx = Cx::replay(&memory, 1);
             cx.now = Instant::from_secs(1000);
             let (near, far) =
                 Wire::pair(&WireConfig { queues, ..WireConfig::default() }).expect("valid");
             let host = |device, address: &str, cores, sysctls| {
                 let addresses = vec![address.parse().expect("an address with its prefix")];
                 let devices = vec![DeviceConfig { device, addresses }];
-                let config = HostConfig { devices, cores, sysctls, ..HostConfig::default() };
+                let config = HostConfig { devices, cores, sysctls, ..HostConfig::replay(0) };
                 Host::new(&memory, config).expect("valid")
             };
             let mut sysctls = Sysctls::default();

@@ -19,7 +19,7 @@ mod tests {
         let devices = vec![DeviceConfig { device: device as Arc<dyn Device>, addresses }];
         let mut sysctls = Sysctls::default();
         sysctls.set("net.ipv4.tcp_mem", tcp_mem).expect("three numbers");
-        let config = HostConfig { devices, cores: 1, sysctls, ..HostConfig::default() };
+        let config = HostConfig { devices, cores: 1, sysctls, ..HostConfig::replay(0) };
         Host::new(memory, config).expect("valid")
     }
 
@@ -49,7 +49,7 @@ mod tests {
         let (left, right) = Wire::pair(&WireConfig::default()).expect("a valid wire");
         let client = host(&memory, left, "10.0.0.1/24", "1000 2000 3000");
         let server = host(&memory, right, "10.0.0.2/24", "48 64 96");
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = Instant::from_secs(1000);
         let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
         let listener = Listener::listen(&server, &mut cx, to, 16).expect("a free port");
@@ -103,7 +103,7 @@ mod tests {
         let (left, _right) = Wire::pair(&WireConfig::default()).expect("a valid wire");
         let addresses = vec!["10.0.0.1/24".parse().expect("an address")];
         let devices = vec![DeviceConfig { device: left as Arc<dyn Device>, addresses }];
-        let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+        let config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
         let host = Host::new(&memory, config).expect("valid");
         assert_eq!(host.sysctls().get("net.ipv4.tcp_mem").expect("known"), "3072\t4096\t6144");
     }

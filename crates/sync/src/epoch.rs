@@ -25,16 +25,20 @@
 //! then a counter in its own memory, and it must go offline before it sleeps, or nothing is freed. Between the two is a thread
 //! that [lingers](Reader::linger): the first section of a call announces, the end of the call takes it back.
 //!
+//! Retirements reclaim what earlier ones left, now and then. When they cease, the last objects wait for somebody who calls
+//! [`Domain::settle`]: the domain says by [`Domain::set_on_waiting`] that it needs one.
+//!
 //! Not here: who may write (locks are the tables'), reference counts.
 
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use crate::padded::Padded;
 use crate::percore::PerCore;
-use crate::shim::{self, Arc, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use crate::shim::{self, Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 
 #[cfg(test)]
 mod tests;
@@ -68,6 +72,9 @@ struct Shared {
     /// The announcement of each reader: the epoch it is at, or `OFFLINE`.
     readers: Mutex<Vec<Arc<Padded<AtomicU64>>>>,
     bags: PerCore<Mutex<Bag>>,
+    /// Objects were retired since [`Domain::settle`] last began. Read by every retirement, written once between two calls.
+    waiting: Padded<AtomicBool>,
+    on_waiting: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Domain {
@@ -77,6 +84,8 @@ impl Domain {
             epoch: Padded::new(AtomicU64::new(OFFLINE + 1)),
             readers: Mutex::new(Vec::new()),
             bags: PerCore::new(BAGS, |_| Mutex::new(Bag::default())),
+            waiting: Padded::new(AtomicBool::new(false)),
+            on_waiting: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -112,6 +121,30 @@ impl Domain {
             self.drop_due(bag, usize::MAX);
         }
         self.pending()
+    }
+
+    /// Calls `notify` whenever the first object is retired after [`settle`](Self::settle), on the thread that retires it: that
+    /// the caller arranges for another `settle` a moment later. A domain has one such function for good; false when it has one.
+    pub fn set_on_waiting(&self, notify: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.on_waiting.set(Box::new(notify)).is_ok()
+    }
+
+    /// Objects were retired since [`settle`](Self::settle) last began, or it left some behind.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    /// As [`reclaim`](Self::reclaim), by whoever looks after the last objects when retirements have ceased. True when some
+    /// still wait for readers: then it is to be called again, a moment later.
+    pub fn settle(&self) -> bool {
+        // Before the bags are looked at: an object that comes too late for that, under a bag's lock, finds the flag clear.
+        self.shared.waiting.store(false, Ordering::Relaxed);
+        let left = self.reclaim() > 0;
+        if left {
+            self.shared.waiting.store(true, Ordering::Relaxed);
+        }
+        left
     }
 
     /// Waits for a grace period: then everything that was retired before this call has been dropped. `wait` passes time
@@ -154,6 +187,14 @@ impl Domain {
         if due {
             self.try_advance();
             self.drop_due(place, RECLAIM_MAX);
+        }
+        // Behind the bag's lock, which orders it with `settle`.
+        let waiting = &self.shared.waiting;
+        if !waiting.load(Ordering::Relaxed)
+            && !waiting.swap(true, Ordering::Relaxed)
+            && let Some(notify) = self.shared.on_waiting.get()
+        {
+            notify();
         }
     }
 

@@ -15,8 +15,11 @@
 //! With nobody waiting a notification costs that fence and one load, and writes nothing. A waiter leaves the
 //! queue in the moment it is notified, so a burst of notifications makes one system call, not many.
 //!
+//! A task waits without a thread: [`EventCount::register`] queues its waker, which the next notification calls once.
+//!
 //! Not here: spinning before sleeping, and any knowledge of what is waited for.
 
+use core::task::Waker;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -61,6 +64,20 @@ impl EventCount {
         // Pairs with the fence in `notify`: our place in the queue before the caller's look at the condition.
         fence(Ordering::SeqCst);
         Token { event: self, waiter, done: false }
+    }
+
+    /// Queues `waker`, to be called by the next notification, unless it is in the queue already. Look at the condition after
+    /// this: with what is true by then there may be no notification. A waker whose task has ended meanwhile is called in vain,
+    /// so that events which choose one waiter ([`notify_one`](Self::notify_one)) must not have any.
+    pub fn register(&self, waker: &Waker) {
+        let mut queue = self.queue.lock();
+        if !queue.iter().any(|waiter| waiter.is_task(waker)) {
+            queue.push_back(Waiter::of_task(waker));
+            self.waiting.store(queue.len(), Ordering::Relaxed);
+        }
+        drop(queue);
+        // As in `prepare`.
+        fence(Ordering::SeqCst);
     }
 
     /// Sleeps until notified or until `timeout` has passed; `None` sleeps as long as it takes.
@@ -244,12 +261,31 @@ struct Waiter {
     /// Set once by the notifier that took this waiter out of the queue. Release and Acquire: what the
     /// notifier did before is visible to the woken thread.
     notified: AtomicBool,
-    thread: Thread,
+    sleeper: Sleeper,
+}
+
+/// What is woken.
+#[derive(Debug)]
+enum Sleeper {
+    Thread(Thread),
+    Task(Waker),
 }
 
 impl Waiter {
     fn new() -> Arc<Self> {
-        Arc::new(Self { notified: AtomicBool::new(false), thread: shim::current() })
+        Self::of(Sleeper::Thread(shim::current()))
+    }
+
+    fn of(sleeper: Sleeper) -> Arc<Self> {
+        Arc::new(Self { notified: AtomicBool::new(false), sleeper })
+    }
+
+    fn of_task(waker: &Waker) -> Arc<Self> {
+        Self::of(Sleeper::Task(waker.clone()))
+    }
+
+    fn is_task(&self, waker: &Waker) -> bool {
+        matches!(&self.sleeper, Sleeper::Task(task) if task.will_wake(waker))
     }
 
     /// One that nobody else knows: the last one, if its notifier is done with it.
@@ -287,6 +323,9 @@ impl Waiter {
 
     fn wake(&self) {
         self.notified.store(true, Ordering::Release);
-        self.thread.unpark();
+        match &self.sleeper {
+            Sleeper::Thread(thread) => thread.unpark(),
+            Sleeper::Task(waker) => waker.wake_by_ref(),
+        }
     }
 }

@@ -16,6 +16,7 @@
 //! | [`small_queue`] | how a sender that stops is woken by what completes | TCP Small Queues |
 //! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
 //! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
+//! | [`descriptors`] | who watches its descriptors | NAPI's PREFER_BUSY_POLL |
 //! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
 //! | [`epoch`] | when unreachable memory may die | RCU grace periods |
 //! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
@@ -28,6 +29,7 @@
 
 pub mod core_lock;
 pub mod counted;
+pub mod descriptors;
 pub mod epoch;
 pub mod eventcount;
 pub mod lanes;
@@ -49,6 +51,7 @@ mod test_item;
 
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Ref, Slot};
+pub use descriptors::{Descriptors, Poller};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;

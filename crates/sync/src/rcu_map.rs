@@ -190,6 +190,11 @@ impl<K, V> RcuMap<K, V> {
         let (mut visited, mut walked) = (0, 0);
         let mut first = from.bucket;
         for (stripe, table) in self.tables.iter().enumerate().skip(from.stripe) {
+            // An entry that was there all the time is counted: a writer counts it before it lets go of the stripe.
+            if self.stripes[stripe].count.load(Ordering::Relaxed) == 0 {
+                first = 0;
+                continue;
+            }
             // SAFETY: as in `lookup_where`.
             let table = unsafe { &*table.load(Ordering::Acquire) };
             // A grown table has the entries of a bucket there or further on.

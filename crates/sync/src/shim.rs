@@ -75,6 +75,35 @@ mod loom_side {
     }
 }
 
+/// A relaxed store to a word that several threads write.
+///
+/// All stores to a word have one order. Loom knows it in part only, and may take a store for the last one that a later one has
+/// replaced, when a third thread has read both. A swap comes right after the store that it reads, so in a model it keeps the
+/// order whole; what it reads is not used.
+pub(crate) trait StoreInOrder {
+    type Value;
+
+    fn store_in_order(&self, value: Self::Value);
+}
+
+macro_rules! store_in_order {
+    ($($word:ty: $value:ty),*) => {$(
+        impl StoreInOrder for $word {
+            type Value = $value;
+
+            #[inline]
+            fn store_in_order(&self, value: $value) {
+                #[cfg(not(loom))]
+                self.store(value, Ordering::Relaxed);
+                #[cfg(loom)]
+                self.swap(value, Ordering::Relaxed);
+            }
+        }
+    )*};
+}
+
+store_in_order!(AtomicU64: u64, AtomicBool: bool);
+
 /// A number that no other call in this process gets.
 pub(crate) fn unique_number() -> u64 {
     // No model needs to see them: they order nothing.
@@ -107,11 +136,17 @@ impl<T> Mutex<T> {
 }
 
 /// Explores every interleaving of `f` with at most three pre-emptions (`LOOM_MAX_PREEMPTIONS` overrides),
-/// the bound under which each model of this crate ends in seconds.
+/// the bound under which most models of this crate end in seconds.
 #[cfg(all(test, loom))]
 pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
+    model_within(3, f);
+}
+
+/// As [`model`], with at most so many pre-emptions.
+#[cfg(all(test, loom))]
+pub(crate) fn model_within(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     let tried = std::sync::Arc::new(core::sync::atomic::AtomicU32::new(0));
     let count = std::sync::Arc::clone(&tried);
     builder.check(move || {

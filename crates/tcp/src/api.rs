@@ -47,6 +47,8 @@ pub enum TcpError {
     Protocol,
     /// ECONNABORTED: the stack ended it.
     Aborted,
+    /// ENETDOWN: the host has lost the local address together with the device that had it.
+    NetworkDown,
 }
 
 /// Why nothing was sent.
@@ -278,6 +280,10 @@ impl Tcb {
 
     /// What reading an empty queue means.
     fn recv_nothing(&mut self) -> Result<usize, RecvError> {
+        if self.flags.contains(TcbFlags::FIN_RECEIVED) {
+            // The stream is complete: an error that came later is the writer's (Linux: SOCK_DONE).
+            return Ok(0);
+        }
         if let Some(error) = self.error.take() {
             return Err(RecvError::Connection(error));
         }
@@ -303,7 +309,15 @@ impl Tcb {
             self.ack.schedule_now();
             return;
         }
-        // RFC 9293 §3.8.6.2.2: the window at least doubles, which is half the buffer or two segments.
+        self.announce_room();
+    }
+
+    /// Sends a window update if it is worth a segment: the window at least doubles, which is half the buffer or two
+    /// segments (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
+    pub(crate) fn announce_room(&mut self) {
+        if !self.state.may_receive() {
+            return;
+        }
         let window = receive_window(self);
         if window <= self.receive_buffer.window_clamp() / 2 {
             let wanted = wanted_window(self);

@@ -10,7 +10,7 @@
 use pkt::Instant;
 
 use crate::{
-    receive_window::highest_edge,
+    receive_window::{highest_edge, least_window, receive_window, wanted_window},
     seq::SeqNum,
     state::State,
     tcb::{Tcb, TcbFlags},
@@ -107,6 +107,16 @@ impl Tcb {
             );
             let waits = self.timers.rtx().is_some() || self.timers.is_pacing();
             assert!(!unsent || waits, "data waits without a timer");
+        }
+        if self.state.may_receive() && self.receive_queue.is_empty() && self.reassembly.is_empty() {
+            // RFC 9293 §3.8.6.2.2: an empty buffer has room for a segment, and the peer is told.
+            let (wanted, least) = (wanted_window(self), least_window(self));
+            assert!(wanted >= least, "{wanted} bytes of window with an empty buffer, not {least}");
+            assert!(
+                receive_window(self) > 0 || self.ack.is_pending(),
+                "the buffer is empty, and the peer holds a closed window: {:?}",
+                self.receive_buffer
+            );
         }
         if self.ack.is_pending() {
             assert!(self.timers.delack().is_some(), "an ACK is owed and no timer sends it");

@@ -86,6 +86,17 @@ impl Tcb {
         self.flags |= TcbFlags::ORPHAN;
         self.finish(cx, Some(TcpError::Aborted));
         self.receive_queue.purge(cx.pool);
+        // Data that was not read is gone: a reader gets the error, not the end that the peer's FIN stood for.
+        self.flags -= TcbFlags::FIN_RECEIVED;
+    }
+
+    /// The host has lost the local address for good: no segment can be sent or received any more, not even a reset. Received
+    /// data stays readable; after it the application gets ENETDOWN, the error that Linux reports to sockets whose interface is
+    /// unregistered.
+    pub fn lose_address(&mut self, cx: &mut Cx<'_>) {
+        if self.state != State::Close {
+            self.finish(cx, Some(TcpError::NetworkDown));
+        }
     }
 
     /// Queues the FIN and takes the edge of figure 5 that goes with it.

@@ -330,6 +330,9 @@ impl SocketOptions {
 pub struct PathParams {
     /// Largest IP packet of the path.
     pub mtu: u32,
+    /// Largest IP packet that the peer may send here: the interface's or the route's MTU, without what ICMP has reported
+    /// of the path to the peer. The MSS option follows it.
+    pub receive_mtu: u32,
     /// Largest IP packet the device cuts into segments by itself (`gso_max_size`); 0 without TSO.
     pub gso_bytes_max: u32,
     /// Flow hash of the connection, put into every packet's metadata.

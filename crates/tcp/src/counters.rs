@@ -205,7 +205,7 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpExtTCPMinTTLDrop", "`IP_MINTTL` is not an option yet"),
     (
         "TcpExtIPReversePathFilter",
-        "no reverse-path filter: a host with all its addresses on one link gains nothing by it",
+        "no reverse-path filter yet: a forged source on the link costs a resolution of its address",
     ),
     (
         "TcpExtTcpTimeoutRehash",

@@ -91,6 +91,14 @@ impl DelayedAck {
         }
     }
 
+    /// The handshake is read: the first guess of the peer's segment size is no larger than `mss`, which both ends can
+    /// send, nor than half of the window `rcv_wnd` (Linux tcp_initialize_rcv_mss). A size that data has shown stays.
+    pub(crate) fn on_handshake(&mut self, mss: u32, rcv_wnd: u32) {
+        if self.rcv_mss == RCV_MSS_INITIAL {
+            self.rcv_mss = mss.min(rcv_wnd / 2).clamp(RCV_MSS_MIN, RCV_MSS_INITIAL);
+        }
+    }
+
     /// A segment with data was accepted: the ATO follows the gaps between arrivals, between 40 ms and the RTO.
     pub(crate) fn on_data(&mut self, seen: &DataSeen) {
         self.measure_rcv_mss(seen);

@@ -53,6 +53,8 @@ pub(crate) struct Segment<'h> {
     user: &'h mut [u8],
     /// Bytes copied there.
     copied: u32,
+    /// Its front had arrived before, and was noted for a D-SACK.
+    reported: bool,
 }
 
 impl<'h> Segment<'h> {
@@ -60,7 +62,7 @@ impl<'h> Segment<'h> {
         let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
         let seq = header.seq + u32::from(header.has(Flags::SYN));
         let fin = header.has(Flags::FIN);
-        Self { header, packet: Some(packet), seq, len, fin, user, copied: 0 }
+        Self { header, packet: Some(packet), seq, len, fin, user, copied: 0, reported: false }
     }
 
     /// SEG.LEN of what is left, SYN not counted.
@@ -201,8 +203,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && header.ack.between(tcb.snd_una, tcb.snd_nxt)
         && tcb.snd_wnd != 0
         && u32::from(header.window) << tcb.snd_wscale == tcb.snd_wnd
-        && tcb.reassembly.is_empty()
-        && tcb.reassembly.fin().is_none()
+        && tcb.reassembly.is_clear()
         && !tcb.flags.contains(TcbFlags::URGENT_IN)
         && !tcb.no_fast_path()
 }

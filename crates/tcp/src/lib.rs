@@ -163,7 +163,7 @@ pub use packet_cache::PacketRecycle;
 pub use ports::PortSelector;
 pub use reassembly::Reassembly;
 pub use request::{Request, RequestTimer, RequestVerdict};
-pub use rng::Rng;
+pub use rng::{RNG_KEY_BYTES, Rng};
 pub use rtt::{RttConfig, RttEstimator};
 pub use seq::SeqNum;
 pub use small_queue::{HostQueue, TsqLimit};

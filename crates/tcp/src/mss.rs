@@ -59,7 +59,7 @@ pub(crate) struct PathMss {
     searched: u16,
     /// The peer's MSS option, bounded by `TCP_MAXSEG`.
     clamp: u16,
-    /// What our SYN announces.
+    /// MSS that our SYN or SYN-ACK announces.
     advertised: u16,
     min_snd_mss: u16,
     ip_header_bytes: u8,
@@ -91,7 +91,9 @@ impl PathMss {
             option_bytes: 0,
             sums_payload: path.sums_payload,
         };
-        let announced = mss.without_options();
+        // RFC 9293 §3.7.1 (MUST-67): what can be received. A narrow path to the peer says nothing about the way back
+        // (RFC 1191 §3.1). Differs from Linux, which announces the path MTU that it has learned.
+        let announced = mss.payload_within(length(path.receive_mtu));
         mss.advertised = u16::try_from(announced).unwrap_or(u16::MAX);
         mss.update();
         mss
@@ -184,8 +186,12 @@ impl PathMss {
 
     /// Payload of a full segment without options.
     fn without_options(&self) -> u32 {
-        let carried = u32::from(self.pmtu.min(self.searched));
-        let from_path = carried.saturating_sub(self.headers()).min(MSS_MAX);
+        self.payload_within(self.pmtu.min(self.searched))
+    }
+
+    /// Payload of a segment without options in an IP packet of `mtu` bytes, within the limits of peer and settings.
+    fn payload_within(&self, mtu: u16) -> u32 {
+        let from_path = u32::from(mtu).saturating_sub(self.headers()).min(MSS_MAX);
         from_path.min(u32::from(self.clamp)).max(u32::from(self.min_snd_mss))
     }
 

@@ -220,6 +220,13 @@ impl Reassembly {
         self.runs.is_empty()
     }
 
+    /// No packet is queued and no FIN is noted: the stream has no gap.
+    #[inline]
+    #[must_use]
+    pub fn is_clear(&self) -> bool {
+        self.runs.is_empty() && self.fin.is_none()
+    }
+
     /// Memory of the queued packets.
     #[must_use]
     pub const fn truesize(&self) -> usize {
@@ -243,11 +250,27 @@ impl Reassembly {
         self.runs.iter().map(|run| (run.start, run.end))
     }
 
-    /// The block that holds `seq`, if it is held.
+    /// The SACK block that holds `seq`, if it is held. A FIN that follows a run is part of its block, as
+    /// in Linux: a sender keeps FIN and payload in one packet, and repeats what no block covers whole.
     #[must_use]
     pub fn block_of(&self, seq: SeqNum) -> Option<(SeqNum, SeqNum)> {
-        let run = self.runs.get(self.first_ending_after(seq))?;
-        run.start.le(seq).then_some((run.start, run.end))
+        let next = self.first_ending_after(seq);
+        if let Some(run) = self.runs.get(next).filter(|run| run.start.le(seq)) {
+            let fin = u32::from(self.fin == Some(run.end));
+            return Some((run.start, run.end + fin));
+        }
+        if self.fin != Some(seq) {
+            return None;
+        }
+        let before = next.checked_sub(1).and_then(|last| self.runs.get(last));
+        let start = before.filter(|run| run.end == seq).map_or(seq, |run| run.start);
+        Some((start, seq + 1))
+    }
+
+    /// Ranges held that lie before `rcv_nxt`, in order: data in order has brought them again.
+    pub fn ranges_before(&self, rcv_nxt: SeqNum) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
+        let reached = self.blocks().take_while(move |(start, _)| start.lt(rcv_nxt));
+        reached.map(move |(start, end)| (start, end.min(rcv_nxt)))
     }
 
     /// Asserts what always holds.

@@ -53,24 +53,32 @@ pub(crate) fn free_window(tcb: &Tcb) -> u32 {
     buffer.window_of(buffer.rcvbuf().saturating_sub(rmem_alloc(tcb)))
 }
 
+/// The smallest window that is no silly one: a segment of the peer, or all that the buffer carries.
+pub(crate) fn least_window(tcb: &Tcb) -> u32 {
+    tcb.ack.rcv_mss().min(tcb.receive_buffer.window_clamp())
+}
+
 /// The window the free buffer allows, in whole segments: 0 rather than a silly one (RFC 9293 §3.8.6.2.2).
+///
+/// `ssthresh` never bounds it below one segment: that limit grows only with the data that arrives, and a closed window
+/// lets none in.
 pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
     let buffer = &tcb.receive_buffer;
     let free = free_window(tcb);
     let full = buffer.window_clamp();
-    let mss = tcb.ack.rcv_mss().min(full);
+    let mss = least_window(tcb);
     if free < full / 2 && (free < full / 16 || free < mss) {
         return 0;
     }
-    let free = free.min(full).min(buffer.ssthresh());
+    let free = free.min(full).min(buffer.ssthresh().max(mss));
     if tcb.rcv_wscale > 0 {
         // The next multiple of a power of two.
         let below = (1 << tcb.rcv_wscale) - 1;
         return (free + below) & !below;
     }
-    // Unscaled: move the edge by whole segments only.
+    // Unscaled: move the edge by whole segments only, unless the window would stay below one.
     let current = tcb.rcv_wnd;
-    if current <= free.saturating_sub(mss) || current > free {
+    if current <= free.saturating_sub(mss) || current > free || current < mss {
         free - free % mss.max(1)
     } else {
         current

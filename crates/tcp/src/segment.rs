@@ -171,7 +171,7 @@ fn emit(
 /// Differs from Linux: a full segment carries no blocks, because segments would have to shrink for as long as the peer has
 /// holes. What arrives out of order or twice is answered by ACKs of its own.
 fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
-    if tcb.reassembly.is_empty() && !tcb.sack_report.has_duplicate() {
+    if tcb.reassembly.is_clear() && !tcb.sack_report.has_duplicate() {
         return;
     }
     if !tcb.flags.contains(TcbFlags::SACK) {
@@ -194,15 +194,12 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
     let Some((mut packet, len)) = fast_open::syn_packet(tcb, cx, &mut options) else { return };
     // The first SYN offers, the crossed one agrees to what the peer offered.
-    let (timestamps, scaling, sack) = if crossed {
-        let has = |flag| tcb.flags.contains(flag);
-        (has(TcbFlags::TIMESTAMPS), has(TcbFlags::WINDOW_SCALING), has(TcbFlags::SACK))
-    } else {
-        (cx.config.tcp_timestamps, cx.config.tcp_window_scaling, cx.config.tcp_sack)
-    };
-    options.sack_permitted = sack;
-    options.timestamps = timestamps.then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
-    options.window_scale = scaling.then_some(tcb.rcv_wscale);
+    let has = |agreed, offered| tcb.flags.contains(if crossed { agreed } else { offered });
+    options.sack_permitted = has(TcbFlags::SACK, TcbFlags::OFFERS_SACK);
+    options.timestamps = has(TcbFlags::TIMESTAMPS, TcbFlags::OFFERS_TIMESTAMPS)
+        .then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
+    options.window_scale =
+        has(TcbFlags::WINDOW_SCALING, TcbFlags::OFFERS_SCALING).then_some(tcb.rcv_wscale);
     let flags = if crossed {
         let echo = tcb.ecn.contains(EcnState::AGREED);
         Flags::SYN | Flags::ACK | if echo { Flags::ECE } else { Flags::empty() }

@@ -189,6 +189,66 @@ mod tests {
         assert!(!(low - 1).between(low, high));
     }
 
+    /// Numbers around every quarter of the circle: where the sign, the wrap and the largest window change something.
+    fn corners() -> impl Iterator<Item = u32> + Clone {
+        (0..4_u32).flat_map(|quarter| {
+            (0..9).map(move |at| (quarter << 30).wrapping_add(at).wrapping_sub(4))
+        })
+    }
+
+    /// The distance from `low` to `high` as RFC 9293 §3.4 has it, in numbers that do not wrap.
+    fn distance(low: u32, high: u32) -> i64 {
+        let forward = (i64::from(high) - i64::from(low)).rem_euclid(1 << 32);
+        if forward < 1 << 31 { forward } else { forward - (1 << 32) }
+    }
+
+    #[test]
+    fn every_pair_of_corners_is_ordered_by_its_distance() {
+        for (one, other) in corners().flat_map(|one| corners().map(move |other| (one, other))) {
+            let (low, high) = (SeqNum(one), SeqNum(other));
+            // Half a circle apart both come before the other: both distances are negative then.
+            let (forward, back) = (distance(one, other), distance(other, one));
+            assert_eq!((i64::from(high - low), i64::from(low - high)), (forward, back));
+            assert_eq!(i64::from(high.since(low)), forward.rem_euclid(1 << 32), "{one} {other}");
+            let order = (low.lt(high), low.le(high), low.gt(high), low.ge(high));
+            assert_eq!(order, (back < 0, back <= 0, back > 0, back >= 0), "{one} {other}");
+            assert_eq!(low.max(high), if back < 0 { high } else { low }, "{one} {other}");
+            assert_eq!(low.min(high), if forward < 0 { high } else { low }, "{one} {other}");
+            let (mut up, mut down) = (low, low);
+            up += other;
+            down -= other;
+            let sum = (u64::from(one) + u64::from(other)) % (1 << 32);
+            assert_eq!((u64::from(up.0), up), (sum, low + other));
+            assert_eq!((down + other, down), (low, low - other));
+        }
+    }
+
+    #[test]
+    fn every_three_corners_are_between_or_not() {
+        let forward = |low: u32, high: u32| (i64::from(high) - i64::from(low)).rem_euclid(1 << 32);
+        for low in corners() {
+            for high in corners() {
+                for at in corners() {
+                    let inside = forward(low, at) <= forward(low, high);
+                    let between = SeqNum(at).between(SeqNum(low), SeqNum(high));
+                    assert_eq!(between, inside, "{low} {at} {high}");
+                }
+            }
+        }
+    }
+
+    /// The order depends on the distance alone: one in every 4096 bytes, and its neighbors.
+    #[test]
+    fn every_distance_in_steps_decides_by_its_sign() {
+        let low = SeqNum(0x8000_0001);
+        for step in 0..1_u32 << 20 {
+            for ahead in [step << 12, step << 12 | 1, step << 12 | 0xfff] {
+                let (high, back) = (low + ahead, distance(ahead, 0));
+                assert_eq!((low.lt(high), low.gt(high)), (back < 0, back > 0), "{ahead}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn distance_below_half_the_circle_decides(base: u32, ahead in 1..=i32::MAX) {

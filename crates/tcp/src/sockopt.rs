@@ -108,9 +108,11 @@ impl Tcb {
         self.user_timeout
     }
 
-    /// `SO_RCVBUF` in bytes of memory: ends autotuning. A window once announced is kept.
+    /// `SO_RCVBUF` in bytes of memory: ends autotuning. A window once announced is kept; one that at least doubles is
+    /// announced at once.
     pub fn set_rcvbuf(&mut self, bytes: u32) {
         self.receive_buffer.set_rcvbuf(bytes);
+        self.announce_room();
     }
 
     /// `SO_RCVBUF`.
@@ -123,6 +125,7 @@ impl Tcb {
     /// most half of the largest buffer.
     pub fn set_rcvlowat(&mut self, cx: &Cx<'_>, bytes: u32) {
         self.receive_buffer.set_lowat(bytes, cx.config);
+        self.announce_room();
     }
 
     /// `SO_RCVLOWAT`.
@@ -134,6 +137,7 @@ impl Tcb {
     /// `TCP_WINDOW_CLAMP`: no window above this many bytes is announced from here on; 0 lifts it.
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.receive_buffer.set_window_clamp(bytes, self.rcv_wnd);
+        self.announce_room();
     }
 
     /// `TCP_WINDOW_CLAMP`: the largest window that may be announced, in bytes.

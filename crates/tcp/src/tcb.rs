@@ -102,6 +102,13 @@ bitflags! {
         const HAS_RETRACTED = 1 << 22;
         /// TCP Small Queues ended the last transmission.
         const HOST_LIMITED = 1 << 23;
+        /// Our SYN carries the timestamps option. What it carries is settled when the connection begins: a setting that changes
+        /// during the handshake must not make the two ends read one SYN in two ways.
+        const OFFERS_TIMESTAMPS = 1 << 24;
+        /// Our SYN carries the window scale option.
+        const OFFERS_SCALING = 1 << 25;
+        /// Our SYN carries the SACK-permitted option.
+        const OFFERS_SACK = 1 << 26;
         /// A write found no memory: the socket is not writable until some is free (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
@@ -297,6 +304,9 @@ impl Tcb {
         cx.count(Counter::TcpActiveOpens);
         tcb.set_state(cx, State::SynSent);
         tcb.fast_open = FastOpenState::connect(params.fast_open);
+        tcb.flags.set(TcbFlags::OFFERS_TIMESTAMPS, cx.config.tcp_timestamps);
+        tcb.flags.set(TcbFlags::OFFERS_SCALING, cx.config.tcp_window_scaling);
+        tcb.flags.set(TcbFlags::OFFERS_SACK, cx.config.tcp_sack);
         if !tcb.is_syn_held() {
             segment::send_syn(&mut tcb, cx);
         }
@@ -417,6 +427,8 @@ impl Tcb {
         self.timers.stop_rtx();
         mtu_probe::on_established(self, cx);
         self.receive_buffer.on_established(self.rcv_nxt, cx.now);
+        let mss = self.mss.effective().min(u32::from(self.mss.advertised_payload()));
+        self.ack.on_handshake(mss, self.rcv_wnd);
         self.grow_sndbuf(cx);
         self.last_received_at = cx.now;
         timer::arm_keepalive(self, cx);

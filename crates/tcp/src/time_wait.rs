@@ -61,7 +61,8 @@ pub struct Reuse {
 pub enum TimeWaitVerdict {
     /// It waits on; its deadline may have moved.
     Keep,
-    /// A new connection begins: the listener takes the SYN, and its ISS is at least this (RFC 6191).
+    /// A new connection may begin: the listener takes the SYN, its ISS is at least this (RFC 6191), and the wait ends.
+    /// Without a listener the wait goes on, and [`TimeWait::acknowledge`] answers the SYN.
     Reopen {
         /// Smallest ISS that no old segment can be confused with.
         iss: SeqNum,
@@ -128,13 +129,15 @@ impl TimeWait {
                 // The peer repeats its FIN: its wait for our ACK starts over, and so does ours.
                 self.deadline = cx.now + TIME_WAIT_LEN;
             }
-            self.answer(cx);
+            self.acknowledge(cx);
         }
         TimeWaitVerdict::Keep
     }
 
     /// `<SEQ=SND.NXT><ACK=RCV.NXT>`, at most one per `tcp_invalid_ratelimit`.
-    fn answer(&mut self, cx: &mut Cx<'_>) {
+    ///
+    /// The caller asks for it when nobody listens for the SYN of a [`TimeWaitVerdict::Reopen`].
+    pub fn acknowledge(&mut self, cx: &mut Cx<'_>) {
         let limit = cx.config.tcp_invalid_ratelimit;
         if self.ack_sent_at.is_some_and(|at| cx.now - at < limit) {
             cx.count(Counter::TcpExtTCPACKSkippedTimeWait);

@@ -225,9 +225,14 @@ impl FreeDescriptor {
         unsafe { (*self.0.as_ptr()).home = home };
     }
 
-    /// Ends the life of what loom models put into the descriptor.
-    #[cfg(loom)]
+    /// Where it is.
+    pub(crate) fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    /// Gives the descriptor up, with what loom models put into it.
     pub(crate) fn destroy(self) {
+        #[cfg(loom)]
         // SAFETY: initialised by `init`, exclusively ours, and never used again.
         unsafe {
             (&raw mut (*self.0.as_ptr()).link).drop_in_place();

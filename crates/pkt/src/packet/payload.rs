@@ -295,7 +295,9 @@ impl Packet {
     /// The bytes in one piece, for tests and control messages.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        self.slices().flatten().copied().collect()
+        let mut bytes = Vec::with_capacity(self.len());
+        self.slices().for_each(|slice| bytes.extend_from_slice(slice));
+        bytes
     }
 
     /// The slow path of `require_linear`: copies from the frags what is missing.

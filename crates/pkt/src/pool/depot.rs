@@ -9,7 +9,10 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{home::Stats, lock::lock_counted};
+use super::{
+    home::Stats,
+    lock::{lock, lock_counted},
+};
 use crate::packet::{PARCEL_LEN, Parcel};
 use crate::shim::Mutex;
 
@@ -50,6 +53,21 @@ impl Depot {
         Some(parcel)
     }
 
+    /// Everything, to be looked through by a domain that is trimmed.
+    pub(super) fn take_all(&self) -> Vec<Parcel> {
+        let mut parcels = lock(&self.parcels);
+        let taken: Vec<Parcel> = parcels.drain(..).collect();
+        let descriptors: usize = taken.iter().map(Parcel::len).sum();
+        self.descriptors.fetch_sub(descriptors, Ordering::Relaxed);
+        taken
+    }
+
+    /// A parcel of what [`take_all`](Self::take_all) took stays.
+    pub(super) fn put_back(&self, parcel: Parcel) {
+        self.descriptors.fetch_add(parcel.len(), Ordering::Relaxed);
+        lock(&self.parcels).push(parcel);
+    }
+
     /// Descriptors that wait here. Exact when nobody is in `put` or `take`.
     pub(crate) fn descriptors(&self) -> usize {
         self.descriptors.load(Ordering::Relaxed)
@@ -58,7 +76,7 @@ impl Depot {
     /// The end of a complete domain.
     pub(crate) fn destroy(&self) {
         #[cfg(loom)]
-        for parcel in super::lock::lock(&self.parcels).drain(..) {
+        for parcel in lock(&self.parcels).drain(..) {
             parcel.unpack(crate::packet::FreeDescriptor::destroy);
         }
     }

@@ -2,28 +2,22 @@
 //!
 //! Above: one domain per process, or per test. Linux: the slab caches behind `alloc_skb`.
 //!
-//! Memory is taken from the system in slabs and given back only when the domain dies. Taking a slab is the
-//! slow path: it takes a lock.
+//! Memory is taken from the system in slabs and given back when nobody needs it (trim.rs) and when the domain ends. Taking
+//! a share of a slab is the slow path: it takes a lock.
 //!
-//! Not here: allocation of packets (pool.rs).
+//! Not here: allocation of packets (pool.rs), the slabs themselves (slab.rs).
 
 use core::fmt;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-use crate::packet::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor};
-use crate::page::{FreePage, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
-use crate::pool::depot::DepotRef;
-use crate::pool::home::{Home, HomeRef, Stats};
+use crate::packet::FreeDescriptor;
+use crate::page::FreePage;
+use crate::pool::depot::{Depot, DepotRef};
+use crate::pool::home::{Home, HomeRef};
 use crate::pool::lock::{lock, lock_counted};
+use crate::pool::slab::{DESCRIPTORS_PER_SLAB, Heap, SlabSource, Slabs};
 use crate::pool::{Local, Pool, PoolStats};
 use crate::shim::{Arc, Mutex, MutexGuard};
-
-/// Bytes of a slab of descriptors.
-const DESCRIPTOR_SLAB_BYTES: usize = if cfg!(loom) { 4 * DESCRIPTOR_BYTES } else { 64 * 1024 };
-/// Descriptors in one slab: 93; four in models, where each is a state to explore.
-const DESCRIPTORS_PER_SLAB: usize = DESCRIPTOR_SLAB_BYTES / DESCRIPTOR_BYTES;
 
 /// Limits of a [`Domain`].
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +41,13 @@ pub struct DomainStats {
     pub packets_live: i64,
     /// Pages that are being carved or read.
     pub pages_live: i64,
-    /// Bytes taken from the system.
+    /// Bytes taken from the system and not given back.
     pub bytes: usize,
     /// Pools ever made.
     pub pools: usize,
     /// Pools that wait for a thread to adopt them.
     pub pools_idle: usize,
-    /// Descriptors without a packet: in pools, in the depot, and on their way there.
+    /// Descriptors without a packet: in pools, in the depot, on their way there, and those that no pool has had yet.
     pub descriptors_free: i64,
     /// Of those, the ones in the depot.
     pub descriptors_depot: usize,
@@ -68,8 +62,8 @@ static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
 
 /// Packet memory under one limit. Clones are the same domain.
 ///
-/// The memory goes back to the system with the last clone and the last [`Pool`]; packets that are still
-/// alive then keep all of it (a leak, never a dangling packet).
+/// The memory goes back to the system with the last clone and the last [`Pool`], and before that by [`trim`](Self::trim);
+/// packets that are still alive at the end keep all of it (a leak, never a dangling packet).
 #[derive(Clone)]
 pub struct Domain(Arc<Core>);
 
@@ -77,11 +71,17 @@ impl Domain {
     /// A domain without memory: pools take it when they first need it.
     #[must_use]
     pub fn new(config: DomainConfig) -> Self {
+        Self::with_source(config, &Heap)
+    }
+
+    /// As [`new`](Self::new), with slabs from `source` instead of the global allocator.
+    #[must_use]
+    pub fn with_source(config: DomainConfig, source: &'static dyn SlabSource) -> Self {
         Self(Arc::new(Core {
             config,
             number: NEXT_DOMAIN.fetch_add(1, Ordering::Relaxed),
             depot: DepotRef::default(),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(State::new(Slabs::new(config.max_bytes, source))),
         }))
     }
 
@@ -113,10 +113,14 @@ impl Domain {
         self.0.config.max_bytes
     }
 
-    /// Bytes taken from the system so far.
+    /// Bytes taken from the system and not given back.
     #[must_use]
     pub fn live_bytes(&self) -> usize {
-        self.0.lock().bytes
+        self.0.lock().slabs.bytes
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.0
     }
 
     /// What the domain holds.
@@ -124,7 +128,7 @@ impl Domain {
     pub fn stats(&self) -> DomainStats {
         let state = self.0.lock();
         let mut stats = DomainStats {
-            bytes: state.bytes,
+            bytes: state.slabs.bytes,
             pools: state.homes.len(),
             pools_idle: state.idle.len(),
             ..DomainStats::default()
@@ -134,7 +138,7 @@ impl Domain {
             stats.pages_live += home.pages_live();
             stats.pool.add(&home.stats());
         }
-        let made = i64::try_from(state.descriptors).unwrap_or(i64::MAX);
+        let made = i64::try_from(state.descriptors_made()).unwrap_or(i64::MAX);
         stats.descriptors_free = made - stats.packets_live;
         stats.descriptors_depot = self.0.depot.descriptors();
         let pool = &stats.pool;
@@ -157,59 +161,84 @@ pub(crate) struct Core {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
-struct State {
-    bytes: usize,
-    /// Descriptors ever made.
-    descriptors: usize,
-    slabs: Vec<Slab>,
+/// What the domain's lock protects.
+pub(super) struct State {
+    pub(super) slabs: Slabs,
+    /// Descriptors that pools were given and that were not released since.
+    pub(super) descriptors: usize,
+    /// Pages that pools were given and that were not released since.
+    pub(super) pages: usize,
+    /// Pages that pools without a thread had.
+    pub(super) spare_pages: Vec<FreePage>,
+    /// Slabs taken before the last look for memory to release.
+    pub(super) taken_at_trim: u64,
     homes: Vec<HomeRef>,
-    idle: Vec<Local>,
+    pub(super) idle: Vec<Local>,
 }
 
-/// Memory as the system gave it.
-struct Slab {
-    memory: NonNull<u8>,
-    layout: Layout,
-}
+impl State {
+    const fn new(slabs: Slabs) -> Self {
+        Self {
+            slabs,
+            descriptors: 0,
+            pages: 0,
+            spare_pages: Vec::new(),
+            taken_at_trim: 0,
+            homes: Vec::new(),
+            idle: Vec::new(),
+        }
+    }
 
-// SAFETY: an address that only `Core::drop` uses.
-unsafe impl Send for Slab {}
+    /// Descriptors that exist, those included that no pool has had yet.
+    fn descriptors_made(&self) -> usize {
+        self.slabs.descriptors.len() * DESCRIPTORS_PER_SLAB
+    }
+}
 
 impl Core {
-    /// A slab of fresh descriptors for `home`. `None` at the limit.
+    /// Up to `wanted` descriptors for `home` that no pool has had go to `put`. False at the limit.
     pub(crate) fn descriptors(
         &self,
         home: HomeRef,
-    ) -> Option<impl ExactSizeIterator<Item = FreeDescriptor>> {
-        let layout =
-            Layout::from_size_align(DESCRIPTOR_SLAB_BYTES, align_of::<Descriptor>()).ok()?;
-        let memory = self.take(DESCRIPTOR_SLAB_BYTES, layout, &home.stats)?.cast::<Descriptor>();
+        wanted: usize,
+        put: impl FnMut(FreeDescriptor),
+    ) -> bool {
         let made = {
             let mut state = lock_counted(&self.state, &home.stats);
-            state.descriptors += DESCRIPTORS_PER_SLAB;
-            state.descriptors
+            let Some(share) = state.slabs.take_descriptors(wanted, home, put) else { return false };
+            state.descriptors += share.count;
+            home.stats.slab_shares.add(1);
+            share.is_new_slab.then(|| state.descriptors_made())
         };
-        self.depot.reserve(made, &home.stats);
-        Some((0..DESCRIPTORS_PER_SLAB).map(move |index| {
-            // SAFETY: `index` descriptors fit into the slab, which is zeroed, ours alone, aligned by its
-            // layout, and stays until `Core::drop`.
-            unsafe { FreeDescriptor::init(memory.add(index), home) }
-        }))
+        if let Some(made) = made {
+            home.stats.slab_refill.add(1);
+            self.depot.reserve(made, &home.stats);
+        }
+        true
     }
 
-    /// A slab of fresh pages for `home`. `None` at the limit.
-    pub(crate) fn pages(&self, home: HomeRef) -> Option<impl ExactSizeIterator<Item = FreePage>> {
-        // Twice the size instead of the alignment: the system allocator then maps zero pages that cost
-        // nothing until they are touched, where an aligned request would be cleared by hand.
-        let layout = Layout::from_size_align(2 * PAGE_SLAB_BYTES, 64).ok()?;
-        let memory = self.take(PAGE_SLAB_BYTES, layout, &home.stats)?;
-        let offset = memory.as_ptr().align_offset(PAGE_SLAB_BYTES);
-        assert!(offset < PAGE_SLAB_BYTES, "align_offset of u8 always succeeds");
-        // SAFETY: `offset` is below half of the allocation.
-        let slab = unsafe { memory.add(offset) };
-        // SAFETY: the rest holds a whole slab, zeroed, aligned, ours alone, and stays until `Core::drop`.
-        Some(unsafe { FreePage::from_slab(slab, home) })
+    /// Up to `wanted` pages for `home`, free ones of pools without a thread first, go to `put`. False at the limit.
+    pub(crate) fn pages(
+        &self,
+        home: HomeRef,
+        wanted: usize,
+        mut put: impl FnMut(FreePage),
+    ) -> bool {
+        let mut state = lock_counted(&self.state, &home.stats);
+        if !state.spare_pages.is_empty() {
+            let keep = state.spare_pages.len().saturating_sub(wanted);
+            for mut page in state.spare_pages.drain(keep..) {
+                page.set_home(home);
+                put(page);
+            }
+            home.stats.slab_shares.add(1);
+            return true;
+        }
+        let Some(share) = state.slabs.take_pages(wanted, home, put) else { return false };
+        state.pages += share.count;
+        home.stats.slab_shares.add(1);
+        home.stats.slab_refill.add(u64::from(share.is_new_slab));
+        true
     }
 
     /// At the limit: what is on its way to any pool goes to the one that needs it. The others may have more than they use,
@@ -226,21 +255,11 @@ impl Core {
         self.lock().idle.push(local);
     }
 
-    /// Zeroed memory that stays allocated until `drop`. `None` at the limit.
-    fn take(&self, bytes: usize, layout: Layout, stats: &Stats) -> Option<NonNull<u8>> {
-        let mut state = lock_counted(&self.state, stats);
-        let total = state.bytes.checked_add(bytes)?;
-        if total > self.config.max_bytes {
-            return None;
-        }
-        // SAFETY: the layout's size is not zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        state.bytes = total;
-        state.slabs.push(Slab { memory, layout });
-        Some(memory)
+    pub(super) fn depot(&self) -> &Depot {
+        &self.depot
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 }
@@ -249,30 +268,30 @@ impl Drop for Core {
     /// Frees everything if everything is home, else leaks everything: a descriptor or page that is not home
     /// may be used or returned at any time, and needs its home for that.
     fn drop(&mut self) {
-        let mut state = core::mem::take(&mut *self.lock());
+        let empty = State::new(Slabs::new(0, &Heap));
+        let mut state = core::mem::replace(&mut *self.lock(), empty);
         // All pools are idle: each holds a reference to this core until it is.
-        let mut home = Some(0);
+        let mut home = (0, state.spare_pages.len());
         for local in &mut state.idle {
-            home = local.complete().and_then(|here| home.map(|home| home + here));
+            let (descriptors, pages) = local.collect();
+            home = (home.0 + descriptors, home.1 + pages);
         }
         // What a full pool passed on while it took its returns is in the depot by now.
-        let home = home.map(|home| home + self.depot.descriptors());
-        if state.idle.len() != state.homes.len() || home != Some(state.descriptors) {
+        home.0 += self.depot.descriptors();
+        let made = (state.descriptors, state.pages);
+        if state.idle.len() != state.homes.len() || home != made {
             core::mem::forget(state);
             return;
         }
         self.depot.destroy();
         state.idle.drain(..).for_each(Local::destroy);
+        state.spare_pages.drain(..).for_each(FreePage::destroy);
         for home in state.homes.drain(..) {
             // SAFETY: all memory of this home is home and was just given up, and the last thread that sent
             // some touched the home before that memory could be counted.
             unsafe { home.destroy() };
         }
-        for slab in state.slabs.drain(..) {
-            // SAFETY: allocated with this layout in `take`; as above, nobody has an address inside.
-            unsafe { dealloc(slab.memory.as_ptr(), slab.layout) };
-        }
+        // SAFETY: as above, nobody has an address inside.
+        unsafe { state.slabs.destroy() };
     }
 }
-
-const _: () = assert!(PAGES_PER_SLAB > 1 && DESCRIPTORS_PER_SLAB > 1);

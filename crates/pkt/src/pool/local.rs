@@ -14,9 +14,10 @@ use super::{
     depot::DepotRef,
     domain,
     home::{Elsewhere, HomeRef, Recycle},
+    slab::{DESCRIPTORS_FIRST, DESCRIPTORS_PER_SLAB, PAGES_FIRST},
 };
 use crate::packet::{FreeDescriptor, PARCEL_LEN, Packet, Parcel, end};
-use crate::page::{Cursor, FreePage, Slice};
+use crate::page::{Cursor, FreePage, PAGES_PER_SLAB, Slice};
 use crate::shim::fence;
 
 /// Partly carved receive pages a pool keeps: as many receive queues can fill packets in turn without
@@ -51,8 +52,12 @@ pub(crate) struct Local {
     free_max: usize,
     /// Descriptors ever made for this home.
     descriptors: usize,
-    /// Pages ever made for this home.
-    pages_made: usize,
+    /// Pages of this home, wherever they are.
+    pub(super) pages_made: usize,
+    /// Descriptors to take when it grows next.
+    descriptors_next: usize,
+    /// Pages to take when it grows next.
+    pages_next: usize,
 }
 
 impl Local {
@@ -69,11 +74,21 @@ impl Local {
             parcels: ArrayVec::new(),
             descriptors: 0,
             pages_made: 0,
+            descriptors_next: DESCRIPTORS_FIRST,
+            pages_next: PAGES_FIRST,
         }
+    }
+
+    /// It holds nothing, and grows again as a new pool does.
+    pub(super) const fn begin_small(&mut self) {
+        self.descriptors_next = DESCRIPTORS_FIRST;
+        self.pages_next = PAGES_FIRST;
     }
 
     /// A thread takes the pool: packets may be sent home to it.
     pub(crate) fn open(&mut self) {
+        // Freeing never allocates.
+        self.free.reserve_exact(MAGAZINE.saturating_sub(self.free.len()));
         self.set_mode(FreeMode::default());
         self.home.reach.set_online(true);
     }
@@ -101,12 +116,12 @@ impl Local {
         }
     }
 
-    /// Descriptors here, with what is on the way; `None` while a page is missing.
-    pub(crate) fn complete(&mut self) -> Option<usize> {
+    /// Descriptors and pages here, with what was on the way.
+    pub(crate) fn collect(&mut self) -> (usize, usize) {
         self.drain_deferred();
         self.drain_returns();
         self.drain_pages();
-        (self.pages.len() == self.pages_made).then_some(self.free.len())
+        (self.free.len(), self.pages.len())
     }
 
     /// The end of a complete pool.
@@ -149,24 +164,31 @@ impl Local {
     }
 
     pub(super) fn grow_descriptors(&mut self, core: &domain::Core) -> bool {
-        let Some(fresh) = core.descriptors(self.home) else { return false };
-        self.descriptors += fresh.len();
+        let before = self.free.len();
         // It runs dry before it grows: a slab fits into a magazine.
+        let free = &mut self.free;
+        let wanted = self.descriptors_next;
+        if !core.descriptors(self.home, wanted, |descriptor| free.push(descriptor)) {
+            return false;
+        }
+        self.descriptors += self.free.len() - before;
+        self.descriptors_next = (2 * wanted).min(DESCRIPTORS_PER_SLAB);
         if self.mode != FreeMode::Unified {
             self.free.reserve_exact(self.descriptors.saturating_sub(self.free.len()));
             self.free_max = self.free.capacity();
         }
-        self.free.extend(fresh);
-        self.home.stats.slab_refill.add(1);
         true
     }
 
     pub(super) fn grow_pages(&mut self, core: &domain::Core) -> bool {
-        let Some(fresh) = core.pages(self.home) else { return false };
-        self.pages_made += fresh.len();
+        let before = self.pages.len();
+        let (pages, wanted) = (&mut self.pages, self.pages_next);
+        if !core.pages(self.home, wanted, |page| pages.push(page)) {
+            return false;
+        }
+        self.pages_made += self.pages.len() - before;
         self.pages.reserve_exact(self.pages_made - self.pages.len());
-        self.pages.extend(fresh);
-        self.home.stats.slab_refill.add(1);
+        self.pages_next = (2 * wanted).min(PAGES_PER_SLAB);
         true
     }
 
@@ -185,7 +207,7 @@ impl Local {
     /// The longest unused of a full magazine go to the depot.
     #[cold]
     #[inline(never)]
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         let mut coldest = self.free.drain(..PARCEL_LEN.min(self.free.len()));
         let Some(carrier) = coldest.next() else { return };
         let mut parcel = Parcel::new(carrier);

@@ -56,6 +56,7 @@ fn foreign_packets_go_home() {
 }
 
 mod modes;
+mod trim;
 
 #[test]
 fn no_page_is_lost() {

@@ -12,6 +12,7 @@ use super::{Core, CoreState, DEVICE_QUEUES_MAX, NapiId, napi::Napi};
 use crate::{
     cx::Owed,
     device::{Device, QueueId, RxSignal},
+    host::Event,
     timer::TimerWheel,
     tx_queue::DeviceTx,
 };
@@ -47,6 +48,13 @@ impl Core {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
         Some(NapiId(u8::try_from(id).expect("at most 61")))
+    }
+
+    /// Passes an event to the host, unless that is gone.
+    pub(crate) fn report(&self, event: Event) {
+        if let Some(host) = self.host.upgrade() {
+            host.report(event);
+        }
     }
 
     /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and

@@ -14,6 +14,7 @@ use std::{
 };
 
 use pkt::Instant;
+use sync::Poller;
 
 use super::{Core, CoreState, NapiId};
 use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
@@ -22,19 +23,17 @@ use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
 /// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.
 const POLLED_MAX: Duration = Duration::from_micros(300);
 
-/// In `Core::poller`: whoever comes first.
-pub(super) const ANYBODY: u64 = 0;
-
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
 impl Core {
     /// The worker leaves what arrives to a reader that it is about to wake. If that has not polled by then, it looks itself.
     pub(super) fn leave_to_reader(&self, cx: &Cx) {
-        self.note_poll(cx);
-        // The reader's to end, whoever that is.
-        self.poller.store(ANYBODY, Ordering::Relaxed);
-        self.preferred.store(true, Ordering::Relaxed);
+        if self.has_descriptors() {
+            // The reader's to end, whoever that is.
+            let until = cx.now + POLLED_MAX;
+            self.descriptors.leave_to(Poller::ANYBODY, until.as_nanos(), true);
+        }
     }
 
     /// A thread is about to sleep that has polled and will again when it is woken, or one that has not. A hint for
@@ -75,21 +74,27 @@ impl Core {
         }
     }
 
-    pub(super) fn note_poll(&self, cx: &Cx) {
+    /// The calling thread has polled, and will most likely again.
+    pub(super) fn note_poll(&self, cx: &mut Cx) {
         if self.has_descriptors() {
             let until = cx.now + POLLED_MAX;
-            self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
-            self.preferred.store(false, Ordering::Relaxed);
-            if self.poller.load(Ordering::Relaxed) != cx.number() {
-                self.poller.store(cx.number(), Ordering::Relaxed);
-            }
+            self.descriptors.leave_to(cx.poller(), until.as_nanos(), false);
+            cx.note_polled(&self.host, self.id);
+        }
+    }
+
+    /// The thread will not poll here again soon: from here on the worker looks at the queues, unless somebody else has polled
+    /// since.
+    pub(crate) fn leave_polling(&self, poller: Poller) {
+        if self.descriptors.leave(poller) {
+            let _ = self.kick_worker();
         }
     }
 
     /// An application thread has polled the core a moment ago, and will most likely again.
     #[must_use]
     pub fn is_polled(&self, now: Instant) -> bool {
-        self.polled_until_ns.load(Ordering::Relaxed) > now.as_nanos()
+        self.descriptors.is_left(now.as_nanos())
     }
 
     /// The thread that has polled goes to sleep: from here on the worker must look at the queues. Not so if another thread has
@@ -101,20 +106,13 @@ impl Core {
         let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
         if !timeout.is_zero() {
             let until = cx.now + timeout;
-            self.polled_until_ns.store(until.as_nanos(), Ordering::Relaxed);
-            self.poller.store(cx.number(), Ordering::Relaxed);
-            self.preferred.store(true, Ordering::Relaxed);
+            self.descriptors.leave_to(cx.poller(), until.as_nanos(), true);
+            cx.note_polled(&self.host, self.id);
             return;
         }
-        let poller = self.poller.load(Ordering::Relaxed);
-        if poller != cx.number() && poller != ANYBODY && self.is_polled(cx.now) {
-            return;
+        if self.descriptors.give_back(cx.poller(), cx.now.as_nanos()) {
+            let _ = self.kick_worker();
         }
-        self.preferred.store(false, Ordering::Relaxed);
-        self.polled_until_ns.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `prepare_sleep`: either we see that the worker yields, or it finds the core free.
-        fence(Ordering::SeqCst);
-        self.resume_worker();
     }
 
     /// The longest `gro_flush_timeout` of the devices polled here.
@@ -135,22 +133,17 @@ impl Core {
     /// the caller's CPU or its sender's, and sleeps again at once because it is gone: instead it is woken once, and leaves
     /// them alone. Single frames are not worth a kick: who waits for one polls for a moment only.
     #[inline]
-    pub(super) fn relieve_worker(&self, cx: &Cx) {
-        if self.is_bulk()
-            && self.worker_watches.load(Ordering::Relaxed)
-            && self.worker_watches.swap(false, Ordering::Relaxed)
-        {
+    pub(super) fn relieve_worker(&self, cx: &mut Cx) {
+        if self.is_bulk() && self.descriptors.relieve() {
             self.note_poll(cx);
             let _ = self.kick_worker();
         }
     }
 
-    /// A worker that has yielded looks at its queues again. If its flag is missed here, its sleep ends after
-    /// [`YIELD_MAX`].
+    /// A worker that has yielded looks at its queues again. If that it sleeps is missed here, its sleep ends
+    /// after [`YIELD_MAX`].
     pub(super) fn resume_worker(&self) {
-        if self.worker_yields.load(Ordering::Relaxed)
-            && self.worker_yields.swap(false, Ordering::AcqRel)
-        {
+        if self.descriptors.resume() {
             let _ = self.kick_worker();
         }
     }
@@ -202,24 +195,17 @@ impl Core {
     #[must_use]
     pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
         self.sleeps.fetch_add(1, Ordering::Relaxed);
-        self.worker_yields.store(yielding, Ordering::Relaxed);
-        self.worker_watches.store(!yielding, Ordering::Relaxed);
         self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
-        // Pairs with the fence in `wake_before`.
-        fence(Ordering::SeqCst);
+        // Its fence is also the one that `wake_before` pairs with.
+        self.descriptors.begin_sleep(yielding);
         let mut deadline = self.next_deadline();
         if yielding {
             // Whoever polled has stopped before it could see that we yield.
-            let polled_until = self.polled_until_ns.load(Ordering::Relaxed);
             if self.is_free() {
                 deadline = Some(now);
             }
-            let preferred = self.preferred.load(Ordering::Relaxed);
-            let limit = if preferred && polled_until > now.as_nanos() {
-                Instant::from_nanos(polled_until)
-            } else {
-                now + YIELD_MAX
-            };
+            let requested = self.descriptors.requested_until(now.as_nanos());
+            let limit = requested.map_or(now + YIELD_MAX, Instant::from_nanos);
             deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
         }
         self.sleep_until_ns.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
@@ -229,14 +215,13 @@ impl Core {
     /// Nobody runs the core, nor has polled it a moment ago.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.polled_until_ns.load(Ordering::Relaxed) == 0 && !self.lock.is_scheduled()
+        self.descriptors.is_given_back() && !self.lock.is_scheduled()
     }
 
     /// The worker is awake again.
     pub fn finish_sleep(&self) {
         self.sleep_until_ns.store(0, Ordering::Relaxed);
-        self.worker_yields.store(false, Ordering::Relaxed);
-        self.worker_watches.store(false, Ordering::Relaxed);
+        self.descriptors.end_sleep();
     }
 
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.

@@ -320,6 +320,7 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
                 neighbor.on_timer(host, cx);
             }
         }
+        TimerEntry::Claims => host.on_claim_timer(cx),
     }
 }
 

@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn nothing_is_left_to_a_reader_who_is_woken_before_the_core_is_free() {
         let memory = Memory::new(1 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         let (readers, writers) = (EventCount::new(), EventCount::new());
         cx.hold_wakes();
         let _writer = writers.prepare();

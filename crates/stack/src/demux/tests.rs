@@ -21,12 +21,12 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let memory = Memory::new(4 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = pkt::Instant::from_secs(1000);
         let (device, _) = Wire::pair(&WireConfig::default()).unwrap();
         let addresses = [OURS, SECOND].map(|ip| format!("{ip}/24").parse().unwrap()).to_vec();
         let devices = vec![DeviceConfig { device, addresses }];
-        let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+        let config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
         Self { host: Host::new(&memory, config).unwrap(), cx }
     }
 
@@ -263,14 +263,14 @@ fn chosen_ports_are_those_nobody_listens_on() {
 #[test]
 fn ports_of_the_range_run_out() {
     let memory = Memory::new(4 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     let mut sysctls = crate::sysctl::Sysctls::default();
     sysctls.set("net.ipv4.ip_local_port_range", "5000 5003").unwrap();
     let (device, _) = Wire::pair(&WireConfig::default()).unwrap();
     let addresses = vec![format!("{OURS}/24").parse().unwrap()];
     let devices = vec![DeviceConfig { device, addresses }];
-    let config = HostConfig { devices, cores: 1, sysctls, ..HostConfig::default() };
-    let mut bench = Bench { host: Host::new(&memory, config).unwrap(), cx: Cx::new(&memory, 2) };
+    let config = HostConfig { devices, cores: 1, sysctls, ..HostConfig::replay(0) };
+    let mut bench = Bench { host: Host::new(&memory, config).unwrap(), cx: Cx::replay(&memory, 2) };
     cx.now = pkt::Instant::from_secs(1000);
     let sockets: Vec<_> = (0..4).map(|_| connect(&mut bench, None, 80).unwrap()).collect();
     assert_eq!(connect(&mut bench, None, 80).unwrap_err(), Errno::EADDRNOTAVAIL);
@@ -283,7 +283,7 @@ fn ports_of_the_range_run_out() {
 #[test]
 fn the_hash_depends_on_each_part_and_on_the_secret() {
     let rcu = Domain::new();
-    let demux = Demux::new(&rcu, (1, 2));
+    let demux = Demux::new(&rcu, HashKey([1; 16]));
     let at = |tail, port| SocketAddr::new(Ipv4Addr::new(10, 0, 0, tail).into(), port);
     let tuples = [
         FourTuple::new(at(1, 80), at(2, 2000)),
@@ -294,7 +294,7 @@ fn the_hash_depends_on_each_part_and_on_the_secret() {
         FourTuple::new(at(2, 2000), at(1, 80)),
     ];
     let mut hashes = tuples.map(|tuple| demux.hash(&tuple)).to_vec();
-    hashes.push(Demux::new(&rcu, (1, 3)).hash(&tuples[0]));
+    hashes.push(Demux::new(&rcu, HashKey([2; 16])).hash(&tuples[0]));
     let count = hashes.len();
     hashes.sort_unstable();
     hashes.dedup();

@@ -207,7 +207,7 @@ mod tests {
     fn what_was_dropped_while_it_was_down_is_completed_once_it_is_up() {
         const QUEUE: QueueId = QueueId(0);
         let memory = Memory::new(1 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         let device = Attached::new(&memory.rcu, Arc::new(Blackhole(caps())));
         device.set_up(false);
         let mut list = PacketList::new();

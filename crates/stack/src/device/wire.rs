@@ -365,6 +365,10 @@ impl Device for Wire {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         let _ = self.incoming[usize::from(queue.0)].doorbell.set(doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.incoming[0].doorbell.get().is_some()
+    }
 }
 
 /// What the receiver will know of the checksum: nothing on a wire with checksums, else that memory does not corrupt.

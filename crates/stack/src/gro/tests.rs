@@ -139,7 +139,7 @@ struct Bench {
 impl Bench {
     fn new(exit: GroExit) -> Self {
         let memory = Memory::new(16 << 20);
-        let cx = Cx::new(&memory, 1);
+        let cx = Cx::replay(&memory, 1);
         let (max_bytes, ipv4_max_bytes) = (GRO_BYTES_MAX, GRO_BYTES_MAX);
         let mode = GroMode { exit, batch: 8, merges: true, max_bytes, ipv4_max_bytes };
         Self { memory, cx, gro: Gro::default(), mode, up: Vec::new(), lists: Vec::new() }

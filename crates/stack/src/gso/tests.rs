@@ -120,7 +120,7 @@ impl Case {
 
     fn check_cut(&self, checksums: Checksums) {
         let memory = Memory::new(4 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         let superframe = self.superframe(&mut cx);
         let known = superframe.sum_of_pieces().is_some();
         let mut list = PacketList::new();
@@ -241,7 +241,7 @@ fn checksums_hold_for_every_length_of_the_last_segment() {
 fn without_memory_the_rest_is_dropped_and_counted() {
     // One slab of descriptors and one of pages.
     let memory = Memory::new(340 << 10);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     let superframe = Case::new(true, 60_000, 500).superframe(&mut cx);
     let mut list = PacketList::new();
     segment(&mut cx, superframe, 0, Checksums::Owed, &mut list);
@@ -254,7 +254,7 @@ fn without_memory_the_rest_is_dropped_and_counted() {
 #[test]
 fn headers_are_measured_behind_a_link_header() {
     let memory = Memory::new(4 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     let mut packet = Case::new(true, 3000, 1000).superframe(&mut cx);
     assert_eq!(header_bytes(&packet, 0), 40);
     packet.push(14).fill(0);

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use sync::epoch::Domain;
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
-use super::{CORES_MAX, Host, routes};
+use super::{CORES_MAX, Host, claims::Claims, routes};
 use crate::{
     config::{ConfigError, DeviceConfig, HostConfig},
     core::{Core, CoreId, DEVICE_QUEUES_MAX},
@@ -20,7 +20,7 @@ use crate::{
     demux::Demux,
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     fast_open::FastOpenMemory,
-    ip::IcmpLimiter,
+    ip::{IcmpLimiter, IpIds},
     neighbour_table::NeighborTable,
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
     sysctl::{LiveSysctls, Present, Sysctls},
@@ -31,6 +31,9 @@ use crate::{
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
 static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
 
+/// Name of the device that every host has.
+const LOOPBACK_NAME: &str = "lo";
+
 impl Host {
     /// Builds a host: validates the configuration, attaches devices to cores.
     ///
@@ -40,11 +43,12 @@ impl Host {
         if config.cores == 0 || config.cores > CORES_MAX {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
         }
+        check_devices(&config)?;
         let mut config = config;
         if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
             config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
         }
-        let mut rng = tcp::Rng::new(config.seed);
+        let secrets = config.secrets;
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
         let mut devices = vec![loopback];
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
@@ -56,26 +60,30 @@ impl Host {
             name: config.name,
             routes: RouteTable::new(&memory.rcu, fib),
             dst_layout: config.sysctls.dst_layout,
-            exceptions: Exceptions::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
+            exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
             neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
-            demux: Demux::new(&memory.rcu, (rng.next_u64(), rng.next_u64())),
+            demux: Demux::new(&memory.rcu, secrets.demux),
             cores: (0..config.cores)
                 .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
                 .collect(),
             challenges: Arc::default(),
-            isn: IsnGenerator::new(&secret(&mut rng)),
-            ports: PortSelector::new(&secret(&mut rng)),
-            syn_cookies: SynCookies::new(&secret(&mut rng)),
-            fast_open: FastOpenMemory::new(secret(&mut rng)),
+            isn: IsnGenerator::new(&secrets.isn),
+            ports: PortSelector::new(&secrets.ports),
+            syn_cookies: SynCookies::new(&secrets.syn_cookies),
+            fast_open: FastOpenMemory::new(secrets.fast_open),
             output_routes: OutputRoutes::new(&memory.rcu, config.cores),
             input_routes: InputRoutes::new(&memory.rcu),
             rcu: memory.rcu.clone(),
             icmp_limiter: IcmpLimiter::new(),
+            ip_ids: IpIds::new(&secrets.ip_ids),
             tcp_memory: tcp_memory_for(&config.sysctls),
             packets: memory.packets.clone(),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             down: AtomicBool::new(false),
+            claims: Claims::default(),
+            event_sink: Mutex::default(),
+            unfinished_checksums: AtomicU64::new(0),
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
@@ -112,6 +120,42 @@ impl Host {
     }
 }
 
+/// Bytes of an IPv4 and a TCP header without options.
+const HEADERS: u32 = 40;
+
+/// Refuses devices that cannot work: one that a host has already, two of one name, an MTU that holds no segment.
+fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
+    let mtu_min = HEADERS + u32::from(config.sysctls.tcp.tcp_min_snd_mss);
+    for (place, entry) in config.devices.iter().enumerate() {
+        let caps = entry.device.caps();
+        let earlier = &config.devices[..place];
+        let is_same = |other: &DeviceConfig| {
+            core::ptr::addr_eq(Arc::as_ptr(&other.device), Arc::as_ptr(&entry.device))
+        };
+        if earlier.iter().any(is_same) {
+            return Err(ConfigError::refused(
+                "device",
+                &caps.name,
+                "given twice: a stack takes each device once",
+            ));
+        }
+        if entry.device.is_attached() {
+            let allowed = "a device that belongs to no other stack";
+            return Err(ConfigError::new("device", &caps.name, allowed));
+        }
+        let has_name = |other: &DeviceConfig| other.device.caps().name == caps.name;
+        if caps.name == LOOPBACK_NAME || earlier.iter().any(has_name) {
+            let allowed = "a name that no other device of the stack has";
+            return Err(ConfigError::new("device name", &caps.name, allowed));
+        }
+        if caps.mtu < mtu_min {
+            let allowed = format!("at least {mtu_min}: 40 bytes of headers and tcp_min_snd_mss");
+            return Err(ConfigError::new("mtu", caps.mtu, allowed));
+        }
+    }
+    Ok(())
+}
+
 /// What the configured devices are to the host, which has them alone from here on, and the addresses of each.
 fn attach(rcu: &Domain, devices: Vec<DeviceConfig>) -> (Vec<Arc<Attached>>, Vec<Vec<IpNet>>) {
     let attached =
@@ -134,11 +178,4 @@ fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<Dev
         .zip(devices)
         .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
         .collect()
-}
-
-/// A secret from the seed of the host.
-fn secret<const BYTES: usize>(rng: &mut tcp::Rng) -> [u8; BYTES] {
-    let mut secret = [0; BYTES];
-    rng.fill(&mut secret);
-    secret
 }

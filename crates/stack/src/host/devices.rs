@@ -10,10 +10,21 @@
 //!
 //! Not here: devices that come while a host runs.
 
-use std::sync::PoisonError;
+use std::{
+    net::IpAddr,
+    sync::{Arc, PoisonError},
+    vec::Vec,
+};
 
-use super::{Host, LOOPBACK};
-use crate::{core::PowerChange, cx::Cx, device::attached::Attached, errno::Errno};
+use super::{Event, Host, LOOPBACK};
+use crate::{
+    core::PowerChange,
+    cx::Cx,
+    demux::Entry,
+    device::{Device as _, attached::Attached},
+    errno::Errno,
+    socket::Listener,
+};
 
 impl Host {
     /// Takes a device down or up (`ip link set DEVICE down`). Down it carries nothing: its networks and the routes through it
@@ -39,6 +50,7 @@ impl Host {
                 self.power(cx, index, PowerChange::Up);
                 self.tx(index).follow_superframe_max(self);
                 self.change_device_routes(|routes| routes.device_up(index));
+                self.announce_addresses_of(cx, index);
             } else {
                 self.take_down(cx, index, device);
             }
@@ -50,8 +62,9 @@ impl Host {
     }
 
     /// Takes a device away (`ip link del DEVICE`): down, and with it its addresses. Connections that used it go on by other
-    /// routes, if any lead there, and from the address that they have, if another device has it, too. The device is dropped
-    /// after a grace period, when no thread is in a call any more that may still look at it.
+    /// routes, if any lead there, and from the address that they have, if another device has it, too. Sockets whose address no
+    /// device has any more can never work again: connections end and listeners fail with `ENETDOWN`. [`Event::DeviceGone`] is
+    /// reported before. The device is dropped after a grace period, when no thread is in a call any more that may still look at it.
     ///
     /// # Errors
     /// As [`set_device_up`](Self::set_device_up).
@@ -73,6 +86,8 @@ impl Host {
         self.power(cx, index, PowerChange::Gone);
         device.set_gone();
         drop(changes);
+        self.report(Event::DeviceGone { device: device.caps().name.clone() });
+        self.end_sockets_without_address(cx);
         cx.do_softirq();
         cx.leave(entered);
         cx.reader().quiescent();
@@ -105,6 +120,42 @@ impl Host {
         self.power(cx, index, PowerChange::Down);
         self.tx(index).purge(cx);
         self.neighbours.device_down(cx, index);
+    }
+
+    /// Ends the sockets that are bound to an address which this host had on a device that is gone, and has on no other.
+    ///
+    /// Differs from Linux: there a connection retransmits until it times out, because its address may be added again. This host
+    /// gets no addresses while it runs, so the connection would wait for nothing.
+    fn end_sockets_without_address(&self, cx: &mut Cx) {
+        let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
+        {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            let fib = self.fib(&rcu);
+            let is_lost = |ip: IpAddr| !ip.is_unspecified() && !fib.is_local(ip);
+            self.demux.for_each_listener(&rcu, |listener| {
+                if is_lost(listener.local().ip()) {
+                    listeners.push(Arc::clone(listener));
+                }
+            });
+            self.demux.for_each_established(&rcu, |tuple, entry| {
+                if is_lost(tuple.local.ip()) {
+                    entries.push(entry.clone());
+                }
+            });
+        }
+        for listener in listeners {
+            listener.lose_address(self, cx);
+        }
+        for entry in entries {
+            match entry {
+                Entry::Stream(socket) => socket.lose_address(self, cx),
+                Entry::Request(request) => request.give_up(self),
+                Entry::TimeWait(remnant) => {
+                    let _ended = remnant.end(self);
+                }
+            }
+        }
     }
 
     fn power(&self, cx: &mut Cx, index: u32, change: PowerChange) {

@@ -36,6 +36,8 @@ pub(crate) struct Hop {
     ipv4: bool,
     /// Largest IP packet: the device's, the route's or what ICMP has taught.
     pub(crate) mtu: u32,
+    /// Largest IP packet of device and route, whatever ICMP has taught.
+    pub(crate) receive_mtu: u32,
     pub(crate) dont_fragment: bool,
     pub(crate) generation: u32,
     exception: Stamp,
@@ -46,9 +48,9 @@ impl Host {
     /// Resolves the way to `remote` for a socket of `core`, with `source` where the caller has chosen one.
     ///
     /// # Errors
-    /// `ENETUNREACH` without a route, `EADDRNOTAVAIL` for a source that is not ours, `EACCES` for broadcast,
-    /// `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour table is
-    /// full, as Linux.
+    /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for a source that is not
+    /// ours, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour
+    /// table is full, as Linux.
     pub(crate) fn route(
         &self,
         cx: &Cx,
@@ -145,7 +147,8 @@ impl Host {
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => route.device,
-            RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::EACCES),
+            // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`; EACCES is what its datagram sockets say.
+            RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::ENETUNREACH),
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
         };
@@ -168,6 +171,7 @@ impl Host {
             next_hop,
             source,
             ipv4: remote.is_ipv4(),
+            receive_mtu: mtu,
             mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
             dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
                 && !exception.is_some_and(|exception| exception.locked),
@@ -199,7 +203,7 @@ impl Host {
         let link = caps.link;
         let neighbor = match link {
             LinkType::Ethernet { .. } => {
-                let entry = self.neighbours.entry(hop.index, hop.next_hop, hop.source);
+                let entry = self.neighbours.entry(hop.index, hop.next_hop, hop.source, cx.now);
                 Some(entry.ok_or(Errno::ENOBUFS)?)
             }
             LinkType::Ip => None,
@@ -212,6 +216,7 @@ impl Host {
             link,
             neighbor,
             mtu: hop.mtu,
+            receive_mtu: hop.receive_mtu,
             gso_max_bytes: Dst::superframe_max(
                 caps,
                 superframe_max,

@@ -122,6 +122,7 @@ pub(super) fn builder_of(
         }
     }
     for route in routes {
+        refuse_ipv6(route)?;
         fib.route(route)?;
     }
     Ok(fib)

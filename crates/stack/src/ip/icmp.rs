@@ -1,7 +1,8 @@
 //! ICMP: answers echo requests, reports undeliverable packets, tells connections what routers report.
 //!
 //! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. Errors are limited to 1,000 a second with bursts of
-//! 50 for the whole host (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
+//! 50 for the whole host (`icmp_msgs_per_sec`, `icmp_msgs_burst`), both on average: an exact limit that all senders share tells
+//! each of them how many errors the others have caused, and with it which ports are open (CVE-2020-25705).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -10,7 +11,7 @@ use std::{
 
 use pkt::{DropReason, Instant, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
 use sync::epoch::Section;
-use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
+use tcp::{FourTuple, IcmpError, Rng, SeqNum, TcpError};
 
 use super::{
     header::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
@@ -51,14 +52,15 @@ impl IcmpLimiter {
         Self { used_until_ns: AtomicU64::new(0) }
     }
 
-    /// Takes a token, if there is one at `now`.
-    fn allow(&self, now: Instant) -> bool {
+    /// Takes none, one or two tokens, if there is one at `now`: one on average.
+    fn allow(&self, now: Instant, rng: &mut Rng) -> bool {
         const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
         let now = now.as_nanos();
+        let taken = u64::from(rng.below(3)) * TOKEN_NS;
         self.used_until_ns
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                let used = used.max(now.saturating_sub(ERRORS_BURST * TOKEN_NS)) + TOKEN_NS;
-                (used <= now).then_some(used)
+                let used = used.max(now.saturating_sub(ERRORS_BURST * TOKEN_NS));
+                (used + TOKEN_NS <= now).then_some(used + taken)
             })
             .is_ok()
     }
@@ -157,6 +159,7 @@ fn send(
     to: IpAddr,
     mut packet: Packet,
 ) {
+    let id = host.ip_ids().next((src, to, protocol::ICMP), cx.now, &mut cx.rng);
     let header = IpHeader {
         src,
         dst: to,
@@ -164,7 +167,7 @@ fn send(
         hop_limit: cx.sysctls().ip_default_ttl,
         traffic_class: 0,
         flow_label: 0,
-        id: cx.next_ip_id(1),
+        id,
         fragment: Fragment::default(),
         header_len: 0,
         payload_len: u32::try_from(packet.len()).expect("it came in one packet"),
@@ -284,7 +287,7 @@ pub(super) fn send_protocol_unreachable(
     if !header.dst.is_ipv4() || !may_answer_with_error::<true>(header, link, payload) {
         return;
     }
-    if !host.icmp_limiter().allow(cx.now) {
+    if !host.icmp_limiter().allow(cx.now, &mut cx.rng) {
         cx.count(Counter::IcmpOutRateLimitGlobal, 1);
         return;
     }
@@ -308,4 +311,50 @@ pub(super) fn send_protocol_unreachable(
     };
     count_sent(cx, bytes[0]);
     send(host, cx, &dst, header.dst, header.src, error);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, time::Duration};
+
+    use pkt::Instant;
+    use tcp::Rng;
+
+    use super::IcmpLimiter;
+
+    /// Errors that leave when `probes` ask for one each at `now`.
+    fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
+        (0..probes).map(|_| u32::from(limiter.allow(now, rng))).sum()
+    }
+
+    /// The attack of CVE-2020-25705: 50 spoofed probes, of which some hit closed ports, then one of the attacker's own.
+    /// With an exact limit the own one is answered if and only if one of the spoofed ones was not.
+    #[test]
+    fn a_burst_does_not_tell_how_many_errors_others_caused() {
+        let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
+        let mut now = Instant::from_secs(1_000);
+        let mut bursts = BTreeSet::new();
+        let (mut answered_after_50, rounds) = (0, 200);
+        for _ in 0..rounds {
+            now += Duration::from_secs(1);
+            let spoofed = allowed(&limiter, now, 50, &mut rng);
+            let own = allowed(&limiter, now, 1, &mut rng);
+            answered_after_50 += u32::from(spoofed == 50 && own == 1);
+            bursts.insert(spoofed + own + allowed(&limiter, now, 200, &mut rng));
+        }
+        assert!(answered_after_50 > rounds / 10, "{answered_after_50} of {rounds}");
+        assert!(bursts.len() > 10, "{bursts:?}");
+    }
+
+    #[test]
+    fn the_limit_holds_on_average() {
+        let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
+        let mut now = Instant::from_secs(1_000);
+        let mut sum = 0;
+        for _ in 0..10_000 {
+            now += Duration::from_millis(1);
+            sum += allowed(&limiter, now, 10, &mut rng);
+        }
+        assert!((9_500..10_600).contains(&sum), "{sum} errors in ten seconds");
+    }
 }

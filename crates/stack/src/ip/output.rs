@@ -25,6 +25,9 @@ use crate::{
     route::{Dst, DstHandle, PacketDst, leave_rcu},
 };
 
+/// Offset of the data offset in the TCP header.
+const DATA_OFFSET: usize = 12;
+
 /// What a socket wants of the IP header of its segments (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
@@ -76,6 +79,17 @@ impl MtuDiscover {
     }
 }
 
+/// Whose segments are sent, and what their IP headers take from there.
+#[derive(Debug)]
+pub(crate) struct Sender<'a> {
+    /// Both ends.
+    pub tuple: &'a FourTuple,
+    /// What the socket wants.
+    pub fields: IpFields,
+    /// Next IPv4 identification of the connection; `None` for answers that belong to none.
+    pub ids: Option<&'a mut u16>,
+}
+
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
 pub(crate) fn output(
     host: &Host,
@@ -87,7 +101,8 @@ pub(crate) fn output(
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
-    let _ = output_as(host, cx, dst, (tuple, IpFields::default()), queue);
+    let sender = Sender { tuple, fields: IpFields::default(), ids: None };
+    let _ = output_as(host, cx, dst, sender, queue);
 }
 
 /// As [`output`], with the header that a socket wants, by the queue that it sends by. Says what became of the segments.
@@ -95,17 +110,17 @@ pub(crate) fn output_as(
     host: &Host,
     cx: &mut Cx,
     dst: DstHandle<'_>,
-    (tuple, fields): (&FourTuple, IpFields),
+    mut sender: Sender<'_>,
     queue: QueueId,
 ) -> NetXmit {
     let mut list = PacketList::new();
     let frame = link::addresses(&dst);
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
-        let len = if tuple.is_ipv4() {
-            push_headers::<true>(cx, &dst, (tuple, fields), frame, &mut segment)
+        let len = if sender.tuple.is_ipv4() {
+            push_headers::<true>(cx, &dst, &mut sender, frame, &mut segment)
         } else {
-            push_headers::<false>(cx, &dst, (tuple, fields), frame, &mut segment)
+            push_headers::<false>(cx, &dst, &mut sender, frame, &mut segment)
         };
         bytes += len as u64;
         if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
@@ -154,14 +169,15 @@ pub(super) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
 fn push_headers<const V4: bool>(
     cx: &mut Cx,
     dst: &Dst,
-    (tuple, fields): (&FourTuple, IpFields),
+    sender: &mut Sender<'_>,
     frame: Option<(MacAddr, MacAddr)>,
     segment: &mut Packet,
 ) -> usize {
     let payload_len = u32::try_from(segment.len()).expect("a packet of 4 GB at most");
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
-    // A superframe is one packet of gso_segs segments, each with an identification of its own.
     let segments = segment.meta().gso.segs.max(1);
+    let Sender { tuple, fields, .. } = *sender;
+    let dont = dont_fragment(cx, dst, fields);
     let header = IpHeader {
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
@@ -169,8 +185,8 @@ fn push_headers<const V4: bool>(
         hop_limit: fields.ttl.unwrap_or_else(|| cx.sysctls().ip_default_ttl),
         traffic_class: fields.tos | segment.meta().ecn.bits(),
         flow_label: 0,
-        id: if V4 { cx.next_ip_id(segments) } else { 0 },
-        fragment: Fragment { dont: dont_fragment(cx, dst, fields), ..Fragment::default() },
+        id: if V4 { identification(cx, &mut sender.ids, dont, segment) } else { 0 },
+        fragment: Fragment { dont, ..Fragment::default() },
         header_len: len16(header_len),
         payload_len,
     };
@@ -191,6 +207,27 @@ fn push_headers<const V4: bool>(
         meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };
     }
     header.total_len()
+}
+
+/// The IPv4 identification of a segment; see [`super::ident`]. A superframe is one packet of `gso.segs` segments, each with
+/// an identification of its own.
+#[inline]
+fn identification(cx: &mut Cx, ids: &mut Option<&mut u16>, dont: bool, segment: &Packet) -> u16 {
+    let Some(next) = ids else {
+        return if dont { 0 } else { low_bits(cx.rng.next_u32()) };
+    };
+    let header_len = segment.linear().get(DATA_OFFSET).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    if dont && segment.len() <= header_len {
+        return 0;
+    }
+    let id = **next;
+    **next = id.wrapping_add(segment.meta().gso.segs.max(1));
+    id
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+const fn low_bits(number: u32) -> u16 {
+    number as u16
 }
 
 /// Whether a segment carries DF: as its socket wants, else as the path and the host's setting say.

@@ -25,7 +25,7 @@ pub(super) fn established(
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
-    match admit(cx, header, &mut packet) {
+    match admit(host, cx, header, &mut packet) {
         Ok(()) => {
             flow.segment(host, cx, rcu, dst.take(), packet);
             Verdict::Consumed
@@ -48,7 +48,7 @@ pub(super) fn input<'s>(
     if packet.meta().pkt_type != PacketType::Host {
         return Verdict::Drop(DropReason::TcpNoSocket, packet);
     }
-    if let Err(reason) = admit(cx, header, &mut packet) {
+    if let Err(reason) = admit(host, cx, header, &mut packet) {
         return Verdict::Drop(reason, packet);
     }
     let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
@@ -108,11 +108,34 @@ fn new_connection(
 
 /// Removes the IP header, counts the segment and checks what can be checked without a connection.
 #[inline]
-fn admit(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
     strip(packet, usize::from(header.header_len));
-    check_segment(cx, header, packet)
-        .inspect_err(|_| cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1))
+    check_segment(cx, header, packet).map_err(|reason| refuse(host, cx, header, packet, reason))
+}
+
+/// Counts a segment that is not admitted, and tells a checksum that was never finished from a wrong one.
+#[cold]
+fn refuse(
+    host: &Host,
+    cx: &Cx,
+    header: &IpHeader,
+    packet: &Packet,
+    reason: DropReason,
+) -> DropReason {
+    cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+    if reason != DropReason::TcpCsum || !has_unfinished_checksum(header, packet) {
+        return reason;
+    }
+    host.report_unfinished_checksum(packet.meta().rx_device);
+    DropReason::TcpCsumUnfinished
+}
+
+/// Whether the checksum field holds the sum of the pseudo-header alone: what a sender writes that leaves the rest to its device
+/// (Linux: `CHECKSUM_PARTIAL`). A wrong checksum looks like that once in 65,536 times.
+fn has_unfinished_checksum(header: &IpHeader, packet: &Packet) -> bool {
+    let field = packet.linear().get(16..18).map(|field| u16::from_be_bytes([field[0], field[1]]));
+    field == Some(pseudo_header(header, packet).fold())
 }
 
 /// The whole TCP header linear, and the checksum right.

@@ -26,11 +26,16 @@ pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
     let LinkType::Ethernet { mac } = host.device(device).caps().link else {
         return Verdict::Drop(DropReason::EthernetType, packet);
     };
+    if arp.sender_mac != mac {
+        host.hear_arp(cx, device, &arp);
+    }
     if host.fib(&cx.reader().pin()).local_kind(IpAddr::V4(arp.sender_ip)).is_some() {
         // Somebody else uses our address (RFC 5227), or one that is nobody's. Learning from it would cut us off.
         return Verdict::Drop(DropReason::ArpSourceInvalid, packet);
     }
-    let for_us = host.is_local_on(cx, device, IpAddr::V4(arp.target_ip));
+    // An address that is still probed is not ours to answer for (RFC 5227 §2.1.1).
+    let for_us = host.is_local_on(cx, device, IpAddr::V4(arp.target_ip))
+        && !host.claims().is_tentative(device, arp.target_ip);
     if !arp.is_probe() {
         let told = Advertisement {
             mac: arp.sender_mac,

@@ -44,7 +44,7 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(qdisc: Qdisc) -> Self {
         let memory = Memory::new(64 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = START;
         Self { qdisc, memory, cx, dropped: PacketList::new() }
     }

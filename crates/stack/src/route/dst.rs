@@ -150,6 +150,8 @@ pub struct Dst {
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
     /// Largest IP packet in bytes on this path.
     pub(crate) mtu: u32,
+    /// The same without what ICMP has reported ([`tcp::PathParams::receive_mtu`]).
+    pub(crate) receive_mtu: u32,
     /// Largest superframe TCP may make ([`Dst::superframe_max`]). 0: single segments.
     pub(crate) gso_max_bytes: u32,
     /// Largest superframe the device takes for this address family; 0 when it takes none.

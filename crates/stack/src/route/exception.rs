@@ -28,6 +28,8 @@ use sync::{
     epoch::{Domain, Section},
 };
 
+use crate::secrets::HashKey;
+
 /// Buckets; a power of two. Linux: FNHE_HASH_SIZE, 2,048 for each next hop.
 const BUCKETS: usize = 256;
 
@@ -69,7 +71,7 @@ struct Bucket {
 pub(crate) struct Exceptions {
     buckets: Box<[Bucket]>,
     /// Key of the hash: nobody outside may aim many destinations at one bucket.
-    secret: (u64, u64),
+    secret: HashKey,
 }
 
 /// Which state of which bucket a path was resolved from.
@@ -80,7 +82,7 @@ pub(crate) struct Stamp {
 }
 
 impl Exceptions {
-    pub(crate) fn new(rcu: &Domain, secret: (u64, u64)) -> Self {
+    pub(crate) fn new(rcu: &Domain, secret: HashKey) -> Self {
         let bucket =
             || Bucket { generation: AtomicU32::new(0), entries: RcuCell::new(rcu, Vec::new()) };
         Self { buckets: (0..BUCKETS).map(|_| bucket()).collect(), secret }
@@ -143,7 +145,7 @@ impl Exceptions {
     }
 
     fn index(&self, remote: IpAddr) -> u32 {
-        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
+        let mut hasher = SipHasher13::new_with_key(&self.secret.0);
         match remote {
             IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
             IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
@@ -179,7 +181,7 @@ mod tests {
 
     fn table() -> (Domain, Exceptions) {
         let domain = Domain::new();
-        let exceptions = Exceptions::new(&domain, (1, 2));
+        let exceptions = Exceptions::new(&domain, HashKey([1; 16]));
         (domain, exceptions)
     }
 

@@ -86,6 +86,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
         link: caps.link,
         neighbor: None,
         mtu: caps.mtu,
+        receive_mtu: caps.mtu,
         gso_max_bytes: 0,
         tso_max_bytes: 0,
         sums_payload: false,

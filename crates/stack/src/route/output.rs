@@ -38,6 +38,7 @@ struct Key {
     next_hop: IpAddr,
     source: IpAddr,
     mtu: u32,
+    receive_mtu: u32,
     dont_fragment: bool,
 }
 
@@ -70,8 +71,8 @@ impl OutputRoutes {
         core: CoreId,
         rcu: &'s Section<'_>,
     ) -> Result<DstHandle<'s>, Errno> {
-        let Hop { index: device, next_hop, source, mtu, dont_fragment, .. } = *hop;
-        let key = Key { device, next_hop, source, mtu, dont_fragment };
+        let Hop { index: device, next_hop, source, mtu, receive_mtu, dont_fragment, .. } = *hop;
+        let key = Key { device, next_hop, source, mtu, receive_mtu, dont_fragment };
         let hash = fold(next_hop);
         let routes = &self.cores[usize::from(core.0)];
         if let Some(dst) = routes.lookup(hash, &key, rcu)
@@ -83,9 +84,9 @@ impl OutputRoutes {
         let dst = host.make_dst(cx, hop).inspect_err(|error| {
             // The neighbour table is full, perhaps of neighbours that only entries here keep: there is room after their
             // grace period.
-            if *error == Errno::ENOBUFS && !routes.is_empty() {
+            let is_full = *error == Errno::ENOBUFS && !routes.is_empty();
+            if is_full && host.neighbours().may_give_up_routes(cx.now) {
                 self.clear(rcu);
-                host.neighbours().collect_next();
                 self.crowded.store(true, Ordering::Relaxed);
             }
         })?;

@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_lane_that_was_announced_and_emptied_hides_no_other() {
         let memory = Memory::new(1 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         let backlog = Backlog::new(4);
         let mut push = |sender| {
             let mut chain = Chain::new();

@@ -31,11 +31,11 @@ struct Bench {
 impl Bench {
     fn new(flows: usize) -> Self {
         let memory = Memory::new(64 << 20);
-        let cx = Cx::new(&memory, 1);
+        let cx = Cx::replay(&memory, 1);
         let (device, _) = Wire::pair(&WireConfig::default()).unwrap();
         let addresses = vec!["10.0.0.1/24".parse().unwrap()];
         let devices = vec![DeviceConfig { device, addresses }];
-        let config = HostConfig { devices, cores: CORES, ..HostConfig::default() };
+        let config = HostConfig { devices, cores: CORES, ..HostConfig::replay(0) };
         Self {
             host: Host::new(&memory, config).unwrap(),
             cx,

@@ -185,12 +185,21 @@ impl TcpSocket {
             state.drain_prequeue(socket, host, cx);
             state.tcb.close(&mut cx.tcp());
         });
+        // The thread may do anything now, and nobody but the worker would look for what comes.
+        cx.leave_polling();
     }
 
     /// Aborts: sends RST and forgets everything queued.
     pub fn abort(&self, host: &Host, cx: &mut Cx) {
         self.call(host, cx, |_, state, _, cx| {
             state.tcb.abort(&mut cx.tcp());
+        });
+    }
+
+    /// Ends the connection with `ENETDOWN`: its local address left the host together with a device.
+    pub(crate) fn lose_address(&self, host: &Host, cx: &mut Cx) {
+        self.call(host, cx, |_, state, _, cx| {
+            state.tcb.lose_address(&mut cx.tcp());
         });
     }
 

@@ -68,7 +68,7 @@ impl TcpSocket {
     ///
     /// # Errors
     /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another owns, `EADDRNOTAVAIL` for
-    /// an address that is not ours or a four-tuple that is taken.
+    /// an address that is not ours or a four-tuple that is taken, `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn connect_with(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -127,6 +127,9 @@ fn open(
 ) -> Result<Arc<TcpSocket>, Errno> {
     let local = options.local;
     host.check_up()?;
+    if remote.is_ipv6() {
+        return Err(Errno::EAFNOSUPPORT);
+    }
     // Linux connects to itself when asked for the unspecified address.
     let remote = match remote.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => {
@@ -153,7 +156,7 @@ fn open(
         return start(host, cx, tuple, options);
     }
     let range = cx.sysctls().ip_local_port_range.clone();
-    for port in host.ports().candidates(source, remote, &range) {
+    for port in host.ports().candidates(source, remote, &range, cx.now) {
         if !host.demux().may_connect_from(port, &cx.reader().pin()) {
             continue;
         }

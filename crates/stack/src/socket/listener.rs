@@ -50,6 +50,8 @@ pub struct Listener {
     /// When the last cookie was sent, in nanoseconds; 0 for never. Relaxed: an ACK that misses it is repeated.
     cookie_sent_ns: AtomicU64,
     closed: AtomicBool,
+    /// The host has lost the address: `accept` fails with `ENETDOWN` in place of `EINVAL`. Written before `closed`, read after it.
+    address_lost: AtomicBool,
     acceptors: EventCount,
 }
 
@@ -70,7 +72,8 @@ impl Listener {
     /// Listens on `local`; port 0 takes any free port.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` for an address that is not ours, `EADDRINUSE` as bind(2) and listen(2) decide it, `ENETDOWN`.
+    /// `EADDRNOTAVAIL` for an address that is not ours, `EADDRINUSE` as bind(2) and listen(2) decide it, `ENETDOWN`,
+    /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn listen_with(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -78,6 +81,9 @@ impl Listener {
         options: &ListenOptions,
     ) -> Result<Arc<Self>, Errno> {
         host.check_up()?;
+        if local.is_ipv6() {
+            return Err(Errno::EAFNOSUPPORT);
+        }
         if !local.ip().is_unspecified() && !host.is_local(cx, local.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
@@ -119,6 +125,7 @@ impl Listener {
             waiting: AtomicUsize::new(0),
             cookie_sent_ns: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            address_lost: AtomicBool::new(false),
             acceptors: EventCount::new(),
         }
     }
@@ -149,7 +156,7 @@ impl Listener {
     /// Takes the oldest finished connection; `EAGAIN` when there is none.
     ///
     /// # Errors
-    /// `EAGAIN`, or `EINVAL` once it is closed.
+    /// `EAGAIN`; `EINVAL` once it is closed; `ENETDOWN` once the host has lost its address with a device.
     pub fn accept(&self) -> Result<Arc<TcpSocket>, Errno> {
         self.accept_near(None)
     }
@@ -161,7 +168,8 @@ impl Listener {
     /// As [`accept`](Self::accept).
     pub fn accept_near(&self, near: Option<CoreId>) -> Result<Arc<TcpSocket>, Errno> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Errno::EINVAL);
+            let lost = self.address_lost.load(Ordering::Relaxed);
+            return Err(if lost { Errno::ENETDOWN } else { Errno::EINVAL });
         }
         let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = queue.take(near).ok_or(Errno::EAGAIN)?;
@@ -201,6 +209,14 @@ impl Listener {
             socket.close(host, cx);
         }
         self.acceptors.notify_all();
+        cx.leave_polling();
+    }
+
+    /// Stops listening because the host has lost the address for good. Linux's accept(2) names `ENETDOWN` among the network errors
+    /// that it passes on.
+    pub(crate) fn lose_address(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
+        self.address_lost.store(true, Ordering::Relaxed);
+        self.close(host, cx);
     }
 
     pub(super) const fn backlog(&self) -> usize {
@@ -241,7 +257,7 @@ impl Listener {
             socket.abort(host, cx);
             return socket.close(host, cx);
         }
-        if self.acceptors.notify_one() {
+        if !cx.accepts_next_of(self) && self.acceptors.notify_one() {
             cx.count(Counter::SocketWakes, 1);
         }
     }
@@ -257,7 +273,7 @@ fn unused_port(
     // Any remote end will do: it only chooses where the search begins.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
-    let candidates = host.ports().candidates(local.ip(), remote, range);
+    let candidates = host.ports().candidates(local.ip(), remote, range, cx.now);
     let reader = cx.reader();
     host.demux().unused_port(candidates, &reader.pin()).ok_or(Errno::EADDRINUSE)
 }

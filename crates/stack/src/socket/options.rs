@@ -12,6 +12,8 @@
 //!
 //! Not here: what an option does (`tcp::Tcb`'s setters, `socket`).
 
+use core::time::Duration;
+
 mod check;
 mod memory_info;
 mod settings;
@@ -232,6 +234,18 @@ impl SocketOption {
             .iter()
             .copied()
             .find(|option| (option.level(), option.number()) == (level, number))
+    }
+
+    /// The unit of an option that is a time in an `int`, where a [`Duration`] may be given for the number.
+    const fn unit(self) -> Option<Duration> {
+        match self {
+            Self::KeepIdle | Self::KeepInterval | Self::Linger2 | Self::DeferAccept => {
+                Some(Duration::from_secs(1))
+            }
+            Self::UserTimeout | Self::RtoMax => Some(Duration::from_millis(1)),
+            Self::BusyPoll => Some(Duration::from_micros(1)),
+            _ => None,
+        }
     }
 
     /// The option of a name in Linux's headers.

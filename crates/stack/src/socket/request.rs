@@ -250,7 +250,7 @@ impl RequestSocket {
     }
 
     /// Ends it without a connection. Nothing is sent.
-    pub(super) fn give_up(&self, host: &Host) {
+    pub(crate) fn give_up(&self, host: &Host) {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();
             self.remove_entry(host);

@@ -31,7 +31,11 @@ use crate::{
     host::Host,
     route::Path,
     socket::{
-        BusyPoll, Listener, options::SharedSettings, prequeue::Prequeue, rx_dst::RxDst, wmem::Wmem,
+        BusyPoll, Listener,
+        options::SharedSettings,
+        prequeue::Prequeue,
+        rx_dst::RxDst,
+        wmem::{StreamTimer, Wmem},
     },
     tcp_memory::TcpMemory,
 };
@@ -78,7 +82,6 @@ pub struct TcpSocket {
     over_loopback: bool,
     /// Who else may bind its local end.
     bind: BindFlags,
-    this: Weak<Self>,
     // Written by the holder, read by anybody.
     /// The input route for packets to come.
     pub(super) rx_dst: RxDst,
@@ -120,6 +123,8 @@ pub(crate) struct StreamState {
     throttled_since: Option<Instant>,
     /// Device and queue that its packets go by (Linux: `sk_tx_queue_mapping`).
     tx_mapping: Option<(u32, QueueId)>,
+    /// IPv4 identification of the next segment that has one (Linux: `inet_id`).
+    ip_id: u16,
     /// What waits for a reader that waits, and which one that is.
     pub(super) prequeue: Prequeue,
     /// The four-tuple leads to this socket.
@@ -178,7 +183,6 @@ impl TcpSocket {
             incoming: AtomicU16::new(core.0),
             over_loopback: host.is_local(cx, tuple.remote.ip()),
             bind,
-            this: this.clone(),
             rx_dst: RxDst::new(host.rcu()),
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
@@ -191,6 +195,7 @@ impl TcpSocket {
                 dst,
                 throttled_since: None,
                 tx_mapping: None,
+                ip_id: host.ip_ids().of_connection(&tuple),
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
@@ -350,7 +355,7 @@ impl TcpSocket {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
             let core = host.core(self.incoming_core());
-            core.arm(deadline, TimerEntry::Stream(self.this.clone()));
+            core.arm(deadline, TimerEntry::Stream(StreamTimer::of(&self.wmem)));
         }
     }
 }

@@ -57,7 +57,8 @@ impl TimeWaitSocket {
         host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
     }
 
-    /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener.
+    /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener; without one it is
+    /// acknowledged, and the wait goes on: a spoofed SYN must not end it (RFC 1337).
     pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
             let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,29 +73,31 @@ impl TimeWaitSocket {
                 cx.drop_packet(DropReason::TcpReset, packet);
             }
             TimeWaitVerdict::Reopen { iss } => {
-                self.end(host);
                 let reader = cx.reader();
                 let rcu = reader.pin();
-                match host.demux().listener(
-                    host.core_for(cx, self.hash),
-                    self.tuple.local,
-                    self.hash,
-                    &rcu,
-                ) {
-                    Some(listener) => {
-                        let name = (self.tuple, self.hash);
-                        listener.segment(host, cx, name, Some(iss), header, packet);
-                    }
-                    None => host.reply_with_reset(
-                        cx,
-                        &self.tuple,
-                        header,
-                        DropReason::TcpNoSocket,
-                        packet,
-                    ),
+                let core = host.core_for(cx, self.hash);
+                match host.demux().listener(core, self.tuple.local, self.hash, &rcu) {
+                    Some(listener) => match listener.admit_reopening(cx, header) {
+                        Ok(()) => {
+                            self.end(host);
+                            let name = (self.tuple, self.hash);
+                            listener.segment(host, cx, name, Some(iss), header, packet);
+                        }
+                        // Differs from Linux, which ends the wait first: the SYN comes again, and finds the numbers that the
+                        // new connection must begin above.
+                        Err(reason) => cx.drop_packet(reason, packet),
+                    },
+                    None => self.acknowledge(host, cx, packet),
                 }
             }
         }
+    }
+
+    /// Nobody listens for the SYN in `packet`: the wait goes on, and its peer learns where it stands.
+    fn acknowledge(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+        self.remnant.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
+        host.reply(cx, &self.tuple, self.core);
+        cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
 
     /// An active open wants the four-tuple: what it takes over, if the wait may end for it (RFC 6191 §2).
@@ -142,7 +145,7 @@ impl TimeWaitSocket {
     }
 
     /// Ends the wait; false if it had ended.
-    fn end(&self, host: &Host) -> bool {
+    pub(crate) fn end(&self, host: &Host) -> bool {
         let ends = !self.done.swap(true, Ordering::AcqRel);
         if ends {
             host.demux().remove(self.hash, &self.tuple, |entry| {

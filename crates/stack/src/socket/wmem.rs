@@ -95,6 +95,22 @@ impl Wmem {
     }
 }
 
+/// A timer of a socket. The wheel has no cancel, and an entry may outlive its socket by hours (keepalive): what it keeps
+/// allocated until it fires is this small part and not the socket.
+#[derive(Debug)]
+pub(crate) struct StreamTimer(Weak<Wmem>);
+
+impl StreamTimer {
+    pub(super) fn of(wmem: &Arc<Wmem>) -> Self {
+        Self(Arc::downgrade(wmem))
+    }
+
+    /// The socket, if it still exists.
+    pub(crate) fn upgrade(&self) -> Option<Arc<TcpSocket>> {
+        self.0.upgrade()?.socket.upgrade()
+    }
+}
+
 impl PacketOwner for Wmem {
     fn on_complete(&self, truesize: u32) {
         let protocol = self.protocol();

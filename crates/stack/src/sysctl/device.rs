@@ -165,8 +165,7 @@ impl DeviceSysctls {
     ) -> Result<(), ConfigError> {
         let refuse = |who: String, why: String| {
             let name = PREFIX.to_owned() + &who;
-            let error = format!("{name}: {why}");
-            ConfigError::new("sysctl", name, error)
+            ConfigError::refused("sysctl", name, why)
         };
         let named = core::mem::take(&mut self.devices);
         for Present { name, queues, superframe_end: end, superframe_ipv4 } in devices {

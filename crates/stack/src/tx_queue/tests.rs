@@ -55,7 +55,7 @@ impl Device for Few {
     fn transmit(&self, _: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let meanwhile = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((host, memory, numbers)) = meanwhile {
-            let mut other = Cx::new(&memory, 2);
+            let mut other = Cx::replay(&memory, 2);
             other.now = cx.now;
             assert_eq!(send(&host, &mut other, (numbers, 100)), NetXmit::Success);
         }
@@ -136,11 +136,11 @@ impl Bench {
         let (state, meanwhile) = (Mutex::default(), Mutex::default());
         let device = Arc::new(Few { caps, state, meanwhile });
         let memory = Memory::new(16 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = Instant::from_secs(1);
         let devices = vec![DeviceConfig { device: Arc::clone(&device) as _, addresses: vec![] }];
         let name = "host".to_string();
-        let config = HostConfig { name, devices, cores: 1, ..HostConfig::default() };
+        let config = HostConfig { name, devices, cores: 1, ..HostConfig::replay(0) };
         let host = Host::new(&memory, config).expect("valid");
         host.set_sysctl("net.quietline.dev.few.qdisc", qdisc).expect("a discipline");
         Self { host, device, memory, cx, bytes: 100 }

@@ -134,7 +134,7 @@ impl Kick for RunsAtOnce {
 fn a_worker_told_of_a_mode_finds_it_in_force() {
     let (mut rig, sockets) = full();
     let end = &mut rig.ends[SERVER];
-    let mut worker = Cx::new(&rig.memory, 3);
+    let mut worker = Cx::replay(&rig.memory, 3);
     worker.now = end.poll.now;
     // It has the settings of before.
     let _ = end.host.poll(&mut worker);

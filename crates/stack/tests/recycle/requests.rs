@@ -8,6 +8,9 @@ use super::rig::{CLIENT, Rig, SERVER};
 
 const REQUESTS: u64 = 200;
 
+/// Requests before the count begins: pools take slabs that double until they have what the traffic needs.
+const WARM_UP: u64 = 500;
+
 /// What one request cost one host, as a multiple of `REQUESTS`.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
@@ -46,7 +49,7 @@ fn cost(before: &[PoolStats; 2], after: &[PoolStats; 2]) -> Cost {
 fn measure(mode: &str, len: usize) -> Cost {
     let mut rig = Rig::with_mode(mode);
     let sockets = rig.connect();
-    for _ in 0..50 {
+    for _ in 0..WARM_UP {
         rig.exchange(&sockets, len);
     }
     let before = [CLIENT, SERVER].map(|end| rig.ends[end].stats());

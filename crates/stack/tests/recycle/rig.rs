@@ -160,12 +160,12 @@ impl Rig {
             number += 1;
             let addresses = vec![format!("10.0.0.{number}/24").parse().expect("an address")];
             let devices = vec![DeviceConfig { device: Arc::clone(&nic) as _, addresses }];
-            let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+            let config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
             let host = Host::new(&memory, config).expect("valid");
             for (name, value) in settings {
                 host.set_sysctl(name, value).expect("a setting");
             }
-            let [mut poll, mut app] = [Cx::new(&memory, 1), Cx::new(&memory, 2)];
+            let [mut poll, mut app] = [Cx::replay(&memory, 1), Cx::replay(&memory, 2)];
             (poll.now, app.now) = (Instant::from_secs(1000), Instant::from_secs(1000));
             End { host, nic, poll, app }
         });

@@ -78,9 +78,10 @@ fn a_device_is_freed_although_sockets_hold_entries_of_it() {
         assert!(net.devices[1].upgrade().is_some());
         net.send(&client, b"two");
         assert_eq!(net.received(&server), Ok(6));
-        // Its address went with the device.
-        net.send(&stuck, b"nowhere");
-        assert_eq!(net.client.counters().get("IpOutNoRoutes"), Some(1));
+        // Its address went with the device, so the connection has ended.
+        let sent = stuck.send(&net.client, &mut net.cx, &[IoSlice::new(b"nowhere")]);
+        assert_eq!(sent, Err(Errno::ENETDOWN));
+        assert_eq!(net.client.counters().get("IpOutNoRoutes"), Some(0));
         for socket in [&client, &stuck] {
             socket.check(&net.client, &mut net.cx);
             socket.abort(&net.client, &mut net.cx);
@@ -194,6 +195,7 @@ fn only_what_is_there_can_be_taken_down() {
     assert_eq!(host.remove_device(cx, 1), Ok(()));
     assert_eq!(host.remove_device(cx, 1), Err(Errno::ENODEV));
     assert_eq!(host.set_device_up(cx, 1, true), Err(Errno::ENODEV));
-    assert_eq!((host.device_index("wire0"), host.is_device_up(1)), (Some(2), false));
+    assert_eq!((host.device_index("red0"), host.is_device_up(1)), (None, false));
+    assert_eq!((host.device_index("blue0"), host.is_device_up(2)), (Some(2), true));
     assert!(!host.routes().iter().any(|route| route.device == 1));
 }

@@ -41,8 +41,11 @@ impl Net {
         routes: Vec<RouteSpec>,
     ) -> Self {
         let memory = Memory::new(64 << 20);
-        let pair = || Wire::pair(wire).expect("valid");
-        let [(left0, right0), (left1, right1)] = [pair(), pair()];
+        let pair = |name: &str| {
+            let config = WireConfig { name: name.to_owned(), ..wire.clone() };
+            Wire::pair(&config).expect("valid")
+        };
+        let [(left0, right0), (left1, right1)] = [pair("red"), pair("blue")];
         let devices = [&left0, &left1].map(Arc::downgrade);
         let host = |ends: [Arc<Wire>; 2], addresses: [&[&str]; 2], routes| {
             let devices = ends
@@ -53,7 +56,7 @@ impl Net {
                     addresses: addresses.iter().map(|a| a.parse().expect("one")).collect(),
                 })
                 .collect();
-            let mut config = HostConfig { devices, routes, cores: 1, ..HostConfig::default() };
+            let mut config = HostConfig { devices, routes, cores: 1, ..HostConfig::replay(0) };
             for (name, value) in settings {
                 config.sysctls.set(name, value).expect("a setting");
             }
@@ -65,7 +68,7 @@ impl Net {
             [&["10.0.0.2/24"], &["10.1.0.2/24", "192.0.2.9/32"]],
             Vec::new(),
         );
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = Instant::from_secs(1000);
         Self { memory, cx, client, server, devices }
     }

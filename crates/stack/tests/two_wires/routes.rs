@@ -151,7 +151,7 @@ fn a_refused_change_changes_nothing() {
     let (client, _server) = net.connect(SERVER);
     let (before, routes) = (net.client.counters(), net.client.routes());
     let error = net.client.add_route(&via("10.1.0.2")).unwrap_err();
-    assert!(error.to_string().contains("one route per prefix and metric"), "{error}");
+    assert!(error.to_string().contains("there is a route with this prefix and metric"), "{error}");
     let stranger = RouteSpec { metric: 3, ..via("10.7.0.2") };
     assert!(net.client.add_route(&stranger).is_err(), "nobody's neighbour");
     assert!(net.client.replace_route(&stranger).is_err());

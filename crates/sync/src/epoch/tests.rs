@@ -22,6 +22,39 @@ mod threads {
     }
 
     #[test]
+    fn the_first_retirement_after_each_settlement_notifies() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let notified = Live::new(AtomicU64::new(0));
+        let count = Live::clone(&notified);
+        assert!(domain.set_on_waiting(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }));
+        assert!(!domain.set_on_waiting(|| ()), "one for good");
+        assert!(!domain.is_waiting());
+        for round in 1..4 {
+            retire(&domain, &live);
+            retire(&domain, &live);
+            assert_eq!(notified.load(Ordering::Relaxed), round);
+            assert!(domain.is_waiting());
+            assert!(!domain.settle());
+            assert!(!domain.is_waiting());
+            assert_eq!(Live::strong_count(&live), 1);
+        }
+    }
+
+    #[test]
+    fn a_settlement_that_readers_hold_up_is_wanted_again() {
+        let (domain, live) = (Domain::new(), Live::new(()));
+        let reader = domain.reader();
+        let section = reader.pin();
+        retire(&domain, &live);
+        assert!(domain.settle() && domain.is_waiting());
+        drop(section);
+        assert!(!domain.settle() && !domain.is_waiting());
+        assert_eq!(Live::strong_count(&live), 1);
+    }
+
+    #[test]
     fn a_section_keeps_what_was_retired_since() {
         let (domain, live) = (Domain::new(), Live::new(()));
         let (reader, other) = (domain.reader(), domain.reader());

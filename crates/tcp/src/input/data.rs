@@ -6,6 +6,7 @@
 //! queue with everything it makes contiguous; out of order it waits in `reassembly` and is answered at once, because
 //! three such answers are what fast retransmit needs.
 
+use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
 
 use super::{Segment, prune};
@@ -24,6 +25,10 @@ use crate::{
     state::State,
     tcb::{Tcb, TcbFlags},
 };
+
+/// Duplicate ranges that one superframe may report. The segments of a superframe would have been answered one by one, each
+/// by a D-SACK of its own; this bounds the ACKs that one packet of a hostile peer causes.
+const DUPLICATES_MAX: usize = 4;
 
 pub(super) fn process(
     tcb: &mut Tcb,
@@ -86,23 +91,38 @@ fn queue_in_order(
         return Err(DropReason::TcpRcvQueueFull);
     }
     on_data(tcb, segment, cx);
+    if tcb.reassembly.is_clear() {
+        queue_next(tcb, segment, cx);
+        schedule_ack(tcb);
+        return Ok(());
+    }
+    let segments = segment.segments();
+    queue_next(tcb, segment, cx);
+    queue_contiguous(tcb, cx, segments - u32::from(segment.reported));
+    Ok(())
+}
+
+/// RCV.NXT moves to the end of a segment that starts there.
+#[inline]
+fn queue_next(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) {
     if let Some(packet) = segment.packet.take() {
         match copy_to_reader(tcb, segment, packet) {
             Ok(read) => take_read(tcb, cx, read, segment.len),
             Err(packet) => accept(tcb, cx, packet, segment.len),
         }
     }
-    if tcb.reassembly.is_empty() {
-        schedule_ack(tcb);
-        return Ok(());
-    }
-    queue_contiguous(tcb, cx);
-    Ok(())
 }
 
-/// A segment in order has come, and something waits behind it or behind a hole.
+/// A segment in order has come, and something waits behind it or behind a hole. What waited and came again with it is
+/// reported: one range for each of the `reports` segments that the packet was merged from (RFC 2883 §4 asks for the first
+/// range of a segment only).
 #[inline(never)]
-fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
+    let repeated: ArrayVec<_, DUPLICATES_MAX> = tcb
+        .reassembly
+        .ranges_before(tcb.rcv_nxt)
+        .take(DUPLICATES_MAX.min(reports as usize))
+        .collect();
     let mut ready = tcb.reassembly.take_contiguous(tcb.rcv_nxt);
     while let Some(packet) = ready.packets.pop_front() {
         let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
@@ -110,8 +130,12 @@ fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     debug_assert_eq!(tcb.rcv_nxt, ready.rcv_nxt);
     ready.stale.free_all(cx.pool);
-    if tcb.reassembly.is_empty() {
+    if tcb.reassembly.is_clear() {
         tcb.sack_report.on_in_order();
+    }
+    for range in repeated {
+        // Counted as Linux does: these bytes are below RCV.NXT by now.
+        sack_report::on_duplicate(tcb, cx, range, Counter::TcpExtTCPDSACKOldSent);
     }
     // RFC 5681 §4.2: a segment that fills a hole is answered at once.
     tcb.ack.schedule_now();
@@ -184,8 +208,10 @@ fn queue_out_of_order(
     }
     let Some(packet) = segment.packet.take() else { return Ok(()) };
     let limit = rcvbuf as usize * 2;
+    let end = segment.seq + segment.len;
+    let repeats_fin = segment.fin && tcb.reassembly.fin() == Some(end);
     let inserted = tcb.reassembly.insert(segment.seq, packet, segment.fin, limit);
-    report(tcb, cx, &inserted, (segment.seq, segment.seq + segment.len));
+    report(tcb, cx, &inserted, (segment.seq, end + u32::from(repeats_fin)));
     ack_compression::answer(tcb, cx);
     match inserted {
         Insert::Queued(mut queued) => {
@@ -207,14 +233,16 @@ fn queue_out_of_order(
     }
 }
 
-/// Notes what the answer reports by SACK.
+/// Notes what the answer reports by SACK. `range` is the segment, with its FIN if that has come before.
 fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, SeqNum)) {
     let (block, duplicate) = match inserted {
         Insert::Queued(queued) => (Some(queued.block), queued.duplicate),
         Insert::Refused(DropReason::TcpOfoDuplicate, _) => {
             (tcb.reassembly.block_of(range.0), Some(range))
         }
-        Insert::Refused(..) | Insert::FinNoted(_) => (None, None),
+        // Empty, and no duplicate, unless the FIN has come before.
+        Insert::FinNoted(_) => (tcb.reassembly.block_of(range.0), Some(range)),
+        Insert::Refused(..) => (None, None),
     };
     if let Some(range) = duplicate {
         sack_report::on_duplicate(tcb, cx, range, Counter::TcpExtTCPDSACKOfoSent);

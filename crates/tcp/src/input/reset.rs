@@ -37,14 +37,13 @@ pub(super) fn on_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         State::SynRecv if tcb.is_open_early() => TcpError::ConnectionReset,
         State::SynSent | State::SynRecv => TcpError::ConnectionRefused,
         State::CloseWait => TcpError::BrokenPipe,
+        // CLOSING and LAST-ACK among them: the peer has not acknowledged our FIN, and perhaps not our data.
         _ => TcpError::ConnectionReset,
     };
     if tcb.state == State::SynRecv {
         cx.count(Counter::TcpExtEmbryonicRsts);
     }
-    // Both FINs crossed: the peer is done and so are we. Nothing is lost that an error would have to report.
-    let silent = matches!(tcb.state, State::Closing | State::LastAck | State::TimeWait);
-    tcb.finish(cx, (!silent).then_some(error));
+    tcb.finish(cx, Some(error));
 }
 
 /// A SYN in a synchronized connection is a stale duplicate, a restarted peer or an attack (RFC 5961 §4). In

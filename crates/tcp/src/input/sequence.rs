@@ -78,7 +78,7 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) ->
         return DropReason::TcpResetInvalid;
     }
     let old = segment.end_seq().le(tcb.rcv_nxt);
-    if segment.len > 0 && old {
+    if repeats(segment) && old {
         // The peer repeats what we have: our ACK was lost or late.
         cx.count(Counter::TcpExtDelayedACKLost);
         let rcv_wnd = tcb.rcv_wnd;
@@ -102,16 +102,23 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) ->
     }
 }
 
-/// Data below RCV.NXT arrived twice (RFC 2883 §4.1.1).
+/// Data below RCV.NXT arrived twice (RFC 2883 §4.1.1). A FIN counts as data, as in Linux.
 fn report_old(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
-    let end = (segment.seq + segment.len).min(tcb.rcv_nxt);
+    if segment.header.has(Flags::SYN) {
+        return;
+    }
+    let end = segment.end_seq().min(tcb.rcv_nxt);
     sack_report::on_duplicate(tcb, cx, (segment.seq, end), Counter::TcpExtTCPDSACKOldSent);
+}
+
+/// It carries data or a FIN, which a peer repeats when our ACK was lost. A SYN is challenged instead (RFC 5961 §4).
+fn repeats(segment: &Segment<'_>) -> bool {
+    segment.seq_len() > 0 && !segment.header.has(Flags::SYN)
 }
 
 /// Owes the ACK that tells the peer where we are.
 fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
-    let repeats_data = segment.len > 0 && !segment.header.has(Flags::SYN);
-    if repeats_data || tcb.may_answer_invalid(cx) {
+    if repeats(segment) || tcb.may_answer_invalid(cx) {
         tcb.ack.schedule_now();
     } else if tcb.state == State::FinWait2 && tcb.flags.contains(TcbFlags::ORPHAN) {
         cx.count(Counter::TcpExtTCPACKSkippedFinWait2);
@@ -122,6 +129,9 @@ fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
 
 /// Cuts off what was received before and what lies beyond the window. The ACK of a segment that only touches the
 /// edge still counts, else two closed windows would never open (RFC 9293 §3.10.7.4, "special allowance").
+///
+/// A FIN stays if all data before it does, although its number may be one beyond the window: it needs no buffer. Some stacks
+/// send a bare FIN into a closed window again and again until it is acknowledged (Linux takes it, too).
 fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>, window: u32) {
     if segment.seq.lt(tcb.rcv_nxt) {
         report_old(tcb, segment, cx);
@@ -131,18 +141,17 @@ fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>, window: u32) 
         }
         segment.seq += old;
         segment.len -= old;
+        segment.reported = old > 0;
     }
     let edge = tcb.rcv_nxt + window;
-    if segment.seq_len() == 0 || segment.end_seq().le(edge) {
+    if segment.len == 0 || (segment.seq + segment.len).le(edge) {
         return;
     }
     let room = if edge.gt(segment.seq) { edge.since(segment.seq) } else { 0 };
-    segment.fin = segment.fin && segment.seq_len() <= room;
-    if segment.len > room {
-        segment.len = room;
-        if let Some(packet) = segment.packet.as_mut() {
-            packet.truncate(room as usize);
-        }
+    segment.fin = false;
+    segment.len = room;
+    if let Some(packet) = segment.packet.as_mut() {
+        packet.truncate(room as usize);
     }
     let counter =
         if window == 0 { Counter::TcpExtTCPZeroWindowDrop } else { Counter::TcpExtBeyondWindow };

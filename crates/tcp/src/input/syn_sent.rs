@@ -106,14 +106,16 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     tcb.irs = header.seq;
     tcb.rcv_nxt = header.seq + 1;
     tcb.rcv_wup = tcb.rcv_nxt;
-    let scale = options.window_scale.filter(|_| cx.config.tcp_window_scaling);
+    let offers = |option| tcb.flags.contains(option);
+    let scale = options.window_scale.filter(|_| offers(TcbFlags::OFFERS_SCALING));
+    let timestamps = options.timestamps.filter(|_| offers(TcbFlags::OFFERS_TIMESTAMPS));
+    let sack = options.sack_permitted && offers(TcbFlags::OFFERS_SACK);
     tcb.flags.set(TcbFlags::WINDOW_SCALING, scale.is_some());
     match scale {
         Some(shift) => tcb.snd_wscale = shift,
         None => (tcb.snd_wscale, tcb.rcv_wscale) = (0, 0),
     }
-    tcb.flags.set(TcbFlags::SACK, options.sack_permitted && cx.config.tcp_sack);
-    let timestamps = options.timestamps.filter(|_| cx.config.tcp_timestamps);
+    tcb.flags.set(TcbFlags::SACK, sack);
     tcb.flags.set(TcbFlags::TIMESTAMPS, timestamps.is_some());
     if let Some((value, _)) = timestamps {
         tcb.ts_recent = value;
@@ -138,7 +140,7 @@ fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 /// The segment echoes a timestamp we cannot have sent (RFC 7323 §5.2 leaves this check to us).
 fn is_echo_invented(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
     match segment.header.options.timestamps {
-        Some((_, echo)) if cx.config.tcp_timestamps && echo != 0 => {
+        Some((_, echo)) if tcb.flags.contains(TcbFlags::OFFERS_TIMESTAMPS) && echo != 0 => {
             super::is_older(tcb.ts_now(cx.now), echo)
         }
         _ => false,

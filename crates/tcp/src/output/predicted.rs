@@ -111,7 +111,7 @@ fn is_lone_write(tcb: &Tcb, cx: &Cx<'_>) -> bool {
         && tcb.timers.rtx().is_none()
         && tcb.mtu_probing.is_none()
         && !tcb.ecn.contains(EcnState::AGREED)
-        && tcb.reassembly.is_empty()
+        && tcb.reassembly.is_clear()
         && !tcb.sack_report.has_duplicate()
         && !tcb.ack_compression.is_waiting()
         && tcb.congestion.is_plain()

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::{Insert, Queued, RUNS_MAX, Ready, Reassembly};
 use crate::seq::SeqNum;
 
+mod exhaustive;
+
 /// Large enough never to refuse.
 const UNBOUNDED: usize = usize::MAX / 2;
 

@@ -121,6 +121,7 @@ fn options_are_used_only_when_both_sides_offer_them() {
 fn the_smaller_mss_counts() {
     let mut net = Net::new(7);
     net.host(Side::B).path.mtu = 600;
+    net.host(Side::B).path.receive_mtu = 600;
     net.host(Side::A).options.maxseg = Some(1000);
     net.open();
     assert_eq!(net.log[0].header.options.mss, Some(1000));
@@ -128,6 +129,21 @@ fn the_smaller_mss_counts() {
     assert_eq!(net.tcb(Side::A).mss(), 548);
     assert_eq!(net.tcb(Side::B).mss(), 548);
     net.finish_clean();
+}
+
+#[test]
+fn a_narrow_path_to_the_peer_lowers_no_mss_option() {
+    for narrow in [Side::A, Side::B] {
+        let mut net = Net::new(9);
+        net.host(narrow).path.mtu = 600;
+        net.open();
+        assert_eq!(net.log[0].header.options.mss, Some(1460));
+        assert_eq!(net.log[1].header.options.mss, Some(1460));
+        let mss = |side| net.tcb(side).mss();
+        let sizes = [Side::A, Side::B].map(mss);
+        assert_eq!(sizes, if narrow == Side::A { [548, 1448] } else { [1448, 548] });
+        net.finish_clean();
+    }
 }
 
 #[test]

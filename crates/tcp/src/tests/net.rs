@@ -187,9 +187,21 @@ impl Net {
 
     /// Delivers a segment made by the test.
     pub(crate) fn inject(&mut self, to: Side, header: &SegmentHeader, payload: &[u8]) {
+        self.inject_merged(to, header, payload, Gso::default());
+    }
+
+    /// As [`inject`](Self::inject), of a packet that receive offload has merged as `gso` says.
+    pub(crate) fn inject_merged(
+        &mut self,
+        to: Side,
+        header: &SegmentHeader,
+        payload: &[u8],
+        gso: Gso,
+    ) {
         let now = self.now;
         let host = self.host(to);
         let mut packet = host.pool.alloc_from(payload).expect("test memory");
+        packet.meta_mut().gso = gso;
         header.emit(packet.push(header.header_bytes()));
         host.receive(now, packet);
         self.finish(to);

@@ -2,7 +2,9 @@
 
 use std::vec::Vec;
 
-use super::net::{Net, Side};
+use pkt::{Gso, GsoKind};
+
+use super::net::{Net, Sent, Side};
 use crate::{Counter, Flags, SeqNum};
 
 const MSS: u32 = 1000;
@@ -16,10 +18,18 @@ fn give(net: &mut Net, start: SeqNum, index: u32) {
 
 /// The blocks of B's last segment, as segment numbers.
 fn blocks(net: &Net, start: SeqNum) -> Vec<(u32, u32)> {
-    let last = net.sent_by(Side::B, 0).last().copied().cloned().expect("B answered");
+    blocks_since(net, start, 0).pop().expect("B answered")
+}
+
+/// The blocks of each segment that B sent since the log had `from` entries.
+fn blocks_since(net: &Net, start: SeqNum, from: usize) -> Vec<Vec<(u32, u32)>> {
     let number = |seq: SeqNum| (seq - start) / i32::try_from(MSS).unwrap();
     let number = |seq| u32::try_from(number(seq)).unwrap();
-    last.header.options.sack_blocks.iter().map(|&(l, r)| (number(l), number(r))).collect()
+    let blocks = |sent: &&Sent| {
+        let blocks = sent.header.options.sack_blocks.iter();
+        blocks.map(|&(l, r)| (number(l), number(r))).collect()
+    };
+    net.sent_by(Side::B, from).iter().map(blocks).collect()
 }
 
 fn receiver(seed: u64) -> (Net, SeqNum) {
@@ -101,6 +111,48 @@ fn a_duplicate_out_of_order_is_followed_by_its_block() {
     give(&mut net, start, 3);
     assert_eq!(blocks(&net, start), [(3, 4), (2, 5), (6, 7)]);
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPDSACKOfoSent), 1);
+    net.finish_clean();
+}
+
+#[test]
+fn a_superframe_reports_each_range_that_it_repeats() {
+    // Each segment of a superframe would have had an answer of its own; a single segment reports its first range only.
+    let merged = |segments: u16| Gso {
+        kind: GsoKind::TcpV4,
+        size: u16::try_from(MSS).unwrap(),
+        segs: segments,
+        ..Gso::default()
+    };
+    for (gso, expected) in [
+        (merged(6), std::vec![std::vec![(1, 2), (8, 9)], std::vec![(3, 5), (8, 9)]]),
+        (Gso::default(), std::vec![std::vec![(1, 2), (8, 9)]]),
+    ] {
+        let (mut net, start) = receiver(7);
+        for index in [1, 3, 4, 8] {
+            give(&mut net, start, index);
+        }
+        let from = net.log.len();
+        let mut header = net.forge(Side::B);
+        header.seq = start;
+        net.inject_merged(Side::B, &header, &[7; 6 * MSS as usize], gso);
+        assert_eq!(blocks_since(&net, start, from), expected);
+        net.finish_clean();
+    }
+}
+
+#[test]
+fn no_superframe_causes_acks_without_bound() {
+    let (mut net, start) = receiver(8);
+    for index in (1..40).step_by(2) {
+        give(&mut net, start, index);
+    }
+    let from = net.log.len();
+    let mut header = net.forge(Side::B);
+    header.seq = start;
+    let size = u16::try_from(MSS).unwrap();
+    let gso = Gso { kind: GsoKind::TcpV4, size, segs: 40, ..Gso::default() };
+    net.inject_merged(Side::B, &header, &[7; 40 * MSS as usize], gso);
+    assert_eq!(blocks_since(&net, start, from), [[(1, 2)], [(3, 4)], [(5, 6)], [(7, 8)]]);
     net.finish_clean();
 }
 

@@ -241,12 +241,11 @@ fn an_exact_reset_ends_every_state() {
         net.inject(Side::A, &rst, b"");
         assert_eq!(net.state(Side::A), State::Close, "{state}");
         let error = match state {
-            State::SynSent | State::SynRecv => Some(TcpError::ConnectionRefused),
-            State::CloseWait => Some(TcpError::BrokenPipe),
-            State::LastAck | State::Closing => None,
-            _ => Some(TcpError::ConnectionReset),
+            State::SynSent | State::SynRecv => TcpError::ConnectionRefused,
+            State::CloseWait => TcpError::BrokenPipe,
+            _ => TcpError::ConnectionReset,
         };
-        assert_eq!(net.tcb(Side::A).take_error(), error, "{state}");
+        assert_eq!(net.tcb(Side::A).take_error(), Some(error), "{state}");
         assert_eq!(net.host(Side::A).drops, [DropReason::TcpReset]);
         net.finish_clean();
     }
@@ -288,4 +287,17 @@ fn a_syn_in_a_connection_is_challenged() {
         assert_eq!(answer[0].header.flags, Flags::ACK);
         net.finish_clean();
     }
+}
+
+#[test]
+fn an_abort_that_drops_unread_data_is_no_end_of_stream() {
+    let mut net = Net::established(31);
+    net.send(Side::B, b"unread");
+    net.call(Side::B, |tcb, cx| tcb.shutdown_write(cx));
+    net.run_for(Duration::from_millis(100));
+    assert_eq!(net.state(Side::A), State::CloseWait);
+    net.call(Side::A, |tcb, cx| tcb.abort(cx));
+    let mut bytes = [0; 8];
+    let read = net.call(Side::A, |tcb, cx| tcb.recv(cx, &mut bytes, false));
+    assert_eq!(read, Err(RecvError::Connection(TcpError::Aborted)));
 }

@@ -30,7 +30,7 @@ type Arrival = (Duration, u32);
 impl Bench {
     fn new(config: &WireConfig) -> Self {
         let memory = Memory::new(16 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = START;
         let (left, right) = Wire::pair(config).unwrap();
         Self { memory, cx, left, right }
@@ -158,7 +158,7 @@ fn rate_spaces_frames_by_their_time_on_the_link() {
 #[test]
 fn a_superframe_takes_as_long_as_its_segments() {
     let memory = Memory::new(4 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     let mut packet = frame(&mut cx, 0);
     // Three segments of 320 bytes and 40 of headers: the TCP header counts in the second and third.
     assert!(packet.require_linear(54));
@@ -408,7 +408,7 @@ fn a_sleeping_worker_is_woken_for_the_completions_of_its_queue() {
     });
     let devices = vec![DeviceConfig { device: Arc::clone(&bench.left) as _, addresses: vec![] }];
     let name = "host".to_string();
-    let config = HostConfig { name, devices, cores: 1, ..HostConfig::default() };
+    let config = HostConfig { name, devices, cores: 1, ..HostConfig::replay(0) };
     let host = Host::new(&bench.memory, config).expect("valid");
     let (core, kicks) = (host.core_of_queue(QUEUE), Arc::new(Kicks::default()));
     core.set_kick(Arc::clone(&kicks) as Arc<dyn Kick>);

@@ -22,9 +22,9 @@ fn bench() -> (Arc<Host>, Cx) {
     let addresses = vec!["10.0.0.1/24".parse().expect("an address")];
     let routes = vec![via("192.0.2.0/24", "10.0.0.2"), via("198.51.100.0/24", "10.0.0.2")];
     let devices = vec![DeviceConfig { device, addresses }];
-    let config = HostConfig { devices, routes, cores: 1, ..HostConfig::default() };
+    let config = HostConfig { devices, routes, cores: 1, ..HostConfig::replay(0) };
     let host = Host::new(&memory, config).expect("valid");
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     cx.now = Instant::from_secs(1000);
     (host, cx)
 }

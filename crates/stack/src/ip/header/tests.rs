@@ -203,7 +203,7 @@ fn segments_of_a_superframe_keep_a_right_header() {
 #[test]
 fn a_superframe_beyond_64_kb_is_as_long_as_it_is() {
     let memory = crate::cx::Memory::new(4 << 20);
-    let mut cx = crate::cx::Cx::new(&memory, 1);
+    let mut cx = crate::cx::Cx::replay(&memory, 1);
     fn check<const V4: bool>(cx: &mut crate::cx::Cx, sample: IpHeader) {
         let (own, other) = match V4 {
             true => (GsoKind::TcpV4, GsoKind::TcpV6),

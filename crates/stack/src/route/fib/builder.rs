@@ -105,7 +105,7 @@ impl FibBuilder {
     pub fn address(&mut self, device: u32, address: IpNet) -> Result<(), ConfigError> {
         let refuse = |allowed: &str| Err(ConfigError::new("address", address, allowed));
         if device >= self.devices {
-            return refuse("an address on a device of this host");
+            return Err(ConfigError::missing("device", device, "no such device"));
         }
         if !is_unicast(address.addr()) {
             return refuse("an address of a single host, not loopback, multicast or unspecified");
@@ -120,7 +120,8 @@ impl FibBuilder {
         }
         let ours = IpNet::from(address.addr());
         if self.local.contains_key(&ours) {
-            return refuse("an address that no device has yet");
+            let reason = "a device of this host has the address already";
+            return Err(ConfigError::exists("address", address, reason));
         }
         let source = Some(address.addr());
         self.local.insert(ours, entry(ours, RouteKind::Local, device, source));
@@ -148,7 +149,8 @@ impl FibBuilder {
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let added = self.resolve(spec)?;
         if self.main.contains_key(&(spec.prefix, spec.metric)) {
-            return Err(ConfigError::new("route", added, "one route per prefix and metric"));
+            let reason = "there is a route with this prefix and metric";
+            return Err(ConfigError::exists("route", added, reason));
         }
         self.main.insert((spec.prefix, spec.metric), added);
         Ok(())
@@ -161,11 +163,11 @@ impl FibBuilder {
         if let Some(source) = spec.prefsrc
             && !self.addresses.iter().any(|(_, address)| address.addr() == source)
         {
-            return Err(ConfigError::new("route src", source, "an address of this host"));
+            return Err(ConfigError::missing("route src", source, "no address of this host"));
         }
         let (device, source) = self.way_out(spec)?;
         if self.down.contains(&device) {
-            return Err(ConfigError::new("route dev", device, "a device that is up"));
+            return Err(ConfigError::refused("route dev", device, "the device is down"));
         }
         Ok(RouteEntry {
             prefix: spec.prefix,
@@ -212,7 +214,7 @@ impl FibBuilder {
         if let Some(device) = spec.device
             && device >= self.devices
         {
-            return Err(ConfigError::new("route dev", device, "a device of this host"));
+            return Err(ConfigError::missing("route dev", device, "no such device"));
         }
         Ok(())
     }
@@ -222,9 +224,11 @@ impl FibBuilder {
         if spec.kind != RouteKind::Unicast {
             return match spec.via {
                 None => Ok((NO_DEVICE, None)),
-                Some(via) => {
-                    Err(ConfigError::new("route via", via, "no next hop for a route that drops"))
-                }
+                Some(via) => Err(ConfigError::refused(
+                    "route via",
+                    via,
+                    "a route that drops has no next hop",
+                )),
             };
         }
         let Some(via) = spec.via else {

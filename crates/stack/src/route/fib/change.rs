@@ -39,7 +39,7 @@ impl FibBuilder {
         // In ascending order of metric.
         let mut same = self.main.range((spec.prefix, 0)..=(spec.prefix, u32::MAX));
         let Some(key) = same.find(|(_, entry)| named(entry)).map(|(key, _)| *key) else {
-            return Err(ConfigError::new("route", spec.prefix, "a route of the table"));
+            return Err(ConfigError::missing("route", spec.prefix, "no such route"));
         };
         self.main.remove(&key);
         Ok(())

@@ -163,7 +163,7 @@ fn impossible_addresses_are_refused() {
         let (field, value) = refused(sample().address(1, net(address)));
         assert_eq!((field, value.as_str()), ("address", net(address).to_string().as_str()));
     }
-    assert_eq!(refused(sample().address(3, net("10.9.0.1/24"))).0, "address");
+    assert_eq!(refused(sample().address(3, net("10.9.0.1/24"))).0, "device");
 }
 
 #[test]

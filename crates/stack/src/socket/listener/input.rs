@@ -51,6 +51,21 @@ impl Listener {
         }
     }
 
+    /// Whether `header` is a SYN that this listener answers with a request, for a connection in TIME-WAIT that gives way to
+    /// it. A refusal is counted as that of any SYN.
+    pub(crate) fn admit_reopening(
+        &self,
+        cx: &Cx,
+        header: &SegmentHeader,
+    ) -> Result<(), DropReason> {
+        if header.has(Flags::FIN) {
+            return Err(DropReason::TcpFlags);
+        }
+        self.admit(cx, true).map(drop).inspect_err(|_| {
+            cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
+        })
+    }
+
     /// Requests that may wait for their third segment.
     pub(in crate::socket) fn syn_backlog(&self, cx: &Cx) -> usize {
         self.backlog.min(cx.sysctls().tcp_max_syn_backlog as usize)

@@ -140,10 +140,10 @@ pub(super) fn core(value: &OptionValue) -> Result<Option<CoreId>, Errno> {
     Ok(u16::try_from(int(value)?).ok().map(CoreId))
 }
 
-/// A time limit of a blocking call.
-pub(super) const fn time(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+/// A time limit of a blocking call. Zero is none, as in Linux.
+pub(super) fn time(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     match value {
-        OptionValue::Time(limit) => Ok(*limit),
+        OptionValue::Time(limit) => Ok(limit.filter(|limit| !limit.is_zero())),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -131,6 +131,7 @@ impl SocketSettings {
         if option.access() == Access::Read {
             return Err(Errno::ENOPROTOOPT);
         }
+        let value = &*value.in_form_of(option)?;
         let tcp = &mut self.tcp;
         match option {
             O::ReuseAddress => self.reuse_address = check::flag(value)?,

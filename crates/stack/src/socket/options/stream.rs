@@ -26,6 +26,7 @@ impl TcpSocket {
         if option.access() == Access::Read {
             return Err(Errno::ENOPROTOOPT);
         }
+        let value = &*value.in_form_of(option)?;
         match option {
             O::ReceiveTimeout => self.settings().set_receive_timeout(check::time(value)?),
             O::SendTimeout => self.settings().set_send_timeout(check::time(value)?),

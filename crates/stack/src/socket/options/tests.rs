@@ -31,9 +31,9 @@ impl Bench {
     /// Over loopback, established at once.
     fn with(client: &SocketSettings, server: &SocketSettings) -> Self {
         let memory = Memory::new(1 << 24);
-        let config = HostConfig { cores: 1, seed: 7, ..HostConfig::default() };
+        let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
         let host = Host::new(&memory, config).unwrap();
-        let mut cx = Cx::new(&memory, 7);
+        let mut cx = Cx::replay(&memory, 7);
         let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
         let listener =
             Listener::listen_with(&host, &mut cx, local, &server.listen_options(8)).unwrap();
@@ -435,5 +435,71 @@ fn busy_polling_is_set_by_options_or_settings() {
     bench.set(O::BusyPoll, 0).unwrap();
     bench.set(O::BusyPollBudget, 0).unwrap();
     assert_eq!(bench.socket.busy_poll(), BusyPoll { usecs: Some(0), budget: None, ..wanted });
+    bench.finish();
+}
+
+#[test]
+fn a_duration_is_a_number_in_the_unit_of_its_option() {
+    let mut bench = Bench::new();
+    let mut settings = SocketSettings::default();
+    let sysctls = Sysctls::default();
+    let rows = [
+        (O::KeepIdle, Duration::from_secs(11), OptionValue::Int(11)),
+        (O::KeepInterval, Duration::from_secs(12), OptionValue::Int(12)),
+        (O::Linger2, Duration::from_secs(13), OptionValue::Int(13)),
+        (O::UserTimeout, Duration::from_millis(1400), OptionValue::Int(1400)),
+        (O::RtoMax, Duration::from_secs(2), OptionValue::Int(2000)),
+        (O::BusyPoll, Duration::from_micros(50), OptionValue::Int(50)),
+        (O::Linger, Duration::from_secs(3), OptionValue::Linger(Some(Duration::from_secs(3)))),
+        (O::SendTimeout, Duration::from_millis(20), Duration::from_millis(20).into()),
+    ];
+    for (option, time, shown) in rows {
+        bench.set(option, time).unwrap();
+        assert_eq!(bench.get(option).unwrap(), shown, "{}", option.name());
+        settings.set(option, &time.into(), &sysctls).unwrap();
+        assert_eq!(settings.get(option, &sysctls).unwrap(), shown, "{}", option.name());
+    }
+    // Neither rounded nor read in another unit.
+    let refused = [
+        (O::KeepIdle, Duration::from_millis(1500)),
+        (O::UserTimeout, Duration::from_micros(500)),
+        (O::UserTimeout, Duration::from_secs(1 << 40)),
+        (O::KeepCount, Duration::from_secs(3)),
+        (O::NoDelay, Duration::from_secs(1)),
+    ];
+    for (option, time) in refused {
+        assert_eq!(bench.set(option, time), Err(Errno::EINVAL), "{}: {time:?}", option.name());
+    }
+    for option in [O::UserTimeout, O::Linger, O::SendTimeout] {
+        bench.set(option, None::<Duration>).unwrap();
+    }
+    assert_eq!(bench.int(O::UserTimeout), 0);
+    assert_eq!(bench.get(O::Linger).unwrap(), OptionValue::Linger(None));
+    // Linux: a `timeval` of zero waits for ever.
+    settings.set(O::SendTimeout, &Duration::ZERO.into(), &sysctls).unwrap();
+    assert_eq!(settings.get(O::SendTimeout, &sysctls).unwrap(), OptionValue::Time(None));
+    bench.finish();
+}
+
+#[test]
+fn unsigned_numbers_are_taken_where_the_option_has_room_for_them() {
+    let mut bench = Bench::new();
+    let large = 3_000_000_000_u32;
+    bench.set(O::MaxPacingRate, large).unwrap();
+    assert_eq!(bench.get(O::MaxPacingRate).unwrap(), OptionValue::Long(large.into()));
+    bench.set(O::NotSentLowWater, u32::MAX).unwrap();
+    assert_eq!(bench.int(O::NotSentLowWater).cast_unsigned(), u32::MAX);
+    // Bounded, as any number of bytes that is too large: not wrapped to one below zero.
+    for option in [O::SendBuffer, O::ReceiveBuffer, O::ReceiveLowWater, O::WindowClamp] {
+        bench.set(option, large).unwrap();
+        let bounded = bench.int(option);
+        bench.set(option, i32::MAX).unwrap();
+        assert_eq!(bounded, bench.int(option), "{}", option.name());
+    }
+    bench.set(O::KeepCount, 9_u32).unwrap();
+    assert_eq!(bench.int(O::KeepCount), 9);
+    for option in [O::KeepCount, O::KeepIdle, O::UserTimeout, O::TimeToLive, O::Linger2] {
+        assert_eq!(bench.set(option, large), Err(Errno::EINVAL), "{}", option.name());
+    }
     bench.finish();
 }

@@ -4,6 +4,7 @@
 //! is too short is `EINVAL`, bytes beyond it are ignored, and an answer is cut to the room there is.
 
 use core::time::Duration;
+use std::borrow::Cow;
 
 use super::{Form, SocketOption};
 use crate::errno::Errno;
@@ -14,7 +15,8 @@ const NAME_BYTES_MAX: usize = 16;
 /// Microseconds of a second.
 const MICROS: i64 = 1_000_000;
 
-/// What an option is set to.
+/// Value of a socket option. Numbers, switches, times, names and bytes of Rust convert into one, so that
+/// `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes a number in the option's own unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
     /// A number, or a switch that is on unless 0.
@@ -43,9 +45,58 @@ impl From<i32> for OptionValue {
     }
 }
 
+impl From<u32> for OptionValue {
+    fn from(number: u32) -> Self {
+        Self::from(u64::from(number))
+    }
+}
+
+impl From<u64> for OptionValue {
+    /// An [`Int`](Self::Int) where the number fits in one, else a [`Long`](Self::Long).
+    fn from(number: u64) -> Self {
+        i32::try_from(number).map_or(Self::Long(number), Self::Int)
+    }
+}
+
+impl From<usize> for OptionValue {
+    fn from(number: usize) -> Self {
+        Self::from(number as u64)
+    }
+}
+
+impl From<Duration> for OptionValue {
+    fn from(time: Duration) -> Self {
+        Self::Time(Some(time))
+    }
+}
+
+impl From<Option<Duration>> for OptionValue {
+    fn from(time: Option<Duration>) -> Self {
+        Self::Time(time)
+    }
+}
+
 impl From<&str> for OptionValue {
     fn from(name: &str) -> Self {
         Self::Name(name.to_owned())
+    }
+}
+
+impl From<String> for OptionValue {
+    fn from(name: String) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<&[u8]> for OptionValue {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Bytes(bytes.to_vec())
+    }
+}
+
+impl From<Vec<u8>> for OptionValue {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
     }
 }
 
@@ -136,6 +187,40 @@ impl OptionValue {
         let len = bytes.len().min(room.len());
         room[..len].copy_from_slice(&bytes[..len]);
         len
+    }
+
+    /// The value in the form that `option` has. A time becomes a linger time or a whole number of the option's unit, and no
+    /// time 0; a number beyond an `int` becomes the largest number of bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` for a time that is no whole number of the option's unit, or too long for an `int`.
+    pub(super) fn in_form_of(&self, option: SocketOption) -> Result<Cow<'_, Self>, Errno> {
+        use SocketOption as O;
+        Ok(match (self, option.form(), option.unit()) {
+            (Self::Time(time), Form::Linger, _) => Cow::Owned(Self::Linger(*time)),
+            (Self::Time(time), Form::Int, Some(unit)) => {
+                let (ns, unit_ns) = (time.unwrap_or_default().as_nanos(), unit.as_nanos());
+                if ns % unit_ns != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                Cow::Owned(Self::Int(i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)?))
+            }
+            (Self::Long(number), Form::Int, None) => match option {
+                // All 32 bits count, and all ones are no limit.
+                O::NotSentLowWater => {
+                    let bytes = u32::try_from(*number).unwrap_or(u32::MAX);
+                    Cow::Owned(Self::Int(bytes.cast_signed()))
+                }
+                O::SendBuffer
+                | O::SendBufferForce
+                | O::ReceiveBuffer
+                | O::ReceiveBufferForce
+                | O::ReceiveLowWater
+                | O::WindowClamp => Cow::Owned(Self::Int(i32::MAX)),
+                _ => Cow::Borrowed(self),
+            },
+            _ => Cow::Borrowed(self),
+        })
     }
 
     /// The number, if it is one; of 64 bits what an `int` shows of it.

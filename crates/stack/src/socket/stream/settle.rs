@@ -250,8 +250,12 @@ impl StreamState {
                 if dst.completes {
                     Wmem::charge(&socket.wmem, &mut cx.out);
                 }
-                let fields = (&socket.tuple, socket.settings.ip_fields());
-                let sent = ip::output_as(host, cx, dst.dst.handle(), fields, queue);
+                let sender = ip::Sender {
+                    tuple: &socket.tuple,
+                    fields: socket.settings.ip_fields(),
+                    ids: Some(&mut self.ip_id),
+                };
+                let sent = ip::output_as(host, cx, dst.dst.handle(), sender, queue);
                 match sent {
                     NetXmit::Success => {}
                     NetXmit::Drop(from) if dst.paces => self.tcb.on_local_drop(from),

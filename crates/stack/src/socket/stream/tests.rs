@@ -18,10 +18,10 @@ use crate::{
 #[test]
 fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
     let memory = Memory::new(1 << 24);
-    let config = HostConfig { cores: 1, seed: 7, ..HostConfig::default() };
+    let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
     let host = Host::new(&memory, config).unwrap();
     host.set_sysctl("net.ipv4.tcp_timestamps", "0").unwrap();
-    let mut cx = Cx::new(&memory, 7);
+    let mut cx = Cx::replay(&memory, 7);
     let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
     let settings = SocketSettings::default();
     let listener = Listener::listen_with(&host, &mut cx, at, &settings.listen_options(8)).unwrap();

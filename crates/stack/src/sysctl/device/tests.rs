@@ -100,9 +100,12 @@ fn a_device_may_be_named_before_it_is_there_and_must_be_there_then() {
     good.devices.bind(present(&[("lo", 1), ("tap0", 2)])).unwrap();
     assert_eq!(good.devices.of(1).rx(1).rps_cpus, 2);
     let few_queues = sysctls.clone().devices.bind(present(&[("tap0", 1)])).unwrap_err();
-    assert_eq!(few_queues.allowed, "net.quietline.dev.tap0.rx-1: tap0 has 1 queues");
+    assert_eq!(few_queues.to_string(), "sysctl net.quietline.dev.tap0.rx-1: tap0 has 1 queues");
     let stranger = sysctls.devices.bind(present(&[("lo", 1), ("wire0", 1)])).unwrap_err();
-    assert_eq!(stranger.allowed, "net.quietline.dev.tap0: the devices of this host are lo wire0");
+    assert_eq!(
+        stranger.to_string(),
+        "sysctl net.quietline.dev.tap0: the devices of this host are lo wire0"
+    );
 }
 
 /// BIG TCP: a size that a device cannot take is refused by its name, before and after the device is there, and of a size for all
@@ -163,7 +166,10 @@ fn superframes_are_as_large_as_the_device_takes() {
     assert_eq!([0, 1].map(|device| sizes(&all, device, true).0), [99_999, 65_535]);
     early.set("net.quietline.dev.tap0.gso_max_size", "70000").unwrap();
     let refused = early.devices.bind(present(&[("tap0", 2)])).unwrap_err();
-    assert_eq!(refused.allowed, "net.quietline.dev.tap0.gso_max_size: tap0 takes 65536 at most");
+    assert_eq!(
+        refused.to_string(),
+        "sysctl net.quietline.dev.tap0.gso_max_size: tap0 takes 65536 at most"
+    );
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn an_empty_discipline_is_passed_by_and_counts_all_the_same() {
 #[test]
 fn older_settings_do_not_bring_a_discipline_back() {
     let mut bench = Bench::new(true, "pfifo_fast");
-    let mut old = Cx::new(&bench.memory, 2);
+    let mut old = Cx::replay(&bench.memory, 2);
     old.now = bench.cx.now;
     let entered = old.enter(&bench.host);
     bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("a discipline");

@@ -1,0 +1,124 @@
+//! Events of a host: facts about its devices and addresses that need a person, or a program's decision.
+//!
+//! Above: crate `quietline`, which keeps them for the application. Linux: rtnetlink notifications (RTM_DELLINK), and what
+//! user-space daemons log about duplicate addresses.
+//!
+//! Events are rare: each kind is reported once for a device, or limited to one in several seconds for an address.
+//!
+//! Not here: counters and drop reasons, which count every occurrence.
+
+use core::fmt::{self, Debug};
+use std::{
+    net::Ipv4Addr,
+    string::String,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
+
+use super::Host;
+use crate::{device::LinkType, link::ethernet::MacAddr};
+
+/// A fact about a host's devices or addresses. Its text is one line for a person, without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A device has left the host: its interface was deleted, or [`Host::remove_device`] was called. Sockets bound to addresses
+    /// that only this device had fail with `ENETDOWN` from here on.
+    DeviceGone {
+        /// Its name.
+        device: String,
+    },
+    /// Segments arrive whose checksum was left to hardware that the link does not have. The first such segment of each device is
+    /// reported; all are dropped, with the reason `TCP_CSUM_UNFINISHED`.
+    UnfinishedChecksums {
+        /// Name of the device.
+        device: String,
+    },
+    /// The kernel drops frames for the device because they are longer than its MTU allows: the other end sends superframes. The
+    /// first drop is reported; all are counted with the reason `DEV_RX_TRUNCATED`.
+    FramesTooLong {
+        /// Name of the device.
+        device: String,
+    },
+    /// Another station uses an address of this host (RFC 5227 §2.4). At most one event in ten seconds for an address.
+    AddressConflict {
+        /// Name of the device.
+        device: String,
+        /// The address.
+        address: Ipv4Addr,
+        /// Link address of the other station.
+        mac: MacAddr,
+    },
+    /// No other station uses an address of this host: its probes are over (RFC 5227 §2.1.1), and it is in use.
+    AddressReady {
+        /// Name of the device.
+        device: String,
+        /// The address.
+        address: Ipv4Addr,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DeviceGone { device } => {
+                write!(f, "{device}: the interface was deleted, or moved to another namespace")
+            }
+            Self::UnfinishedChecksums { device } => write!(
+                f,
+                "{device}: segments arrive with unfinished checksums and are dropped; at the other end of the link run \
+                 `ethtool -K INTERFACE tx off`, or trust its checksums (option trust-checksums of af_xdp)"
+            ),
+            Self::FramesTooLong { device } => write!(
+                f,
+                "{device}: frames longer than the MTU arrive and are dropped; at the other end of the link run \
+                 `ethtool -K INTERFACE tso off gso off`"
+            ),
+            Self::AddressConflict { device, address, mac } => {
+                write!(f, "{device}: address {address} is in use by another station, {mac}")
+            }
+            Self::AddressReady { device, address } => {
+                write!(f, "{device}: address {address} is in use by no other station")
+            }
+        }
+    }
+}
+
+/// Receiver of a host's events.
+pub trait EventSink: Send + Sync + Debug {
+    /// Takes an event. Called from within the stack, perhaps by a thread that owns a core: it must not call the stack, nor wait
+    /// for a thread that does.
+    fn on_event(&self, event: Event);
+}
+
+impl Host {
+    /// Sets the receiver of this host's events, in place of an earlier one. Events without a receiver are forgotten.
+    pub fn set_event_sink(&self, sink: Arc<dyn EventSink>) {
+        *self.event_sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+    }
+
+    /// Passes an event to the receiver.
+    pub(crate) fn report(&self, event: Event) {
+        let sink = self.event_sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(sink) = sink {
+            sink.on_event(event);
+        }
+    }
+
+    /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
+    #[cold]
+    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
+        let Some(bit) = 1_u64.checked_shl(index) else { return };
+        if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            let device = self.device_name(index).into();
+            self.report(Event::UnfinishedChecksums { device });
+        }
+    }
+
+    /// Link address of a device; none where its frames have no Ethernet header.
+    pub(crate) fn mac_of(&self, index: u32) -> Option<MacAddr> {
+        match self.device(index).caps().link {
+            LinkType::Ethernet { mac } => Some(mac),
+            LinkType::Ip => None,
+        }
+    }
+}

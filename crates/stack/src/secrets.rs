@@ -1,0 +1,138 @@
+//! The keys of a host: sequence numbers, ports, cookies, identifications, and the hashes of its tables.
+//!
+//! Each key is drawn by itself, 16 or 32 bytes from a source of the caller's, so that no key follows from another one. This
+//! crate reads nothing from the operating system: crate `quietline` brings the kernel's random generator.
+//!
+//! Not here: the generator of a context ([`tcp::Rng`]), which draws what is used once.
+
+use std::{convert::Infallible, fmt};
+
+use tcp::{fast_open::KEY_BYTES, secret::SECRET_BYTES};
+
+/// Bytes of a key of SipHash.
+const HASH_KEY_BYTES: usize = 16;
+
+/// A key that no message shows.
+#[derive(Clone, Copy)]
+pub(crate) struct HashKey(pub(crate) [u8; HASH_KEY_BYTES]);
+
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey(..)")
+    }
+}
+
+/// The keys of one host. Two hosts never share them; there is no default.
+#[derive(Clone)]
+pub struct Secrets {
+    /// Buckets of what ICMP has reported about paths.
+    pub(crate) exceptions: HashKey,
+    /// Buckets of connections and listeners, and the flow hash of packets.
+    pub(crate) demux: HashKey,
+    /// Initial sequence numbers and timestamp offsets.
+    pub(crate) isn: [u8; SECRET_BYTES],
+    /// Local ports of active opens.
+    pub(crate) ports: [u8; SECRET_BYTES],
+    /// SYN cookies.
+    pub(crate) syn_cookies: [u8; SECRET_BYTES],
+    /// Fast Open cookies.
+    pub(crate) fast_open: HashKey,
+    /// IPv4 identifications.
+    pub(crate) ip_ids: [u8; SECRET_BYTES],
+}
+
+impl Secrets {
+    /// Keys from `fill`, which fills a slice with bytes that nobody can predict.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn try_draw<E>(mut fill: impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
+        let mut secrets = Self {
+            exceptions: HashKey([0; HASH_KEY_BYTES]),
+            demux: HashKey([0; HASH_KEY_BYTES]),
+            isn: [0; SECRET_BYTES],
+            ports: [0; SECRET_BYTES],
+            syn_cookies: [0; SECRET_BYTES],
+            fast_open: HashKey([0; KEY_BYTES]),
+            ip_ids: [0; SECRET_BYTES],
+        };
+        let Self { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids } = &mut secrets;
+        // The order belongs to the replays: a seed gives the keys that it gave before.
+        let keys: [&mut [u8]; 7] =
+            [&mut exceptions.0, &mut demux.0, isn, ports, syn_cookies, &mut fast_open.0, ip_ids];
+        for key in keys {
+            fill(key)?;
+        }
+        Ok(secrets)
+    }
+
+    /// Keys that follow from `seed`. Only for runs that must repeat: 64 bits can be searched through, and the generator is
+    /// none that hides its seed.
+    #[must_use]
+    pub fn replay(seed: u64) -> Self {
+        let mut rng = tcp::Rng::new(seed);
+        let drawn = Self::try_draw(|key| {
+            rng.fill(key);
+            Ok::<(), Infallible>(())
+        });
+        match drawn {
+            Ok(secrets) => secrets,
+        }
+    }
+}
+
+impl fmt::Debug for Secrets {
+    /// Without the keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Secrets;
+
+    /// Every key, in the order of the struct.
+    fn keys(secrets: &Secrets) -> [&[u8]; 7] {
+        let Secrets { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids } = secrets;
+        [&exceptions.0, &demux.0, isn, ports, syn_cookies, &fast_open.0, ip_ids]
+    }
+
+    #[test]
+    fn every_key_is_drawn_from_the_source_whole() {
+        let mut drawn = Vec::new();
+        let secrets = Secrets::try_draw(|key| {
+            // The source numbers its bytes: a key made of fewer bytes, or of another key's, would show.
+            for byte in key.iter_mut() {
+                *byte = u8::try_from(drawn.len()).expect("fewer than 256 bytes in all");
+                drawn.push(*byte);
+            }
+            Ok::<(), ()>(())
+        });
+        let secrets = secrets.expect("the source has no error");
+        assert_eq!(keys(&secrets).concat(), drawn);
+        assert!(keys(&secrets).iter().all(|key| key.len() >= 16));
+    }
+
+    #[test]
+    fn a_source_that_fails_gives_no_keys() {
+        let mut calls = 0;
+        let failing = |_: &mut [u8]| {
+            calls += 1;
+            if calls == 3 { Err("empty") } else { Ok(()) }
+        };
+        assert_eq!(Secrets::try_draw(failing).err(), Some("empty"));
+    }
+
+    #[test]
+    fn a_replay_repeats_its_seed_and_no_other() {
+        let (same, other) = (Secrets::replay(7), Secrets::replay(8));
+        assert_eq!(keys(&Secrets::replay(7)), keys(&same));
+        assert!(keys(&same).iter().zip(keys(&other)).all(|(a, b)| **a != *b));
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        assert_eq!(format!("{:?}", Secrets::replay(1)), "Secrets { .. }");
+    }
+}
