@@ -43,7 +43,7 @@ impl Arm {
             .sysctl("net.quietline.dst_layout", layout)
             .build()
             .expect("a valid stack");
-        let listener = TcpListener::bind(&stack, "127.0.0.1:0".parse().unwrap()).expect("a port");
+        let listener = TcpListener::bind(&stack, "127.0.0.1:0").expect("a port");
         let to = listener.local_addr().expect("bound");
         let connect = |_| {
             let client = TcpStream::connect(&stack, to).expect("a connection");

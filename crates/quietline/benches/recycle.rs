@@ -132,7 +132,7 @@ impl Arm {
         };
         let client = build(left, "10.0.0.1/24").build().expect("a valid stack");
         let server = build(right, "10.0.0.2/24").build().expect("a valid stack");
-        let listener = TcpListener::bind(&server, "10.0.0.2:0".parse().expect("an address"));
+        let listener = TcpListener::bind(&server, "10.0.0.2:0");
         let listener = listener.expect("a port");
         let to = listener.local_addr().expect("bound");
         let near = TcpStream::connect(&client, to).expect("a connection");

@@ -52,7 +52,7 @@ fn run(setting: &Setting, time: Duration) -> Outcome {
         server = server.sysctl(name, value);
     }
     let server = server.build().expect("a valid stack");
-    let listener = TcpListener::bind(&server, "10.0.0.2:0".parse().expect("an address"));
+    let listener = TcpListener::bind(&server, "10.0.0.2:0");
     let listener = listener.expect("a port");
     let to = listener.local_addr().expect("bound");
     let acceptor = thread::spawn(move || {

@@ -41,7 +41,7 @@ impl Net {
         let host = |device: Arc<Wire>, address: &str| {
             let addresses = vec![address.parse().expect("an address")];
             let devices = vec![DeviceConfig { device, addresses }];
-            let mut config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+            let mut config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
             config.sysctls.set("net.quietline.dev.default.gro", "0").expect("a setting");
             for (name, value) in settings {
                 config.sysctls.set(name, value).expect("a setting");
@@ -49,7 +49,7 @@ impl Net {
             Host::new(&memory, config).expect("valid")
         };
         let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = Instant::from_secs(1);
         let mut net = Self { cx, client, server, flows: Vec::new() };
         let to = "10.0.0.2:80".parse().expect("an address");

@@ -20,7 +20,7 @@ fn pair(config: &WireConfig) -> (Stack, Stack) {
 }
 
 fn connect(client: &Stack, server: &Stack) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(server, "10.0.0.2:0".parse().unwrap()).expect("a port");
+    let listener = TcpListener::bind(server, "10.0.0.2:0").expect("a port");
     let a = TcpStream::connect(client, listener.local_addr().unwrap()).expect("a connection");
     let (b, _) = listener.accept().expect("a connection");
     for stream in [&a, &b] {
@@ -59,8 +59,7 @@ fn bulk(config: &WireConfig, write: usize, time: Duration) -> f64 {
 /// Request/response pairs per second, with `idle` more connections open.
 fn request_response(idle: usize, time: Duration) -> f64 {
     let (client, server) = pair(&WireConfig::default());
-    let listener =
-        TcpListener::bind_with_backlog(&server, "10.0.0.2:0".parse().unwrap(), 4096).unwrap();
+    let listener = TcpListener::bind_with_backlog(&server, "10.0.0.2:0", 4096).unwrap();
     let to = listener.local_addr().unwrap();
     let _idle: Vec<_> = (0..idle)
         .map(|_| {

@@ -1,9 +1,10 @@
 //! Building a stack: devices, addresses, routes, cores, settings.
 
-use std::{io, net::IpAddr, os::fd::BorrowedFd, sync::Arc};
+use std::{io, net::IpAddr, os::fd::BorrowedFd, ptr, sync::Arc};
 
 use ipnet::IpNet;
 use stack::{
+    Secrets,
     config::{ConfigError, DeviceConfig, HostConfig},
     device::{Device, Wire},
     qdisc::QdiscConfig,
@@ -11,8 +12,8 @@ use stack::{
 };
 
 use crate::{
-    clock,
     device::{AfPacket, AfXdp, Capture, CaptureDevice, Tun},
+    entropy, memory,
     route::Route,
     running::{RunMode, Stack},
 };
@@ -26,10 +27,20 @@ pub trait PollFd: Send + Sync {
     /// frames takes note here.
     fn acknowledge(&self, _queue: u16) {}
 
-    /// Whether the interface is gone for good, so that its descriptors are no longer worth watching.
+    /// Whether the interface is gone for good. The stack then takes the device away, as
+    /// [`Stack::remove_device`](crate::Stack::remove_device) does.
     fn is_gone(&self) -> bool {
         false
     }
+
+    /// A descriptor that becomes readable when the interface may be gone, for a device whose other descriptors do not.
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// [`link_fd`](Self::link_fd) has become readable: the device finds out whether its interface is gone, and the descriptor is
+    /// readable no more.
+    fn check_link(&self) {}
 }
 
 impl PollFd for Tun {
@@ -61,6 +72,14 @@ impl PollFd for AfXdp {
         Self::poll_fd(self, queue)
     }
 
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(Self::link_fd(self))
+    }
+
+    fn check_link(&self) {
+        Self::check_link(self);
+    }
+
     fn is_gone(&self) -> bool {
         Self::is_gone(self)
     }
@@ -71,6 +90,13 @@ impl PollFd for AfXdp {
 pub struct Attachment {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) fds: Option<Arc<dyn PollFd>>,
+}
+
+impl Attachment {
+    /// Whether the interface of the device is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.fds.as_ref().is_some_and(|fds| fds.is_gone())
+    }
 }
 
 impl std::fmt::Debug for Attachment {
@@ -114,18 +140,20 @@ pub struct StackBuilder {
     routes: Vec<Route>,
     capture: Option<Arc<Capture>>,
     manual: bool,
+    packet_memory: Option<usize>,
     error: Option<ConfigError>,
 }
 
 impl StackBuilder {
     pub(crate) fn new() -> Self {
         Self {
-            config: HostConfig { cores: 1, seed: clock::seed(), ..HostConfig::default() },
+            config: HostConfig::new(entropy::secrets()),
             attachments: Vec::new(),
             addresses: Vec::new(),
             routes: Vec::new(),
             capture: None,
             manual: false,
+            packet_memory: None,
             error: None,
         }
     }
@@ -198,15 +226,27 @@ impl StackBuilder {
     /// Sets a sysctl by its Linux name, as in `sysctl -w`.
     pub fn sysctl(mut self, name: &str, value: &str) -> Self {
         if let Err(error) = self.config.sysctls.set(name, value) {
-            self.error.get_or_insert_with(|| ConfigError::new("sysctl", name, error));
+            self.error.get_or_insert_with(|| error.into());
         }
         self
     }
 
-    /// Seeds sequence numbers, ports and hash keys. Only for runs that must repeat: whoever knows the seed can guess
-    /// all of them. Default: from the kernel's random generator.
-    pub const fn seed(mut self, seed: u64) -> Self {
-        self.config.seed = seed;
+    /// Derives sequence numbers, ports, cookies and hash keys from `seed`. Only for runs that must repeat: whoever knows the
+    /// seed, or tries all of them, can guess every one of these. Without this call each key is 16 or 32 bytes from the
+    /// kernel's random generator, which getrandom(2) gives.
+    pub fn replay(mut self, seed: u64) -> Self {
+        self.config.secrets = Secrets::replay(seed);
+        self
+    }
+
+    /// Bounds the packet memory of this process, in bytes: 16 MiB or more. Default: the least of a quarter of the machine's
+    /// memory and half of what the cgroup of the process allows. It is an upper bound and not a reservation; at the bound
+    /// packets to be sent are dropped and counted as `NoMemory`, and devices stop reading until memory is free again.
+    ///
+    /// All stacks of a process share their packet memory: the first one decides, and [`build`](Self::build) refuses another
+    /// value after it with `InvalidInput`.
+    pub const fn packet_memory(mut self, bytes: usize) -> Self {
+        self.packet_memory = Some(bytes);
         self
     }
 
@@ -218,23 +258,44 @@ impl StackBuilder {
 
     /// No worker threads: the stack runs only inside [`Stack::poll`] and inside socket calls.
     ///
-    /// A call that has begun to run the stack, or a poll, returns when nothing is left: Linux ends its softirqs after ten rounds or
-    /// 2 ms and leaves the rest to ksoftirqd, but here nobody would come for it. While another thread, or a stack polled by one, sends
-    /// to this one without a pause, such a call lasts. With workers it ends after ten turns, and a worker goes on.
+    /// A call that has begun to run the stack, or a poll, returns when nothing is left, and after ten turns in any case, as Linux ends
+    /// its softirqs after ten rounds or 2 ms and leaves the rest to ksoftirqd. Here the rest waits for the next call that runs the
+    /// core (`CoreLeft`), and the time until the next poll is 0 meanwhile.
     pub const fn manual(mut self) -> Self {
         self.manual = true;
         self
     }
 
-    /// Builds the stack and starts its workers.
+    /// A capture wraps each device, so that the host cannot see that two are the same.
+    fn check_attachments(&self) -> Result<(), ConfigError> {
+        for (place, Attachment { device, .. }) in self.attachments.iter().enumerate() {
+            let is_same =
+                |other: &Attachment| ptr::addr_eq(Arc::as_ptr(&other.device), Arc::as_ptr(device));
+            if self.attachments[..place].iter().any(is_same) {
+                return Err(ConfigError::refused(
+                    "device",
+                    &device.caps().name,
+                    "given twice: a stack takes each device once",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the stack and starts its workers. With `net.quietline.acd_probes` it returns when the addresses have been probed.
     ///
     /// # Errors
-    /// `InvalidInput` with one line that names the field, the value and what is allowed; or the error of a system call
-    /// that starts a worker.
+    /// One line that names the field, the value and the reason: `NotFound` for a device or setting that does not exist,
+    /// `AlreadyExists` for an address or route given twice, `AddrInUse` when another station has an address, `InvalidInput` for
+    /// anything else; or the error of a system call that starts a worker.
     pub fn build(mut self) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
             return Err(error.into());
         }
+        if let Some(bytes) = self.packet_memory {
+            memory::set_limit(bytes)?;
+        }
+        self.check_attachments()?;
         let index = |name: &str| {
             let names = self.attachments.iter().map(|attachment| &attachment.device.caps().name);
             // The host's device 0 is loopback.

@@ -12,8 +12,9 @@ mod checksum;
 pub mod interface;
 mod mapping;
 #[cfg(test)]
-mod namespace;
+pub(crate) mod namespace;
 pub mod netlink;
+mod presence;
 pub mod setup_error;
 mod sockopt;
 pub mod tun;
@@ -21,7 +22,7 @@ pub mod vnet_hdr;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
 pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
-pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureReport};
+pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureFile, CaptureReport};
 pub use interface::Interface;
 pub use setup_error::SetupError;
 pub use tun::{Tun, TunConfig, TunKind};

@@ -11,8 +11,8 @@
 //! let server = Stack::builder().device(right).address("10.0.0.2/24".parse().unwrap()).build()?;
 //! let client = Stack::builder().device(left).address("10.0.0.1/24".parse().unwrap()).build()?;
 //!
-//! let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap())?;
-//! let mut stream = TcpStream::connect(&client, "10.0.0.2:80".parse().unwrap())?;
+//! let listener = TcpListener::bind(&server, "10.0.0.2:80")?;
+//! let mut stream = TcpStream::connect(&client, "10.0.0.2:80")?;
 //! let (accepted, peer) = listener.accept()?;
 //! stream.write_all(b"hello")?;
 //! # let _ = (accepted, peer);
@@ -23,11 +23,18 @@
 //! Everything that touches the operating system is in this crate: clocks, threads, file descriptors. The data path is
 //! in crate `stack`, TCP in crate `tcp`.
 
+mod addresses;
+mod attachments;
 mod builder;
 mod clock;
 pub mod device;
+mod entropy;
+mod events;
+mod housekeeping;
 mod listener;
+mod memory;
 mod options;
+mod pages;
 mod patience;
 mod route;
 mod running;
@@ -35,11 +42,14 @@ pub mod sans_io;
 mod send_buffer;
 mod socket;
 mod stream;
+mod unwind;
 mod wait;
 mod worker;
 
 pub use builder::{Attachment, PollFd, StackBuilder};
-pub use listener::{Incoming, TcpListener};
+pub use events::Events;
+pub use listener::{Incoming, IntoIncoming, TcpListener};
+pub use memory::decide_packet_memory;
 pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 pub use pkt::DomainStats as MemoryStats;
 pub use route::{Route, RouteKind};
@@ -50,7 +60,9 @@ pub use stack::{
     Errno, Readiness,
     config::ConfigError,
     counters::Snapshot,
-    device::{Capabilities, Device, Impairment, Wire, WireConfig},
+    device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
+    host::Event,
+    link::ethernet::MacAddr,
     qdisc::{QdiscConfig, QdiscStats},
     rps::SoftnetStat,
     socket::{

@@ -2,7 +2,8 @@
 
 use std::{
     fmt, io,
-    net::SocketAddr,
+    iter::FusedIterator,
+    net::{SocketAddr, ToSocketAddrs},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,11 +21,12 @@ use stack::{
 };
 
 use crate::{
+    addresses::first_of,
     clock::{self, with_cx},
     options::ListenOptions,
     running::Stack,
     stream::TcpStream,
-    wait::{Wait, wait_until},
+    wait::{Wait, poll_first, sleep_until},
 };
 
 /// A listening socket. It stops listening when the last clone is dropped; connections nobody accepted are reset.
@@ -40,11 +42,13 @@ struct Shared {
 }
 
 impl TcpListener {
-    /// Listens on `local`; port 0 takes a free one.
+    /// Listens on `local`; port 0 takes a free one. Of several addresses the first that can be had. The system resolves host
+    /// names, as for `std::net`: by its own network, not by `stack`.
     ///
     /// # Errors
-    /// `EADDRINUSE`, or `EADDRNOTAVAIL` for an address that is not ours.
-    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
+    /// `EADDRINUSE`, or `EADDRNOTAVAIL` for an address that is not ours; `InvalidInput` for text that is no address, and the
+    /// resolver's error for a host name. Of several addresses the last error.
+    pub fn bind(stack: &Stack, local: impl ToSocketAddrs) -> io::Result<Self> {
         Self::options().listen(stack, local)
     }
 
@@ -57,16 +61,22 @@ impl TcpListener {
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
-    pub fn bind_with_backlog(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
+    pub fn bind_with_backlog(
+        stack: &Stack,
+        local: impl ToSocketAddrs,
+        backlog: u32,
+    ) -> io::Result<Self> {
         Self::options().backlog(backlog).listen(stack, local)
     }
 
     pub(crate) fn listen(
         stack: &Stack,
-        local: SocketAddr,
+        local: impl ToSocketAddrs,
         options: &stack::socket::ListenOptions,
     ) -> io::Result<Self> {
-        let listener = with_cx(|cx| Listener::listen_with(stack.host(), cx, local, options))?;
+        let listener = first_of(local, |local| {
+            Ok(with_cx(|cx| Listener::listen_with(stack.host(), cx, local, options))?)
+        })?;
         Ok(Self {
             shared: Arc::new(Shared {
                 stack: stack.clone(),
@@ -109,7 +119,10 @@ impl TcpListener {
                         deadline,
                         polling: |sysctls: &Sysctls| busy_poll.for_event(sysctls),
                     };
-                    if !wait_until(&wait, ready) {
+                    with_cx(|cx| cx.polls_to_accept(Some(listener)));
+                    let polled = poll_first(&wait, &ready);
+                    with_cx(|cx| cx.polls_to_accept(None));
+                    if !polled && !sleep_until(&wait, ready) {
                         return Err(Errno::EAGAIN.into());
                     }
                 }
@@ -118,10 +131,16 @@ impl TcpListener {
         }
     }
 
-    /// The connections as they come.
+    /// Iterator that accepts one connection after the other.
     #[must_use]
     pub const fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
+    }
+
+    /// As [`incoming`](Self::incoming), for an iterator that owns the listener.
+    #[must_use]
+    pub const fn into_incoming(self) -> IntoIncoming {
+        IntoIncoming { listener: self }
     }
 
     /// Where it listens, with the port that was chosen.
@@ -139,6 +158,38 @@ impl TcpListener {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether `accept` fails with `WouldBlock` instead of waiting.
+    #[must_use]
+    pub fn nonblocking(&self) -> bool {
+        self.shared.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Takes the pending error (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let number = self.option(SocketOption::Error)?.as_int().unwrap_or_default();
+        Ok(Errno::from_raw(number).map(io::Error::from))
+    }
+
+    /// TTL of segments that accepted connections send (`IP_TTL`), 1 to 255; the stack's default is `net.ipv4.ip_default_ttl`.
+    ///
+    /// # Errors
+    /// `EINVAL` for any other number.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.set_option(SocketOption::TimeToLive, ttl)
+    }
+
+    /// TTL of segments that accepted connections send.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn ttl(&self) -> io::Result<u32> {
+        let ttl = self.option(SocketOption::TimeToLive)?.as_int().ok_or(Errno::EINVAL)?;
+        Ok(ttl.cast_unsigned())
     }
 
     /// Sets a socket option by Linux's rules; connections accepted later begin with it.
@@ -197,7 +248,7 @@ impl fmt::Debug for TcpListener {
     }
 }
 
-/// Iterator over accepted connections. Never ends by itself.
+/// Iterator that accepts one connection after the other. It never ends by itself.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a TcpListener,
@@ -208,5 +259,41 @@ impl Iterator for Incoming<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl FusedIterator for Incoming<'_> {}
+
+/// Iterator that owns its listener and accepts one connection after the other. It never ends by itself.
+#[derive(Debug)]
+pub struct IntoIncoming {
+    listener: TcpListener,
+}
+
+impl Iterator for IntoIncoming {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl FusedIterator for IntoIncoming {}
+
+impl<'a> IntoIterator for &'a TcpListener {
+    type Item = io::Result<TcpStream>;
+    type IntoIter = Incoming<'a>;
+
+    fn into_iter(self) -> Incoming<'a> {
+        self.incoming()
+    }
+}
+
+impl IntoIterator for TcpListener {
+    type Item = io::Result<TcpStream>;
+    type IntoIter = IntoIncoming;
+
+    fn into_iter(self) -> IntoIncoming {
+        self.into_incoming()
     }
 }

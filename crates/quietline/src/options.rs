@@ -2,14 +2,14 @@
 
 use std::{
     io::{self, Write},
-    net::SocketAddr,
+    net::{SocketAddr, ToSocketAddrs},
     time::Duration,
 };
 
 use stack::{core::CoreId, sysctl::FastOpenKey};
 pub use tcp::SocketOptions;
 
-use crate::{clock, listener::TcpListener, running::Stack, stream::TcpStream};
+use crate::{addresses::first_of, clock, listener::TcpListener, running::Stack, stream::TcpStream};
 
 /// How to listen. Made by [`TcpListener::options`]; every method takes and returns it.
 #[derive(Clone, Debug, Default)]
@@ -73,11 +73,11 @@ impl ListenOptions {
         self
     }
 
-    /// Listens on `local`; port 0 takes a free one.
+    /// Listens on `local`; port 0 takes a free one. Of several addresses the first that can be had.
     ///
     /// # Errors
-    /// `EADDRINUSE` as Linux decides it, or `EADDRNOTAVAIL` for an address that is not ours.
-    pub fn listen(&self, stack: &Stack, local: SocketAddr) -> io::Result<TcpListener> {
+    /// As [`TcpListener::bind`].
+    pub fn listen(&self, stack: &Stack, local: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpListener::listen(stack, local, &self.inner)
     }
 }
@@ -125,16 +125,18 @@ impl ConnectOptions {
     pub fn connect_with_data(
         &self,
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToSocketAddrs,
         data: &[u8],
     ) -> io::Result<(TcpStream, usize)> {
-        let (stream, taken) = TcpStream::start_sending(stack, remote, &self.inner, data)?;
-        if taken == 0 && !data.is_empty() {
-            stream.expect_write();
-        }
-        stream.wait_connected(None)?;
-        let later = if taken == 0 { (&stream).write(data)? } else { 0 };
-        Ok((stream, taken + later))
+        first_of(remote, |remote| {
+            let (stream, taken) = TcpStream::start_sending(stack, remote, &self.inner, data)?;
+            if taken == 0 && !data.is_empty() {
+                stream.expect_write();
+            }
+            stream.wait_connected(None)?;
+            let later = if taken == 0 { (&stream).write(data)? } else { 0 };
+            Ok((stream, taken + later))
+        })
     }
 
     /// `TCP_FASTOPEN_NO_COOKIE`: with Fast Open, data goes with the SYN without asking for a cookie first. For networks where
@@ -150,37 +152,43 @@ impl ConnectOptions {
         self
     }
 
-    /// Connects to `remote` and waits until the connection is established.
+    /// Connects to `remote` and waits until the connection is established. Of several addresses the first that answers.
     ///
     /// # Errors
     /// As [`TcpStream::connect`]; `EADDRINUSE` for a bound port that another socket owns.
-    pub fn connect(&self, stack: &Stack, remote: SocketAddr) -> io::Result<TcpStream> {
-        let stream = TcpStream::start(stack, remote, &self.inner)?;
-        stream.wait_connected(None)?;
-        Ok(stream)
+    pub fn connect(&self, stack: &Stack, remote: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        first_of(remote, |remote| {
+            let stream = TcpStream::start(stack, remote, &self.inner)?;
+            stream.wait_connected(None)?;
+            Ok(stream)
+        })
     }
 
-    /// Connects and waits at most `timeout`.
+    /// Connects and waits at most `timeout`, for all addresses together if there are several. The time that the system's
+    /// resolver needs for a host name is not counted.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` for a zero timeout.
     pub fn connect_timeout(
         &self,
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         if timeout.is_zero() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"));
         }
-        let deadline = clock::now() + timeout;
-        let stream = TcpStream::start(stack, remote, &self.inner)?;
-        stream.wait_connected(Some(deadline))?;
-        Ok(stream)
+        let mut deadline = None;
+        first_of(remote, |remote| {
+            let deadline = *deadline.get_or_insert_with(|| clock::now() + timeout);
+            let stream = TcpStream::start(stack, remote, &self.inner)?;
+            stream.wait_connected(Some(deadline))?;
+            Ok(stream)
+        })
     }
 
     /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
-    /// [`TcpStream::take_error`] tells a failure.
+    /// [`TcpStream::take_error`] tells a failure. It takes one address, because resolving a name and trying several wait.
     ///
     /// # Errors
     /// What can be told without waiting: no route, no port.

@@ -105,9 +105,10 @@ impl Route {
         index: impl Fn(&str) -> Option<u32>,
     ) -> Result<RouteSpec, ConfigError> {
         let device = match &self.dev {
-            Some(name) => Some(index(name).ok_or_else(|| {
-                ConfigError::new("route dev", name, "the name of a device of this stack")
-            })?),
+            Some(name) => Some(
+                index(name)
+                    .ok_or_else(|| ConfigError::missing("route dev", name, "no such device"))?,
+            ),
             None => None,
         };
         let Self { prefix, kind, via, src: prefsrc, mtu, metric, .. } = *self;

@@ -10,18 +10,22 @@ use std::{
 
 use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
+    Cx,
     config::{ConfigError, HostConfig},
     core::CoreId,
     counters::Snapshot,
-    host::Host,
+    host::{ClaimState, EventSink, Host},
     route::fib::RouteSpec,
     rps::SoftnetStat,
+    sysctl::SysctlError,
     tx_queue::TxQueueStats,
 };
 
 use crate::{
+    attachments::Attachments,
     builder::{Attachment, StackBuilder},
     clock,
+    events::{EventLog, Events},
     route::Route,
     worker::{self, Stop},
 };
@@ -48,8 +52,8 @@ pub(crate) struct Running {
     mode: RunMode,
     stop: Arc<Stop>,
     workers: Mutex<Vec<JoinHandle<()>>>,
-    /// Keeps the descriptors that the workers sleep on open; `None` for a device that is gone.
-    attachments: Mutex<Vec<Option<Attachment>>>,
+    attachments: Arc<Attachments>,
+    events: Arc<EventLog>,
     /// Last, when the host is gone.
     _grace: GracePeriod,
 }
@@ -88,33 +92,59 @@ impl Stack {
         mode: RunMode,
     ) -> io::Result<Self> {
         let host = Host::new(clock::memory(), config)?;
+        let events = Arc::new(EventLog::default());
+        host.set_event_sink(Arc::clone(&events) as Arc<dyn EventSink>);
         let stop = Arc::new(Stop::default());
+        let shared = Arc::new(Attachments::new(attachments.clone()));
         let workers = match mode {
             RunMode::Workers => {
-                worker::start(&host, &attachments, &stop).inspect_err(|_| stop.stop())?
+                worker::start(&host, &attachments, &shared, &stop).inspect_err(|_| stop.stop())?
             }
             RunMode::Manual => Vec::new(),
         };
-        Ok(Self {
+        let stack = Self {
             running: Arc::new(Running {
                 host,
                 mode,
                 stop,
                 workers: Mutex::new(workers),
-                attachments: Mutex::new(attachments.into_iter().map(Some).collect()),
+                attachments: shared,
+                events,
                 _grace: GracePeriod,
             }),
-        })
+        };
+        stack.claim_addresses()?;
+        Ok(stack)
+    }
+
+    /// Proves that no other station has an address of the stack, where the settings ask for it (RFC 5227).
+    fn claim_addresses(&self) -> io::Result<()> {
+        /// How long a stack without workers is left alone between two polls.
+        const PAUSE: Duration = Duration::from_millis(1);
+        let mut events = self.events();
+        clock::with_cx(|cx| self.host().claim_addresses(cx));
+        loop {
+            match self.host().claim_state() {
+                ClaimState::Ready => return Ok(()),
+                ClaimState::Refused { address, mac } => {
+                    let text = format!("address {address} is in use by another station, {mac}");
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+                }
+                ClaimState::Probing if self.is_manual() => {
+                    let _ = self.poll();
+                    std::thread::sleep(PAUSE);
+                }
+                // A conflict or success is an event; the limit is for a device that has gone meanwhile.
+                ClaimState::Probing => drop(events.next_timeout(Duration::from_millis(100))),
+            }
+        }
     }
 
     /// Runs everything that has work, on the calling thread, and returns how long it may be left alone unless a frame
     /// arrives; `None` for ever. For stacks built with [`StackBuilder::manual`], harmless for others.
     #[must_use = "the stack wants to be polled again after this time"]
     pub fn poll(&self) -> Option<Duration> {
-        clock::with_cx(|cx| {
-            let deadline = self.host().poll(cx)?;
-            Some(deadline.checked_duration_since(cx.now).unwrap_or_default())
-        })
+        self.poll_and_settle(|host, cx| host.poll(cx))
     }
 
     /// As [`poll`](Self::poll), for core number `core` only: where an application has a thread for each, which uses that core's
@@ -125,10 +155,7 @@ impl Stack {
     /// If the stack has no such core.
     #[must_use = "the core wants to be polled again after this time"]
     pub fn poll_core(&self, core: u16) -> Option<Duration> {
-        clock::with_cx(|cx| {
-            let deadline = self.host().poll_core(cx, CoreId(core))?;
-            Some(deadline.checked_duration_since(cx.now).unwrap_or_default())
-        })
+        self.poll_and_settle(|host, cx| host.poll_core(cx, CoreId(core)))
     }
 
     /// Counters by their Linux names, summed over all threads.
@@ -152,18 +179,19 @@ impl Stack {
     /// The present value of a setting by its Linux name, as `sysctl -n NAME` prints it.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that does not exist.
+    /// `NotFound` for a name that does not exist.
     pub fn sysctl(&self, name: &str) -> io::Result<String> {
-        self.host().sysctls().get(name).map_err(invalid_input)
+        self.host().sysctls().get(name).map_err(refused)
     }
 
     /// Changes a setting while the stack runs, as `sysctl -w NAME=VALUE` does. Sockets keep what they copied when they
     /// were made (buffer sizes, keepalive times); everything else holds from the next call of each thread on.
     ///
     /// # Errors
-    /// `InvalidInput` with one line that says what is allowed; nothing is changed then.
+    /// `NotFound` for a name that does not exist, `InvalidInput` for a value that is not allowed, with one line that says
+    /// what is; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> io::Result<()> {
-        self.host().set_sysctl(name, value).map_err(invalid_input)
+        self.host().set_sysctl(name, value).map_err(refused)
     }
 
     /// Every setting with its present value.
@@ -176,7 +204,8 @@ impl Stack {
     /// segment.
     ///
     /// # Errors
-    /// `InvalidInput` with one line that says what is allowed; nothing is changed then.
+    /// `AlreadyExists` for a prefix and metric that have a route, `NotFound` for a device or source that the stack does not
+    /// have, `InvalidInput` for anything else; nothing is changed then.
     pub fn add_route(&self, route: &Route) -> io::Result<()> {
         self.with_spec(route, Host::add_route)
     }
@@ -192,7 +221,7 @@ impl Stack {
     /// Takes the best route away that has the prefix of `route` and whatever else it names: `ip route del`.
     ///
     /// # Errors
-    /// `InvalidInput` when there is none.
+    /// `NotFound` when there is none.
     pub fn delete_route(&self, route: &Route) -> io::Result<()> {
         self.with_spec(route, Host::delete_route)
     }
@@ -210,7 +239,7 @@ impl Stack {
     /// not the routes that were added.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that no device has, or for loopback.
+    /// `NotFound` for a name that no device has, `InvalidInput` for loopback.
     pub fn set_device_up(&self, name: &str, up: bool) -> io::Result<()> {
         let index = self.device(name)?;
         Ok(clock::with_cx(|cx| self.host().set_device_up(cx, index, up))?)
@@ -219,25 +248,59 @@ impl Stack {
     /// Takes a device away for good, as `ip link del NAME` does: down, and with it its addresses. Returns when the stack has let
     /// it go, unless another thread has been in a call for long: then it does so when that returns.
     ///
+    /// Sockets with an address that no other device has can never work again: calls on their streams and listeners fail with
+    /// `ENETDOWN` (`ErrorKind::NetworkDown`), streams after what they have received was read. The same happens by itself when
+    /// somebody deletes the interface of a device (`ip link del`), or moves it to another network namespace; [`Stack::events`]
+    /// tells of both. A stack of [`StackBuilder::manual`] finds it out when it is polled.
+    ///
     /// # Errors
     /// As [`set_device_up`](Self::set_device_up).
     pub fn remove_device(&self, name: &str) -> io::Result<()> {
         let index = self.device(name)?;
         clock::with_cx(|cx| self.host().remove_device(cx, index))?;
-        // The host's device 0 is loopback.
-        let place = index as usize - 1;
-        let mut attachments =
-            self.running.attachments.lock().unwrap_or_else(PoisonError::into_inner);
-        attachments[place] = None;
-        drop(attachments);
+        self.running.attachments.forget(index);
         self.running.stop.kick();
         drop(GracePeriod);
         Ok(())
     }
 
+    /// What happens to the devices and addresses of the stack: an interface that was deleted, an address that another station
+    /// uses, checksums that the link does not complete.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events::new(Arc::clone(&self.running.events))
+    }
+
+    /// Takes devices away whose interface is gone, as a stack without workers has to do itself.
+    fn remove_gone(&self, cx: &mut Cx) {
+        if self.is_manual() {
+            let _ = self.running.attachments.remove_gone(self.host(), cx);
+        }
+    }
+
+    /// The time after which `poll` wants to be called again, from now on. A poll that brings no frames releases what closed
+    /// connections have left: without workers nobody else does.
+    fn poll_and_settle(
+        &self,
+        poll: impl FnOnce(&Host, &mut Cx) -> Option<Instant>,
+    ) -> Option<Duration> {
+        let (wait, is_idle) = clock::with_cx(|cx| {
+            let before = cx.received();
+            let deadline = poll(self.host(), cx);
+            self.remove_gone(cx);
+            let wait = deadline.map(|at| at.checked_duration_since(cx.now).unwrap_or_default());
+            (wait, cx.received() == before)
+        });
+        let rcu = &clock::memory().rcu;
+        if is_idle && rcu.is_waiting() {
+            let _ = rcu.settle();
+        }
+        wait
+    }
+
     fn device(&self, name: &str) -> io::Result<u32> {
         let found = self.host().device_index(name);
-        let error = || ConfigError::new("device", name, "the name of a device of this stack");
+        let error = || ConfigError::missing("device", name, "no such device");
         Ok(found.ok_or_else(error)?)
     }
 
@@ -282,8 +345,12 @@ impl Stack {
     }
 }
 
-fn invalid_input(error: stack::sysctl::SysctlError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
+fn refused(error: SysctlError) -> io::Error {
+    let kind = match error {
+        SysctlError::Unknown { .. } => io::ErrorKind::NotFound,
+        SysctlError::Invalid { .. } => io::ErrorKind::InvalidInput,
+    };
+    io::Error::new(kind, error)
 }
 
 impl Running {
@@ -296,6 +363,7 @@ impl Running {
             // A worker that panicked has said so on standard error already.
             let _ = worker.join();
         }
+        self.events.end();
     }
 }
 

@@ -5,16 +5,19 @@
 //! [`TcpSocket`] and [`Listener`]; none of them waits: `EAGAIN` is the answer. This is what the simulator uses, and what a
 //! proxy or a microVM monitor with an event loop of its own wants.
 //!
+//! Chance goes in, too: [`secrets`] and [`rng`] ask the kernel, [`HostConfig::replay`] and [`Cx::replay`] take the seed of a run
+//! that must repeat.
+//!
 //! ```
 //! use std::{io::IoSlice, sync::Arc, time::Duration};
 //!
 //! use quietline::sans_io::{
-//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig,
+//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig, rng, secrets,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let memory = Memory::new(16 << 20);
-//! let mut cx = Cx::new(&memory, 1);
+//! let mut cx = Cx::new(&memory, rng());
 //! cx.now = Instant::from_secs(1);
 //!
 //! // Any `Device` will do; this one joins two hosts and takes 5 ms each way.
@@ -25,7 +28,7 @@
 //! let host = |device: Arc<Wire>, address: &str| {
 //!     let addresses = vec![address.parse().expect("an address with its prefix")];
 //!     let devices = vec![DeviceConfig { device, addresses }];
-//!     Host::new(&memory, HostConfig { devices, cores: 1, ..HostConfig::default() })
+//!     Host::new(&memory, HostConfig { devices, ..HostConfig::new(secrets()) })
 //! };
 //! let (client, server) = (host(left, "10.0.0.1/24")?, host(right, "10.0.0.2/24")?);
 //!
@@ -49,14 +52,19 @@
 //! # }
 //! ```
 
+pub use crate::entropy::{rng, secrets};
 pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
 pub use stack::{
-    Cx, Errno, Memory, Readiness,
+    Cx, Errno, Memory, Readiness, Secrets,
     config::{ConfigError, DeviceConfig, HostConfig},
-    device::{Capabilities, Device, Doorbell, Impairment, LinkType, QueueId, Wire, WireConfig},
+    device::{
+        Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
+        WireConfig,
+    },
     host::Host,
     link::ethernet::MacAddr,
     route::fib::RouteSpec,
     socket::{Listener, ShutdownHow, TcpSocket},
     sysctl::Sysctls,
 };
+pub use tcp::Rng;

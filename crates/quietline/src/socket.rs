@@ -14,6 +14,8 @@ use crate::{listener::TcpListener, running::Stack, stream::TcpStream};
 /// A TCP socket without connection. What is set here is there from the first segment on: the receive buffer in the window
 /// scale of the SYN, the largest segment in its MSS.
 ///
+/// Its calls take one address, as the system's do; [`TcpStream::connect`] and [`TcpListener::bind`] try several.
+///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {
 /// # let stack = quietline::Stack::builder().build()?;

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::{self, IoSlice, IoSliceMut, Read, Write},
-    net::{Shutdown, SocketAddr},
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -27,6 +27,7 @@ use crate::{
 
 mod blocking;
 mod options;
+mod ready;
 mod urgent;
 mod zero_copy;
 
@@ -43,11 +44,14 @@ struct Shared {
 }
 
 impl TcpStream {
-    /// Connects to `remote` and waits until the connection is established.
+    /// Connects to `remote` and waits until the connection is established. Of several addresses the first that answers. The
+    /// system resolves host names, as for `std::net`: by its own network, not by `stack`.
     ///
     /// # Errors
-    /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`.
-    pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+    /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL`, `ENETUNREACH` without a route and for
+    /// broadcast and multicast addresses; `InvalidInput` for text that is no address, and the resolver's error for a host
+    /// name. Of several addresses the last error.
+    pub fn connect(stack: &Stack, remote: impl ToSocketAddrs) -> io::Result<Self> {
         Self::options().connect(stack, remote)
     }
 
@@ -56,13 +60,14 @@ impl TcpStream {
         ConnectOptions::default()
     }
 
-    /// Connects and waits at most `timeout`.
+    /// Connects and waits at most `timeout`, for all addresses together if there are several. The time that the system's
+    /// resolver needs for a host name is not counted.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` for a zero timeout.
     pub fn connect_timeout(
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<Self> {
         Self::options().connect_timeout(stack, remote, timeout)
@@ -73,12 +78,16 @@ impl TcpStream {
     /// # Errors
     /// As [`connect`](Self::connect); `EADDRINUSE` for a port that another socket owns, `EADDRNOTAVAIL` when `local` is
     /// not ours.
-    pub fn connect_from(stack: &Stack, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
+    pub fn connect_from(
+        stack: &Stack,
+        local: SocketAddr,
+        remote: impl ToSocketAddrs,
+    ) -> io::Result<Self> {
         Self::options().bind(local).connect(stack, remote)
     }
 
     /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
-    /// [`take_error`](Self::take_error) tells a failure.
+    /// [`take_error`](Self::take_error) tells a failure. It takes one address, because resolving a name and trying several wait.
     ///
     /// # Errors
     /// What can be told without waiting: no route, no port.
@@ -282,6 +291,12 @@ impl TcpStream {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether calls fail with `WouldBlock` instead of waiting.
+    #[must_use]
+    pub fn nonblocking(&self) -> bool {
+        self.shared.nonblocking.load(Ordering::Relaxed)
     }
 
     /// Takes the pending error (`SO_ERROR`).

@@ -36,8 +36,10 @@ use stack::{
 };
 
 use crate::{
+    attachments::Attachments,
     builder::Attachment,
-    clock,
+    clock, entropy,
+    housekeeping::Housekeeping,
     patience::{Offer, Window},
     running::until,
 };
@@ -91,6 +93,7 @@ impl Stop {
 pub(crate) fn start(
     host: &Arc<Host>,
     attachments: &[Attachment],
+    shared: &Arc<Attachments>,
     stop: &Arc<Stop>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
@@ -102,6 +105,7 @@ pub(crate) fn start(
             host: Arc::clone(host),
             core: Arc::clone(core),
             queues: RefCell::new(queues_of(core, index, host.cores().len(), attachments)),
+            attachments: Arc::clone(shared),
             kick,
             stop: Arc::clone(stop),
         };
@@ -139,6 +143,8 @@ struct Worker {
     host: Arc<Host>,
     core: Arc<Core>,
     queues: RefCell<Vec<Watched>>,
+    /// Devices of the whole stack.
+    attachments: Arc<Attachments>,
     kick: Arc<Eventfd>,
     stop: Arc<Stop>,
 }
@@ -147,16 +153,17 @@ impl Worker {
     fn run(&self) {
         // Timers of the network are finer than the 50 µs that the kernel may add to a sleep. Where it refuses they are late.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
-        let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
+        let mut cx = Cx::new(clock::memory(), entropy::rng()).with_clock(clock::now);
         let mut window = Window::default();
         cx.pool.set_kick(Some(Arc::new(HomeKick(Arc::clone(&self.core)))));
         // Whether the descriptors were watched until now: then those that say nothing have nothing.
         let mut watched = false;
         let mut slept = None;
+        let mut housekeeping = Housekeeping::new(Arc::clone(&self.kick) as Arc<dyn Kick>);
         while !self.stop.is_requested() {
-            self.let_go();
             cx.stay_online();
             cx.now = clock::now();
+            self.let_go(&mut cx);
             // Also when another thread runs the core: what came home waits for this thread.
             cx.pool.drain_returns();
             let before = cx.received();
@@ -178,8 +185,9 @@ impl Worker {
             // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
             // what an application thread polls need not be watched.
             let watch = self.queues.borrow().is_empty() || ran && !self.core.is_polled(cx.now);
+            let limit = housekeeping.before_sleep();
             let begin = clock::now();
-            watched = self.sleep(&cx, watch, ran);
+            watched = self.sleep(&cx, watch, ran, limit);
             slept = Some(until(begin, clock::now()));
         }
         // Once more: the core may have been handed over just before the host went down.
@@ -188,12 +196,21 @@ impl Worker {
         cx.go_offline();
     }
 
-    /// Devices that are gone are not watched, and their descriptors not kept.
-    fn let_go(&self) {
+    /// Takes devices away whose interface is gone. Devices that were taken away are not watched, and their descriptors not kept.
+    fn let_go(&self, cx: &mut Cx) {
+        if self.has_lost_interface() && self.attachments.remove_gone(&self.host, cx) {
+            // Other workers may watch queues of the device.
+            self.stop.kick();
+        }
         let gone = |queue: &Watched| self.core.is_gone(queue.napi);
         if self.queues.borrow().iter().any(gone) {
             self.queues.borrow_mut().retain(|queue| !gone(queue));
         }
+    }
+
+    /// Whether a device of this core's queues has lost its interface.
+    fn has_lost_interface(&self) -> bool {
+        self.queues.borrow().iter().any(|queue| queue.attachment.is_gone())
     }
 
     /// Frames have come, after the worker had `slept`: polls on as long as more come within the window. It does not keep the
@@ -233,8 +250,9 @@ impl Worker {
     }
 
     /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false) or polls it, until that
-    /// thread stops, and never less than a moment: it also runs the timers that are due. True if the descriptors were watched.
-    fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool) -> bool {
+    /// thread stops, and never less than a moment: it also runs the timers that are due. At most as long as `limit`. True if the
+    /// descriptors were watched.
+    fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool, limit: Option<Duration>) -> bool {
         /// Shortest sleep of a worker whose core is run by another thread.
         const BUSY_SLEEP_MIN: Duration = Duration::from_millis(1);
         let deadline = self.core.prepare_sleep(cx.now, !watch_queues);
@@ -242,8 +260,13 @@ impl Worker {
         // Whoever ran it may have left meanwhile, and not have seen that this worker waits for that.
         let busy = !ran && !self.core.is_free();
         let timeout = if busy { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) } else { timeout };
+        let timeout = match (timeout, limit) {
+            (Some(timeout), Some(limit)) => Some(timeout.min(limit)),
+            (timeout, limit) => timeout.or(limit),
+        };
         // Sent home before we had said that we sleep.
-        let waits = timeout != Some(Duration::ZERO) && !cx.pool.has_deferred();
+        let idle = !cx.pool.has_deferred() && !self.has_lost_interface();
+        let waits = timeout != Some(Duration::ZERO) && idle;
         if waits {
             self.wait(watch_queues, timeout);
         }
@@ -257,27 +280,37 @@ impl Worker {
         let queues = self.queues.borrow();
         let mut fds = Vec::with_capacity(1 + queues.len());
         fds.push(Poll::from_borrowed_fd(self.kick.0.as_fd(), PollFlags::IN));
-        let watched = if watch_queues { &queues[..] } else { &[] };
-        let mut polls = Vec::with_capacity(watched.len());
-        for Watched { attachment, queue, napi } in watched {
-            if self.core.is_masked(*napi) {
+        let mut polls = Vec::with_capacity(queues.len());
+        let mut links = Vec::new();
+        for Watched { attachment, queue, napi } in &*queues {
+            let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) else {
                 continue;
-            }
-            if let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) {
+            };
+            // An interface is deleted whoever polls its queues.
+            links.extend(device.link_fd().filter(|_| *queue == 0).map(|fd| (device, fd)));
+            if watch_queues && !self.core.is_masked(*napi) {
                 fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
                 polls.push((device, *queue, *napi));
             }
         }
+        fds.extend(links.iter().map(|(_, fd)| Poll::from_borrowed_fd(*fd, PollFlags::IN)));
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
         // A poll that was interrupted or refused has seen nothing: all of them are looked at.
         let polled = poll(&mut fds, timeout.as_ref());
-        for (fd, (device, queue, napi)) in fds[1..].iter().zip(polls) {
-            if polled.is_err() || !fd.revents().is_empty() {
+        let reported = |fd: &Poll<'_>| polled.is_err() || !fd.revents().is_empty();
+        let (queue_fds, link_fds) = fds[1..].split_at(polls.len());
+        for (fd, (device, queue, napi)) in queue_fds.iter().zip(polls) {
+            if reported(fd) {
                 device.acknowledge(queue);
                 self.core.interrupt(napi);
+            }
+        }
+        for (fd, (device, _)) in link_fds.iter().zip(links) {
+            if reported(fd) {
+                device.check_link();
             }
         }
     }

@@ -3,13 +3,16 @@
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{Read, Write},
+        io::{ErrorKind, Read, Write},
         sync::{Arc, Weak},
         thread,
         time::Duration,
     };
 
-    use quietline::{Route, Stack, TcpListener, TcpStream, Wire, WireConfig};
+    use quietline::{
+        Event, Route, Stack, StackBuilder, TcpListener, TcpStream, Wire, WireConfig,
+        device::{Capture, CaptureConfig},
+    };
 
     fn route(text: &str) -> Route {
         text.parse().expect("a route")
@@ -68,7 +71,7 @@ mod tests {
     fn streams_survive_their_devices() {
         const BYTES: usize = 24 << 20;
         let (stacks, red) = stacks();
-        let at = "192.0.2.2:80".parse().expect("an address");
+        let at = "192.0.2.2:80";
         let listener = TcpListener::bind(&stacks[1], at).expect("free");
         let mut out = TcpStream::connect(&stacks[0], at).expect("a route");
         let (mut into, _) = listener.accept().expect("established");
@@ -115,6 +118,132 @@ mod tests {
             into.read_exact(&mut [0; 4]).expect("open");
         });
         let error = stacks[0].remove_device("red0").unwrap_err();
-        assert_eq!(error.to_string(), "device: red0: the name of a device of this stack");
+        assert_eq!(error.to_string(), "device red0: no such device");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    /// A stack of its own at 10.2.0.1, joined to one at 10.2.0.2.
+    fn pair() -> [Stack; 2] {
+        let (left, right) = wire("green");
+        [(left, 1), (right, 2)].map(|(device, number)| {
+            let address = format!("10.2.0.{number}/24").parse().expect("an address");
+            Stack::builder().device(device).address(address).build().expect("valid")
+        })
+    }
+
+    /// A device that is gone takes its address along, and with it every socket that is bound to the address.
+    #[test]
+    fn sockets_of_a_lost_address_fail_and_the_stack_says_so() {
+        let [near, far] = pair();
+        let at: std::net::SocketAddr = "10.2.0.2:80".parse().expect("an address");
+        let listener = TcpListener::bind(&far, at).expect("free");
+        let anywhere = TcpListener::bind(&far, "0.0.0.0:81").expect("free");
+        let mut out = TcpStream::connect(&near, at).expect("a route");
+        let (mut into, _) = listener.accept().expect("established");
+        out.write_all(b"before").expect("open");
+        into.read_exact(&mut [0; 3]).expect("open");
+        let kind = |error: std::io::Error| (error.kind(), error.raw_os_error());
+        let down = (ErrorKind::NetworkDown, Some(100));
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept().map(drop));
+            let reading = scope.spawn(|| {
+                let mut rest = [0; 3];
+                into.read_exact(&mut rest).expect("what came before");
+                assert_eq!(&rest, b"ore");
+                into.read(&mut rest)
+            });
+            thread::sleep(Duration::from_millis(20));
+            far.remove_device("green1").expect("it is there");
+            assert_eq!(accepting.join().expect("no panic").map_err(kind), Err(down));
+            assert_eq!(reading.join().expect("no panic").map_err(kind), Err(down));
+        });
+        assert_eq!(into.write(b"after").map_err(kind), Err((ErrorKind::BrokenPipe, Some(32))));
+        assert_eq!(listener.accept().map(drop).map_err(kind), Err(down));
+        anywhere.set_nonblocking(true).expect("an option");
+        let waits = anywhere.accept().map(drop).map_err(|error| error.kind());
+        assert_eq!(waits, Err(ErrorKind::WouldBlock), "it listens on loopback, too");
+        let unreachable = TcpStream::connect(&far, "10.2.0.1:80");
+        assert_eq!(unreachable.map(drop).map_err(kind).unwrap_err().1, Some(101), "ENETUNREACH");
+        let mut events = far.events();
+        let gone = Event::DeviceGone { device: "green1".to_owned() };
+        assert_eq!(events.try_next(), Some(gone));
+        far.shutdown();
+        assert_eq!(events.next(), None);
+    }
+
+    /// What the builder says of these.
+    fn refusal(builder: StackBuilder) -> String {
+        let error = builder.build().expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        error.to_string()
+    }
+
+    #[test]
+    fn devices_that_cannot_work_are_refused() {
+        let (left, right) = wire("twice");
+        let twice = Stack::builder().device(Arc::clone(&left)).device(Arc::clone(&left));
+        assert_eq!(refusal(twice), "device twice0: given twice: a stack takes each device once");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let capture = Capture::create(file.path(), &CaptureConfig::default()).expect("a capture");
+        let twice = Stack::builder().device(Arc::clone(&left)).device(Arc::clone(&left));
+        assert_eq!(
+            refusal(twice.capture(capture)),
+            "device twice0: given twice: a stack takes each device once"
+        );
+        let (namesake, _) = wire("twice");
+        let named = Stack::builder().device(Arc::clone(&left)).device(namesake);
+        assert!(refusal(named).starts_with("device name twice0: "));
+        let first = Stack::builder().device(Arc::clone(&left)).build().expect("valid");
+        let second = refusal(Stack::builder().device(left));
+        assert_eq!(second, "device twice0: expected a device that belongs to no other stack");
+        // The other end is free.
+        drop((first, Stack::builder().device(right).build().expect("valid")));
+    }
+
+    #[test]
+    fn an_mtu_that_holds_no_segment_is_refused() {
+        let wire = |mtu| {
+            let config = WireConfig { name: "narrow".to_owned(), mtu, ..WireConfig::default() };
+            Wire::pair(&config).expect("a wire").0
+        };
+        let text = refusal(Stack::builder().device(wire(87)));
+        assert!(text.starts_with("mtu 87: expected at least 88"), "{text}");
+        assert!(Stack::builder().device(wire(88)).build().is_ok());
+        let larger = Stack::builder().sysctl("net.ipv4.tcp_min_snd_mss", "536").device(wire(500));
+        assert!(refusal(larger).starts_with("mtu 500: expected at least 576"));
+    }
+
+    #[test]
+    fn ipv6_is_refused_as_long_as_it_is_not_spoken() {
+        let stack = Stack::builder().build().expect("valid");
+        let unsupported = Some(97);
+        for at in ["[::]:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+            let at: std::net::SocketAddr = at.parse().expect("an address");
+            let error = TcpListener::bind(&stack, at).expect_err("refused");
+            assert_eq!(error.raw_os_error(), unsupported, "EAFNOSUPPORT");
+            let error = TcpStream::connect(&stack, at).expect_err("refused");
+            assert_eq!(error.raw_os_error(), unsupported, "EAFNOSUPPORT");
+        }
+        let routed = Stack::builder()
+            .route("fd00::/64".parse().expect("a prefix"), "fe80::1".parse().expect("an address"));
+        assert!(refusal(routed).contains("IPv6"));
+    }
+
+    #[test]
+    fn a_stack_whose_address_another_one_has_does_not_start() {
+        let (left, right) = wire("same");
+        let stack = |device| {
+            Stack::builder()
+                .device(device)
+                .address("10.3.0.1/24".parse().expect("an address"))
+                .sysctl("net.quietline.acd_probes", "3")
+                .sysctl("net.quietline.acd_interval_ms", "20")
+        };
+        let first = stack(left).build().expect("nobody else is there");
+        let error = stack(right).build().expect_err("the address is taken");
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("10.3.0.1"), "{error}");
+        let ready = first.events().try_next();
+        assert!(matches!(ready, Some(Event::AddressReady { .. })), "{ready:?}");
     }
 }

@@ -84,13 +84,13 @@ mod tests {
     impl Pair {
         fn new() -> Self {
             let memory = Memory::new(64 << 20);
-            let mut cx = Cx::new(&memory, 1);
+            let mut cx = Cx::replay(&memory, 1);
             cx.now = Instant::from_secs(1000);
             let (left, right) = Wire::pair(&WireConfig::default()).expect("a wire");
             let host = |device: Arc<Wire>, address: &str| {
                 let addresses = vec![address.parse().expect("a prefix")];
                 let devices = vec![DeviceConfig { device, addresses }];
-                Host::new(&memory, HostConfig { devices, cores: 1, ..HostConfig::default() })
+                Host::new(&memory, HostConfig { devices, cores: 1, ..HostConfig::replay(0) })
                     .expect("a valid configuration")
             };
             let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));

@@ -209,7 +209,7 @@ mod tests {
         let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
         let ours = |moment| {
             with_us(
-                || quietline::TcpListener::bind(&server, "10.0.0.2:0".parse().unwrap()).unwrap(),
+                || quietline::TcpListener::bind(&server, "10.0.0.2:0").unwrap(),
                 |to| quietline::TcpStream::connect(&client, to),
                 moment,
             )

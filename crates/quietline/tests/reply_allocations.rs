@@ -145,7 +145,7 @@ mod tests {
         let mut sysctls = Sysctls::default();
         sysctls.set("net.ipv4.tcp_syncookies", "2").expect("a setting");
         let memory = Memory::new(16 << 20);
-        let mut cx = Cx::new(&memory, 1);
+        let mut cx = Cx::replay(&memory, 1);
         cx.now = START;
         let everywhere = "0.0.0.0/0".parse().expect("a prefix");
         let config = HostConfig {
@@ -156,7 +156,7 @@ mod tests {
             routes: vec![RouteSpec::via(everywhere, Ipv4Addr::new(192, 0, 2, 254).into())],
             cores: 1,
             sysctls,
-            ..HostConfig::default()
+            ..HostConfig::replay(0)
         };
         let host = Host::new(&memory, config).expect("a valid configuration");
         let local = SocketAddr::new(HOST.into(), 80);

@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn loopback_carries_a_stack_to_itself() {
         let (client, _server) = pair(&WireConfig::default());
-        let listener = TcpListener::bind(&client, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = TcpListener::bind(&client, "127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let mut stream = TcpStream::connect(&client, to).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
@@ -296,14 +296,14 @@ mod tests {
     #[test]
     fn an_address_without_a_route_is_unreachable() {
         let (client, _server) = pair(&WireConfig::default());
-        let error = TcpStream::connect(&client, "192.0.2.1:80".parse().unwrap()).unwrap_err();
+        let error = TcpStream::connect(&client, "192.0.2.1:80").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
     }
 
     #[test]
     fn a_neighbour_that_never_answers_is_unreachable() {
         let (client, _server) = pair(&WireConfig::default());
-        let error = TcpStream::connect(&client, "10.0.0.77:80".parse().unwrap()).unwrap_err();
+        let error = TcpStream::connect(&client, "10.0.0.77:80").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::HostUnreachable);
     }
 
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         drop(first);
         TcpListener::bind(&server, at(80)).unwrap();
-        let error = TcpListener::bind(&server, "10.9.9.9:80".parse().unwrap()).unwrap_err();
+        let error = TcpListener::bind(&server, "10.9.9.9:80").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
     }
 
@@ -492,15 +492,22 @@ mod tests {
         let wire = || Wire::pair(&WireConfig::default()).unwrap().0;
         let address = || "10.0.0.1/24".parse().unwrap();
         let cases = [
-            Stack::builder().cores(0).build(),
-            Stack::builder().address(address()).build(),
-            Stack::builder().sysctl("net.ipv4.no_such_thing", "1").build(),
-            Stack::builder().sysctl("net.ipv4.tcp_rmem", "many").build(),
-            Stack::builder().device(wire()).gateway("10.0.0.9".parse().unwrap()).build(),
+            (Stack::builder().cores(0).build(), ErrorKind::InvalidInput),
+            (Stack::builder().address(address()).build(), ErrorKind::InvalidInput),
+            (Stack::builder().sysctl("net.ipv4.no_such_thing", "1").build(), ErrorKind::NotFound),
+            (Stack::builder().sysctl("net.ipv4.tcp_rmem", "many").build(), ErrorKind::InvalidInput),
+            (
+                Stack::builder().device(wire()).gateway("10.0.0.9".parse().unwrap()).build(),
+                ErrorKind::InvalidInput,
+            ),
+            (
+                Stack::builder().device(wire()).address(address()).address(address()).build(),
+                ErrorKind::AlreadyExists,
+            ),
         ];
-        for result in cases {
+        for (result, kind) in cases {
             let error = result.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert_eq!(error.kind(), kind, "{error}");
             assert_eq!(error.to_string().lines().count(), 1);
         }
     }

@@ -49,15 +49,19 @@ use stack::device::{Capabilities, Doorbell, LinkType};
 use stack::link::ethernet::MacAddr;
 
 use super::interface::{Interface, Promiscuous};
+use super::presence::{Deletions, LookTimer};
 use super::setup_error::SetupError;
 
 pub mod config;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod glue;
 mod receive;
 mod recvmsg;
 mod sender;
 mod sendmsg;
-mod socket;
+pub(in crate::device) mod socket;
 mod transmit;
 
 pub use config::{AfPacketConfig, Fanout, KernelQdisc, RxFormat, TxFormat};
@@ -71,6 +75,11 @@ use transmit::{IP_BYTES_MAX, TxRing};
 /// Bytes of an Ethernet header.
 const ETHERNET_HEADER_LEN: u16 = 14;
 
+/// What an event of a queue's epoll descriptor is about.
+const FRAMES: u64 = 0;
+const COMPLETIONS: u64 = 1;
+const DELETIONS: u64 = 2;
+
 /// An interface of the kernel's that a stack is on.
 pub struct AfPacket {
     caps: Capabilities,
@@ -78,6 +87,8 @@ pub struct AfPacket {
     /// Frames of one poll at most.
     weight: usize,
     queues: Box<[Queue]>,
+    /// Watched by the epoll descriptor of queue 0.
+    deletions: Deletions,
     /// Set by whoever finds out that the interface is deleted. Relaxed: it orders nothing.
     gone: AtomicBool,
     _promiscuous: Option<Promiscuous>,
@@ -89,8 +100,10 @@ struct Queue {
     receiver: OwnedFd,
     rx: Mutex<Rx>,
     tx: Tx,
-    /// An epoll descriptor: readable while a frame waits, and once after packets were completed.
+    /// An epoll descriptor: readable while a frame waits, and once after packets were completed. Queue 0: also when the interface may
+    /// have been deleted.
     events: OwnedFd,
+    look_timer: LookTimer,
     /// The core that this queue belongs to.
     doorbell: OnceLock<Doorbell>,
     /// Packets and bytes that were taken and dropped since the last completion. Written by who sends, taken by the core; the count is
@@ -136,14 +149,14 @@ impl Queue {
                 Tx::Ring(TxRing::new(sender, places, config.vnet_hdr))
             }
         };
-        let events = watch(receiver.as_fd(), tx.socket()).map_err(|errno| {
-            SetupError::system(format!("watch \"{}\"", interface.name), errno.raw_os_error())
-        })?;
+        let events =
+            watch(receiver.as_fd(), tx.socket()).map_err(|errno| watch_error(interface, errno))?;
         Ok(Self {
             receiver,
             rx: Mutex::new(rx),
             tx,
             events,
+            look_timer: LookTimer::default(),
             doorbell: OnceLock::new(),
             given_up_packets: AtomicUsize::new(0),
             given_up_bytes: AtomicUsize::new(0),
@@ -180,7 +193,9 @@ impl AfPacket {
         if mtu > IP_BYTES_MAX {
             return Err(SetupError::field("mtu", mtu, "68 to 65480"));
         }
-        let queues = open_queues(&interface, config)?;
+        // First of all: a deletion that it does not report fails the binding of the sockets.
+        let deletions = Deletions::watch(&interface)?;
+        let queues = open_queues(&interface, config, &deletions)?;
         let mac = config.mac.unwrap_or(interface.mac);
         let promiscuous = match mac == interface.mac {
             true => None,
@@ -207,7 +222,15 @@ impl AfPacket {
             _ => WEIGHT,
         };
         let gone = AtomicBool::new(false);
-        Ok(Arc::new(Self { caps, interface, weight, queues, gone, _promiscuous: promiscuous }))
+        Ok(Arc::new(Self {
+            caps,
+            interface,
+            weight,
+            queues,
+            deletions,
+            gone,
+            _promiscuous: promiscuous,
+        }))
     }
 
     /// The interface, as it was when the device was made.
@@ -217,7 +240,7 @@ impl AfPacket {
     }
 
     /// The descriptor that is readable while a frame waits on `queue`, and becomes readable when packets were completed,
-    /// until [`AfPacket::acknowledge`].
+    /// until [`AfPacket::acknowledge`]. That of queue 0 also when the interface is deleted.
     ///
     /// # Panics
     /// There is no such queue.
@@ -233,17 +256,22 @@ impl AfPacket {
     /// There is no such queue.
     pub fn acknowledge(&self, queue: u16) {
         let queue = self.queue(queue);
-        let mut events = [MaybeUninit::uninit(); 2];
+        let mut events = [MaybeUninit::uninit(); 3];
         let Ok((events, _)) = epoll::wait(&queue.events, &mut events, Some(&Timespec::default()))
         else {
             return;
         };
-        let failed = events.iter().any(|event| {
-            let flags = event.flags;
-            flags.contains(epoll::EventFlags::ERR)
-        });
-        if failed && socket::is_unbound(queue.receiver()) {
-            self.gone.store(true, Ordering::Relaxed);
+        let mut look = false;
+        for event in events {
+            let (flags, data) = (event.flags, event.data);
+            if data.u64() == DELETIONS {
+                self.deletions.acknowledge();
+                look = true;
+            }
+            look |= flags.contains(epoll::EventFlags::ERR);
+        }
+        if look {
+            self.look(queue);
         }
     }
 
@@ -267,7 +295,11 @@ impl fmt::Debug for AfPacket {
     }
 }
 
-fn open_queues(interface: &Interface, config: &AfPacketConfig) -> Result<Box<[Queue]>, SetupError> {
+fn open_queues(
+    interface: &Interface,
+    config: &AfPacketConfig,
+    deletions: &Deletions,
+) -> Result<Box<[Queue]>, SetupError> {
     let mut group = None;
     let mut queues = Vec::with_capacity(usize::from(config.queues));
     for _ in 0..config.queues {
@@ -275,6 +307,9 @@ fn open_queues(interface: &Interface, config: &AfPacketConfig) -> Result<Box<[Qu
     }
     // Between its binding and its joining a queue has received what others have received too.
     queues.iter_mut().for_each(Queue::discard);
+    let added = epoll::EventData::new_u64(DELETIONS);
+    epoll::add(&queues[0].events, deletions.as_fd(), added, epoll::EventFlags::IN)
+        .map_err(|errno| watch_error(interface, errno))?;
     Ok(queues.into_boxed_slice())
 }
 
@@ -282,10 +317,15 @@ fn open_queues(interface: &Interface, config: &AfPacketConfig) -> Result<Box<[Qu
 /// almost always.
 fn watch(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> Result<OwnedFd, rustix::io::Errno> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&events, receiver, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    let frames = epoll::EventData::new_u64(FRAMES);
+    epoll::add(&events, receiver, frames, epoll::EventFlags::IN)?;
     let completions = epoll::EventFlags::OUT | epoll::EventFlags::ET;
-    epoll::add(&events, sender, epoll::EventData::new_u64(1), completions)?;
+    epoll::add(&events, sender, epoll::EventData::new_u64(COMPLETIONS), completions)?;
     Ok(events)
+}
+
+fn watch_error(interface: &Interface, errno: rustix::io::Errno) -> SetupError {
+    SetupError::system(format!("watch \"{}\"", interface.name), errno.raw_os_error())
 }
 
 #[cfg(test)]

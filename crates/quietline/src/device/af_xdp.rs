@@ -16,8 +16,11 @@
 //! process, however it ends.
 //!
 //! Frames are at most one chunk (MTU 3822) and never superframes: this API has no segmentation offload. Checksums of what is
-//! sent are left to the kernel where it copies (Linux 6.8); of what arrives it says nothing, so a veth whose other end leaves
-//! them open needs `ethtool -K PEER tx off` there, or [`AfXdpConfig::trust_checksums`].
+//! sent are left to the kernel where it copies (Linux 6.8); of what arrives it says nothing. A veth whose other end leaves
+//! them open (the default) needs `ethtool -K PEER tx off` there, or [`AfXdpConfig::trust_checksums`]; the stack drops such segments, with
+//! the reason `TCP_CSUM_UNFINISHED`, and reports the first as [`Event::UnfinishedChecksums`](stack::host::Event::UnfinishedChecksums). In
+//! generic mode only the former works: superframes of the other end exceed a chunk, so the kernel drops them
+//! ([`Event::FramesTooLong`](stack::host::Event::FramesTooLong)).
 //!
 //! Not here: frames of several chunks (XDP_USE_SG), memory shared between sockets.
 
@@ -32,6 +35,7 @@ use stack::device::{Capabilities, LinkType};
 use stack::link::ethernet::MacAddr;
 
 use super::interface::{Interface, Promiscuous};
+use super::presence::Presence;
 use super::setup_error::SetupError;
 
 mod abi;
@@ -70,6 +74,10 @@ pub struct AfXdp {
     trust_checksums: bool,
     /// Set by whoever finds it out, read by all. Relaxed: it orders nothing.
     gone: AtomicBool,
+    /// [`Event::FramesTooLong`](stack::host::Event::FramesTooLong) has been reported. Relaxed: it orders nothing.
+    told_too_long: AtomicBool,
+    /// Tells when the interface is deleted: an AF_XDP socket without traffic says nothing.
+    presence: Presence,
     /// Before the sockets: while it is attached they are there.
     _attached: Attached,
     /// Which queues have which socket.
@@ -87,6 +95,7 @@ impl AfXdp {
     pub fn open(config: &AfXdpConfig) -> Result<Arc<Self>, SetupError> {
         config.validate()?;
         let interface = Interface::find(&config.interface)?;
+        let presence = Presence::watch(&interface)?;
         let mtu = mtu(config, &interface)?;
         let chunk_len = config::chunk_len(mtu)
             .ok_or_else(|| SetupError::field("mtu", mtu, "at most 3822 with af_xdp"))?;
@@ -132,6 +141,8 @@ impl AfXdp {
             busy_poll: config.busy_poll.is_some(),
             trust_checksums: config.trust_checksums,
             gone: AtomicBool::new(false),
+            told_too_long: AtomicBool::new(false),
+            presence,
             _attached: attached,
             _program: program,
             _promiscuous: promiscuous.transpose()?,
@@ -171,6 +182,20 @@ impl AfXdp {
     #[must_use]
     pub fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
         self.queues[usize::from(queue)].as_fd()
+    }
+
+    /// A descriptor that becomes readable when the interface is deleted or moved to another network namespace, until
+    /// [`AfXdp::check_link`].
+    #[must_use]
+    pub fn link_fd(&self) -> BorrowedFd<'_> {
+        self.presence.as_fd()
+    }
+
+    /// Takes note of what has made [`AfXdp::link_fd`] readable, and finds out whether the interface is gone.
+    pub fn check_link(&self) {
+        if self.presence.is_gone() {
+            self.set_gone();
+        }
     }
 
     /// Whether the interface was deleted or moved away. Nothing arrives any more, and what is sent is dropped.

@@ -25,9 +25,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::checksum::completed_checksum;
 use super::setup_error::SetupError;
+use failure::FailureWatch;
 use queue::{Queue, Record};
 
 mod device;
+mod failure;
+mod file;
 mod queue;
 mod writer;
 
@@ -101,28 +104,65 @@ pub struct CaptureReport {
     pub bytes: u64,
 }
 
+/// The file of a capture that has not started. A program that drops its privileges makes the file before and starts the capture
+/// afterwards, so that the capture's thread has none.
+#[derive(Debug)]
+pub struct CaptureFile {
+    file: File,
+    /// For errors: the attempt, with the path.
+    step: String,
+}
+
+impl CaptureFile {
+    /// Makes the file at `path`; the content of an existing file is overwritten.
+    ///
+    /// A capture holds what its connections carried, so that only its owner may read it: the file has mode 0600, one that
+    /// exists gets it. A symbolic link at the end of `path`, a file with several names (hard links) and a file of another user
+    /// are refused, because whoever may write to the directory can have put them there. `/dev/stdout`, other names in `/dev`,
+    /// `/dev/fd` and below `/proc`, named pipes and devices are written to as they are.
+    ///
+    /// # Errors
+    /// The file cannot be made, or is one of those that are refused.
+    pub fn create(path: &Path) -> Result<Self, SetupError> {
+        let step = format!("create capture file \"{}\"", path.display());
+        match file::create(path) {
+            Ok(file) => Ok(Self { file, step }),
+            Err((errno, hint)) => Err(refused(step, errno, hint)),
+        }
+    }
+}
+
+/// No capability helps with a file, so the general hint would mislead.
+fn refused(step: String, errno: i32, hint: &str) -> SetupError {
+    SetupError::System { step, errno, hint: hint.to_owned() }
+}
+
 /// A capture file that is being written. Dropping it writes what is queued and closes the file.
 pub struct Capture {
     queue: Arc<Queue>,
+    failure: Arc<FailureWatch>,
     snaplen: u32,
     epoch_offset: Duration,
     writer: Mutex<Option<JoinHandle<io::Result<CaptureReport>>>>,
 }
 
 impl Capture {
-    /// Starts a capture into a new file at `path`; an existing file is overwritten.
+    /// Starts a capture into the file at `path`, as [`CaptureFile::create`] makes it.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be made, or is one of those that are refused.
     pub fn create(path: &Path, config: &CaptureConfig) -> Result<Arc<Self>, SetupError> {
-        let step = || format!("create capture file \"{}\"", path.display());
-        let failed = |e: io::Error| {
-            // No capability helps here, so the general hint would mislead.
-            let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            SetupError::System { step: step(), errno, hint: String::new() }
-        };
-        let file = File::create(path).map_err(failed)?;
-        Self::to(BufWriter::with_capacity(FILE_BUFFER_BYTES, file), config).map_err(failed)
+        Self::start(CaptureFile::create(path)?, config)
+    }
+
+    /// Starts a capture into a file that was made before: the capture's thread starts here.
+    ///
+    /// # Errors
+    /// No thread can be started, or the clock cannot be read.
+    pub fn start(file: CaptureFile, config: &CaptureConfig) -> Result<Arc<Self>, SetupError> {
+        let CaptureFile { file, step } = file;
+        Self::to(BufWriter::with_capacity(FILE_BUFFER_BYTES, file), config)
+            .map_err(|error| refused(step, error.raw_os_error().unwrap_or(libc::EIO), ""))
     }
 
     /// Starts a capture into `sink`.
@@ -135,11 +175,23 @@ impl Capture {
             None => monotonic_epoch()?,
         };
         let queue = Arc::new(Queue::new(config.queue_bytes_max));
-        let (for_writer, snaplen) = (Arc::clone(&queue), config.snaplen);
-        let writer = thread::Builder::new()
-            .name("capture".to_owned())
-            .spawn(move || writer::run(&for_writer, sink, snaplen))?;
-        Ok(Arc::new(Self { queue, snaplen, epoch_offset, writer: Mutex::new(Some(writer)) }))
+        let failure = Arc::new(FailureWatch::default());
+        let snaplen = config.snaplen;
+        let writer = {
+            let (queue, failure) = (Arc::clone(&queue), Arc::clone(&failure));
+            thread::Builder::new()
+                .name("capture".to_owned())
+                .spawn(move || writer::run(&queue, sink, snaplen, &failure))?
+        };
+        let writer = Mutex::new(Some(writer));
+        Ok(Arc::new(Self { queue, failure, snaplen, epoch_offset, writer }))
+    }
+
+    /// Calls `notify` once, on the capture's thread, when the file cannot be written: then, and not only at
+    /// [`finish`](Self::finish), packets begin to be left out. A file that has failed already is told at once. A second call
+    /// replaces the first.
+    pub fn on_failure(&self, notify: impl FnOnce(&io::Error) + Send + 'static) {
+        self.failure.watch(Box::new(notify));
     }
 
     /// Adds an interface to the file.

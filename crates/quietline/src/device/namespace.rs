@@ -10,7 +10,7 @@ use std::thread;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Runs `test` in a new network namespace, or says why it cannot.
-pub(super) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         return skip("skipped, it needs root");
     }
@@ -29,7 +29,7 @@ pub(super) fn in_namespace(test: impl FnOnce() + Send + 'static) {
 }
 
 /// Whether interfaces made from here on speak IPv6.
-pub(super) fn set_ipv6(on: bool) {
+pub(crate) fn set_ipv6(on: bool) {
     let disable = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
     if on || disable.exists() {
         fs::write(disable, if on { "0" } else { "1" }).expect("the kernel's setting");
@@ -37,7 +37,7 @@ pub(super) fn set_ipv6(on: bool) {
 }
 
 /// Runs a program of iproute2 in the namespace of the calling thread.
-pub(super) fn run(line: &str) {
+pub(crate) fn run(line: &str) {
     let mut words = line.split_whitespace();
     let program = words.next().expect("a program");
     let output = Command::new(program).args(words).output().expect("iproute2 is installed");
@@ -45,6 +45,6 @@ pub(super) fn run(line: &str) {
 }
 
 /// Says so where the test harness does not swallow it.
-pub(super) fn skip(text: &str) {
+pub(crate) fn skip(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

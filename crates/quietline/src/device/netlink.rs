@@ -9,7 +9,7 @@
 //! Not here: creating and removing the interface. TUNSETIFF does the first, closing its last descriptor the second,
 //! and everything set here dies with it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -21,7 +21,8 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -214,6 +215,53 @@ impl Netlink {
         self.call(&step, flags, RouteNetlinkMessage::NewRoute(request)).map(drop)
     }
 
+    /// Name of the interface on which the kernel has `address` itself, if it does: `ip route get fibmatch ADDRESS` says `local`.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn owner_of(&mut self, address: Ipv4Addr) -> Result<Option<String>, SetupError> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = AddressFamily::Inet;
+        request.header.destination_prefix_length = 32;
+        request.header.flags = RouteFlags::FibMatch;
+        request.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
+        let step = format!("look up address {address}");
+        let request = RouteNetlinkMessage::GetRoute(request);
+        let Ok(Some(RouteNetlinkMessage::NewRoute(answer))) = self.call(&step, 0, request) else {
+            // A refusal (ENETUNREACH, EHOSTUNREACH) says that no route leads there, so it is not the kernel's own.
+            return Ok(None);
+        };
+        if answer.header.kind != RouteType::Local {
+            return Ok(None);
+        }
+        let device = answer.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        });
+        match device {
+            Some(index) => self.name_of(index).map(Some),
+            None => Err(SetupError::system(step, libc::EPROTO)),
+        }
+    }
+
+    /// Name of the interface with this index.
+    fn name_of(&mut self, index: u32) -> Result<String, SetupError> {
+        let step = format!("look up interface {index}");
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        let answer = self.call(&step, 0, RouteNetlinkMessage::GetLink(request))?;
+        let name = match answer {
+            Some(RouteNetlinkMessage::NewLink(message)) => {
+                message.attributes.into_iter().find_map(|attribute| match attribute {
+                    LinkAttribute::IfName(name) => Some(name),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        name.ok_or_else(|| SetupError::system(step, libc::EPROTO))
+    }
+
     /// Deletes a link, as somebody else might.
     #[cfg(test)]
     pub(super) fn delete_link(&mut self, index: u32) -> Result<(), SetupError> {
@@ -359,6 +407,15 @@ mod tests {
             // A cut answer gives a shorter text or none, never a panic.
             let _ = kernel_sentence(&refused[..cut]);
         }
+    }
+
+    #[test]
+    fn the_owner_of_an_address_is_named() {
+        let mut netlink = Netlink::open().expect("netlink needs no privilege");
+        let owner = netlink.owner_of(Ipv4Addr::new(127, 0, 0, 1)).expect("an answer");
+        assert_eq!(owner.as_deref(), Some("lo"));
+        // TEST-NET-3 (RFC 5737) is nobody's.
+        assert_eq!(netlink.owner_of(Ipv4Addr::new(203, 0, 113, 77)).expect("an answer"), None);
     }
 
     #[test]

@@ -62,6 +62,29 @@ pub(super) fn option<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) ->
     Ok(unsafe { value.assume_init() })
 }
 
+/// Attaches a socket filter (SO_ATTACH_FILTER): the kernel drops what it does not accept.
+///
+/// # Errors
+/// What the kernel says; EINVAL for a filter that it cannot run.
+pub(super) fn attach_filter(fd: BorrowedFd<'_>, filter: &[libc::sock_filter]) -> Result<(), Errno> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel reads `program`, and through its pointer the `len` instructions of `filter`, writes neither, and keeps no
+    // pointer.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            len_of::<libc::sock_fprog>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
 fn len_of<T>() -> socklen_t {
     const { assert!(size_of::<T>() <= 4096) };
     #[expect(clippy::cast_possible_truncation, reason = "asserted above")]

@@ -22,11 +22,11 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, eventfd};
-use stack::device::{BIG_TCP_BYTES_MAX, Capabilities, GSO_BYTES_MAX, LinkType};
+use stack::device::{BIG_TCP_BYTES_MAX, Capabilities, Doorbell, GSO_BYTES_MAX, LinkType};
 use stack::link::ethernet::MacAddr;
 
 use super::netlink::{Link, LinkChange, Netlink};
@@ -59,6 +59,8 @@ pub struct Tun {
     gone: AtomicBool,
     /// Never ready. Stands in for the queues once the interface is gone.
     silence: OwnedFd,
+    /// Doorbell of the host that has the device.
+    doorbell: OnceLock<Doorbell>,
 }
 
 impl Tun {
@@ -103,6 +105,7 @@ impl Tun {
             queues,
             gone: AtomicBool::new(false),
             silence,
+            doorbell: OnceLock::new(),
         }))
     }
 

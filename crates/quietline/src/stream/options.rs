@@ -113,12 +113,28 @@ impl TcpStream {
         self.set_option(SocketOption::Cork, cork)
     }
 
+    /// Whether partial segments are held back.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn cork(&self) -> io::Result<bool> {
+        Ok(self.number(SocketOption::Cork)? != 0)
+    }
+
     /// Acknowledges at once and for a while (`TCP_QUICKACK`); off lets answers carry the ACKs.
     ///
     /// # Errors
     /// None that a stream can have.
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
         self.set_option(SocketOption::QuickAck, quickack)
+    }
+
+    /// Whether the stream acknowledges at once at present.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn quickack(&self) -> io::Result<bool> {
+        Ok(self.number(SocketOption::QuickAck)? != 0)
     }
 
     /// What the last drop does with unsent data (`SO_LINGER`): `None` sends it in the background, zero resets the
@@ -130,12 +146,64 @@ impl TcpStream {
         self.set_option(SocketOption::Linger, OptionValue::Linger(linger))
     }
 
+    /// Time that the last drop waits for unsent data (`SO_LINGER`); `None` sends it in the background.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        match self.option(SocketOption::Linger)? {
+            OptionValue::Linger(linger) => Ok(linger),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// TTL of what the stream sends (`IP_TTL`), 1 to 255; the stack's default is `net.ipv4.ip_default_ttl`.
+    ///
+    /// # Errors
+    /// `EINVAL` for any other number.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.set_number(SocketOption::TimeToLive, ttl)
+    }
+
+    /// TTL of what the stream sends.
+    ///
+    /// # Errors
+    /// None; the signature is that of `std::net`.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.number(SocketOption::TimeToLive)
+    }
+
+    /// Differentiated services field of what the stream sends (`IP_TOS`), in the upper six bits of the number; the lower two are
+    /// ECN's and ignored. It sets `SO_PRIORITY`, too.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.set_option(SocketOption::TypeOfService, i32::from(tos))
+    }
+
+    /// Differentiated services field of what the stream sends, in the upper six bits.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn tos(&self) -> io::Result<u8> {
+        Ok(u8::try_from(self.number(SocketOption::TypeOfService)?).unwrap_or(u8::MAX))
+    }
+
     /// Sends keepalive probes on an idle connection (`SO_KEEPALIVE`).
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
     pub fn set_keepalive(&self, keepalive: bool) -> io::Result<()> {
         self.set_option(SocketOption::KeepAlive, keepalive)
+    }
+
+    /// Whether the stream sends keepalive probes when it is idle.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn keepalive(&self) -> io::Result<bool> {
+        Ok(self.number(SocketOption::KeepAlive)? != 0)
     }
 
     /// Idle time before the first keepalive probe (`TCP_KEEPIDLE`), in whole seconds from 1 to 32767.
@@ -146,12 +214,28 @@ impl TcpStream {
         self.set_option(SocketOption::KeepIdle, seconds(time))
     }
 
+    /// Idle time before the first keepalive probe.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn keepalive_time(&self) -> io::Result<Duration> {
+        Ok(Duration::from_secs(self.number(SocketOption::KeepIdle)?.into()))
+    }
+
     /// Time between keepalive probes (`TCP_KEEPINTVL`), in whole seconds from 1 to 32767.
     ///
     /// # Errors
     /// `EINVAL` for any other time.
     pub fn set_keepalive_interval(&self, interval: Duration) -> io::Result<()> {
         self.set_option(SocketOption::KeepInterval, seconds(interval))
+    }
+
+    /// Time between keepalive probes.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn keepalive_interval(&self) -> io::Result<Duration> {
+        Ok(Duration::from_secs(self.number(SocketOption::KeepInterval)?.into()))
     }
 
     /// Unanswered keepalive probes after which the connection is dead (`TCP_KEEPCNT`), from 1 to 127.
@@ -162,15 +246,33 @@ impl TcpStream {
         self.set_number(SocketOption::KeepCount, probes)
     }
 
-    /// How long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`), in whole milliseconds; `None` leaves it to
+    /// Unanswered keepalive probes after which the connection ends with `ETIMEDOUT`.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn keepalive_probes(&self) -> io::Result<u32> {
+        self.number(SocketOption::KeepCount)
+    }
+
+    /// How long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`), rounded up to milliseconds; `None` leaves it to
     /// `net.ipv4.tcp_retries2`.
     ///
     /// # Errors
     /// None that a stream can have.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let ms =
-            timeout.map_or(0, |timeout| u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX));
+        // Rounded up: 0 takes the timeout back.
+        let whole = |time: Duration| u32::try_from(time.as_nanos().div_ceil(1_000_000));
+        let ms = timeout.map_or(0, |time| whole(time).unwrap_or(u32::MAX));
         self.set_number(SocketOption::UserTimeout, ms)
+    }
+
+    /// Time that sent data may stay unacknowledged; `None` where `net.ipv4.tcp_retries2` decides.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
+        let ms = self.number(SocketOption::UserTimeout)?;
+        Ok((ms != 0).then(|| Duration::from_millis(ms.into())))
     }
 
     /// Makes segments no larger than this (`TCP_MAXSEG`), payload bytes from 88 to 32767.
@@ -215,6 +317,14 @@ impl TcpStream {
     /// None that a stream can have.
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::NotSentLowWater, bytes.cast_signed())
+    }
+
+    /// Unsent bytes below which the stream is ready for writing; 0 where the sysctl decides.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn notsent_lowat(&self) -> io::Result<u32> {
+        self.number(SocketOption::NotSentLowWater)
     }
 
     /// Send buffer in bytes (`SO_SNDBUF`), at most `net.core.wmem_max`. Twice as much is kept, and autotuning ends.

@@ -52,4 +52,12 @@ impl TcpStream {
     pub fn set_oob_inline(&self, inline: bool) -> io::Result<()> {
         self.set_option(SocketOption::OobInline, inline)
     }
+
+    /// Whether urgent data is left in the stream.
+    ///
+    /// # Errors
+    /// None that a stream can have.
+    pub fn oob_inline(&self) -> io::Result<bool> {
+        Ok(self.option(SocketOption::OobInline)?.as_int() != Some(0))
+    }
 }

@@ -60,7 +60,7 @@ fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     // How long a thread that prefers to poll keeps the worker away.
     sysctls.set("net.quietline.dev.default.gro_flush_timeout", "1000000000").expect("a time");
     let device = DeviceConfig { device: Arc::clone(&ring) as _, addresses: Vec::new() };
-    let config = HostConfig { cores: 1, devices: vec![device], sysctls, ..HostConfig::default() };
+    let config = HostConfig { cores: 1, devices: vec![device], sysctls, ..HostConfig::replay(0) };
     let host = Host::new(clock::memory(), config).expect("a host");
     let core = Arc::clone(&host.cores()[0]);
     let napi = core.napi_of(1, QueueId(0)).expect("an instance");
@@ -70,10 +70,11 @@ fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
         host,
         core,
         queues: RefCell::new(vec![Watched { attachment, queue: 0, napi }]),
+        attachments: Arc::new(Attachments::new(Vec::new())),
         kick: Arc::new(Eventfd(kick)),
         stop: Arc::new(Stop::default()),
     };
-    let mut cx = Cx::new(clock::memory(), clock::seed()).with_clock(clock::now);
+    let mut cx = Cx::new(clock::memory(), entropy::rng()).with_clock(clock::now);
     cx.now = clock::now();
     (worker, ring, cx)
 }

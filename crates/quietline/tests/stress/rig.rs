@@ -170,7 +170,7 @@ pub(crate) fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack))
     let scenario = Scenario { time_wait: true, ..on_cores(cores) };
     let (client_stack, server_stack) = build(scenario);
     let log = Arc::new(Log::default());
-    let listener = TcpListener::bind(&server_stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind(&server_stack, "10.0.0.2:80").unwrap();
     let to = listener.local_addr().unwrap();
     let (sender, receiver) = mpsc::channel();
     for thread in 0..THREADS {
@@ -238,7 +238,7 @@ pub(crate) fn describe(log: &Log, stacks: [&Stack; 2]) -> String {
 }
 
 fn converse(client_stack: &Stack, server_stack: &Stack, log: &Arc<Log>) {
-    let listener = TcpListener::bind(server_stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind(server_stack, "10.0.0.2:80").unwrap();
     let to = listener.local_addr().unwrap();
     let seconds = from_environment("STRESS_SECONDS", SECONDS);
     let end = Instant::now() + Duration::from_secs_f64(seconds);

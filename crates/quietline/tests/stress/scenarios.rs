@@ -77,7 +77,7 @@ fn many_threads_share_one_stream() {
     const BYTES_PER_WRITER: usize = 30_000_000;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (client_stack, server_stack) = build(on_cores(2));
-    let listener = TcpListener::bind(&server_stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind(&server_stack, "10.0.0.2:80").unwrap();
     let to = listener.local_addr().unwrap();
     let outward = Arc::new(TcpStream::connect(&client_stack, to).unwrap());
     let inward = Arc::new(listener.accept().unwrap().0);

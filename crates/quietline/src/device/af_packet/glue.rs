@@ -34,6 +34,10 @@ impl Device for AfPacket {
         if std::mem::take(losing) {
             cx.count(Counter::DeviceRxMissed, socket::missed(queue.receiver()));
         }
+        // Who polls without sleeping on the descriptor gets no report of a deletion.
+        if taken == 0 && queue.look_timer.is_due(cx.now) {
+            self.look(queue);
+        }
         taken
     }
 
@@ -85,6 +89,10 @@ impl Device for AfPacket {
         // A queue has one core for the life of its host, and a device one host.
         let _ = self.queue(queue.0).doorbell.set(doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.queue(0).doorbell.get().is_some()
+    }
 }
 
 fn from_ring(ring: &mut RxRing, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
@@ -108,6 +116,7 @@ fn take(received: Received, cx: &mut Cx, out: &mut Batch) {
             }
         }
         Received::Bad(reason, packet) => cx.drop_packet(reason, packet),
+        Received::Broken => cx.counters().drops.add(DropReason::DeviceRxTruncated, 1),
         Received::Empty | Received::NoMemory => {}
     }
 }
@@ -132,9 +141,7 @@ impl AfPacket {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) => {
-                    if socket::is_unbound(queue.receiver()) {
-                        self.gone.store(true, Ordering::Relaxed);
-                    }
+                    self.look(queue);
                     break;
                 }
             }
@@ -148,8 +155,20 @@ impl AfPacket {
         if let (Some(at), Some(doorbell)) = (queue.tx.retry_at(), queue.doorbell.get()) {
             doorbell.ring_at(at);
         }
-        if sent.is_err() && socket::is_unbound(queue.receiver()) {
-            self.gone.store(true, Ordering::Relaxed);
+        if sent.is_err() {
+            self.look(queue);
+        }
+    }
+
+    /// Finds out whether the interface is gone. The question takes the error off the socket, so a worker that sleeps on the socket
+    /// is woken: it takes the device away.
+    pub(super) fn look(&self, queue: &Queue) {
+        if !socket::is_unbound(queue.receiver()) {
+            return;
+        }
+        self.gone.store(true, Ordering::Release);
+        if let Some(doorbell) = queue.doorbell.get() {
+            doorbell.ring_at(Instant::ZERO);
         }
     }
 }

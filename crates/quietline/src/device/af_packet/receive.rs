@@ -12,16 +12,20 @@
 //! with acquire before we read what it stands for, and give it back by writing 0 with release after our last read. The kernel
 //! fills places in their order, so a place that is the kernel's ends the search.
 //!
+//! The kernel's numbers are checked before they are used: a frame that is not inside of its place or block is dropped, and its
+//! place or the rest of its block is given back unread.
+//!
 //! Differs from a tap: the frame is copied twice, by the kernel into the ring and by us into packet memory; what is saved
 //! is the system call per frame.
 //!
 //! Not here: the meaning of the frame (`link::input`).
 
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use pkt::{DropReason, Instant, Packet, Pool, RxChecksum, RxSlot};
+use pkt::{DropReason, Instant, Packet, Pool, RX_LEN_MAX, RxChecksum, RxSlot};
 
 use super::super::mapping::Mapping;
 use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
@@ -35,6 +39,12 @@ const _: () = assert!(65_535 + 14 + 4 + PACKET_VNET_HDR_LEN + 80 <= FRAME_BYTES)
 
 /// Bytes of the offload header in front of a frame: the 12 of a tap without its last field.
 pub(super) const PACKET_VNET_HDR_LEN: usize = 10;
+
+/// Bytes of `struct tpacket3_hdr`, which stands in front of each frame of a block.
+const V3_HEADER_BYTES: usize = size_of::<libc::tpacket3_hdr>();
+
+// A frame that is inside of its place fits a slot; one in a block may not.
+const _: () = assert!(FRAME_BYTES <= RX_LEN_MAX);
 
 /// Pieces of a receive slot.
 const PIECES_MAX: usize = 4;
@@ -123,6 +133,19 @@ struct RxFrame {
     next_offset: usize,
 }
 
+/// The kernel describes a frame that is not inside of its place or block.
+#[derive(Debug, Clone, Copy)]
+struct Outside;
+
+impl RxFrame {
+    /// The frame, if it and the `before` bytes in front of it are in `room`.
+    fn inside(self, room: Range<usize>, before: usize) -> Result<Self, Outside> {
+        let end = self.mac.saturating_add(self.here);
+        let fits = self.mac >= room.start + before && end <= room.end && self.here <= RX_LEN_MAX;
+        if fits { Ok(self) } else { Err(Outside) }
+    }
+}
+
 /// What the kernel says of a frame beside it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside {
@@ -140,6 +163,8 @@ pub(super) enum Received {
     Good(Packet),
     /// A frame that goes no further.
     Bad(DropReason, Packet),
+    /// A frame that is not inside of its place or block. It was given back unread.
+    Broken,
     /// Nothing waits.
     Empty,
     /// No packet memory is left: what waits stays in the ring.
@@ -153,7 +178,14 @@ impl RxRing {
 
     /// Takes the oldest frame out of the ring.
     pub(super) fn receive(&mut self, pool: &mut Pool, now: Instant) -> Received {
-        let Some(frame) = self.oldest() else { return Received::Empty };
+        let frame = match self.oldest() {
+            None => return Received::Empty,
+            Some(Ok(frame)) => frame,
+            Some(Err(Outside)) => {
+                self.skip_broken();
+                return Received::Broken;
+            }
+        };
         let Some(mut slot) = pool.rx_slot(frame.here) else { return Received::NoMemory };
         self.copy_out(&frame, &mut slot);
         let header = self.vnet_hdr.then(|| self.vnet_header(&frame));
@@ -165,13 +197,17 @@ impl RxRing {
 
     /// Gives everything back unread.
     pub(super) fn discard(&mut self) {
-        while let Some(frame) = self.oldest() {
-            self.give_back(&frame);
+        while let Some(oldest) = self.oldest() {
+            match oldest {
+                Ok(frame) => self.give_back(&frame),
+                Err(Outside) => self.skip_broken(),
+            }
         }
         self.losing = false;
     }
 
-    fn oldest(&mut self) -> Option<RxFrame> {
+    fn oldest(&mut self) -> Option<Result<RxFrame, Outside>> {
+        let before = if self.vnet_hdr { PACKET_VNET_HDR_LEN } else { 0 };
         match self.geometry {
             Geometry::Frames(_) => {
                 let begin = place(self.next);
@@ -180,7 +216,7 @@ impl RxRing {
                     return None;
                 }
                 self.losing |= status & libc::TP_STATUS_LOSING != 0;
-                Some(RxFrame {
+                let frame = RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V2_MAC)),
                     here: self.read_usize(begin + at::V2_SNAPLEN),
                     beside: Beside {
@@ -189,11 +225,16 @@ impl RxRing {
                         vlan_tci: u32::from(self.read_u16(begin + at::V2_VLAN_TCI)),
                     },
                     next_offset: 0,
-                })
+                };
+                Some(frame.inside(begin..begin + FRAME_BYTES, before))
             }
             Geometry::Blocks(_) => {
-                let begin = self.open_block()?.frame;
-                Some(RxFrame {
+                let OpenBlock { frame: begin, frames_left } = self.open_block()?;
+                let end = (self.next + 1) * SHARED_BLOCK_BYTES;
+                if begin.saturating_add(V3_HEADER_BYTES) > end {
+                    return Some(Err(Outside));
+                }
+                let frame = RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V3_MAC)),
                     here: self.read_usize(begin + at::V3_SNAPLEN),
                     beside: Beside {
@@ -202,7 +243,12 @@ impl RxRing {
                         vlan_tci: self.read_u32(begin + at::V3_VLAN_TCI),
                     },
                     next_offset: self.read_usize(begin + at::V3_NEXT),
-                })
+                };
+                if frame.next_offset == 0 && frames_left > 1 {
+                    // The frame would be read again, as often as the block claims to have frames.
+                    return Some(Err(Outside));
+                }
+                Some(frame.inside(begin..end, before))
             }
         }
     }
@@ -224,7 +270,7 @@ impl RxRing {
             self.losing |= status & libc::TP_STATUS_LOSING != 0;
             self.open = Some(OpenBlock {
                 frames_left: self.read_u32(begin + at::BLOCK_FRAMES),
-                frame: begin + self.read_usize(begin + at::BLOCK_FIRST),
+                frame: begin.saturating_add(self.read_usize(begin + at::BLOCK_FIRST)),
             });
         }
     }
@@ -243,17 +289,27 @@ impl RxRing {
         self.next = (self.next + 1) % count;
     }
 
+    /// Gives a place back, or a block with the frames behind the broken one: nothing says where they are.
+    fn skip_broken(&mut self) {
+        match self.geometry {
+            Geometry::Frames(_) => self.give_back_place(),
+            Geometry::Blocks(_) => self.close_block(),
+        }
+    }
+
+    fn give_back_place(&mut self) {
+        let status = self.mapping.word(place(self.next) + at::V2_STATUS);
+        status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.advance();
+    }
+
     fn give_back(&mut self, frame: &RxFrame) {
         match self.geometry {
-            Geometry::Frames(_) => {
-                let status = self.mapping.word(place(self.next) + at::V2_STATUS);
-                status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
-                self.advance();
-            }
+            Geometry::Frames(_) => self.give_back_place(),
             Geometry::Blocks(_) => {
                 let Some(open) = &mut self.open else { return };
                 open.frames_left -= 1;
-                open.frame += frame.next_offset;
+                open.frame = open.frame.saturating_add(frame.next_offset);
                 if open.frames_left == 0 {
                     self.close_block();
                 }
@@ -294,7 +350,7 @@ impl RxRing {
         u32::from_ne_bytes(self.read(offset))
     }
 
-    /// A length. One that no machine can have runs into the bounds of the mapping.
+    /// A length. One that no machine can have is outside of every place and block.
     fn read_usize(&self, offset: usize) -> usize {
         usize::try_from(self.read_u32(offset)).unwrap_or(usize::MAX)
     }
@@ -341,3 +397,9 @@ fn inspect(
     }
     Ok(())
 }
+
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+
+#[cfg(test)]
+mod tests;

@@ -228,6 +228,9 @@ fn receive_into(
     Ok(taken)
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+
 #[cfg(test)]
 mod tests {
     use super::*;

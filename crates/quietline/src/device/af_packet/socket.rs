@@ -223,7 +223,7 @@ pub(super) fn missed(fd: BorrowedFd<'_>) -> u64 {
 }
 
 /// Whether the interface that the socket was bound to exists no more. Takes back the error that the kernel has left for it.
-pub(super) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
+pub(in crate::device) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
     let _ = sockopt::socket_error(fd);
     let mut address = link_address(0, 0);
     let mut len = SOCKADDR_LEN;
@@ -239,14 +239,20 @@ const ETH_P_ALL: u16 = 3;
 #[expect(clippy::cast_possible_truncation, reason = "20 bytes")]
 const SOCKADDR_LEN: socklen_t = size_of::<libc::sockaddr_ll>() as socklen_t;
 
-fn packet_socket(interface: &str) -> Result<OwnedFd, SetupError> {
+/// A packet socket that is bound to nothing and receives nothing.
+pub(in crate::device) fn packet_socket(interface: &str) -> Result<OwnedFd, SetupError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Protocol 0: nothing arrives before the ring is there and the socket is bound.
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None::<Protocol>)
         .map_err(|errno| step_error(interface, "open a packet socket", errno))
 }
 
-fn bind(fd: &OwnedFd, interface: &Interface, protocol: u16) -> Result<(), SetupError> {
+/// Binds a packet socket to an interface, to receive `protocol`; 0 receives nothing.
+pub(in crate::device) fn bind(
+    fd: &OwnedFd,
+    interface: &Interface,
+    protocol: u16,
+) -> Result<(), SetupError> {
     let address = link_address(interface.index.cast_signed(), protocol);
     // SAFETY: the kernel reads the `SOCKADDR_LEN` bytes of `address` and keeps no pointer.
     let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), SOCKADDR_LEN) };

@@ -29,7 +29,7 @@ struct End {
 impl End {
     fn new(memory: &Memory, config: &AfPacketConfig) -> Self {
         let device = AfPacket::open(config).expect("a device");
-        Self { device, cx: Cx::new(memory, 1).with_clock(crate::clock::now) }
+        Self { device, cx: Cx::replay(memory, 1).with_clock(crate::clock::now) }
     }
 
     /// A frame of an experimental type (RFC 5342), so that the kernel leaves it alone.

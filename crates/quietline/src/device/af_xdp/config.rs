@@ -81,8 +81,9 @@ pub struct AfXdpConfig {
     pub mac: Option<[u8; 6]>,
     /// Default none: the device interrupts.
     pub busy_poll: Option<BusyPoll>,
-    /// Checksums of what arrives are taken for good. For a veth, whose other end sends them unfinished: this API does not
-    /// tell. Default false.
+    /// TCP checksums of received segments are taken for good and never computed, so corruption between the sender and this
+    /// interface goes unseen. For a veth whose other end leaves checksums unfinished, which this API does not tell; in generic mode
+    /// turn segmentation off there as well (`ethtool -K PEER tso off gso off`). Default false.
     pub trust_checksums: bool,
 }
 

@@ -8,6 +8,7 @@ use pkt::{Batch, DropReason, PacketList, RxChecksum};
 use stack::counters::Counter;
 use stack::cx::Cx;
 use stack::device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
+use stack::host::Event;
 
 use super::AfXdp;
 use super::queue::Queue;
@@ -56,6 +57,9 @@ impl Device for AfXdp {
                 let missed = rx.missed(&statistics);
                 cx.count(Counter::DeviceRxMissed, missed.no_room);
                 cx.counters().drops.add(DropReason::DeviceRxTruncated, missed.too_long);
+                if missed.too_long > 0 {
+                    self.report_too_long(queue);
+                }
             }
             if queue.socket().has_lost_interface() {
                 self.note(Looked::Gone);
@@ -147,6 +151,10 @@ impl Device for AfXdp {
         // A device belongs to one host; a second one is told nothing.
         let _ = self.queue(queue).doorbell().set(doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.queue(QueueId(0)).doorbell().get().is_some()
+    }
 }
 
 impl AfXdp {
@@ -154,10 +162,31 @@ impl AfXdp {
         &self.queues[usize::from(queue.0)]
     }
 
+    /// Reports once that the kernel drops frames which no chunk holds.
+    #[cold]
+    fn report_too_long(&self, queue: &Queue) {
+        if self.told_too_long.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(doorbell) = queue.doorbell().get() {
+            doorbell.report(Event::FramesTooLong { device: self.caps.name.clone() });
+        }
+    }
+
     /// Remembers an interface that is gone. One that is down comes back.
     fn note(&self, looked: Looked) {
         if looked == Looked::Gone {
-            self.gone.store(true, Ordering::Relaxed);
+            self.set_gone();
+        }
+    }
+
+    /// Remembers that the interface is gone, and wakes the worker that takes the device away.
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+        for queue in &self.queues {
+            if let Some(doorbell) = queue.doorbell().get() {
+                doorbell.ring_at(pkt::Instant::ZERO);
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use stack::device::Doorbell;
 use sync::Padded;
 
 use super::super::interface::{Interface, raw_socket_error};
+use super::super::presence::LookTimer;
 use super::super::setup_error::SetupError;
 use super::config::AfXdpConfig;
 use super::receive::RxQueue;
@@ -46,8 +47,8 @@ pub(super) struct Queue {
     /// When completions are to be looked for, in nanoseconds; `u64::MAX` when nothing is on its way. Written under the lock of
     /// `tx`; read without by the queue's core, which is rung after the write.
     due_ns: AtomicU64,
-    /// When the kernel is asked for its counts, in nanoseconds. Only the holder of the queue's core touches it.
-    look_at_ns: AtomicU64,
+    /// When the kernel is asked for its counts.
+    look_timer: LookTimer,
     doorbell: OnceLock<Doorbell>,
 }
 
@@ -124,7 +125,7 @@ impl Unbound {
             rx: Padded::new(Mutex::new(RxQueue::new(rx, fill, receive))),
             tx: Padded::new(Mutex::new(TxQueue::new(tx, completion, transmit, tx_checksum))),
             due_ns: AtomicU64::new(u64::MAX),
-            look_at_ns: AtomicU64::new(0),
+            look_timer: LookTimer::default(),
             doorbell: OnceLock::new(),
         };
         Ok((queue, BoundAs { zero_copy, tx_checksum }))
@@ -206,12 +207,7 @@ impl Queue {
 
     /// Whether it is time to ask the kernel for its counts, which is not often.
     pub(super) fn is_time_to_look(&self, now: Instant) -> bool {
-        const INTERVAL: Duration = Duration::from_millis(100);
-        let time = now.as_nanos() >= self.look_at_ns.load(Ordering::Relaxed);
-        if time {
-            self.look_at_ns.store((now + INTERVAL).as_nanos(), Ordering::Relaxed);
-        }
-        time
+        self.look_timer.is_due(now)
     }
 }
 

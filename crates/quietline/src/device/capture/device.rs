@@ -103,6 +103,10 @@ impl Device for CaptureDevice {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         self.device.attach(queue, doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.device.is_attached()
+    }
 }
 
 fn look_at_all(list: &mut PacketList, mut look: impl FnMut(&Packet)) {

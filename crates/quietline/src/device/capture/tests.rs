@@ -244,11 +244,16 @@ fn a_file_that_fails_is_reported_once_and_packets_go_on() {
         }
     }
     let capture = Capture::to(Full, &config()).expect("a capture");
+    let (told, when) = std::sync::mpsc::channel();
+    capture.on_failure(move |error| told.send(error.raw_os_error()).expect("a receiver"));
     let tap = capture.interface("tap0", CaptureLink::Ip);
     let mut pool = pool();
     let packet = packet(&mut pool, &[1; 100]);
     tap.record(Direction::Inbound, Instant::ZERO, &packet);
     pool.free(packet);
+    // Told while the capture runs, and once.
+    assert_eq!(when.recv(), Ok(Some(libc::ENOSPC)));
+    assert!(when.recv().is_err(), "told twice");
     let error = capture.finish().expect_err("the disk is full");
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
@@ -295,7 +300,7 @@ fn what_the_device_leaves_is_recorded_once_whole_or_cut_up() {
     let device = Arc::new(Roomy { caps, room: AtomicUsize::new(0) });
     let recorded = CaptureDevice::new(Arc::clone(&device) as _, &capture);
     let memory = Memory::new(1 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     let mut transmit = |room, packets: &[(u8, u16)]| {
         device.room.store(room, Ordering::Relaxed);
         let made = packets.iter().map(|&(number, segs)| {

@@ -19,6 +19,7 @@ use pcap_file::pcapng::blocks::interface_statistics::{
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, PcapError};
 
+use super::failure::FailureWatch;
 use super::queue::{Buffer, Interface, Queue, Record};
 use super::{CaptureLink, CaptureReport, Direction};
 
@@ -39,11 +40,17 @@ struct Tally {
 }
 
 /// The body of the capture's thread: runs until the queue is closed and drained.
-pub(super) fn run(queue: &Queue, sink: impl Write, snaplen: u32) -> io::Result<CaptureReport> {
+pub(super) fn run(
+    queue: &Queue,
+    sink: impl Write,
+    snaplen: u32,
+    watch: &FailureWatch,
+) -> io::Result<CaptureReport> {
     let mut failure = None;
     let mut writer = match open(sink) {
         Ok(writer) => Some(writer),
         Err(error) => {
+            watch.report(&error);
             failure = Some(error);
             None
         }
@@ -64,6 +71,7 @@ pub(super) fn run(queue: &Queue, sink: impl Write, snaplen: u32) -> io::Result<C
             writer.get_mut().flush()
         });
         if let Err(error) = result {
+            watch.report(&error);
             failure = Some(error);
             writer = None;
         }

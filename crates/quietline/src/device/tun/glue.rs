@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use pkt::{Batch, DropReason, PacketList};
 use stack::core::WEIGHT;
 use stack::cx::Cx;
-use stack::device::{Capabilities, Device, GSO_BYTES_MAX, QueueId, RxSignal};
+use stack::device::{Capabilities, Device, Doorbell, GSO_BYTES_MAX, QueueId, RxSignal};
 use stack::gro::GRO_BYTES_MAX;
 
 use super::Tun;
@@ -38,6 +38,7 @@ impl Device for Tun {
                     }
                 }
                 Frame::Bad(reason, packet) => cx.drop_packet(reason, packet),
+                Frame::Lost => cx.counters().drops.add(DropReason::DeviceRxError, 1),
                 Frame::Empty | Frame::NoMemory => break,
                 Frame::Gone => {
                     self.gone.store(true, Ordering::Relaxed);
@@ -92,5 +93,15 @@ impl Device for Tun {
 
     fn rx_signal(&self, _queue: QueueId) -> RxSignal {
         RxSignal::Descriptor
+    }
+
+    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
+        if queue.0 == 0 {
+            let _ = self.doorbell.set(doorbell);
+        }
+    }
+
+    fn is_attached(&self) -> bool {
+        self.doorbell.get().is_some()
     }
 }

@@ -26,6 +26,7 @@ const IFNAMSIZ: usize = 16;
 
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_int>(b'T', 208);
+const TUNGETIFF: Opcode = opcode::read::<c_int>(b'T', 210);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
 
 const IFF_TUN: u16 = 0x0001;
@@ -77,6 +78,18 @@ pub(super) fn attach(
     unsafe { ioctl::ioctl(fd, Updater::<TUNSETIFF, IfRequest>::new(&mut request)) }?;
     let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(IFNAMSIZ);
     Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
+}
+
+/// Whether `fd` is a queue of an interface. Only the driver's own answer for a detached queue (EBADFD) says no.
+pub(super) fn is_attached(fd: BorrowedFd<'_>) -> bool {
+    let mut request = IfRequest {
+        name: [0; IFNAMSIZ],
+        flags: 0,
+        unused: [0; size_of::<libc::ifreq>() - IFNAMSIZ - 2],
+    };
+    // SAFETY: TUNGETIFF writes one `struct ifreq`; `IfRequest` has its size (asserted above) and outlives the call.
+    let answer = unsafe { ioctl::ioctl(fd, Updater::<TUNGETIFF, IfRequest>::new(&mut request)) };
+    !matches!(answer, Err(Errno::BADFD))
 }
 
 /// Makes every packet carry the 12-byte virtio header and offers the kernel checksum and TSO offload towards us.

@@ -17,6 +17,7 @@ use rustix::io::{Errno, readv};
 use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
 use super::Tun;
 use super::config::ETHERNET_HEADER_LEN;
+use super::ioctl;
 
 /// Largest IP packet of a superframe in either direction.
 const IP_LEN_MAX: usize = 65_535;
@@ -35,6 +36,8 @@ pub(super) enum Frame {
     Bad(DropReason, Packet),
     /// Nothing waits.
     Empty,
+    /// The kernel took a frame off its queue and failed to hand it over.
+    Lost,
     /// No packet memory is left. What waits stays in the kernel, and is not lost by us.
     NoMemory,
     /// The interface is not ours any more: nothing will ever arrive.
@@ -62,8 +65,14 @@ impl Tun {
             Ok(len) => len,
             Err(error) => {
                 slot.cancel(pool);
-                // EBADFD: the queue is detached or the interface deleted by somebody else.
-                return if error == Errno::AGAIN { Frame::Empty } else { Frame::Gone };
+                return match error {
+                    Errno::AGAIN => Frame::Empty,
+                    // EBADFD: the queue is detached or the interface deleted. Other errors (EFAULT, EINVAL, ENOMEM) are about
+                    // one frame, so the driver is asked whether the queue still has an interface.
+                    Errno::BADFD => Frame::Gone,
+                    _ if ioctl::is_attached(fd) => Frame::Lost,
+                    _ => Frame::Gone,
+                };
             }
         };
         let header_len = if self.vnet_hdr { VNET_HDR_LEN } else { 0 };

@@ -231,7 +231,7 @@ fn a_deleted_interface_goes_silent() {
         let mut netlink = Netlink::open().expect("netlink");
         netlink.delete_link(end.tun.host_link().index).expect("deleted");
         let memory = stack::Memory::new(64 << 20);
-        let mut cx = stack::Cx::new(&memory, 1);
+        let mut cx = stack::Cx::replay(&memory, 1);
         let mut batch = pkt::Batch::new();
         let ready = |end: &End| {
             let mut fds = [PollFd::from_borrowed_fd(end.tun.poll_fd(0), PollFlags::IN)];
@@ -257,7 +257,7 @@ fn a_burst_is_received_in_batches_through_the_stacks_trait() {
             socket.send_to(&[i; 200], (US, 46_000)).expect("sent");
         }
         let memory = stack::Memory::new(64 << 20);
-        let mut cx = stack::Cx::new(&memory, 1);
+        let mut cx = stack::Cx::replay(&memory, 1);
         let mut seen = Vec::new();
         let mut batch = pkt::Batch::new();
         loop {

@@ -90,6 +90,8 @@ fn a_deleted_interface_is_found_out_and_goes_silent() {
             let frame = left.frame(1, 100);
             left.transmit(&mut PacketList::from_iter([frame]));
             assert!(left.device.is_gone(), "found out by sending");
+            let dropped = left.cx.counters().drops.value(pkt::DropReason::DeviceDown);
+            assert_eq!(dropped, 1, "what is sent is counted as dropped");
             assert!(left.received(0).is_empty());
         });
     });

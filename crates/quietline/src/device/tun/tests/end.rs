@@ -106,6 +106,7 @@ impl End {
                     }
                     Frame::Bad(reason, packet) => panic!("{reason}: {packet:?}"),
                     Frame::NoMemory | Frame::Gone => panic!("the device has stopped"),
+                    Frame::Lost => panic!("the kernel failed to hand a frame over"),
                     Frame::Empty => self.wait(),
                 }
             }

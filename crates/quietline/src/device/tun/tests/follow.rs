@@ -21,6 +21,9 @@ const PORT: u16 = 7;
 /// Questions asked while nothing moves.
 const ROUNDS: u64 = 200;
 
+/// Answers in a row from one core after which the flow has moved.
+const SETTLED: u32 = 16;
+
 /// Packets that may go astray meanwhile: the kernel forgets a flow that was quiet for seconds, as it may be on a busy machine.
 const ASTRAY: u64 = ROUNDS / 10;
 
@@ -112,8 +115,11 @@ fn expect_at(stack: &Stack, pair: &mut Pair, core: u16) {
     let after = counts(stack);
     let [first, second, handed] = [0, 1, 2].map(|index| after[index] - before[index]);
     let (here, elsewhere) = if core == 0 { (first, second) } else { (second, first) };
-    assert!(here >= ROUNDS, "{here} packets on core {core}");
-    assert!(elsewhere <= ASTRAY && handed <= ASTRAY, "{elsewhere} elsewhere, {handed} handed over");
+    assert!(
+        here >= ROUNDS && elsewhere <= ASTRAY && handed <= ASTRAY,
+        "{here} packets on core {core}, {elsewhere} elsewhere, {handed} handed over; {} is the last core",
+        pair.core()
+    );
     assert_eq!(pair.core(), core);
 }
 
@@ -132,17 +138,24 @@ fn the_queue_follows_an_application_that_moves() {
             .sysctl("net.quietline.dev.ql0.tx-1.xps_cpus", "2")
             .build()
             .expect("a stack");
-        let listener = TcpListener::bind(&stack, (US, PORT).into()).expect("a listener");
+        let listener = TcpListener::bind(&stack, (US, PORT)).expect("a listener");
         let mut pair = Pair::open(&listener);
+        // The handshake came by the queue that the kernel chose; the first reads may take the flow to the reader's core.
+        for _ in 0..SETTLED {
+            pair.ask();
+        }
         let home = pair.core();
         expect_at(&stack, &mut pair, home);
         // There and back.
         for target in [1 - home, home] {
             move_to(&stack, target);
             let end = Clock::now() + PATIENCE;
-            while pair.core() != target {
+            // A packet that was on its way may still come by the old queue, and takes the next reader back with it.
+            let mut in_a_row = 0;
+            while in_a_row < SETTLED {
                 assert!(Clock::now() < end, "the flow stays on core {}", pair.core());
                 pair.ask_a_visitor();
+                in_a_row = if pair.core() == target { in_a_row + 1 } else { 0 };
             }
             expect_at(&stack, &mut pair, target);
         }

@@ -24,35 +24,41 @@ fn pair(send_buffer_bytes: usize) -> [Arc<Tun>; 2] {
     [left, right].map(|socket| {
         socket.set_nonblocking(true).expect("an option");
         set_socket_send_buffer_size(&socket, send_buffer_bytes).expect("an option");
-        let caps = Capabilities {
-            tx_checksum: true,
-            tso4: true,
-            tso6: true,
-            gso_max_bytes: BIG_TCP_BYTES_MAX,
-            jumbo6: false,
-            ..Capabilities::plain("ql0", 1500, LinkType::Ip)
-        };
-        let link = Link {
-            index: 1,
-            mtu: 1500,
-            up: true,
-            mac: None,
-            tx_queue_len: 1000,
-            ethernet: false,
-            rx_queues: 1,
-            tx_queues: 1,
-            gso_max_bytes: 0,
-        };
-        Arc::new(Tun {
-            kind: TunKind::Tun,
-            vnet_hdr: true,
-            superframe_max: AtomicU32::new(caps.gso_max_bytes),
-            caps,
-            link,
-            queues: Box::new([OwnedFd::from(socket)]),
-            gone: AtomicBool::new(false),
-            silence: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd"),
-        })
+        tun_of(socket.into())
+    })
+}
+
+/// A tun whose only queue is this descriptor.
+fn tun_of(queue: OwnedFd) -> Arc<Tun> {
+    let caps = Capabilities {
+        tx_checksum: true,
+        tso4: true,
+        tso6: true,
+        gso_max_bytes: BIG_TCP_BYTES_MAX,
+        jumbo6: false,
+        ..Capabilities::plain("ql0", 1500, LinkType::Ip)
+    };
+    let link = Link {
+        index: 1,
+        mtu: 1500,
+        up: true,
+        mac: None,
+        tx_queue_len: 1000,
+        ethernet: false,
+        rx_queues: 1,
+        tx_queues: 1,
+        gso_max_bytes: 0,
+    };
+    Arc::new(Tun {
+        kind: TunKind::Tun,
+        vnet_hdr: true,
+        superframe_max: AtomicU32::new(caps.gso_max_bytes),
+        caps,
+        link,
+        queues: Box::new([queue]),
+        gone: AtomicBool::new(false),
+        silence: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd"),
+        doorbell: OnceLock::new(),
     })
 }
 
@@ -95,7 +101,7 @@ fn a_superframe_that_the_kernel_has_no_memory_for_is_given_back_and_is_the_last_
     const LARGE: u32 = 196_607;
     let [tun, other] = pair(SEND_BUFFER_BYTES);
     let memory = Memory::new(64 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     assert_eq!(tun.superframe_max(), BIG_TCP_BYTES_MAX);
     assert_eq!(transmit(&tun, &mut cx, &[LARGE, 3000]), (2, 0), "nothing goes before it");
     assert_eq!(tun.superframe_max(), GSO_BYTES_MAX);
@@ -108,11 +114,34 @@ fn a_superframe_that_the_kernel_has_no_memory_for_is_given_back_and_is_the_last_
     assert_eq!(tun.superframe_max(), BIG_TCP_BYTES_MAX, "taken up again it is tried again");
 }
 
+/// A datagram socket whose peer is closed plays the driver: one read fails with ECONNREFUSED, and later reads find nothing.
+#[test]
+fn an_error_about_one_frame_loses_the_frame_and_keeps_the_interface() {
+    let closed = {
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
+        socket.local_addr().expect("its address")
+    };
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
+    socket.set_nonblocking(true).expect("an option");
+    socket.connect(closed).expect("connected");
+    socket.send(b"?").expect("sent");
+    let tun = tun_of(socket.into());
+    let mut fds = [PollFd::from_borrowed_fd(tun.queue_fd(0), PollFlags::IN)];
+    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "the refusal has arrived");
+    let memory = Memory::new(64 << 20);
+    let mut cx = Cx::replay(&memory, 1);
+    let mut batch = pkt::Batch::new();
+    let _ = tun.receive(QueueId(0), &mut cx, 64, &mut batch);
+    assert!(!tun.is_gone(), "the interface is there");
+    assert_eq!(cx.counters().drops.value(DropReason::DeviceRxError), 1);
+}
+
 #[test]
 fn what_fails_at_64_kb_is_dropped_and_changes_nothing() {
     let [tun, _other] = pair(10_000);
     let memory = Memory::new(64 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut cx = Cx::replay(&memory, 1);
     assert_eq!(transmit(&tun, &mut cx, &[GSO_BYTES_MAX, 3000]), (0, 1));
     assert_eq!(tun.superframe_max(), BIG_TCP_BYTES_MAX);
 }
@@ -156,7 +185,7 @@ fn a_stream_through_such_a_kernel_loses_nothing() {
             .expect("a stack")
     };
     let (near, far) = (stack(near, "10.77.0.1/24"), stack(far, "10.77.0.2/24"));
-    let at = (US, 7).into();
+    let at = (US, 7_u16);
     let listener = crate::TcpListener::bind(&far, at).expect("a listener");
     let (end, chunk) = (Clock::now() + PATIENCE, chunk());
     let count = |name| near.counters().get(name).expect("a counter");

@@ -1,0 +1,39 @@
+//! Doors to the private parsers of packet sockets, for the fuzz targets `packet_ring` and `control`.
+//!
+//! Above: `fuzz/`. The module exists in builds for fuzzing (`cfg(fuzzing)`, which cargo-fuzz sets) and for tests; no program
+//! that uses the crate sees it.
+//!
+//! Not here: what a parser must do with its input. The fuzz targets say so.
+
+use pkt::{DropReason, Packet};
+
+use super::receive::Received;
+pub use super::receive::fuzzing::{BLOCK_BYTES, BLOCKS, PLACE_BYTES, PLACES, Ring};
+pub use super::recvmsg::fuzzing::{CONTROL_BYTES, Calls};
+
+/// What a parser made of a frame.
+#[derive(Debug)]
+pub enum Found {
+    /// A good frame.
+    Good(Packet),
+    /// A frame that is dropped.
+    Bad(DropReason, Packet),
+    /// A frame that is not inside of its place or block.
+    Broken,
+    /// No frame waits.
+    Empty,
+    /// No packet memory is left.
+    NoMemory,
+}
+
+impl From<Received> for Found {
+    fn from(received: Received) -> Self {
+        match received {
+            Received::Good(packet) => Self::Good(packet),
+            Received::Bad(reason, packet) => Self::Bad(reason, packet),
+            Received::Broken => Self::Broken,
+            Received::Empty => Self::Empty,
+            Received::NoMemory => Self::NoMemory,
+        }
+    }
+}

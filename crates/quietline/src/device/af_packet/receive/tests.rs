@@ -1,0 +1,136 @@
+use pkt::{Domain, DomainConfig};
+
+use super::fuzzing::{BLOCK_BYTES, PLACE_BYTES, Ring};
+use super::*;
+use crate::device::af_packet::fuzzing::Found;
+
+/// Where the Ethernet header of a frame is, counted from its place or header.
+const MAC: usize = 96;
+
+fn write(ring: &mut Ring, at: usize, bytes: &[u8]) {
+    ring.bytes()[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// A V2 frame of this length at this distance from the beginning of its place.
+fn write_place(ring: &mut Ring, index: usize, mac: u16, len: u32) {
+    let begin = index * PLACE_BYTES;
+    write(ring, begin + at::V2_LEN, &len.to_ne_bytes());
+    write(ring, begin + at::V2_SNAPLEN, &len.to_ne_bytes());
+    write(ring, begin + at::V2_MAC, &mac.to_ne_bytes());
+    write(ring, begin + at::V2_STATUS, &libc::TP_STATUS_USER.to_ne_bytes());
+}
+
+/// The head of a V3 block: how many frames it has, and where the first one is.
+fn write_block(ring: &mut Ring, index: usize, frames: u32, first: u32) {
+    let begin = index * BLOCK_BYTES;
+    write(ring, begin + at::BLOCK_FRAMES, &frames.to_ne_bytes());
+    write(ring, begin + at::BLOCK_FIRST, &first.to_ne_bytes());
+    write(ring, begin + at::BLOCK_STATUS, &libc::TP_STATUS_USER.to_ne_bytes());
+}
+
+/// A V3 frame whose header is at `begin`.
+fn write_frame(ring: &mut Ring, begin: usize, len: u32, next: u32) {
+    write(ring, begin + at::V3_LEN, &len.to_ne_bytes());
+    write(ring, begin + at::V3_SNAPLEN, &len.to_ne_bytes());
+    write(ring, begin + at::V3_MAC, &u16::try_from(MAC).unwrap().to_ne_bytes());
+    write(ring, begin + at::V3_NEXT, &next.to_ne_bytes());
+}
+
+fn status(ring: &mut Ring, at: usize) -> u8 {
+    ring.bytes()[at..at + 4].iter().fold(0, |all, byte| all | byte)
+}
+
+fn with_pool(test: impl FnOnce(&mut Pool)) {
+    let domain = Domain::new(DomainConfig::default());
+    let mut pool = domain.pool();
+    test(&mut pool);
+    drop(pool);
+    assert_eq!(domain.balance(), 0);
+}
+
+/// The length of the good frame that comes next.
+fn taken(ring: &mut Ring, pool: &mut Pool) -> usize {
+    let Found::Good(packet) = ring.receive(pool, Instant::ZERO) else { panic!("a good frame") };
+    let len = packet.len();
+    pool.free(packet);
+    len
+}
+
+fn expect_broken(ring: &mut Ring, pool: &mut Pool) {
+    let found = ring.receive(pool, Instant::ZERO);
+    assert!(matches!(found, Found::Broken), "{found:?}");
+}
+
+#[test]
+fn a_frame_beyond_its_place_is_dropped_and_the_next_place_is_read() {
+    with_pool(|pool| {
+        let mut ring = Ring::frames();
+        let last = u32::try_from(PLACE_BYTES - MAC).unwrap();
+        let broken = [(MAC, last + 1), (MAC, u32::MAX), (usize::from(u16::MAX), last)];
+        for (index, (mac, len)) in broken.into_iter().enumerate() {
+            write_place(&mut ring, index, u16::try_from(mac).unwrap(), len);
+        }
+        write_place(&mut ring, broken.len(), u16::try_from(MAC).unwrap(), last);
+        for index in 0..broken.len() {
+            expect_broken(&mut ring, pool);
+            assert_eq!(status(&mut ring, index * PLACE_BYTES + at::V2_STATUS), 0);
+        }
+        assert_eq!(taken(&mut ring, pool), last as usize);
+        assert!(matches!(ring.receive(pool, Instant::ZERO), Found::Empty));
+    });
+}
+
+#[test]
+fn an_offload_header_before_its_place_is_not_read() {
+    with_pool(|pool| {
+        let mut ring = Ring::frames();
+        ring.rewind(true);
+        write_place(&mut ring, 0, 9, 60);
+        expect_broken(&mut ring, pool);
+    });
+}
+
+#[test]
+fn a_block_is_given_back_at_its_first_broken_frame() {
+    with_pool(|pool| {
+        for (len, next) in [(u32::MAX, 0), (60, u32::MAX), (60, 0)] {
+            let mut ring = Ring::blocks();
+            write_block(&mut ring, 0, 3, 48);
+            write_frame(&mut ring, 48, 60, 256);
+            write_frame(&mut ring, 48 + 256, len, next);
+            write_block(&mut ring, 1, 1, 48);
+            write_frame(&mut ring, BLOCK_BYTES + 48, 61, 0);
+            assert_eq!(taken(&mut ring, pool), 60);
+            if next == u32::MAX {
+                // The frame itself is good; the one behind it is nowhere.
+                assert_eq!(taken(&mut ring, pool), 60);
+            }
+            expect_broken(&mut ring, pool);
+            assert_eq!(status(&mut ring, at::BLOCK_STATUS), 0);
+            assert_eq!(taken(&mut ring, pool), 61);
+            assert!(matches!(ring.receive(pool, Instant::ZERO), Found::Empty));
+        }
+    });
+}
+
+#[test]
+fn a_block_without_a_first_frame_inside_is_given_back() {
+    with_pool(|pool| {
+        let header = size_of::<libc::tpacket3_hdr>();
+        for first in [u32::MAX, u32::try_from(BLOCK_BYTES - header + 1).unwrap()] {
+            let mut ring = Ring::blocks();
+            write_block(&mut ring, 0, 1, first);
+            expect_broken(&mut ring, pool);
+            assert_eq!(status(&mut ring, at::BLOCK_STATUS), 0);
+        }
+    });
+}
+
+#[test]
+fn broken_frames_do_not_keep_a_ring_from_being_emptied() {
+    let mut ring = Ring::blocks();
+    write_block(&mut ring, 0, u32::MAX, 48);
+    write_frame(&mut ring, 48, 60, 0);
+    ring.discard();
+    assert_eq!(status(&mut ring, at::BLOCK_STATUS), 0);
+}

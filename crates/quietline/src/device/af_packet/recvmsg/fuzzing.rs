@@ -1,0 +1,42 @@
+//! Control messages that a fuzz target writes in the kernel's stead.
+//!
+//! Above: `af_packet::fuzzing`.
+//!
+//! Not here: the system call.
+
+use pkt::Packet;
+
+use super::super::fuzzing::Found;
+use super::super::receive::PACKET_VNET_HDR_LEN;
+use super::{Received, RxCalls, vnet_header};
+
+/// Bytes of memory for the control messages of one frame.
+pub const CONTROL_BYTES: usize = super::CONTROL_BYTES;
+
+/// See the module head.
+#[derive(Debug)]
+pub struct Calls(RxCalls);
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self(RxCalls::new(false))
+    }
+}
+
+impl Calls {
+    /// What becomes of a frame with these control messages, behind an offload header or without one.
+    pub fn take(
+        &mut self,
+        control: &[u8; CONTROL_BYTES],
+        header: Option<[u8; PACKET_VNET_HDR_LEN]>,
+        packet: Packet,
+    ) -> Found {
+        let beside = self.0.read_control(control, packet.len());
+        Received::of(&beside, header.map(vnet_header), packet).into()
+    }
+
+    /// Whether the kernel has said since the last call that it had to drop frames.
+    pub fn take_losing(&mut self) -> bool {
+        std::mem::take(&mut self.0.losing)
+    }
+}
