@@ -2,24 +2,25 @@
 //!
 //! Values are parsed into their types here; what needs two options together is checked in `link`.
 
-use std::{
-    ffi::OsString,
-    net::{IpAddr, SocketAddr},
-    num::NonZeroU16,
-    path::PathBuf,
-};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, error::ErrorKind};
 use clap_complete::Shell;
 use ipnet::IpNet;
 use quietline::QdiscConfig;
 
+use self::values::{number, parse_address, parse_network, parse_seconds};
 use crate::{
     demo::Workload,
     failure::Failure,
     link::{LinkSpec, Sysctl},
     output,
 };
+
+mod stats;
+mod values;
+
+pub(crate) use self::stats::Stats;
 
 /// A multi-core TCP/IP stack in user space.
 ///
@@ -46,6 +47,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Connect to a TCP port: stdin goes to the socket, the socket to stdout.
     Connect(ConnectArgs),
+    /// List the settings of the stack: value, default, allowed values and meaning.
+    ///
+    /// These are the names that --sysctl of serve and connect takes. docs/sysctl.md has the same table.
+    Sysctl(SysctlArgs),
     /// Print the completion script of a shell.
     Completions {
         /// The shell.
@@ -69,7 +74,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "S", default_value = "12", value_parser = parse_seconds)]
     pub(crate) seconds: f64,
     /// Seed of the lossy wire and of the transferred content.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
     /// Write a self-contained HTML page with plots.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -86,8 +91,8 @@ pub(crate) struct ServeArgs {
     #[arg(value_enum)]
     pub(crate) service: Service,
     /// Port to listen on [default: the service's well-known port].
-    #[arg(long, value_name = "PORT")]
-    pub(crate) port: Option<NonZeroU16>,
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
+    pub(crate) port: Option<u16>,
     /// Directory that http serves.
     #[arg(
         long,
@@ -99,12 +104,23 @@ pub(crate) struct ServeArgs {
     /// Let http clients store files in the directory with PUT.
     #[arg(long)]
     pub(crate) upload: bool,
+    /// Most bytes of one file that an http client stores.
+    #[arg(long, value_name = "BYTES", default_value = "1073741824", value_parser = number::<u64>(0..=u64::MAX))]
+    pub(crate) upload_max: u64,
     /// Send what chargen sends without a copy: from packet memory, where its pattern lies once for each connection.
     #[arg(long)]
     pub(crate) zerocopy: bool,
     /// Connections served at once; more wait in the accept queue.
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = number::<u32>(1..=1_000_000))]
     pub(crate) max_connections: u32,
+    /// Connections of one address served at once; more are closed [default: no limit].
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000))]
+    pub(crate) max_per_peer: Option<u32>,
+    /// Print a line on stderr for every connection that opens or ends.
+    ///
+    /// Without it only connections that are refused or fail have a line, at most 10 in 5 seconds.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// The stack to serve on.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
@@ -116,18 +132,30 @@ pub(crate) struct ServeArgs {
 /// Options of `quietline connect`.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArgs {
-    /// Address to connect to.
-    #[arg(value_name = "HOST")]
-    pub(crate) host: IpAddr,
+    /// Address to connect to, or a name, which the system's resolver looks up.
+    #[arg(value_name = "HOST", value_hint = ValueHint::Hostname)]
+    pub(crate) host: String,
     /// Port to connect to.
-    #[arg(value_name = "PORT")]
-    pub(crate) port: NonZeroU16,
+    #[arg(value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
+    pub(crate) port: u16,
     /// The stack to connect from.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
     /// What to record and print. The JSON summary goes to stderr, because stdout carries the stream.
     #[command(flatten)]
     pub(crate) observe: ObserveArgs,
+}
+
+/// Options of `quietline sysctl`.
+#[derive(Debug, Args)]
+pub(crate) struct SysctlArgs {
+    /// List only settings of this name, or with this text in their names; NAME=VALUE checks a value and lists the setting with
+    /// it [default: all settings].
+    #[arg(value_name = "NAME[=VALUE]")]
+    pub(crate) names: Vec<String>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What `quietline serve` can serve.
@@ -139,7 +167,7 @@ pub(crate) enum Service {
     Discard,
     /// Send printable characters for ever (RFC 864).
     Chargen,
-    /// Serve the files of a directory over HTTP/1.1.
+    /// Serve the files of a directory over HTTP/1.1. A connection that waits for a request has no thread.
     Http,
 }
 
@@ -155,7 +183,9 @@ pub(crate) struct LinkArgs {
     /// is the socket's receive buffer and tx-ring how many frames may be under way.
     ///
     /// Options of af_xdp: mode=auto|generic|native|zerocopy, first-queue=N, ring=DESCRIPTORS, mac=ADDRESS, busy-poll=USECS,
-    /// busy-poll-budget=N, trust-checksums. It takes all queues of the interface unless --queues says otherwise.
+    /// busy-poll-budget=N, trust-checksums: take TCP checksums of what arrives for good, unseen. Needed on a veth whose other
+    /// end leaves them unfinished, unless `ethtool -K PEER tx off` is run there; with mode=generic only the latter works, as
+    /// superframes would arrive. It takes all queues of the interface unless --queues says otherwise.
     #[arg(long, value_name = "KIND:NAME")]
     pub(crate) link: LinkSpec,
     /// Our address and its prefix length, such as 10.7.0.2/24.
@@ -165,16 +195,16 @@ pub(crate) struct LinkArgs {
     #[arg(long, value_name = "B/N", value_parser = parse_network)]
     pub(crate) peer: Option<IpNet>,
     /// Default gateway.
-    #[arg(long, value_name = "G")]
+    #[arg(long, value_name = "G", value_parser = parse_address)]
     pub(crate) gateway: Option<IpAddr>,
-    /// Cores of the stack.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) cores: u16,
+    /// Cores of the stack [default: 1].
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
+    pub(crate) cores: Option<u16>,
     /// Queues of the link, spread over the cores [default: one for each core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=256))]
     pub(crate) queues: Option<u16>,
-    /// MTU of the link [default: 1500; of an interface that exists, its own].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    /// MTU of the link [default: 1500; of an interface that exists, its own]. TCP needs 88 bytes.
+    #[arg(long, value_name = "BYTES", value_parser = number::<u32>(88..=65_535))]
     pub(crate) mtu: Option<u32>,
     /// No checksum or segmentation offload on the link.
     #[arg(long)]
@@ -184,22 +214,42 @@ pub(crate) struct LinkArgs {
     #[arg(long, value_name = "QDISC")]
     pub(crate) qdisc: Option<QdiscConfig>,
     /// Set a sysctl of the stack by its Linux name, such as net.ipv4.tcp_timestamps=0, or one of a device, such as
-    /// net.quietline.dev.ql0.rps_cpus=3 (repeatable).
+    /// net.quietline.dev.ql0.rps_cpus=3 (repeatable). `quietline sysctl` lists them.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) sysctl: Vec<Sysctl>,
+    /// Keep all privileges after the link is open, for debugging.
+    ///
+    /// Without it the command then drops all capabilities, cannot gain others (no_new_privs), opens no file outside --dir
+    /// (Landlock) and has only the system calls that a running stack needs (seccomp): calls such as execve end it by SIGSYS,
+    /// others fail with EPERM. Files of --dir must be readable, and with --upload its directories writable, by their permissions:
+    /// root has no way around these any more. --link kernel has no sandbox.
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
 }
 
 /// What a run leaves behind besides its work.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Observation")]
 pub(crate) struct ObserveArgs {
-    /// Capture every frame into a pcapng file.
+    /// Capture every frame into a pcapng file, which only its owner may read.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) pcap: Option<PathBuf>,
-    /// Print the stack's counters at the end, by their Linux names, softnet_stat, and the transmit queues as tc -s qdisc does.
-    #[arg(long)]
-    pub(crate) stats: bool,
-    /// Print one JSON object instead of text.
+    /// Print the stack's counters at the end: by their Linux names and without zeros, as nstat does, then softnet_stat, then the
+    /// transmit queues as tc -s qdisc does.
+    ///
+    /// --stats=all prints zeros, too. --stats=SECONDS (serve, connect) also prints them every SECONDS while the command runs;
+    /// all,SECONDS does both. Counters run from the start of the command. SIGUSR1 prints them at any time, with or without
+    /// this option.
+    #[arg(
+        long,
+        value_name = "all|SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub(crate) stats: Option<Stats>,
+    /// Print JSON objects instead of text: one at the end, which has every counter, and one each time that statistics are
+    /// printed before.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -222,7 +272,7 @@ impl Cli {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                     Err(Failure::Usage("a command is missing; try 'quietline --help'".to_owned()))
                 }
-                _ => Err(Failure::Usage(first_sentence(&error.render().to_string()))),
+                _ => Err(Failure::Usage(complaint(&error.render().to_string()))),
             },
         }
     }
@@ -231,14 +281,7 @@ impl Cli {
 impl ServeArgs {
     /// The port to listen on.
     pub(crate) fn port(&self) -> u16 {
-        self.port.map_or_else(|| self.service.port(), NonZeroU16::get)
-    }
-}
-
-impl ConnectArgs {
-    /// Where to connect.
-    pub(crate) fn remote(&self) -> SocketAddr {
-        SocketAddr::new(self.host, self.port.get())
+        self.port.unwrap_or_else(|| self.service.port())
     }
 }
 
@@ -264,97 +307,16 @@ impl Service {
     }
 }
 
-/// Reduces clap's report to its first paragraph on one line: the usage that follows is one `--help` away.
-fn first_sentence(report: &str) -> String {
-    let paragraph = report.split("\n\n").next().unwrap_or(report);
-    output::one_line(paragraph.trim_start_matches("error: "))
-}
-
-fn parse_network(text: &str) -> Result<IpNet, String> {
-    if let Ok(network) = text.parse() {
-        return Ok(network);
-    }
-    if text.parse::<IpAddr>().is_ok() {
-        return Err(format!("the prefix length is missing; did you mean {text}/24?"));
-    }
-    Err("expected an address and a prefix length, such as 10.7.0.2/24".to_owned())
-}
-
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected a number of seconds from 0.01 to 3600".to_owned()),
-    }
+/// Reduces clap's report to one line: the complaint and the suggestions. The usage that follows is one `--help` away.
+fn complaint(report: &str) -> String {
+    let is_reason = |text: &&str| {
+        let text = text.trim_start();
+        !text.is_empty() && !text.starts_with("Usage:") && !text.starts_with("For more information")
+    };
+    let paragraphs: Vec<_> = report.split("\n\n").filter(is_reason).map(output::one_line).collect();
+    let line = paragraphs.join("; ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    fn parse(line: &str) -> Result<Option<Cli>, Failure> {
-        Cli::from_arguments(line.split(' ').map(OsString::from))
-    }
-
-    fn refusal(line: &str) -> String {
-        match parse(line) {
-            Err(Failure::Usage(message)) => message,
-            other => panic!("{line}: expected a usage failure, got {other:?}"),
-        }
-    }
-
-    #[test]
-    fn definitions_are_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_full_serve_line_parses() {
-        let line = "quietline serve http --dir /srv --link tap:ql0 --address 10.7.0.2/24 --peer \
-                    10.7.0.1/24 --gateway 10.7.0.1 --cores 2 --mtu 9000 --no-vnet-hdr --port 8080 --queues 1 \
-                    --sysctl net.quietline.dev.ql0.rps_cpus=3 --stats --json";
-        let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
-            panic!("refused");
-        };
-        assert_eq!((args.port(), args.link.cores, args.link.mtu), (8080, 2, Some(9000)));
-        assert_eq!(args.link.queues, Some(1));
-        assert!(args.link.no_vnet_hdr && args.observe.stats && args.observe.json);
-    }
-
-    #[test]
-    fn services_have_their_ports() {
-        let line = "quietline serve --link kernel chargen";
-        let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
-            panic!("refused");
-        };
-        assert_eq!(args.port(), 19);
-    }
-
-    #[test]
-    fn refusals_are_one_line() {
-        for line in [
-            "quietline",
-            "quietline frobnicate",
-            "quietline demo --seconds 0",
-            "quietline demo --workload nothing",
-            "quietline serve http --link tap:ql0 --address 10.0.0.2/24",
-            "quietline serve echo",
-            "quietline serve echo --link tap:ql0 --address 10.0.0.300/24",
-            "quietline serve echo --link tap:ql0 --address 10.0.0.2",
-            "quietline serve echo --link bridge:x --address 10.0.0.2/24",
-            "quietline serve echo --link tap:ql0 --address 10.0.0.2/24 --mtu 40",
-            "quietline connect 10.0.0.1 0 --link tap:ql0",
-            "quietline connect example 80 --link tap:ql0",
-        ] {
-            let message = refusal(line);
-            assert!(!message.is_empty() && !message.contains('\n'), "{line}: {message}");
-        }
-    }
-
-    #[test]
-    fn a_missing_prefix_length_is_explained() {
-        let message = refusal("quietline serve echo --link tap:ql0 --address 10.0.0.2");
-        assert!(message.contains("--address") && message.contains("10.0.0.2/24"), "{message}");
-    }
-}
+mod tests;

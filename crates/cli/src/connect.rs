@@ -3,12 +3,14 @@
 //! The end of stdin closes our side only; the command ends when the peer closes its side, when stdout's reader
 //! goes away, or by a signal. A peer that closes its side first still gets what a file or pipe on stdin has for
 //! it; a terminal is not waited for.
+//!
+//! A host name is looked up by the system's resolver, over the machine's own network, before the link is opened.
 
 use std::{
     io::{self, ErrorKind, IsTerminal as _, Read as _, Write as _},
-    net::Shutdown,
+    net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs as _},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
@@ -16,14 +18,15 @@ use std::{
     time::Duration,
 };
 
-use crate::link::Books;
-use anyhow::Context as _;
+use crate::link::{Books, loss, watch};
+use anyhow::{Context as _, anyhow};
 
 use crate::{
-    args::ConnectArgs,
+    args::{ConnectArgs, Stats},
     endpoint::{Host, KernelHost, StackHost, Stream},
     failure::Failure,
     output,
+    sandbox::Files,
     signal::{Signals, Wake, Waker},
 };
 
@@ -39,24 +42,56 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Runs the command.
 pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
     let link = args.link.check(&args.observe)?;
-    if args.host.is_unspecified() || args.host.is_multicast() {
-        return Err(Failure::option("HOST", args.host, "no host has this address"));
-    }
-    if link.as_ref().is_some_and(|link| link.address.addr().is_ipv4() != args.host.is_ipv4()) {
-        return Err(Failure::option("HOST", args.host, "not of the same family as --address"));
+    let mut remotes = resolve(&args.host, args.port)?;
+    if let Some(link) = &link {
+        let is_v4 = link.address.addr().is_ipv4();
+        remotes.retain(|remote| remote.is_ipv4() == is_v4);
+        if remotes.is_empty() {
+            let reason = "it has no address of the family of --address";
+            return Err(Failure::option("HOST", &args.host, reason));
+        }
     }
     let signals = Signals::install().context("cannot install signal handlers")?;
     let moved = Arc::new(Moved::default());
     let Some(config) = link else {
-        let outcome = connect(KernelHost, args, &moved, &signals);
-        report(args, &moved, None)?;
-        return outcome;
+        let report = |at_end| report(args, &moved, None, at_end);
+        let outcome = connect(KernelHost, args, remotes, &moved, &signals, || report(false));
+        let reported = report(true);
+        return outcome.and(reported);
     };
-    let link = args.link.open(&config, &args.observe)?;
-    let outcome = connect(StackHost(link.stack.clone()), args, &moved, &signals);
-    let books = link.close()?;
-    report(args, &moved, Some(&books))?;
-    outcome
+    let link = args.link.open(&config, &args.observe, Files::default())?;
+    watch(&link.stack, signals.waker()?)?;
+    let host = StackHost(link.stack.clone());
+    let outcome = connect(host, args, remotes, &moved, &signals, || {
+        report(args, &moved, Some(&link.books()), false)
+    });
+    // A connection that broke because the link is gone is told as the loss of the link.
+    let outcome = loss(&link.stack).map_or(outcome, Err);
+    let (books, captured) = link.close();
+    let reported = report(args, &moved, Some(&books), true);
+    outcome.and(captured).and(reported)
+}
+
+/// The addresses of a host: its own, or those that the system's resolver knows of its name, in the resolver's order.
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(Failure::option("HOST", host, "no host has this address"));
+        }
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    // The resolver would read 10.1 as 10.0.0.1.
+    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || host.contains(':') {
+        return Err(Failure::option("HOST", host, "expected an IP address or a host name"));
+    }
+    let found = (host, port).to_socket_addrs().map_err(|error| {
+        let text = error.to_string();
+        let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+        anyhow!("cannot look up {host}: {reason}")
+    })?;
+    let mut remotes: Vec<_> = found.collect();
+    remotes.dedup();
+    Ok(remotes)
 }
 
 /// How one direction or the whole ended, told to the main thread.
@@ -67,35 +102,57 @@ type Ending = Arc<Mutex<Option<Result<(), Failure>>>>;
 struct Moved {
     sent: AtomicU64,
     received: AtomicU64,
+    /// The address that answered.
+    remote: OnceLock<SocketAddr>,
 }
 
 fn connect<H: Host>(
     host: H,
     args: &ConnectArgs,
+    remotes: Vec<SocketAddr>,
     moved: &Arc<Moved>,
     signals: &Signals,
+    report: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let ending: Ending = Arc::default();
     let waker = signals.waker()?;
-    let remote = args.remote();
     {
         let (ending, moved) = (Arc::clone(&ending), Arc::clone(moved));
         // Not joined, and neither is the thread it starts: both may sit in a call that a signal does not end.
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
-            let outcome = host
-                .connect(remote)
-                .with_context(|| format!("cannot connect to {remote}"))
-                .map_err(Failure::from)
-                .and_then(|stream| exchange(stream, &moved));
+            let outcome =
+                connect_to_any(&host, &remotes, &moved).and_then(|stream| exchange(stream, &moved));
             end(&ending, &waker, outcome);
         })?;
     }
-    match signals.wait(None)? {
+    let every = args.observe.stats.and_then(|stats| stats.every);
+    match signals.wait_reporting(every, report)? {
         Wake::Signal(number) => Err(Failure::Signal(number)),
-        Wake::Woken | Wake::TimedOut => {
+        Wake::Woken | Wake::Report | Wake::TimedOut => {
             ending.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(Ok(()))
         }
     }
+}
+
+/// The first address that answers; the error of the last one when none does.
+fn connect_to_any<H: Host>(
+    host: &H,
+    remotes: &[SocketAddr],
+    moved: &Moved,
+) -> Result<H::Stream, Failure> {
+    let mut failure = anyhow!("the host has no address");
+    for &remote in remotes {
+        match host.connect(remote) {
+            Ok(stream) => {
+                let _ = moved.remote.set(remote);
+                return Ok(stream);
+            }
+            Err(error) => {
+                failure = anyhow::Error::new(error).context(format!("cannot connect to {remote}"));
+            }
+        }
+    }
+    Err(failure.into())
 }
 
 fn end(ending: &Ending, waker: &Waker, outcome: Result<(), Failure>) {
@@ -182,22 +239,51 @@ fn receive<S: Stream>(mut stream: S, moved: &Moved) -> Result<(), Failure> {
     }
 }
 
-/// Prints what `--stats` and `--json` ask for, to stderr: stdout carried the stream.
-fn report(args: &ConnectArgs, moved: &Moved, books: Option<&Books>) -> Result<(), Failure> {
-    let books = books.filter(|_| args.observe.stats);
+/// Prints statistics to stderr, because stdout carries the stream: at the end those that `--stats` and `--json` ask for,
+/// before it in any case.
+fn report(
+    args: &ConnectArgs,
+    moved: &Moved,
+    books: Option<&Books>,
+    at_end: bool,
+) -> Result<(), Failure> {
+    let stats = args.observe.stats.or_else(|| (!at_end).then(Stats::default));
+    let received = moved.received.load(Ordering::Relaxed);
+    let sent = moved.sent.load(Ordering::Relaxed);
+    let remote = moved.remote.get().map(SocketAddr::to_string);
     if args.observe.json {
         let mut summary = serde_json::json!({
             "command": "connect",
-            "remote": args.remote().to_string(),
-            "bytes_received": moved.received.load(Ordering::Relaxed),
-            "bytes_sent": moved.sent.load(Ordering::Relaxed),
+            "host": args.host,
+            "remote": remote,
+            "bytes_received": received,
+            "bytes_sent": sent,
         });
-        if let Some(books) = books {
+        if let Some(books) = books.filter(|_| stats.is_some()) {
             books.add_to(&mut summary);
         }
         output::remark(output::json_line(&summary)?.trim_end());
-    } else if let Some(books) = books {
-        output::remark(books.text().trim_end());
+    } else if let Some(stats) = stats {
+        let remote = remote.as_deref().unwrap_or("not connected");
+        let books = books.map_or_else(String::new, |books| books.text(stats.all));
+        let text = format!("#{remote}: {received} bytes received, {sent} sent\n{books}");
+        output::remark(text.trim_end());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_addresses_or_names() {
+        let remotes = resolve("10.1.2.3", 80).expect("an address");
+        assert_eq!(remotes, ["10.1.2.3:80".parse().expect("an address")]);
+        for host in ["10.1", "10.0.0.300", "0.0.0.0", "224.0.0.1", "1", "", "fe80::zz", "a:80"] {
+            assert!(matches!(resolve(host, 80), Err(Failure::Usage(_))), "{host}");
+        }
+        let local = resolve("localhost", 80).expect("every machine knows this name");
+        assert!(local.iter().all(|remote| remote.ip().is_loopback()), "{local:?}");
+    }
 }

@@ -7,6 +7,7 @@ mod content;
 mod environment;
 mod json;
 mod meter;
+mod page_file;
 mod pair;
 mod plot;
 mod report;
@@ -16,12 +17,9 @@ mod table;
 mod workload;
 
 use std::{
-    fs::File,
-    io::Write as _,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, anyhow};
@@ -30,7 +28,9 @@ use quietline::device::CaptureConfig;
 pub(crate) use self::workload::Workload;
 use self::{
     environment::Environment,
+    page_file::PageFile,
     run::{DemoResult, Outcome, Plan},
+    table::Characters,
 };
 use crate::{
     args::DemoArgs,
@@ -48,34 +48,40 @@ const SNAPLEN: u32 = 256;
 
 /// Runs the command.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
-    // Before the work, so that a bad path does not cost the user the time of a run.
-    let report =
-        args.report.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
+    if args.observe.stats.is_some_and(|stats| stats.every.is_some()) {
+        let reason = "expected all: a demo prints its counters at the end";
+        return Err(Failure::Usage(format!("invalid value for '--stats': {reason}")));
+    }
+    let page = args.report.as_deref().map(PageFile::open).transpose()?;
     let capture = CaptureConfig { snaplen: SNAPLEN, ..CaptureConfig::default() };
     let recording = args.observe.pcap.as_deref().map(|path| Recording::start(path, &capture));
     let recording = recording.transpose()?.map(Arc::new);
     let result = supervise(Plan::new(args), recording.clone())?;
-    if let Some(recording) = recording {
-        recording.finish()?;
-    }
     let environment = Environment::read();
-    if let Some((path, mut file)) = report {
-        let page = report::page(&result, &environment)?;
-        file.write_all(page.as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    // The results are printed whatever becomes of the files; a failure of one is the command's at the end.
+    let written: Result<(), Failure> =
+        page.map_or(Ok(()), |file| Ok(file.write(&report::page(&result, &environment)?)?));
+    let captured = recording.map_or(Ok(()), |recording| recording.finish());
+    let printed = print(args, &result, &environment);
+    if let (Some(path), Ok(()), false) = (&args.report, &written, args.observe.json) {
+        output::remark(&format!("report: {}", path.display()));
     }
+    let measured = verdict(&result);
+    written.and(captured).and(measured).and(printed)
+}
+
+/// Prints the results and, where asked for, the counters.
+fn print(args: &DemoArgs, result: &DemoResult, environment: &Environment) -> Result<(), Failure> {
     if args.observe.json {
-        output::print_json(&json::object(&result, &environment, args.observe.stats))?;
-    } else {
-        output::print(&table::text(&result, &environment))?;
-        if args.observe.stats {
-            output::print(&table::counters(&result))?;
-        }
-        if let Some(path) = &args.report {
-            output::remark(&format!("report: {}", path.display()));
-        }
+        let stats = args.observe.stats.is_some();
+        return output::print_json(&json::object(result, environment, stats));
     }
-    verdict(&result)
+    let characters = if output::is_plain() { Characters::Ascii } else { Characters::Unicode };
+    let mut text = table::text(result, environment, characters);
+    if let Some(stats) = args.observe.stats {
+        text.push_str(&table::counters(result, stats.all));
+    }
+    output::print(&text)
 }
 
 /// Measures on another thread and waits for it, but not for ever.
@@ -94,20 +100,23 @@ fn supervise(plan: Plan, recording: Option<Arc<Recording>>) -> Result<DemoResult
             waker.wake();
         })?;
     }
-    let wake = signals.wait(Some(limit))?;
+    let end = Instant::now() + limit;
+    let wake = loop {
+        // A demo has nothing to report before its end.
+        match signals.wait(Some(end.saturating_duration_since(Instant::now())))? {
+            Wake::Report => {}
+            wake => break wake,
+        }
+    };
     progress.finish();
     match wake {
         Wake::Signal(number) => Err(Failure::Signal(number)),
-        Wake::TimedOut => Err(anyhow!("{} hangs", progress.current()).into()),
+        Wake::TimedOut | Wake::Report => Err(anyhow!("{} hangs", progress.current()).into()),
         Wake::Woken => {
             let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
             Ok(result.unwrap_or_else(|| Err(anyhow!("the demo ended without a result")))?)
         }
     }
-}
-
-fn create(path: &Path) -> Result<File, Failure> {
-    Ok(File::create(path).with_context(|| format!("cannot create {}", path.display()))?)
 }
 
 /// Success means: every workload ran and every byte arrived as it was sent.

@@ -3,13 +3,9 @@
 //! Every workload and service is written once over these three traits, so that a comparison measures two
 //! stacks and not two programs.
 
-use std::{
-    io::{self, Read, Write},
-    net::{Shutdown, SocketAddr},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc};
 
-pub(crate) use self::{kernel::KernelHost, stack::StackHost};
+pub(crate) use self::{kernel::KernelHost, stack::StackHost, stream::Stream};
 
 /// One host's socket layer.
 pub(crate) trait Host: Clone + Send + Sync + 'static {
@@ -17,12 +13,31 @@ pub(crate) trait Host: Clone + Send + Sync + 'static {
     type Stream: Stream;
     /// Listening sockets.
     type Listener: Listener<Stream = Self::Stream>;
+    /// What tells which of many connections have something to read.
+    type Watch: Watch<Stream = Self::Stream>;
+
+    /// Watches connections for as long as the process runs. `on_readable` is called with the key of each that has something
+    /// to read, on a thread that must not be kept.
+    fn watch(&self, on_readable: OnReadable) -> io::Result<Self::Watch>;
 
     /// Listens on an address; port 0 takes a free one.
     fn bind(&self, address: SocketAddr) -> io::Result<Self::Listener>;
 
     /// Connects, and returns when the handshake is done.
     fn connect(&self, address: SocketAddr) -> io::Result<Self::Stream>;
+}
+
+/// Called with the key of a connection that has something to read, or has ended.
+pub(crate) type OnReadable = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// Tells which of many connections have something to read.
+pub(crate) trait Watch: Send + Sync + 'static {
+    /// What it watches.
+    type Stream;
+
+    /// Watches a connection until it has something to read, or has ended; then the function given to [`Host::watch`] is called
+    /// once. True: it has already, and may be told of or not.
+    fn arm(&self, key: u64, stream: &Self::Stream) -> io::Result<bool>;
 }
 
 /// A listening socket.
@@ -35,37 +50,6 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
     /// The address it is bound to.
     fn local_addr(&self) -> io::Result<SocketAddr>;
-}
-
-/// A connected socket.
-pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
-    /// Bytes that can be sent again and again without a copy.
-    type Prepared;
-
-    /// Makes `bytes` ready to be sent with [`send_prepared`](Self::send_prepared); `Unsupported` where it cannot be done.
-    fn prepare(&self, bytes: &[u8]) -> io::Result<Self::Prepared>;
-
-    /// Writes what was prepared, from this byte on; returns how many were taken, as `write` does.
-    fn send_prepared(&mut self, prepared: &Self::Prepared, from: usize) -> io::Result<usize>;
-
-    /// A second handle to the same connection.
-    fn try_clone(&self) -> io::Result<Self>;
-
-    /// Closes one or both directions.
-    fn shutdown(&self, how: Shutdown) -> io::Result<()>;
-
-    /// Switches Nagle's algorithm off or on.
-    fn set_nodelay(&self, nodelay: bool) -> io::Result<()>;
-
-    /// Limits how long a read may block.
-    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
-
-    /// Limits how long a write may block.
-    fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
-
-    /// Makes the last drop wait until the peer has everything: for a program that ends right after, when its
-    /// stack ends with it.
-    fn wait_on_close(&self, limit: Duration) -> io::Result<()>;
 }
 
 /// What both kinds of socket have under the same names: everything but how they send without a copy, and what they do on close.
@@ -111,3 +95,4 @@ macro_rules! sockets {
 
 mod kernel;
 mod stack;
+mod stream;

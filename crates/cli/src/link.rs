@@ -6,9 +6,10 @@ use std::{io, net::IpAddr};
 
 use ipnet::IpNet;
 use quietline::{
-    ConfigError, Stack,
+    ConfigError, Stack, StackBuilder,
     device::{
         AfPacket, AfPacketConfig, AfXdp, AfXdpConfig, CaptureConfig, SetupError, Tun, TunConfig,
+        netlink::Netlink,
     },
 };
 
@@ -16,6 +17,8 @@ use crate::{
     args::{LinkArgs, ObserveArgs},
     failure::Failure,
     output,
+    sandbox::{self, Files},
+    settings,
 };
 
 mod books;
@@ -23,10 +26,12 @@ mod recording;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub(crate) use books::Books;
-pub(crate) use recording::Recording;
+pub(crate) use recording::{Recording, RecordingFile};
 pub(crate) use spec::{LinkSpec, Sysctl};
+pub(crate) use watch::{loss, watch};
 
 /// A link that can be opened: `LinkArgs` whose options fit together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +56,9 @@ pub(crate) enum LinkDevice {
 /// MTU of a link made for the run, where nothing else is asked for.
 const MTU_DEFAULT: u32 = 1500;
 
+/// Unit of the pauses between ARP probes for our address: with three probes the command starts some 110 ms later.
+const ACD_INTERVAL_MS: &str = "20";
+
 /// A stack on its link, and what records it.
 #[derive(Debug)]
 pub(crate) struct OpenLink {
@@ -64,6 +72,11 @@ pub(crate) struct OpenLink {
 impl LinkArgs {
     /// Checks the options against each other. `None` for the kernel's own sockets.
     pub(crate) fn check(&self, observe: &ObserveArgs) -> Result<Option<LinkConfig>, Failure> {
+        // Before anything is opened: a mistyped name needs no root to be found.
+        for Sysctl { name, .. } in &self.sysctl {
+            settings::check_name(name)
+                .map_err(|reason| Failure::option("--sysctl", name, reason))?;
+        }
         let device = match &self.link {
             LinkSpec::Kernel => return self.check_kernel(observe).map(|()| None),
             LinkSpec::Tap(name) => self.made_for_the_run(TunConfig::tap(name)),
@@ -71,7 +84,7 @@ impl LinkArgs {
             LinkSpec::AfPacket(base) => {
                 self.check_existing("af_packet")?;
                 LinkDevice::AfPacket(AfPacketConfig {
-                    queues: self.queues.unwrap_or(self.cores),
+                    queues: self.queues.unwrap_or_else(|| self.cores()),
                     vnet_hdr: !self.no_vnet_hdr,
                     mtu: self.mtu,
                     ..base.clone()
@@ -100,6 +113,7 @@ impl LinkArgs {
             if peer.addr() == address.addr() {
                 return Err(Failure::option("--peer", peer, "it is our own address"));
             }
+            check_reach(address, peer)?;
         }
         if let Some(gateway) = self.gateway {
             check_same_family("--gateway", gateway, address)?;
@@ -114,32 +128,37 @@ impl LinkArgs {
         Ok(Some(LinkConfig { device, address }))
     }
 
-    /// Creates the link and starts the stack on it.
+    /// Creates the link, enters the sandbox, in which only `files` can be opened, and starts the stack.
     pub(crate) fn open(
         &self,
         config: &LinkConfig,
         observe: &ObserveArgs,
+        files: Files<'_>,
     ) -> Result<OpenLink, Failure> {
-        let capture =
-            observe.pcap.as_deref().map(|path| Recording::start(path, &CaptureConfig::default()));
-        let capture = capture.transpose()?;
-        let mut builder = match &config.device {
-            LinkDevice::Tun(tun) => {
-                let device = Tun::create(tun).map_err(refused_device)?;
-                Stack::builder().name(&tun.name).device(device)
-            }
-            LinkDevice::AfPacket(packet) => {
-                let device = AfPacket::open(packet).map_err(refused_device)?;
-                Stack::builder().name(&packet.interface).device(device)
-            }
-            LinkDevice::AfXdp(xdp) => {
-                let device = AfXdp::open(xdp).map_err(refused_device)?;
-                output::remark(&format!("quietline: {}", device.describe()));
-                Stack::builder().name(&xdp.interface).device(device)
-            }
+        check_unused(config)?;
+        let file = observe.pcap.as_deref().map(RecordingFile::create).transpose()?;
+        let mut builder = self.configure(on_device(&config.device)?.address(config.address));
+        if !self.no_sandbox {
+            // It is read from files.
+            quietline::decide_packet_memory();
+            sandbox::enter(files)?;
         }
-        .address(config.address)
-        .cores(self.cores);
+        // The first threads start here: behind the sandbox, which they inherit.
+        let capture = file.map(|file| file.start(&CaptureConfig::default())).transpose()?;
+        if let Some(recording) = &capture {
+            builder = builder.capture(recording.handle());
+        }
+        let stack = builder.build().map_err(refused)?;
+        Ok(OpenLink { stack, address: config.address.addr(), capture })
+    }
+
+    /// Gives the stack what the options say about it.
+    fn configure(&self, builder: StackBuilder) -> StackBuilder {
+        // Short pauses: the other end of a link of this machine answers at once, and so do most neighbors on a LAN.
+        let mut builder = builder
+            .cores(self.cores())
+            .sysctl("net.quietline.acd_probes", "3")
+            .sysctl("net.quietline.acd_interval_ms", ACD_INTERVAL_MS);
         if let Some(gateway) = self.gateway {
             builder = builder.gateway(gateway);
         }
@@ -149,16 +168,17 @@ impl LinkArgs {
         for Sysctl { name, value } in &self.sysctl {
             builder = builder.sysctl(name, value);
         }
-        if let Some(recording) = &capture {
-            builder = builder.capture(recording.handle());
-        }
-        let stack = builder.build().map_err(refused)?;
-        Ok(OpenLink { stack, address: config.address.addr(), capture })
+        builder
+    }
+
+    /// Cores of the stack.
+    fn cores(&self) -> u16 {
+        self.cores.unwrap_or(1)
     }
 
     fn made_for_the_run(&self, base: TunConfig) -> LinkDevice {
         LinkDevice::Tun(TunConfig {
-            queues: self.queues.unwrap_or(self.cores),
+            queues: self.queues.unwrap_or_else(|| self.cores()),
             vnet_hdr: !self.no_vnet_hdr,
             mtu: self.mtu.unwrap_or(MTU_DEFAULT),
             host_address: self.peer,
@@ -180,12 +200,15 @@ impl LinkArgs {
             (self.address.is_some(), "--address"),
             (self.peer.is_some(), "--peer"),
             (self.gateway.is_some(), "--gateway"),
+            (self.cores.is_some(), "--cores"),
             (self.queues.is_some(), "--queues"),
+            (self.mtu.is_some(), "--mtu"),
             (self.no_vnet_hdr, "--no-vnet-hdr"),
             (self.qdisc.is_some(), "--qdisc"),
             (!self.sysctl.is_empty(), "--sysctl"),
+            (self.no_sandbox, "--no-sandbox"),
             (observe.pcap.is_some(), "--pcap"),
-            (observe.stats, "--stats"),
+            (observe.stats.is_some(), "--stats"),
         ];
         match useless.into_iter().find(|(given, _)| *given) {
             Some((_, option)) => {
@@ -197,19 +220,41 @@ impl LinkArgs {
 }
 
 impl OpenLink {
-    /// Ends the stack and the capture. Returns what was counted until then.
-    pub(crate) fn close(self) -> Result<Books, Failure> {
-        let books = Books {
+    /// The counters now.
+    pub(crate) fn books(&self) -> Books {
+        Books {
             counters: self.stack.counters(),
             softnet: self.stack.softnet_stat(),
             tx_queues: self.stack.tx_queue_stats(),
-        };
-        self.stack.shutdown();
-        if let Some(recording) = self.capture {
-            recording.finish()?;
         }
-        Ok(books)
     }
+
+    /// Ends the stack and the capture. Returns the counters of that moment, and how the capture ended: results are there to
+    /// be printed whatever became of it.
+    pub(crate) fn close(self) -> (Books, Result<(), Failure>) {
+        let books = self.books();
+        self.stack.shutdown();
+        let captured = self.capture.map_or(Ok(()), |recording| recording.finish());
+        (books, captured)
+    }
+}
+
+/// Opens the device, which a stack is to have.
+fn on_device(device: &LinkDevice) -> Result<StackBuilder, Failure> {
+    Ok(match device {
+        LinkDevice::Tun(tun) => {
+            Stack::builder().name(&tun.name).device(Tun::create(tun).map_err(refused_device)?)
+        }
+        LinkDevice::AfPacket(packet) => {
+            let device = AfPacket::open(packet).map_err(refused_device)?;
+            Stack::builder().name(&packet.interface).device(device)
+        }
+        LinkDevice::AfXdp(xdp) => {
+            let device = AfXdp::open(xdp).map_err(refused_device)?;
+            output::remark(&format!("quietline: {}", device.describe()));
+            Stack::builder().name(&xdp.interface).device(device)
+        }
+    })
 }
 
 /// What a device says about its configuration is about the command line.
@@ -227,11 +272,44 @@ fn check_same_family(option: &str, other: IpAddr, address: IpNet) -> Result<(), 
     Err(Failure::option(option, other, format!("not of the same family as --address {address}")))
 }
 
-/// What the stack says about a configuration is about the command line.
-fn refused(error: io::Error) -> Failure {
+/// Refuses two ends of a link of which one cannot reach the other.
+fn check_reach(address: IpNet, peer: IpNet) -> Result<(), Failure> {
+    if !peer.contains(&address.addr()) {
+        let reason = format!("the kernel would not look for --address {} there", address.addr());
+        return Err(Failure::option("--peer", peer, reason));
+    }
+    if !address.contains(&peer.addr()) {
+        let reason = format!("--peer {} is not in this network", peer.addr());
+        return Err(Failure::option("--address", address, reason));
+    }
+    Ok(())
+}
+
+/// Refuses an address that the kernel has itself: it would keep packets to it, or reset our connections.
+fn check_unused(config: &LinkConfig) -> Result<(), Failure> {
+    let IpAddr::V4(address) = config.address.addr() else { return Ok(()) };
+    let owner = Netlink::open()
+        .and_then(|mut netlink| netlink.owner_of(address))
+        .map_err(refused_device)?;
+    // af_xdp takes the frames before the kernel sees them, so an address of that very interface is free to be taken over.
+    let takes_over = |name: &str| match &config.device {
+        LinkDevice::AfXdp(xdp) => xdp.interface == name,
+        LinkDevice::Tun(_) | LinkDevice::AfPacket(_) => false,
+    };
+    match owner {
+        Some(name) if !takes_over(&name) => {
+            let reason = format!("the kernel has this address on \"{name}\"");
+            Err(Failure::Run(anyhow::anyhow!("address {address}: {reason}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A configuration that the stack refuses is a fault of the command line.
+pub(crate) fn refused(error: io::Error) -> Failure {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<ConfigError>()) {
         Some(error) if error.field == "sysctl" => {
-            Failure::Usage(format!("invalid value for '--sysctl': {}", error.allowed))
+            Failure::option("--sysctl", &error.value, &error.reason)
         }
         Some(error) => Failure::Usage(error.to_string()),
         None => Failure::Run(anyhow::Error::new(error).context("cannot start the stack")),

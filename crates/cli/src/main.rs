@@ -17,7 +17,9 @@ mod endpoint;
 mod failure;
 mod link;
 mod output;
+mod sandbox;
 mod serve;
+mod settings;
 mod signal;
 mod stats;
 
@@ -43,6 +45,7 @@ fn run() -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Connect(args) => connect::run(&args),
+        Command::Sysctl(args) => settings::run(&args),
         Command::Completions { shell } => documents::completions(shell),
         Command::Man { dir } => documents::man(dir.as_deref()),
     }

@@ -1,7 +1,8 @@
-//! Ctrl-C and SIGTERM as a value to wait for, so that every command ends by its ordinary path.
+//! Ctrl-C and SIGTERM as a value to wait for, so that every command ends by its ordinary path; SIGUSR1 as a request to
+//! print statistics.
 //!
-//! The handler only stores the signal's number and writes a byte to a socket pair. A second signal ends
-//! the process at once, in case the ordinary path hangs.
+//! The handlers only store what came and write a byte to a socket pair. A second signal that ends the command ends the
+//! process at once, in case the ordinary path hangs.
 
 use std::{
     io::{self, ErrorKind, Read as _},
@@ -10,13 +11,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     flag, low_level,
 };
+
+use crate::failure::Failure;
 
 /// The end of a wait.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) enum Wake {
     Signal(u8),
     /// Somebody called [`Waker::wake`].
     Woken,
+    /// SIGUSR1 asked for statistics.
+    Report,
     /// The time ran out.
     TimedOut,
 }
@@ -35,13 +40,20 @@ pub(crate) struct Signals {
     /// Number of the last signal, 0 before the first. SeqCst: the handler stores it before the byte is
     /// written, and a wait reads it after the byte.
     last: Arc<AtomicUsize>,
+    /// SIGUSR1 came since the last look. SeqCst, as `last`.
+    report: Arc<AtomicBool>,
+    /// A [`Waker`] woke. SeqCst, as `last`.
+    woken: Arc<AtomicBool>,
     reader: UnixStream,
     writer: UnixStream,
 }
 
 /// Ends a [`Signals::wait`] from another thread.
 #[derive(Debug)]
-pub(crate) struct Waker(UnixStream);
+pub(crate) struct Waker {
+    woken: Arc<AtomicBool>,
+    writer: UnixStream,
+}
 
 impl Signals {
     /// Installs the handlers.
@@ -56,36 +68,70 @@ impl Signals {
             flag::register_usize(signal, Arc::clone(&last), number)?;
             low_level::pipe::register(signal, writer.try_clone()?)?;
         }
-        Ok(Self { last, reader, writer })
+        let (report, woken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        flag::register(SIGUSR1, Arc::clone(&report))?;
+        low_level::pipe::register(SIGUSR1, writer.try_clone()?)?;
+        Ok(Self { last, report, woken, reader, writer })
     }
 
     /// A handle that ends the wait, for the thread that does the work.
     pub(crate) fn waker(&self) -> io::Result<Waker> {
-        Ok(Waker(self.writer.try_clone()?))
+        Ok(Waker { woken: Arc::clone(&self.woken), writer: self.writer.try_clone()? })
+    }
+
+    /// Waits for a signal or a wake-up, and meanwhile calls `report` at every SIGUSR1 and once in every period.
+    pub(crate) fn wait_reporting(
+        &self,
+        every: Option<Duration>,
+        mut report: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<Wake, Failure> {
+        let mut next = every.map(|period| (Instant::now() + period, period));
+        loop {
+            let limit = next.map(|(at, _)| at.saturating_duration_since(Instant::now()));
+            match self.wait(limit)? {
+                Wake::Report => report()?,
+                Wake::TimedOut => {
+                    report()?;
+                    next = next.map(|(at, period)| ((at + period).max(Instant::now()), period));
+                }
+                wake @ (Wake::Signal(_) | Wake::Woken) => return Ok(wake),
+            }
+        }
     }
 
     /// Blocks until a signal, a wake-up, or the time limit.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> io::Result<Wake> {
-        self.reader.set_read_timeout(limit)?;
+        let end = limit.map(|limit| Instant::now() + limit);
         loop {
+            // The system takes no timeout of zero.
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            self.reader.set_read_timeout(left.map(|left| left.max(Duration::from_micros(1))))?;
             match (&self.reader).read(&mut [0]) {
-                Ok(_) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Wake::TimedOut),
                 Err(error) => return Err(error),
             }
+            // A byte says that something came, not what: one look may have taken what two bytes announce.
+            let number = self.last.load(Ordering::SeqCst);
+            if number != 0 {
+                return Ok(Wake::Signal(u8::try_from(number).unwrap_or(u8::MAX)));
+            }
+            if self.woken.load(Ordering::SeqCst) {
+                return Ok(Wake::Woken);
+            }
+            if self.report.swap(false, Ordering::SeqCst) {
+                return Ok(Wake::Report);
+            }
         }
-        Ok(match self.last.load(Ordering::SeqCst) {
-            0 => Wake::Woken,
-            number => Wake::Signal(u8::try_from(number).unwrap_or(u8::MAX)),
-        })
     }
 }
 
 impl Waker {
     /// Ends the wait. Never blocks for long: the pair holds far more bytes than there are wakers.
     pub(crate) fn wake(&self) {
-        let _ = io::Write::write(&mut &self.0, &[1]);
+        self.woken.store(true, Ordering::SeqCst);
+        let _ = io::Write::write(&mut &self.writer, &[1]);
     }
 }
 
@@ -96,6 +142,13 @@ mod tests {
     #[test]
     fn a_wait_ends_by_time_and_by_waker() {
         let signals = Signals::install().expect("handlers");
+        assert_eq!(signals.wait(Some(Duration::from_millis(5))).expect("wait"), Wake::TimedOut);
+        low_level::raise(SIGUSR1).expect("a signal");
+        assert_eq!(signals.wait(Some(Duration::from_secs(5))).expect("wait"), Wake::Report);
+        low_level::raise(SIGUSR1).expect("a signal");
+        low_level::raise(SIGUSR1).expect("a signal");
+        // Two signals before one look are one report, and what is left of them is no wake-up.
+        assert_eq!(signals.wait(Some(Duration::from_secs(5))).expect("wait"), Wake::Report);
         assert_eq!(signals.wait(Some(Duration::from_millis(5))).expect("wait"), Wake::TimedOut);
         signals.waker().expect("waker").wake();
         assert_eq!(signals.wait(Some(Duration::from_secs(5))).expect("wait"), Wake::Woken);

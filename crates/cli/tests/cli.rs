@@ -90,6 +90,11 @@ fn bad_command_lines_get_one_line_and_exit_code_2() {
         &["connect", "0.0.0.0", "80", "--link", "kernel"],
         &["connect", "fd00::1", "80", "--link", "tap:q", "--address", "10.0.0.2/24"],
         &["connect", "fd00::1", "80", "--link", "tap:q", "--address", "fd00::2/64"],
+        &["connect", "10.0.0.3", "0", "--link", "kernel"],
+        &["demo", "--stats=5"],
+        &["sysctl", "net.ipv4.tcp_timstamps"],
+        &["sysctl", "net.ipv4.tcp_sack=2"],
+        &["serve", "echo", "--link", "tap:q", "--address", "10.0.0.2/24", "--sysctl", "net.x=1"],
         &["completions", "abc"],
     ] {
         let output = run(arguments);
@@ -270,4 +275,246 @@ fn demo_writes_a_page_that_needs_nothing_else() {
     let mut links = page.match_indices("http").map(|(at, _)| &page[at..(at + 30).min(page.len())]);
     // The namespace of SVG is a name, not something to load.
     assert!(links.all(|link| link.starts_with("http://www.w3.org/2000/svg")));
+}
+
+/// Lines of a server's stderr after the one that says it listens.
+fn stderr_of(arguments: &[&str], work: impl FnOnce(&str)) -> Vec<String> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
+    let port = free.local_addr().expect("address").port().to_string();
+    drop(free);
+    let mut command = quietline(&["serve", "--link", "kernel", "--port", &port]);
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    let mut stderr = BufReader::new(child.stderr.take().expect("stderr")).lines();
+    assert!(stderr.next().expect("a line").expect("text").contains("listening on"));
+    work(&format!("127.0.0.1:{port}"));
+    // The connection's thread writes its line when it sees the end.
+    thread::sleep(Duration::from_millis(300));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    let lines = stderr.map(|line| line.expect("text")).collect();
+    assert!(child.wait().expect("exit").success());
+    lines
+}
+
+/// Ends a connection with a reset.
+fn reset(stream: TcpStream) {
+    let linger = Some(Duration::ZERO);
+    rustix::net::sockopt::set_socket_linger(&stream, linger).expect("an option");
+}
+
+#[test]
+fn a_failed_connection_has_a_line_and_an_ordinary_one_has_none() {
+    let lines = stderr_of(&["echo"], |address| {
+        let mut stream = TcpStream::connect(address).expect("connection");
+        stream.write_all(b"x").expect("written");
+        stream.read_exact(&mut [0]).expect("echo");
+        drop(stream);
+        let mut stream = TcpStream::connect(address).expect("connection");
+        stream.write_all(b"12345").expect("written");
+        stream.read_exact(&mut [0; 5]).expect("echo");
+        reset(stream);
+    });
+    let [line] = lines.as_slice() else { panic!("not one line: {lines:?}") };
+    assert!(line.contains("connection failed") && line.contains("127.0.0.1:"), "{line}");
+    assert!(line.contains("5 bytes received, 5 sent") && line.contains("reset by peer"), "{line}");
+    assert!(line.contains("(errno 104)"), "{line}");
+}
+
+#[test]
+fn a_verbose_server_has_lines_for_every_connection() {
+    let lines = stderr_of(&["discard", "-v"], |address| {
+        let mut stream = TcpStream::connect(address).expect("connection");
+        stream.write_all(b"1234567").expect("written");
+        stream.shutdown(std::net::Shutdown::Write).expect("shut down");
+        assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].ends_with("connection opened"), "{lines:?}");
+    assert!(lines[1].contains("connection closed") && lines[1].contains("7 bytes received"));
+}
+
+#[test]
+fn http_connections_have_lines_as_others_have() {
+    let dir = tempfile::tempdir().expect("directory");
+    std::fs::write(dir.path().join("f"), "content").expect("file");
+    let path = dir.path().to_str().expect("path");
+    let work = |address: &str| {
+        let mut stream = TcpStream::connect(address).expect("connection");
+        stream
+            .write_all(b"GET /f HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .expect("written");
+        stream.read_to_end(&mut Vec::new()).expect("an answer");
+        // A reset between two requests is an ordinary end.
+        let mut stream = TcpStream::connect(address).expect("connection");
+        stream.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");
+        assert!(stream.read(&mut [0; 1024]).expect("an answer") > 0);
+        reset(stream);
+        let mut stream = TcpStream::connect(address).expect("connection");
+        stream
+            .write_all(b"PUT /g HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+            .expect("written");
+        stream.shutdown(std::net::Shutdown::Write).expect("shut down");
+        assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+    };
+    let lines = stderr_of(&["http", "--upload", "--dir", path], work);
+    let [line] = lines.as_slice() else { panic!("not one line: {lines:?}") };
+    assert!(line.contains("connection failed after ") && line.contains(" received, 0 sent"));
+    assert!(line.ends_with("the client ended within the body of a request"), "{line}");
+    let lines = stderr_of(&["http", "-v", "--upload", "--dir", path], work);
+    for (words, count) in
+        [("connection opened", 3), ("connection closed", 2), ("connection failed", 1)]
+    {
+        assert_eq!(lines.iter().filter(|line| line.contains(words)).count(), count, "{lines:?}");
+    }
+}
+
+#[test]
+fn connections_beyond_those_of_their_address_are_refused_with_a_line() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().to_str().expect("path");
+    for service in [&["echo"][..], &["http", "--dir", path]] {
+        let lines = stderr_of(&[service, &["--max-per-peer", "2"]].concat(), |address| {
+            let held = [(); 2].map(|()| TcpStream::connect(address).expect("connection"));
+            let mut stream = TcpStream::connect(address).expect("connection");
+            assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+            drop(held);
+        });
+        let [line] = lines.as_slice() else { panic!("not one line: {lines:?}") };
+        assert!(line.contains("127.0.0.1:") && line.contains("connection refused"), "{line}");
+        assert!(line.ends_with("its address has as many as --max-per-peer allows"), "{line}");
+    }
+}
+
+#[test]
+fn connections_that_the_end_of_the_server_breaks_have_no_lines() {
+    let mut held = Vec::new();
+    let lines = stderr_of(&["echo"], |address| {
+        held.extend((0..20).map(|_| TcpStream::connect(address).expect("connection")));
+    });
+    assert!(lines.is_empty(), "{lines:?}");
+}
+
+#[test]
+fn sigusr1_prints_statistics_and_the_server_goes_on() {
+    let mut server = Server::start(&["echo", "--json"]);
+    let mut stream = server.connect();
+    stream.write_all(b"abc").expect("written");
+    stream.read_exact(&mut [0; 3]).expect("echo");
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-USR1", &pid]).status().expect("kill").success());
+    thread::sleep(Duration::from_millis(300));
+    stream.write_all(b"d").expect("written");
+    stream.read_exact(&mut [0; 1]).expect("echo goes on");
+    let (code, text) = server.stop("-TERM");
+    assert_eq!(code, Some(0));
+    let objects: Vec<serde_json::Value> = serde_json::Deserializer::from_str(&text)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .expect("JSON objects");
+    assert_eq!(objects.len(), 2, "{text}");
+    assert!(objects.iter().all(|object| object["connections"] == 1 && object["failed"] == 0));
+    assert_eq!(objects[0]["open"], 1);
+}
+
+#[test]
+fn a_failed_report_or_capture_loses_no_results() {
+    for (option, words) in [("--report", "cannot write"), ("--pcap", "incomplete")] {
+        let output =
+            run(&["demo", "--json", "--seconds", "0.1", "--workload", "rr-1", option, "/dev/full"]);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        assert!(complaint.contains("/dev/full") && complaint.contains(words), "{complaint}");
+        assert!(complaint.contains("No space left on device (errno 28)"), "{complaint}");
+        let object: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("the results");
+        assert_eq!(object["workloads"][0]["name"], "rr-1");
+    }
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_no_report() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("out.html");
+    let path_text = path.to_str().expect("path");
+    let mut child = quietline(&["demo", "--seconds", "60", "--workload", "rr-1"])
+        .args(["--report", path_text])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    while !path.exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "ended by itself");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // The file comes before the handlers.
+    thread::sleep(Duration::from_millis(300));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    assert_eq!(child.wait().expect("exit").code(), Some(130));
+    assert!(!path.exists(), "an empty report stays");
+}
+
+#[test]
+fn a_demo_into_a_pipe_is_plain_and_80_columns_wide_and_its_counters_name_the_workloads() {
+    let words =
+        ["demo", "--seconds", "0.2", "--workload", "rr-1", "--workload", "lossy", "--stats"];
+    let output = run(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.is_ascii(), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    for host in ["#rr-1 client", "#rr-1 server", "#lossy client", "#lossy server"] {
+        assert!(text.lines().any(|line| line == host), "{host}");
+    }
+    let is_zero = |line: &str| line.split_whitespace().nth(1) == Some("0");
+    assert!(!text.lines().any(is_zero), "{text}");
+    let with_zeros = run(&["demo", "--seconds", "0.1", "--workload", "rr-1", "--stats=all"]);
+    assert!(String::from_utf8_lossy(&with_zeros.stdout).lines().any(is_zero));
+}
+
+#[test]
+fn a_host_name_is_looked_up() {
+    let server = Server::start(&["chargen"]);
+    let port = server.address.rsplit(':').next().expect("port");
+    let mut child = quietline(&["connect", "localhost", port, "--link", "kernel"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = [0; 74];
+    child.stdout.take().expect("stdout").read_exact(&mut line).expect("a line");
+    assert!(line.starts_with(b" !\"#"));
+    let _ = child.kill();
+    let _ = child.wait();
+    let output = run(&["connect", "no-such-host.invalid", "80", "--link", "kernel"]);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        complaint.starts_with("quietline: cannot look up no-such-host.invalid: "),
+        "{complaint}"
+    );
+    assert!(!complaint.contains("address information"), "{complaint}");
+}
+
+#[test]
+fn settings_are_listed_with_value_default_and_meaning() {
+    let listed = |words: &[&str]| {
+        let output = run(words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let all = listed(&["sysctl"]);
+    assert!(all.lines().filter(|line| line.starts_with("net.")).count() > 100);
+    assert!(all.is_ascii() && all.lines().all(|line| line.chars().count() <= 100), "{all}");
+    let one = listed(&["sysctl", "net.ipv4.tcp_sack=0"]);
+    let lines: Vec<_> = one.lines().collect();
+    assert_eq!(lines[0], "net.ipv4.tcp_sack = 0");
+    assert!(lines[1].starts_with("    default 1; a number from 0 to 1"), "{one}");
+    assert!(lines[2].contains("selective acknowledgments"), "{one}");
+    assert!(listed(&["sysctl", "rps"]).contains("net.quietline.dev.default.rps_cpus"));
+    let object: serde_json::Value =
+        serde_json::from_str(&listed(&["sysctl", "tcp_sack", "--json"])).expect("JSON");
+    assert_eq!(object["settings"][0]["default"], "1");
+    let output = run(&["sysctl", "net.ipv4.tcp_timstamps"]);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("did you mean net.ipv4.tcp_timestamps?"), "{complaint}");
 }

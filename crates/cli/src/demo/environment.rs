@@ -43,7 +43,7 @@ impl Environment {
             self.cpus,
             self.cpu_model,
             self.kernel_release,
-            if self.optimised { "" } else { "; UNOPTIMISED BUILD: numbers mean nothing" },
+            if self.optimised { "" } else { "; UNOPTIMIZED BUILD: numbers mean nothing" },
         )
     }
 }

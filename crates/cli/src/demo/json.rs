@@ -10,6 +10,9 @@ use super::{
 };
 use crate::stats::Summary;
 
+/// Counters by workload, host (`client`, `server`) and name.
+type CountersObject = BTreeMap<&'static str, BTreeMap<&'static str, BTreeMap<&'static str, u64>>>;
+
 /// The whole object.
 #[derive(Debug, Serialize)]
 pub(super) struct Object<'r> {
@@ -22,7 +25,7 @@ pub(super) struct Object<'r> {
     rounds: usize,
     workloads: Vec<WorkloadObject<'r>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    counters: Option<BTreeMap<&'r str, BTreeMap<&'static str, u64>>>,
+    counters: Option<CountersObject>,
 }
 
 /// One workload. Keys that do not apply are absent, except `kernel` and `ratio`, which are then null.
@@ -82,11 +85,11 @@ pub(super) fn object<'r>(
     environment: &'r Environment,
     stats: bool,
 ) -> Object<'r> {
-    let counters = result
-        .counters
-        .iter()
-        .map(|(host, counters)| (host.as_str(), counters.iter().copied().collect()))
-        .collect();
+    let mut counters = CountersObject::new();
+    for own in &result.counters {
+        let hosts = counters.entry(own.workload.name()).or_default();
+        hosts.insert(own.host, own.counters.iter().copied().collect());
+    }
     Object {
         command: "demo",
         environment,

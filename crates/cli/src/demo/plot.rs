@@ -12,6 +12,7 @@ use plotters::{
 };
 
 use super::run::{DemoResult, Outcome, Series};
+use crate::stats::Ratio;
 
 /// Our side.
 const QUIETLINE: RGBColor = RGBColor(0, 114, 178);
@@ -19,49 +20,65 @@ const QUIETLINE: RGBColor = RGBColor(0, 114, 178);
 const KERNEL: RGBColor = RGBColor(213, 94, 0);
 const GREY: RGBColor = RGBColor(150, 150, 150);
 
-/// Every ratio with its interval, on a logarithmic axis: twice as fast and half as fast are equally far from 1.
-pub(super) fn ratios(result: &DemoResult) -> Result<Option<String>> {
+/// Sizes of the plot of ratios without its rows: for a page, and for a telephone. The labels have the same size in both.
+const RATIO_WIDTHS: [u32; 2] = [760, 380];
+
+/// Height of a row of that plot, and of what is around the rows.
+const RATIO_ROW: u32 = 40;
+const RATIO_FRAME: u32 = 84;
+
+/// Every ratio with its interval, on a logarithmic axis: twice as fast and half as fast are equally far from 1. The same plot
+/// in each of the widths.
+pub(super) fn ratios(result: &DemoResult) -> Result<Option<[String; 2]>> {
     let ratios: Vec<_> = result
         .outcomes
         .iter()
         .filter_map(|outcome| Some((outcome.workload.name(), outcome.ratio(result.plan.seed)?)))
+        // The vertical axis counts from below.
+        .rev()
         .collect();
     if ratios.is_empty() {
         return Ok(None);
     }
-    let low = ratios.iter().map(|(_, ratio)| ratio.low).fold(0.5, f64::min) / 1.2;
+    let [wide, narrow] = RATIO_WIDTHS.map(|width| ratio_plot(&ratios, width));
+    Ok(Some([wide?, narrow?]))
+}
+
+fn ratio_plot(ratios: &[(&'static str, Ratio)], width: u32) -> Result<String> {
+    let low = ratios.iter().map(|(_, ratio)| ratio.low.max(1e-3)).fold(0.5, f64::min) / 1.2;
     let high = ratios.iter().map(|(_, ratio)| ratio.high).fold(2.0, f64::max) * 1.2;
     let names: Vec<_> = ratios.iter().map(|(name, _)| *name).collect();
-    svg((760, 320), |area| {
+    let rows = u32::try_from(ratios.len()).unwrap_or(1);
+    svg((width, rows * RATIO_ROW + RATIO_FRAME), |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin(12)
-            .x_label_area_size(32)
-            .y_label_area_size(56)
-            .build_cartesian_2d(names.as_slice().into_segmented(), (low..high).log_scale())?;
+            .margin(10)
+            .margin_right(24)
+            .x_label_area_size(44)
+            .y_label_area_size(116)
+            .build_cartesian_2d((low..high).log_scale(), names.as_slice().into_segmented())?;
         chart
             .configure_mesh()
-            .disable_x_mesh()
+            .disable_y_mesh()
             .light_line_style(WHITE)
-            .y_labels(6)
-            .y_desc("quietline / kernel")
-            .x_label_formatter(&|name| match name {
+            .x_labels(6)
+            .x_desc("quietline / kernel")
+            .y_label_formatter(&|name| match name {
                 SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => (*name).to_string(),
                 SegmentValue::Last => String::new(),
             })
-            .y_label_formatter(&|value| format!("{value:.2}"))
+            .x_label_formatter(&|value| format!("{}", (value * 1000.0).round() / 1000.0))
             .draw()?;
         let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];
         chart.draw_series([PathElement::new(
-            ends.map(|x| (x, 1.0)).to_vec(),
+            ends.map(|y| (1.0, y)).to_vec(),
             GREY.stroke_width(2),
         )])?;
         chart.draw_series(ratios.iter().zip(&names).map(|((_, ratio), name)| {
-            let x = SegmentValue::CenterOf(name);
-            ErrorBar::new_vertical(x, ratio.low, ratio.value, ratio.high, QUIETLINE.filled(), 12)
+            let (y, low) = (SegmentValue::CenterOf(name), ratio.low.max(1e-3));
+            ErrorBar::new_horizontal(y, low, ratio.value, ratio.high, QUIETLINE.filled(), 12)
         }))?;
         Ok(())
     })
-    .map(Some)
 }
 
 /// Every slice of both sides in the order measured, with median and quartiles.

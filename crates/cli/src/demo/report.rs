@@ -8,18 +8,28 @@ use super::{
     environment::Environment,
     plot,
     run::{DemoResult, Outcome, Series},
-    table::number,
+    table,
 };
+use crate::stats::Ratio;
 
+/// Numbers do not break. Below 40rem, a telephone, a row of the table becomes a block whose cells are named, and the plot of
+/// ratios is drawn narrow: a wide one scaled down could not be read.
 const STYLE: &str = "\
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2rem 0 .3rem}\
 table{border-collapse:collapse;width:100%;font-size:.92rem}\
-th,td{padding:.35rem .6rem;border-bottom:1px solid #ddd;text-align:right;vertical-align:top}\
-th:first-child,td:first-child{text-align:left}\
+th,td{padding:.35rem .6rem;border-bottom:1px solid #ddd;text-align:right;vertical-align:top;white-space:nowrap}\
+th:first-child,td:first-child{text-align:left;white-space:normal}\
 .plots{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}\
 .q{color:#0072b2;font-weight:600}.k{color:#d55e00;font-weight:600}.bad{color:#b00020;font-weight:600}\
-small,.note{color:#555}";
+small,.note{color:#555}.narrow{display:none}\
+@media(max-width:40rem){\
+body{margin:1rem auto}.wide{display:none}.narrow{display:block}\
+table,tbody,tr,td{display:block}thead{display:none}\
+tr{border-bottom:1px solid #ddd;padding:.5rem 0}\
+td,td:first-child{border:0;padding:.1rem 0}td:first-child{font-weight:600}\
+td[data-name]{display:grid;grid-template-columns:7rem 1fr;text-align:left}\
+td[data-name]::before{content:attr(data-name);color:#555}td small{display:block}td br{display:none}}";
 
 /// The whole page.
 pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<String> {
@@ -31,12 +41,13 @@ pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<Str
         escape(&environment.sentence())
     );
     method(&mut page, result);
-    table(&mut page, result);
-    if let Some(svg) = plot::ratios(result)? {
+    rates(&mut page, result);
+    if let Some([wide, narrow]) = plot::ratios(result)? {
         let _ = write!(
             page,
             "<h2>Ratio to the kernel's loopback</h2>\n<p class=\"note\">Points are ratios of medians, bars \
-             their 95 % bootstrap intervals. Above the line quietline is faster.</p>\n{svg}\n"
+             their 95 % bootstrap intervals. Right of the line quietline is faster.</p>\n\
+             <div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n"
         );
     }
     for outcome in &result.outcomes {
@@ -61,7 +72,7 @@ fn method(page: &mut String, result: &DemoResult) {
     );
 }
 
-fn table(page: &mut String, result: &DemoResult) {
+fn rates(page: &mut String, result: &DemoResult) {
     page.push_str(
         "<table><thead><tr><th>workload</th><th>unit</th><th>quietline</th><th>kernel</th><th>ratio</th>\
          <th>cores q / k</th><th>n</th></tr></thead><tbody>\n",
@@ -70,7 +81,8 @@ fn table(page: &mut String, result: &DemoResult) {
         let ratio = outcome.ratio(result.plan.seed).map_or_else(
             || "–".to_owned(),
             |ratio| {
-                format!("{:.2}<br><small>{:.2} – {:.2}</small>", ratio.value, ratio.low, ratio.high)
+                let Ratio { value, low, high } = ratio;
+                format!("<span>{value:.2}<br><small>{low:.2} – {high:.2}</small></span>")
             },
         );
         let cores = |series: Option<&Series>| {
@@ -80,7 +92,9 @@ fn table(page: &mut String, result: &DemoResult) {
         };
         let _ = writeln!(
             page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ratio}</td><td>{} / {}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td data-name=\"unit\">{}</td><td data-name=\"quietline\">{}</td>\
+             <td data-name=\"kernel\">{}</td><td data-name=\"ratio\">{ratio}</td>\
+             <td data-name=\"cores q / k\">{} / {}</td><td data-name=\"n\">{}</td></tr>",
             outcome.workload.title(),
             outcome.workload.unit(),
             side(&outcome.quietline),
@@ -92,7 +106,7 @@ fn table(page: &mut String, result: &DemoResult) {
     }
     page.push_str(
         "</tbody></table>\n<p class=\"note\">Median ± median absolute deviation, and below the quartiles. \
-         Cores: CPU seconds per second of both ends together.</p>\n",
+         n: slices a side. Cores: CPU seconds per second of both ends together.</p>\n",
     );
 }
 
@@ -101,7 +115,7 @@ fn side(series: &Series) -> String {
         || "<span class=\"bad\">failed</span>".to_owned(),
         |summary| {
             format!(
-                "{} ± {}<br><small>{} – {}</small>",
+                "<span>{} ± {}<br><small>{} – {}</small></span>",
                 number(summary.median),
                 number(summary.mad),
                 number(summary.q1),
@@ -142,4 +156,9 @@ fn details(page: &mut String, outcome: &Outcome) -> Result<()> {
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// A number whose groups of digits are held together by narrow no-break spaces.
+fn number(value: f64) -> String {
+    table::number(value).replace(' ', "\u{202f}")
 }

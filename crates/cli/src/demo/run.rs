@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
+use quietline::Snapshot;
 
 use super::{
     meter::Slice,
@@ -61,8 +62,33 @@ pub(super) struct DemoResult {
     pub(super) rounds: usize,
     /// Wall time of everything.
     pub(super) elapsed: Duration,
-    /// Counters of the quietline hosts: host, counter, value.
-    pub(super) counters: Vec<(String, Vec<(&'static str, u64)>)>,
+    /// What each workload made the quietline hosts count, in the order of the workloads.
+    pub(super) counters: Vec<HostCounters>,
+}
+
+/// What one workload made one host count, in all its slices, the warm-up round included.
+#[derive(Debug)]
+pub(super) struct HostCounters {
+    /// The workload.
+    pub(super) workload: Workload,
+    /// `client` or `server`.
+    pub(super) host: &'static str,
+    /// By their Linux names. Connections that a slice leaves in TIME-WAIT are counted on by the next one.
+    pub(super) counters: Vec<(&'static str, u64)>,
+}
+
+impl HostCounters {
+    /// Adds the counters of a slice.
+    fn add(&mut self, change: &Snapshot) {
+        if self.counters.is_empty() {
+            self.counters = change.iter().collect();
+            return;
+        }
+        for ((_, sum), (_, value)) in self.counters.iter_mut().zip(change.iter()) {
+            // The change of a gauge may be negative: modulo 2^64, as the snapshot has it.
+            *sum = sum.wrapping_add(value);
+        }
+    }
 }
 
 /// The measurements of one workload.
@@ -215,7 +241,7 @@ pub(super) fn measure(
 ) -> Result<DemoResult> {
     let start = Instant::now();
     let (kernel, quietline) = (pair::kernel(), BTreeMap::new());
-    let mut bench = Bench { plan, recording, progress, kernel, quietline };
+    let mut bench = Bench { plan, recording, progress, kernel, quietline, counters: Vec::new() };
     let mut outcomes: Vec<_> = plan.workloads.iter().copied().map(Outcome::new).collect();
     // A short unrecorded slice each: fills packet pools, and finds what does not work at all early.
     bench.round(&mut outcomes, None);
@@ -228,7 +254,7 @@ pub(super) fn measure(
         round_longest = round_longest.max(round_start.elapsed());
         rounds += 1;
     }
-    let counters = bench.counters();
+    let counters = bench.counters;
     Ok(DemoResult { plan: plan.clone(), outcomes, rounds, elapsed: start.elapsed(), counters })
 }
 
@@ -239,6 +265,7 @@ struct Bench<'p> {
     progress: &'p Progress,
     kernel: Pair<KernelHost>,
     quietline: BTreeMap<WireKind, Pair<StackHost>>,
+    counters: Vec<HostCounters>,
 }
 
 impl Bench<'_> {
@@ -275,16 +302,27 @@ impl Bench<'_> {
                         entry.insert(pair.context("building two hosts")?)
                     }
                 };
-                slice::run(pair, workload, slice)
+                let hosts = [("client", pair.client.0.clone()), ("server", pair.server.0.clone())];
+                let before = [hosts[0].1.counters(), hosts[1].1.counters()];
+                let sample = slice::run(pair, workload, slice);
+                for (&(name, ref stack), before) in hosts.iter().zip(&before) {
+                    self.count(workload, name, &stack.counters().since(before));
+                }
+                sample
             }
         }
     }
 
-    fn counters(&self) -> Vec<(String, Vec<(&'static str, u64)>)> {
-        let hosts = self.quietline.values().flat_map(|pair| [&pair.client, &pair.server]);
-        hosts
-            .map(|StackHost(stack)| (stack.name().to_owned(), stack.counters().iter().collect()))
-            .collect()
+    fn count(&mut self, workload: Workload, host: &'static str, change: &Snapshot) {
+        let is_same = |own: &&mut HostCounters| own.workload == workload && own.host == host;
+        match self.counters.iter_mut().find(is_same) {
+            Some(own) => own.add(change),
+            None => {
+                let mut own = HostCounters { workload, host, counters: Vec::new() };
+                own.add(change);
+                self.counters.push(own);
+            }
+        }
     }
 }
 
@@ -335,7 +373,7 @@ impl Progress {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = workload.name();
         let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.bar.set_position(elapsed.min(self.bar.length().unwrap_or(elapsed)));
-        self.bar.set_message(format!("{} · {}", workload.title(), side.name()));
+        self.bar.set_message(format!("{}: {}", workload.title(), side.name()));
     }
 
     /// The workload that runs.

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Cell, CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::{
+    Cell, CellAlignment, Table,
+    presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED},
+};
 
 use super::{
     environment::Environment,
@@ -10,101 +13,149 @@ use super::{
 };
 use crate::output;
 
+/// Columns of everything that is printed: a terminal's by default.
+const WIDTH: usize = 80;
+
+/// What the reader of stdout shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Characters {
+    /// A terminal of a UTF-8 locale.
+    Unicode,
+    /// Anything else.
+    Ascii,
+}
+
+impl Characters {
+    /// Median absolute deviation, as a word would be too long.
+    fn plus_minus(self) -> &'static str {
+        match self {
+            Self::Unicode => "±",
+            Self::Ascii => "+-",
+        }
+    }
+}
+
 /// Table, remarks and what the columns mean.
-pub(super) fn text(result: &DemoResult, environment: &Environment) -> String {
-    let mut text = environment.sentence();
-    let _ = write!(text, "\n\n{}\n\n", rates(result));
+pub(super) fn text(
+    result: &DemoResult,
+    environment: &Environment,
+    characters: Characters,
+) -> String {
+    let mut text = filled(&environment.sentence());
+    let _ = write!(text, "\n{}\n\n", rates(result, characters));
     for outcome in &result.outcomes {
         text.push_str(&remarks(outcome));
     }
-    let _ = writeln!(
-        text,
-        "\nMedian ± median absolute deviation of n slices of {:.0} ms a side, interleaved over {} rounds in\n\
-         {:.1} s; seed {}. Ratio: quietline / kernel with its 95 % bootstrap interval; above 1 quietline is\n\
-         faster. Cores: CPU seconds per second of both ends together.",
+    let note = format!(
+        "Rates are the median of slices of {:.0} ms, and below it their median absolute deviation. The two \
+         sides are interleaved over {} rounds in {:.1} s; seed {}. Ratio: quietline / kernel, and below it \
+         its 95 % bootstrap interval; above 1 quietline is faster. Cores: CPU seconds per second of both \
+         ends together, and below it the number of slices a side.",
         result.plan.slice_seconds * 1e3,
         result.rounds,
         result.elapsed.as_secs_f64(),
         result.plan.seed,
     );
-    text
+    text.push('\n');
+    text.push_str(&filled(&note));
+    match characters {
+        Characters::Unicode => text,
+        Characters::Ascii => output::in_ascii(&text),
+    }
 }
 
-/// The counters of the quietline hosts.
-pub(super) fn counters(result: &DemoResult) -> String {
+/// What each workload made the quietline hosts count; `zeros`: with the counters that are zero.
+pub(super) fn counters(result: &DemoResult, zeros: bool) -> String {
     let mut text = String::new();
-    for (host, counters) in &result.counters {
-        let _ = writeln!(text, "\n#{host}");
-        text.push_str(&output::counter_lines(counters.iter().copied()));
+    for own in &result.counters {
+        let _ = writeln!(text, "\n#{} {}", own.workload.name(), own.host);
+        text.push_str(&output::counter_lines(own.counters.iter().copied(), zeros));
     }
     text
 }
 
-fn rates(result: &DemoResult) -> Table {
+/// A paragraph in lines of the width.
+fn filled(paragraph: &str) -> String {
+    let options = textwrap::Options::new(WIDTH).subsequent_indent("  ");
+    format!("{}\n", textwrap::fill(paragraph, options.break_words(false)))
+}
+
+/// Two lines a row, so that the table fits the width.
+fn rates(result: &DemoResult, characters: Characters) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header([
-        "workload",
-        "unit",
-        "quietline",
-        "kernel loopback",
-        "ratio",
-        "cores q / k",
-        "n",
-    ]);
+    table.load_style(match characters {
+        Characters::Unicode => UTF8_FULL_CONDENSED,
+        Characters::Ascii => ASCII_FULL_CONDENSED,
+    });
+    table.set_header(["workload", "quietline", "kernel", "ratio\n[95 %]", "cores q/k\nslices"]);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     for outcome in &result.outcomes {
         let kernel = outcome.kernel.as_ref();
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        let unit = outcome.workload.unit_short();
+        let rate = |series: &Series| rate(series, unit, characters);
+        let cores = format!("{} / {}", cores(Some(&outcome.quietline)), cores(kernel));
         table.add_row([
-            Cell::new(outcome.workload.title()),
-            Cell::new(outcome.workload.unit()),
+            Cell::new(outcome.workload.title().replacen(", ", ",\n", 1)),
             right(rate(&outcome.quietline)),
-            right(kernel.map_or_else(|| "not applicable".to_owned(), rate)),
+            right(kernel.map_or_else(|| "n/a".to_owned(), rate)),
             right(ratio(outcome, result.plan.seed)),
-            right(format!("{} / {}", cores(Some(&outcome.quietline)), cores(kernel))),
-            right(outcome.quietline.rates.len().to_string()),
+            right(format!("{cores}\n{}", outcome.quietline.rates.len())),
         ]);
     }
     table
 }
 
-fn rate(series: &Series) -> String {
+fn rate(series: &Series, unit: &str, characters: Characters) -> String {
     match series.summary() {
-        Some(summary) => format!("{} ± {}", number(summary.median), number(summary.mad)),
+        Some(summary) => format!(
+            "{} {unit}\n{} {}",
+            number(summary.median),
+            characters.plus_minus(),
+            number(summary.mad)
+        ),
         None => "failed".to_owned(),
     }
 }
 
 fn ratio(outcome: &Outcome, seed: u64) -> String {
+    // Two digits after the point say how far a ratio is from 1; a large one needs none.
+    let short = |value: f64| if value < 10.0 { format!("{value:.2}") } else { number(value) };
     match outcome.ratio(seed) {
-        Some(ratio) => format!("{:.2} [{:.2}, {:.2}]", ratio.value, ratio.low, ratio.high),
+        Some(ratio) => {
+            format!("{}\n[{}, {}]", short(ratio.value), short(ratio.low), short(ratio.high))
+        }
         None => "–".to_owned(),
     }
 }
 
 fn cores(series: Option<&Series>) -> String {
-    series.and_then(Series::cores).map_or_else(|| "–".to_owned(), |cores| format!("{cores:.1}"))
+    match series.and_then(Series::cores) {
+        Some(cores) if cores < 9.95 => format!("{cores:.1}"),
+        Some(cores) => format!("{cores:.0}"),
+        None => "–".to_owned(),
+    }
 }
 
 fn remarks(outcome: &Outcome) -> String {
     let mut text = String::new();
-    let name = outcome.workload.name();
+    let mut remark = |remark: String| {
+        text.push_str(&filled(&format!("{}: {remark}", outcome.workload.name())));
+    };
     if let Some(error) = &outcome.error {
-        let _ = writeln!(text, "{name}: FAILED: {error}");
+        remark(format!("FAILED: {error}"));
     }
     if let Some(reason) = outcome.workload.without_kernel() {
-        let _ = writeln!(text, "{name}: kernel {reason}");
+        remark(format!("kernel {reason}"));
     }
     if let Some(content) = &outcome.content {
-        let _ = writeln!(
-            text,
-            "{name}: {:.1} MB in {} transfers, checksums {} (last one {:016x} sent, {:016x} received)",
+        remark(format!(
+            "{:.1} MB in {} transfers, checksums {} (last one {:016x} sent, {:016x} received)",
             megabytes(content.bytes),
             content.transfers,
             if content.ok() { "equal" } else { "DIFFER" },
             content.sent,
             content.received,
-        );
+        ));
     }
     let latency = |series: &Series| {
         let [p50, p99] = [50.0, 99.0].map(|percentile| series.latency_us(percentile));
@@ -113,7 +164,7 @@ fn remarks(outcome: &Outcome) -> String {
     if let Some(quietline) = latency(&outcome.quietline) {
         let kernel = outcome.kernel.as_ref().and_then(latency);
         let kernel = kernel.map_or_else(String::new, |kernel| format!(", kernel {kernel}"));
-        let _ = writeln!(text, "{name}: latency p50 / p99 in µs: quietline {quietline}{kernel}");
+        remark(format!("latency p50 / p99 in µs: quietline {quietline}{kernel}"));
     }
     text
 }
@@ -149,7 +200,55 @@ pub(super) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use super::{
+        super::{
+            run::{ContentCheck, Plan},
+            workload::Workload,
+        },
+        *,
+    };
+
+    /// A result of every workload, with numbers as wide as machines make them.
+    fn result() -> DemoResult {
+        let series = |rate: f64| Series {
+            rates: vec![rate, rate * 3.0, rate * 0.001],
+            cores: vec![12.3; 3],
+            latency: None,
+        };
+        let outcomes = Workload::all().map(|workload| {
+            let rate = if workload.unit_short() == "/s" { 1_234_567.0 } else { 123.4 };
+            Outcome {
+                workload,
+                quietline: series(rate),
+                kernel: workload.without_kernel().is_none().then(|| series(rate / 12.0)),
+                content: workload.without_kernel().map(|_| ContentCheck::default()),
+                error: Some("quietline: a long story of what went wrong, ".repeat(4)),
+            }
+        });
+        let workloads = Workload::all().collect();
+        DemoResult {
+            plan: Plan { seconds: 12.0, seed: u64::MAX, workloads, slice_seconds: 0.25 },
+            outcomes: outcomes.collect(),
+            rounds: 40,
+            elapsed: Duration::from_secs(3600),
+            counters: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_line_fits_the_width() {
+        let mut environment = Environment::read();
+        environment.cpu_model = "A Processor(R) With A Long Name CPU 9999X @ 9.99GHz ".repeat(2);
+        for characters in [Characters::Unicode, Characters::Ascii] {
+            let text = text(&result(), &environment, characters);
+            for line in text.lines() {
+                assert!(line.chars().count() <= WIDTH, "{line}");
+            }
+            assert_eq!(text.is_ascii(), characters == Characters::Ascii, "{text}");
+        }
+    }
 
     #[test]
     fn numbers_have_three_digits() {

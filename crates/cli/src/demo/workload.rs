@@ -49,6 +49,8 @@ struct Row {
     title: &'static str,
     description: &'static str,
     unit: &'static str,
+    /// The unit behind a number in a narrow column.
+    unit_short: &'static str,
     wire: WireKind,
 }
 
@@ -59,6 +61,7 @@ const TABLE: [Row; 6] = [
         title: "bulk stream, MTU 1500",
         description: "one connection, 128 KiB writes, every segment its own frame of 1500 bytes",
         unit: "Gbit/s",
+        unit_short: "Gbit/s",
         wire: WireKind::Frames,
     },
     Row {
@@ -67,6 +70,7 @@ const TABLE: [Row; 6] = [
         title: "bulk stream, superframes",
         description: "one connection, 128 KiB writes, MTU 1500 with segmentation left to the wire",
         unit: "Gbit/s",
+        unit_short: "Gbit/s",
         wire: WireKind::Superframes,
     },
     Row {
@@ -75,6 +79,7 @@ const TABLE: [Row; 6] = [
         title: "request/response, 1 connection",
         description: "one byte there, one byte back, one in flight",
         unit: "transactions/s",
+        unit_short: "/s",
         wire: WireKind::Superframes,
     },
     Row {
@@ -83,6 +88,7 @@ const TABLE: [Row; 6] = [
         title: "request/response, 100 connections",
         description: "one byte there, one byte back, in waves over 100 connections",
         unit: "transactions/s",
+        unit_short: "/s",
         wire: WireKind::Superframes,
     },
     Row {
@@ -91,6 +97,7 @@ const TABLE: [Row; 6] = [
         title: "connect, 1 byte, close",
         description: "a new connection for one byte each way, one after the other",
         unit: "connections/s",
+        unit_short: "/s",
         wire: WireKind::Superframes,
     },
     Row {
@@ -100,6 +107,7 @@ const TABLE: [Row; 6] = [
         description: "whole transfers over a wire with 1 % loss and 1 % reordering each way, seeded, from the \
                       first byte to the last; content summed at both ends",
         unit: "Mbit/s",
+        unit_short: "Mbit/s",
         wire: WireKind::Lossy,
     },
 ];
@@ -133,6 +141,11 @@ impl Workload {
     /// What is counted; more is better in every row.
     pub(super) fn unit(self) -> &'static str {
         self.row().unit
+    }
+
+    /// The same where a column is narrow: `/s` of what the title names.
+    pub(super) fn unit_short(self) -> &'static str {
+        self.row().unit_short
     }
 
     /// The wire quietline's side runs over.

@@ -1,14 +1,16 @@
 //! The sockets of a quietline stack.
 
 use std::{
-    io,
+    io::{self, Read as _},
     net::{Shutdown, SocketAddr},
+    sync::Arc,
+    task::{Context, Wake, Waker},
     time::Duration,
 };
 
-use quietline::{SendBuffer, SendFlags, Stack, TcpListener, TcpStream};
+use quietline::{Readiness, SendBuffer, SendFlags, Stack, TcpListener, TcpStream};
 
-use super::{Host, Listener, Stream};
+use super::{Host, Listener, OnReadable, Stream, Watch};
 
 /// Connections that may wait for `accept`: the limit Linux sets by default (`net.core.somaxconn`), so that a
 /// thousand clients at once find room.
@@ -21,6 +23,11 @@ pub(crate) struct StackHost(pub(crate) Stack);
 impl Host for StackHost {
     type Stream = TcpStream;
     type Listener = TcpListener;
+    type Watch = Wakers;
+
+    fn watch(&self, on_readable: OnReadable) -> io::Result<Wakers> {
+        Ok(Wakers(on_readable))
+    }
 
     fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
         TcpListener::bind_with_backlog(&self.0, address, BACKLOG)
@@ -28,6 +35,33 @@ impl Host for StackHost {
 
     fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(&self.0, address)
+    }
+}
+
+/// Connections call their wakers.
+pub(crate) struct Wakers(OnReadable);
+
+struct Readable {
+    key: u64,
+    tell: OnReadable,
+}
+
+impl Wake for Readable {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        (self.tell)(self.key);
+    }
+}
+
+impl Watch for Wakers {
+    type Stream = TcpStream;
+
+    fn arm(&self, key: u64, stream: &TcpStream) -> io::Result<bool> {
+        let waker = Waker::from(Arc::new(Readable { key, tell: Arc::clone(&self.0) }));
+        Ok(stream.poll_ready(Readiness::READ, &mut Context::from_waker(&waker)).is_ready())
     }
 }
 
@@ -43,6 +77,13 @@ sockets! {
 
     fn send_prepared(&mut self, prepared: &SendBuffer, from: usize) -> io::Result<usize> {
         self.send_buffer(prepared, from..prepared.len(), SendFlags::empty())
+    }
+
+    fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.set_nonblocking(true)?;
+        let result = self.read(buffer);
+        self.set_nonblocking(false)?;
+        result
     }
 
     fn wait_on_close(&self, limit: Duration) -> io::Result<()> {

@@ -16,15 +16,16 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat, then what tc -s qdisc shows.
-    pub(crate) fn text(&self) -> String {
+    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat, then the rows of tc -s qdisc. `zeros`: with the
+    /// counters that are zero.
+    pub(crate) fn text(&self, zeros: bool) -> String {
         let lines: String = self.softnet.iter().map(|line| format!("{line}\n")).collect();
         let queues: String = self.tx_queues.iter().map(|row| format!("{row}\n")).collect();
-        let counters = output::counter_lines(self.counters.iter());
+        let counters = output::counter_lines(self.counters.iter(), zeros);
         format!("{counters}\nsoftnet_stat\n{lines}\n{queues}")
     }
 
-    /// Adds them to a JSON object.
+    /// Adds them to a JSON object: every counter, so that a program finds each name.
     pub(crate) fn add_to(&self, summary: &mut serde_json::Value) {
         summary["counters"] = output::counter_object(self.counters.iter());
         summary["softnet_stat"] = self.softnet.iter().map(softnet_object).collect();

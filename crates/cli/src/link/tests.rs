@@ -1,4 +1,5 @@
 use super::*;
+use crate::args::Stats;
 
 fn args(link: &str, address: &str) -> LinkArgs {
     LinkArgs {
@@ -6,16 +7,17 @@ fn args(link: &str, address: &str) -> LinkArgs {
         address: Some(address.parse().expect("address")),
         peer: None,
         gateway: None,
-        cores: 1,
+        cores: None,
         queues: None,
         mtu: None,
         no_vnet_hdr: false,
         qdisc: None,
+        no_sandbox: false,
         sysctl: Vec::new(),
     }
 }
 
-const QUIET: ObserveArgs = ObserveArgs { pcap: None, stats: false, json: false };
+const QUIET: ObserveArgs = ObserveArgs { pcap: None, stats: None, json: false };
 
 fn refused(args: &LinkArgs) -> bool {
     matches!(args.check(&QUIET), Err(Failure::Usage(_)))
@@ -88,6 +90,23 @@ fn peer_and_gateway_belong_to_the_link() {
 }
 
 #[test]
+fn ends_of_a_link_that_cannot_reach_each_other_are_refused() {
+    for (address, peer) in [
+        ("10.0.0.2/24", "10.0.1.1/24"),
+        ("10.0.0.2/24", "10.0.0.1/32"),
+        ("10.0.0.2/32", "10.0.0.1/24"),
+        ("10.0.0.130/25", "10.0.0.1/24"),
+    ] {
+        let mut link = args("tap:q", address);
+        link.peer = Some(peer.parse().expect("address"));
+        assert!(refused(&link), "{address} {peer}");
+    }
+    let mut link = args("tap:q", "10.0.0.2/24");
+    link.peer = Some("10.0.0.1/8".parse().expect("address"));
+    assert!(link.check(&QUIET).is_ok());
+}
+
+#[test]
 fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
     let mut link = args("af_packet:eth0,rx=v3", "10.0.0.2/24");
     let device = |link: &LinkArgs| match link.check(&QUIET) {
@@ -96,7 +115,7 @@ fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
     };
     let config = device(&link).expect("good");
     assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, 1));
-    link.cores = 2;
+    link.cores = Some(2);
     link.mtu = Some(1400);
     link.no_vnet_hdr = true;
     let config = device(&link).expect("good");
@@ -118,7 +137,7 @@ fn af_xdp_takes_all_queues_unless_told_otherwise() {
     let config = device(&link).expect("good");
     assert_eq!((config.interface.as_str(), config.mtu, config.queues), ("eth0", None, None));
     assert_eq!(config.ring, 256);
-    link.cores = 2;
+    link.cores = Some(2);
     link.queues = Some(3);
     link.mtu = Some(1400);
     let config = device(&link).expect("good");
@@ -139,8 +158,21 @@ fn kernel_takes_no_link_options() {
     let mut link = args("kernel", "10.0.0.2/24");
     link.address = None;
     assert!(matches!(link.check(&QUIET), Ok(None)));
-    let counting = ObserveArgs { stats: true, ..QUIET };
+    for (cores, mtu) in [(Some(2), None), (Some(1), None), (None, Some(1500))] {
+        assert!(refused(&LinkArgs { cores, mtu, address: None, ..args("kernel", "10.0.0.2/24") }));
+    }
+    let counting = ObserveArgs { stats: Some(Stats::default()), ..QUIET };
     assert!(matches!(link.check(&counting), Err(Failure::Usage(_))));
     link.link = LinkSpec::Tap("q".to_owned());
     assert!(refused(&link));
+}
+
+#[test]
+fn a_mistyped_setting_gets_the_nearest_name() {
+    let mut link = args("tap:q", "10.0.0.2/24");
+    link.sysctl = vec!["net.ipv4.tcp_timestamp=0".parse().expect("a name and a value")];
+    let Err(Failure::Usage(message)) = link.check(&QUIET) else { panic!("accepted") };
+    assert!(message.contains("did you mean net.ipv4.tcp_timestamps?"), "{message}");
+    link.sysctl = vec!["net.quietline.dev.q.rps_cpus=0".parse().expect("a name and a value")];
+    assert!(link.check(&QUIET).is_ok());
 }

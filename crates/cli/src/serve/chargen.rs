@@ -1,6 +1,6 @@
 //! The character generator (RFC 864): rotating lines of printable characters until the peer goes away.
 
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 
 use super::meter::Metered;
 use crate::endpoint::Stream;
@@ -10,9 +10,22 @@ const CHARACTERS: u8 = b'~' - b' ' + 1;
 /// Characters on a line, without its CR LF.
 const LINE_CHARACTERS: u8 = 72;
 
-/// Serves one connection. Ends by the error of a write: RFC 864 has no other end. `zero_copy`: the bytes lie in packet memory once
-/// for the connection, and every write is sent from there.
-pub(super) fn serve<S: Stream>(stream: &mut Metered<'_, S>, zero_copy: bool) -> io::Result<()> {
+/// Serves one connection. `zero_copy`: the bytes lie in packet memory once for the connection, and every write is sent from
+/// there.
+pub(super) fn serve<S: Stream>(stream: &mut Metered<S>, zero_copy: bool) -> io::Result<()> {
+    match send(stream, zero_copy) {
+        // RFC 864 has no other end than that the peer leaves.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+        {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+/// Sends until a write fails.
+fn send<S: Stream>(stream: &mut Metered<S>, zero_copy: bool) -> io::Result<()> {
     let pattern = pattern();
     if zero_copy {
         let prepared = stream.inner().prepare(&pattern)?;

@@ -2,12 +2,13 @@
 
 use std::io::{self, Read as _};
 
-use super::{BUFFER_BYTES, meter::Metered};
+use super::{buffer, meter::Metered};
 use crate::endpoint::Stream;
 
 /// Serves one connection.
-pub(super) fn serve<S: Stream>(stream: &mut Metered<'_, S>) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    while stream.read(&mut buffer)? > 0 {}
-    Ok(())
+pub(super) fn serve<S: Stream>(stream: &mut Metered<S>) -> io::Result<()> {
+    buffer::with(|buffer| {
+        while stream.read(buffer)? > 0 {}
+        Ok(())
+    })
 }

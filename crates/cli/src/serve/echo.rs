@@ -5,17 +5,18 @@ use std::{
     net::Shutdown,
 };
 
-use super::{BUFFER_BYTES, meter::Metered};
+use super::{buffer, meter::Metered};
 use crate::endpoint::Stream;
 
 /// Serves one connection.
-pub(super) fn serve<S: Stream>(stream: &mut Metered<'_, S>) -> io::Result<()> {
+pub(super) fn serve<S: Stream>(stream: &mut Metered<S>) -> io::Result<()> {
     stream.inner().set_nodelay(true)?;
-    let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        match stream.read(&mut buffer)? {
-            0 => return stream.inner().shutdown(Shutdown::Write),
-            count => stream.write_all(&buffer[..count])?,
+    buffer::with(|buffer| {
+        loop {
+            match stream.read(buffer)? {
+                0 => return stream.inner().shutdown(Shutdown::Write),
+                count => stream.write_all(&buffer[..count])?,
+            }
         }
-    }
+    })
 }

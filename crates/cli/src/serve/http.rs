@@ -1,8 +1,8 @@
 //! A small static HTTP/1.1 server (RFC 9110, RFC 9112): GET, HEAD, and PUT when uploads are allowed.
 //!
-//! One connection is one loop: read a head, answer it, and again while both sides keep the connection. A
-//! request that fails before its body was read ends the connection, because what follows on it cannot be
-//! told from the body.
+//! One connection is one loop: read a head, answer it, and again while both sides keep the connection. While a head is
+//! incomplete the connection waits without a thread (`clients`). A request that fails before its body was read ends the
+//! connection, because what follows on it cannot be told from the body.
 //!
 //! Files are opened beneath a directory handle by openat2(2), so no path and no symbolic link leads out of it.
 //!
@@ -14,28 +14,45 @@ mod date;
 mod error;
 mod files;
 mod head;
+mod pace;
 mod response;
 mod upload;
 
-use std::{io, net::Shutdown, path::Path, time::Duration};
+use std::{
+    io,
+    net::Shutdown,
+    os::fd::AsFd as _,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{Access, AtFlags, accessat};
 
 use self::{
     body::BodyReader,
     connection::Connection,
     error::{Refusal, Trouble},
     files::Root,
-    head::{Method, Request},
+    head::{Method, Next, Request},
     response::Response,
 };
-use super::meter::Metered;
-use crate::endpoint::Stream;
+use super::{clients::Client, meter::Metered, visit::Visit};
+use crate::{endpoint::Stream, sandbox::Files};
 
-/// A client that sends nothing for this long loses its connection, in the middle of a request or between two.
+/// A client that asks nothing for this long loses its connection.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// Time for the first request, and for a head to be complete from its first byte on.
+const HEAD_MAX: Duration = Duration::from_secs(20);
+
+/// A client that sends or takes nothing for this long in the middle of an exchange loses its connection.
+const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// How long and how much is still read from a client whose request was refused: closing with unread input
 /// would send a RST that can overtake the answer (RFC 9112 §9.6).
 const LINGER_WAIT: Duration = Duration::from_millis(500);
+const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;
 
 /// The service: a directory and what may be done with it.
@@ -43,47 +60,66 @@ const LINGER_BYTES: usize = 4 << 20;
 pub(super) struct HttpService {
     root: Root,
     upload: bool,
+    /// Most bytes of one upload.
+    upload_max: u64,
 }
 
 impl HttpService {
     /// Opens the directory to serve.
-    pub(super) fn open(dir: &Path, upload: bool) -> io::Result<Self> {
-        Ok(Self { root: Root::open(dir)?, upload })
+    pub(super) fn open(dir: &Path, upload: bool, upload_max: u64) -> io::Result<Self> {
+        Ok(Self { root: Root::open(dir)?, upload, upload_max })
     }
 
-    /// Serves one connection to its end.
-    pub(super) fn serve<S: Stream>(&self, stream: &mut Metered<'_, S>) -> io::Result<()> {
-        stream.inner().set_nodelay(true)?;
-        stream.inner().set_read_timeout(Some(IDLE_MAX))?;
-        stream.inner().set_write_timeout(Some(IDLE_MAX))?;
-        let mut connection = Connection::new(stream);
+    /// The files that requests reach.
+    pub(super) fn files(&self) -> Files<'_> {
+        Files { directory: Some(self.root.as_fd()), upload: self.upload }
+    }
+
+    /// Fails if file permissions keep this process out of the directory.
+    pub(super) fn check_access(&self) -> io::Result<()> {
+        let write = if self.upload { Access::WRITE_OK } else { Access::empty() };
+        let access = Access::READ_OK | Access::EXEC_OK | write;
+        Ok(accessat(&self.root, ".", access, AtFlags::empty())?)
+    }
+
+    /// A connection, and until when its first request should come. `None`: it has ended, because an option cannot be set.
+    pub(super) fn client<S: Stream>(
+        self: &Arc<Self>,
+        stream: Metered<S>,
+        visit: Visit,
+    ) -> Option<(HttpClient<S>, Instant)> {
+        let set = set_options(stream.inner());
+        let (service, connection) = (Arc::clone(self), Connection::new(stream));
+        let client = HttpClient { service, connection, head_deadline: None, outcome: set, visit };
+        let deadline = Instant::now() + HEAD_MAX;
+        client.outcome.is_ok().then_some((client, deadline))
+    }
+
+    /// Answers what has come.
+    fn serve_requests<S: Stream>(&self, connection: &mut Connection<S>) -> Result<After, Trouble> {
         loop {
-            match self.serve_request(&mut connection) {
-                Ok(true) => {}
-                Ok(false) | Err(Trouble::Gone) => break,
-                Err(Trouble::Refused(refusal)) => {
-                    Response::refusal(&refusal).send(&mut connection, refusal.shows_body)?;
-                    linger(&mut connection)?;
-                    break;
-                }
-                Err(Trouble::Io(error)) => return Err(error),
+            let request = match Request::read(connection)? {
+                Next::Request(request) => request,
+                Next::Wait => return Ok(After::Wait),
+                Next::End => return Ok(After::End),
+            };
+            connection.begin_exchange();
+            if !self.serve_request(connection, &request)? {
+                return Ok(After::End);
             }
         }
-        Ok(())
     }
 
     /// Answers one request; `true` if the connection is kept.
     fn serve_request<S: Stream>(
         &self,
-        connection: &mut Connection<'_, '_, S>,
+        connection: &mut Connection<S>,
+        request: &Request,
     ) -> Result<bool, Trouble> {
-        let Some(request) = Request::read(connection)? else {
-            return Ok(false);
-        };
         let head = request.method == Method::Head;
         let answered = match request.method {
-            Method::Get | Method::Head => self.fetch(connection, &request),
-            Method::Put if self.upload => self.store(connection, &request),
+            Method::Get | Method::Head => self.fetch(connection, request),
+            Method::Put if self.upload => self.store(connection, request),
             Method::Put | Method::Other => Err(self.not_allowed().into()),
         };
         match answered {
@@ -100,7 +136,7 @@ impl HttpService {
 
     fn fetch<S: Stream>(
         &self,
-        connection: &mut Connection<'_, '_, S>,
+        connection: &mut Connection<S>,
         request: &Request,
     ) -> Result<(), Trouble> {
         if request.has_body() {
@@ -111,10 +147,10 @@ impl HttpService {
 
     fn store<S: Stream>(
         &self,
-        connection: &mut Connection<'_, '_, S>,
+        connection: &mut Connection<S>,
         request: &Request,
     ) -> Result<(), Trouble> {
-        let upload = upload::Upload::begin(&self.root, request)?;
+        let upload = upload::Upload::begin(&self.root, request, self.upload_max)?;
         if request.expects_continue {
             connection.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
         }
@@ -129,13 +165,96 @@ impl HttpService {
     }
 }
 
+fn set_options<S: Stream>(stream: &S) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(STALL_MAX))?;
+    stream.set_write_timeout(Some(STALL_MAX))
+}
+
+/// What a connection does after all that has come was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Wait,
+    End,
+}
+
+/// One connection of the service.
+#[derive(Debug)]
+pub(super) struct HttpClient<S> {
+    service: Arc<HttpService>,
+    connection: Connection<S>,
+    /// Until when the head that has begun must be complete.
+    head_deadline: Option<Instant>,
+    /// How it ends, for the log.
+    outcome: io::Result<()>,
+    visit: Visit,
+}
+
+impl<S: Stream> Client for HttpClient<S> {
+    type Stream = S;
+
+    fn stream(&self) -> &S {
+        self.connection.stream()
+    }
+
+    fn serve(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        // Bytes that make no head complete do not gain time.
+        if self.head_deadline.is_some_and(|at| at <= now) {
+            self.expire();
+            return None;
+        }
+        match self.service.serve_requests(&mut self.connection) {
+            Ok(After::Wait) if self.connection.buffered().is_empty() => {
+                self.head_deadline = None;
+                Some(Instant::now() + IDLE_MAX)
+            }
+            Ok(After::Wait) => {
+                Some(*self.head_deadline.get_or_insert_with(|| Instant::now() + HEAD_MAX))
+            }
+            Ok(After::End) | Err(Trouble::Gone) => None,
+            Err(Trouble::Io(error)) => {
+                self.outcome = Err(error);
+                None
+            }
+            Err(Trouble::Refused(refusal)) => {
+                self.outcome = refuse(&mut self.connection, &refusal);
+                None
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        if !self.connection.buffered().is_empty() {
+            let refusal = Refusal::new(408, "the request head did not arrive in time");
+            self.outcome = refuse(&mut self.connection, &refusal);
+        }
+    }
+}
+
+impl<S> Drop for HttpClient<S> {
+    fn drop(&mut self) {
+        self.visit.end(&self.outcome, self.connection.moved());
+    }
+}
+
+/// The last answer on a connection. An error means that the client does not get it.
+fn refuse<S: Stream>(connection: &mut Connection<S>, refusal: &Refusal) -> io::Result<()> {
+    connection.begin_exchange();
+    Response::refusal(refusal).send(connection, refusal.shows_body)?;
+    // The answer was sent: how the client takes its leave is no failure.
+    let _ = linger(connection);
+    Ok(())
+}
+
 /// Ends our side and reads a little of what the client still sends, so that it gets to read the answer.
-fn linger<S: Stream>(connection: &mut Connection<'_, '_, S>) -> io::Result<()> {
+fn linger<S: Stream>(connection: &mut Connection<S>) -> io::Result<()> {
     connection.stream().shutdown(Shutdown::Write)?;
     connection.stream().set_read_timeout(Some(LINGER_WAIT))?;
+    let end = Instant::now() + LINGER_MAX;
     let mut waste = vec![0; 64 * 1024];
     let mut left = LINGER_BYTES;
-    while left > 0 {
+    while left > 0 && Instant::now() < end {
         match connection.read(&mut waste)? {
             0 => break,
             count => left = left.saturating_sub(count),

@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, IoSlice, Read, Write},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +21,7 @@ const PUBLISH_BYTES: u64 = 1 << 20;
 pub(crate) struct Totals {
     connections: AtomicU64,
     refused: AtomicU64,
+    failed: AtomicU64,
     active: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
@@ -29,9 +33,14 @@ impl Totals {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection that was closed because no thread could be had.
+    /// Counts a connection that was closed before it was served.
     pub(super) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that ended by an error.
+    pub(super) fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits until no connection is being served, but not longer than `limit`.
@@ -47,9 +56,32 @@ impl Totals {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections closed for lack of threads.
+    /// Connections closed before they were served: no thread could be had, or their peer has as many as it may.
     pub(super) fn refusals(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Connections that ended by an error.
+    pub(super) fn failures(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Connections that are being served.
+    pub(super) fn open(&self) -> u64 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// All of it in one line.
+    pub(super) fn sentence(&self) -> String {
+        format!(
+            "{} connections, {} open, {} refused, {} failed; {} bytes received, {} sent",
+            self.connections(),
+            self.open(),
+            self.refusals(),
+            self.failures(),
+            self.bytes_received(),
+            self.bytes_sent(),
+        )
     }
 
     /// Bytes read.
@@ -65,27 +97,38 @@ impl Totals {
 
 /// A stream that counts what passes.
 #[derive(Debug)]
-pub(super) struct Metered<'t, S> {
+pub(super) struct Metered<S> {
     stream: S,
-    totals: &'t Totals,
+    totals: Arc<Totals>,
+    /// Bytes that are not published yet.
     received: u64,
     sent: u64,
+    /// Bytes that are: received, sent.
+    published: (u64, u64),
 }
 
-impl<'t, S: Stream> Metered<'t, S> {
+impl<S: Stream> Metered<S> {
     /// Starts counting a connection.
-    pub(super) fn new(stream: S, totals: &'t Totals) -> Self {
+    pub(super) fn new(stream: S, totals: &Arc<Totals>) -> Self {
         totals.active.fetch_add(1, Ordering::Relaxed);
-        Self { stream, totals, received: 0, sent: 0 }
+        Self { stream, totals: Arc::clone(totals), received: 0, sent: 0, published: (0, 0) }
     }
 
     /// The stream, for its options.
     pub(super) fn inner(&self) -> &S {
         &self.stream
     }
+
+    /// Reads what has come, without waiting: `WouldBlock` when that is nothing.
+    pub(super) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.try_read(buffer)?;
+        self.received += count as u64;
+        self.publish(PUBLISH_BYTES);
+        Ok(count)
+    }
 }
 
-impl<S: Stream> Metered<'_, S> {
+impl<S: Stream> Metered<S> {
     /// Sends all of what was prepared.
     pub(super) fn send_prepared(
         &mut self,
@@ -103,17 +146,23 @@ impl<S: Stream> Metered<'_, S> {
     }
 }
 
-impl<S> Metered<'_, S> {
+impl<S> Metered<S> {
+    /// Bytes of this connection: received, sent.
+    pub(super) fn moved(&self) -> (u64, u64) {
+        (self.published.0 + self.received, self.published.1 + self.sent)
+    }
+
     fn publish(&mut self, least: u64) {
         if self.received + self.sent >= least {
             self.totals.received.fetch_add(self.received, Ordering::Relaxed);
             self.totals.sent.fetch_add(self.sent, Ordering::Relaxed);
+            self.published = (self.published.0 + self.received, self.published.1 + self.sent);
             (self.received, self.sent) = (0, 0);
         }
     }
 }
 
-impl<S: Stream> Read for Metered<'_, S> {
+impl<S: Stream> Read for Metered<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.stream.read(buffer)?;
         self.received += count as u64;
@@ -122,7 +171,7 @@ impl<S: Stream> Read for Metered<'_, S> {
     }
 }
 
-impl<S: Stream> Write for Metered<'_, S> {
+impl<S: Stream> Write for Metered<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.stream.write(bytes)?;
         self.sent += count as u64;
@@ -142,7 +191,7 @@ impl<S: Stream> Write for Metered<'_, S> {
     }
 }
 
-impl<S> Drop for Metered<'_, S> {
+impl<S> Drop for Metered<S> {
     fn drop(&mut self) {
         self.publish(1);
         self.totals.active.fetch_sub(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Request bodies: a known length, or chunks (RFC 9112 §7.1).
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use super::{
     connection::Connection,
@@ -11,8 +11,8 @@ use crate::endpoint::Stream;
 
 /// Reads the body of one request, no byte more.
 #[derive(Debug)]
-pub(super) struct BodyReader<'c, 's, 't, S> {
-    connection: &'c mut Connection<'s, 't, S>,
+pub(super) struct BodyReader<'c, S> {
+    connection: &'c mut Connection<S>,
     state: State,
 }
 
@@ -28,9 +28,9 @@ enum State {
     Done,
 }
 
-impl<'c, 's, 't, S: Stream> BodyReader<'c, 's, 't, S> {
+impl<'c, S: Stream> BodyReader<'c, S> {
     /// A reader placed after the head.
-    pub(super) fn new(connection: &'c mut Connection<'s, 't, S>, body: Body) -> Self {
+    pub(super) fn new(connection: &'c mut Connection<S>, body: Body) -> Self {
         let state = match body {
             Body::Length(length) => State::Length(length),
             Body::Chunked => State::ChunkHead,
@@ -66,7 +66,7 @@ impl<'c, 's, 't, S: Stream> BodyReader<'c, 's, 't, S> {
     fn read_some(&mut self, into: &mut [u8], left: u64) -> Result<usize, Trouble> {
         let room = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         match self.connection.read(&mut into[..room])? {
-            0 => Err(Trouble::Io(ErrorKind::UnexpectedEof.into())),
+            0 => Err(Trouble::Io(cut_short())),
             count => Ok(count),
         }
     }
@@ -121,8 +121,13 @@ impl<'c, 's, 't, S: Stream> BodyReader<'c, 's, 't, S> {
             return Err(Refusal::new(431, "the lines between chunks are too long").into());
         }
         match self.connection.fill()? {
-            0 => Err(Trouble::Io(ErrorKind::UnexpectedEof.into())),
+            0 => Err(Trouble::Io(cut_short())),
             _ => Ok(()),
         }
     }
+}
+
+/// The client ended its side within the body.
+fn cut_short() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the client ended within the body of a request")
 }

@@ -1,8 +1,8 @@
 //! A stream with a small read buffer in front, for heads; bodies pass it by.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 
-use super::super::meter::Metered;
+use super::{super::meter::Metered, pace::Pace};
 use crate::endpoint::Stream;
 
 /// Largest request head. What servers commonly take; beyond it comes 431.
@@ -10,18 +10,32 @@ pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// One client's connection.
 #[derive(Debug)]
-pub(super) struct Connection<'s, 't, S> {
-    stream: &'s mut Metered<'t, S>,
+pub(super) struct Connection<S> {
+    stream: Metered<S>,
+    /// Empty while nothing is buffered: a connection between two requests holds no memory for heads.
     buffer: Vec<u8>,
     /// `buffer[start..end]` was received and not consumed. `start <= end <= buffer.len()`.
     start: usize,
     end: usize,
+    pace: Pace,
 }
 
-impl<'s, 't, S: Stream> Connection<'s, 't, S> {
+impl<S: Stream> Connection<S> {
     /// Wraps a stream.
-    pub(super) fn new(stream: &'s mut Metered<'t, S>) -> Self {
-        Self { stream, buffer: vec![0; HEAD_BYTES_MAX], start: 0, end: 0 }
+    pub(super) fn new(stream: Metered<S>) -> Self {
+        Self { stream, buffer: Vec::new(), start: 0, end: 0, pace: Pace::begin() }
+    }
+
+    /// A body or a response begins, whose pace counts.
+    pub(super) fn begin_exchange(&mut self) {
+        self.pace = Pace::begin();
+    }
+
+    /// Gives the buffer's memory back, if nothing is in it.
+    pub(super) fn release_buffer(&mut self) {
+        if self.start == self.end {
+            (self.buffer, self.start, self.end) = (Vec::new(), 0, 0);
+        }
     }
 
     /// The stream, for its options.
@@ -36,7 +50,7 @@ impl<'s, 't, S: Stream> Connection<'s, 't, S> {
 
     /// Whether `fill` could only make room by dropping bytes.
     pub(super) fn is_full(&self) -> bool {
-        self.end - self.start == self.buffer.len()
+        self.end - self.start == HEAD_BYTES_MAX
     }
 
     /// Takes `count` buffered bytes away.
@@ -44,24 +58,40 @@ impl<'s, 't, S: Stream> Connection<'s, 't, S> {
         self.start = (self.start + count).min(self.end);
     }
 
-    /// Reads more into the buffer; 0 at the end of the stream. The buffer must not be full.
+    /// Reads more into the buffer, and waits for it; 0 at the end of the stream. The buffer must not be full.
     pub(super) fn fill(&mut self) -> io::Result<usize> {
+        self.make_room();
+        let count = self.stream.read(&mut self.buffer[self.end..])?;
+        self.end += count;
+        self.pace.advance(count)?;
+        Ok(count)
+    }
+
+    /// As [`fill`](Self::fill), without waiting: `WouldBlock` when nothing has come.
+    pub(super) fn fill_now(&mut self) -> io::Result<usize> {
+        self.make_room();
+        let count = self.stream.try_read(&mut self.buffer[self.end..])?;
+        self.end += count;
+        Ok(count)
+    }
+
+    fn make_room(&mut self) {
         debug_assert!(!self.is_full(), "a full buffer would look like the end of the stream");
+        self.buffer.resize(HEAD_BYTES_MAX, 0);
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        let count = self.stream.read(&mut self.buffer[self.end..])?;
-        self.end += count;
-        Ok(count)
     }
 
     /// Reads what comes next: buffered bytes first, then straight from the stream.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let buffered = self.buffered();
         if buffered.is_empty() {
-            return self.stream.read(into);
+            let count = self.stream.read(into)?;
+            self.pace.advance(count)?;
+            return Ok(count);
         }
         let count = buffered.len().min(into.len());
         into[..count].copy_from_slice(&buffered[..count]);
@@ -69,8 +99,26 @@ impl<'s, 't, S: Stream> Connection<'s, 't, S> {
         Ok(count)
     }
 
-    /// Writes everything.
-    pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
+    /// Writes everything, unless the client takes it too slowly.
+    pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    self.pace.advance(count)?;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S> Connection<S> {
+    /// Bytes of this connection: received, sent.
+    pub(super) fn moved(&self) -> (u64, u64) {
+        self.stream.moved()
     }
 }

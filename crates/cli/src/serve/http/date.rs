@@ -1,52 +1,28 @@
-//! HTTP dates (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
+//! HTTP dates (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`, whole seconds.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+pub(super) use httpdate::HttpDate;
 
-/// Formats a time; times before 1970 become 1970.
-pub(super) fn http_date(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil_date(days);
-    format!(
-        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
-        name(&DAYS, days % 7),
-        name(&MONTHS, month - 1),
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-    )
+/// The last second of the year 9999: the format has four digits for the year.
+const LAST: Duration = Duration::from_secs(253_402_300_799);
+
+/// The date of a time. Files may have times that the format cannot say; they become the first or the last date.
+pub(super) fn http_date(time: SystemTime) -> HttpDate {
+    HttpDate::from(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST))
 }
 
-/// Year, month and day of a number of days since 1970-01-01. Counts from 0000-03-01, so that a leap day is
-/// the last of its year and months follow the 153-days-in-five-months pattern.
-fn civil_date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
-}
-
-fn name<'n>(names: &[&'n str], index: u64) -> &'n str {
-    usize::try_from(index).ok().and_then(|index| names.get(index)).copied().unwrap_or("???")
+/// Reads a date in any of the three formats that a recipient must accept; `None` for anything else.
+pub(super) fn parse(value: &[u8]) -> Option<HttpDate> {
+    str::from_utf8(value).ok()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn date(seconds: u64) -> String {
-        http_date(UNIX_EPOCH + Duration::from_secs(seconds))
+        http_date(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
     }
 
     #[test]
@@ -56,5 +32,27 @@ mod tests {
         assert_eq!(date(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
         assert_eq!(date(4_107_542_399), "Sun, 28 Feb 2100 23:59:59 GMT");
         assert_eq!(date(4_107_542_400), "Mon, 01 Mar 2100 00:00:00 GMT");
+    }
+
+    #[test]
+    fn times_beyond_the_format_are_its_ends() {
+        let early = UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(http_date(early).to_string(), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(date(u64::from(u32::MAX) * 1000), "Fri, 31 Dec 9999 23:59:59 GMT");
+    }
+
+    #[test]
+    fn all_three_formats_are_read() {
+        let expected = http_date(UNIX_EPOCH + Duration::from_secs(784_111_777));
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(parse(text.as_bytes()), Some(expected), "{text}");
+        }
+        for text in ["", "yesterday", "1994-11-06T08:49:37Z", "784111777"] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
     }
 }

@@ -53,7 +53,7 @@ impl AsFd for Root {
 /// Answers GET and HEAD.
 pub(super) fn send<S: Stream>(
     root: &Root,
-    connection: &mut Connection<'_, '_, S>,
+    connection: &mut Connection<S>,
     request: &Request,
 ) -> Result<(), Trouble> {
     let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
@@ -78,7 +78,7 @@ pub(super) fn send<S: Stream>(
 
 fn send_directory<S: Stream>(
     root: &Root,
-    connection: &mut Connection<'_, '_, S>,
+    connection: &mut Connection<S>,
     request: &Request,
     directory: OwnedFd,
 ) -> Result<(), Trouble> {
@@ -97,7 +97,7 @@ fn send_directory<S: Stream>(
 }
 
 fn send_file<S: Stream>(
-    connection: &mut Connection<'_, '_, S>,
+    connection: &mut Connection<S>,
     request: &Request,
     mut file: File,
     path: &[u8],
@@ -105,7 +105,15 @@ fn send_file<S: Stream>(
     let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
     let metadata = file.metadata().map_err(refuse)?;
     let size = metadata.len();
-    let (response, first, length) = match request.range.filter(|_| request.method == Method::Get) {
+    let modified = metadata.modified().ok().map(http_date);
+    if let (Some(modified), Some(since)) = (modified, request.modified_since)
+        && modified <= since
+    {
+        let response = Response::empty(304).header("Last-Modified", &modified.to_string());
+        return Ok(response.keep_alive(request.keep_alive).send(connection, false)?);
+    }
+    let counts = request.method == Method::Get && request.if_range.holds(modified);
+    let (response, first, length) = match request.range.filter(|_| counts) {
         None => (Response::with_length(200, size), 0, size),
         Some(range) => {
             let Some((first, length)) = range.of(size) else {
@@ -122,8 +130,8 @@ fn send_file<S: Stream>(
         .header("Content-Type", media_type(path))
         .header("Accept-Ranges", "bytes")
         .keep_alive(request.keep_alive);
-    if let Ok(modified) = metadata.modified() {
-        response = response.header("Last-Modified", &http_date(modified));
+    if let Some(modified) = modified {
+        response = response.header("Last-Modified", &modified.to_string());
     }
     let head = response.head().into_bytes();
     if request.method == Method::Head {
@@ -137,7 +145,7 @@ fn send_file<S: Stream>(
 
 /// Sends head and content. They share the first write, so that a small file is one segment.
 fn send_content<S: Stream>(
-    connection: &mut Connection<'_, '_, S>,
+    connection: &mut Connection<S>,
     head: Vec<u8>,
     mut file: &File,
     mut left: u64,
@@ -151,7 +159,8 @@ fn send_content<S: Stream>(
         let count = file.read(&mut room[..room_bytes])?;
         if count == 0 {
             // The file became shorter than the length that was promised: only a broken connection says so.
-            return Err(ErrorKind::UnexpectedEof.into());
+            let reason = "the file became shorter while it was sent";
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, reason));
         }
         left -= count as u64;
         connection.write_all(&buffer[..filled + count])?;

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use super::{
     connection::Connection,
+    date::{self, HttpDate},
     error::{Refusal, Trouble},
 };
 use crate::endpoint::Stream;
@@ -16,7 +17,8 @@ const HEADERS_MAX: usize = 64;
 pub(super) struct Request {
     /// What to do.
     pub(super) method: Method,
-    /// The decoded path below the root: components joined by `/`, none of them empty, `.` or `..`.
+    /// The decoded path below the root: components joined by `/`, none of them empty, and none that begins with a dot but
+    /// `.well-known`.
     pub(super) path: Vec<u8>,
     /// The target ended in a slash: it names a directory.
     pub(super) names_directory: bool,
@@ -26,10 +28,25 @@ pub(super) struct Request {
     pub(super) body: Body,
     /// The one byte range that was asked for.
     pub(super) range: Option<Range>,
+    /// When the range counts.
+    pub(super) if_range: IfRange,
+    /// The client has the file as it was at this date.
+    pub(super) modified_since: Option<HttpDate>,
     /// The client waits for `100 Continue`.
     pub(super) expects_continue: bool,
     /// The connection goes on after the answer.
     pub(super) keep_alive: bool,
+}
+
+/// What a look for the next request has found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It is complete.
+    Request(Box<Request>),
+    /// More of it has to come.
+    Wait,
+    /// The client ended the connection.
+    End,
 }
 
 /// The methods this server knows.
@@ -54,6 +71,28 @@ pub(super) enum Body {
     Chunked,
 }
 
+/// The condition of a range (RFC 9110 §13.1.5): the client has a part of the file and wants the rest of the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IfRange {
+    /// There is none.
+    Always,
+    /// The file must have exactly this date.
+    Unchanged(HttpDate),
+    /// An entity tag, which no file has here, or what cannot be read.
+    Never,
+}
+
+impl IfRange {
+    /// Whether the range of a file of this date is sent; else the whole file is.
+    pub(super) fn holds(self, modified: Option<HttpDate>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Unchanged(date) => modified == Some(date),
+            Self::Never => false,
+        }
+    }
+}
+
 /// A byte range (RFC 9110 §14.1.2), still to be held against a length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Range {
@@ -64,32 +103,26 @@ pub(super) enum Range {
 }
 
 impl Request {
-    /// Reads the next request's head; `None` when the client ended the connection or stayed idle.
-    pub(super) fn read<S: Stream>(
-        connection: &mut Connection<'_, '_, S>,
-    ) -> Result<Option<Self>, Trouble> {
+    /// The next request, as far as it has come.
+    pub(super) fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Next, Trouble> {
         loop {
             if !connection.buffered().is_empty()
                 && let Some((request, used)) = Self::parse(connection.buffered())?
             {
                 connection.consume(used);
-                return Ok(Some(request));
+                return Ok(Next::Request(Box::new(request)));
             }
             if connection.is_full() {
                 return Err(Refusal::new(431, "the request head is too large").into());
             }
-            let between_requests = connection.buffered().is_empty();
-            match connection.fill() {
-                Ok(0) => return Ok(None),
+            match connection.fill_now() {
+                Ok(0) => return Ok(Next::End),
                 Ok(_) => {}
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-                {
-                    if between_requests {
-                        return Ok(None);
-                    }
-                    return Err(Refusal::new(408, "the request head did not arrive in time").into());
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    connection.release_buffer();
+                    return Ok(Next::Wait);
                 }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {
                     return Err(Trouble::Gone);
                 }
@@ -129,6 +162,8 @@ impl Request {
             raw_path: raw_path.to_owned(),
             body: headers.body()?,
             range: headers.range(),
+            if_range: headers.if_range(),
+            modified_since: headers.modified_since(),
             expects_continue: expects_continue && is_1_1,
             keep_alive: headers.keep_alive(is_1_1),
         };
@@ -198,6 +233,21 @@ impl<'h> Headers<'h> {
         let has =
             |option: &[u8]| self.elements("Connection").any(|e| e.eq_ignore_ascii_case(option));
         !has(b"close") && (is_1_1 || has(b"keep-alive"))
+    }
+
+    /// RFC 9110 §13.1.3: not with If-None-Match, which no file here can match, and only a date that can be read.
+    fn modified_since(&self) -> Option<HttpDate> {
+        if self.all("If-None-Match").next().is_some() {
+            return None;
+        }
+        self.all("If-Modified-Since").next().and_then(date::parse)
+    }
+
+    fn if_range(&self) -> IfRange {
+        match self.all("If-Range").next() {
+            None => IfRange::Always,
+            Some(value) => date::parse(value).map_or(IfRange::Never, IfRange::Unchanged),
+        }
     }
 
     /// A range that cannot be read, or more than one, counts as none: RFC 9110 §14.2 lets a server ignore it.
@@ -276,6 +326,11 @@ fn decode_path(raw: &[u8]) -> Result<Vec<u8>, Refusal> {
         match component {
             b"" | b"." => {}
             b".." => return Err(Refusal::new(403, "a path does not climb")),
+            // RFC 8615: the one such name that is meant for everybody.
+            b".well-known" => components.push(component),
+            name if name.starts_with(b".") => {
+                return Err(Refusal::new(403, "names that begin with a dot are not served"));
+            }
             name => components.push(name),
         }
     }

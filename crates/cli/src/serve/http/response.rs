@@ -84,7 +84,7 @@ impl Response {
     /// Sends the answer in one write; without its content to HEAD.
     pub(super) fn send<S: Stream>(
         self,
-        connection: &mut Connection<'_, '_, S>,
+        connection: &mut Connection<S>,
         with_content: bool,
     ) -> io::Result<()> {
         let mut bytes = self.head().into_bytes();
@@ -103,12 +103,14 @@ fn phrase(status: u16) -> &'static str {
         204 => "No Content",
         206 => "Partial Content",
         301 => "Moved Permanently",
+        304 => "Not Modified",
         400 => "Bad Request",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         409 => "Conflict",
+        413 => "Content Too Large",
         414 => "URI Too Long",
         416 => "Range Not Satisfiable",
         417 => "Expectation Failed",

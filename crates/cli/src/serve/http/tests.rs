@@ -1,10 +1,16 @@
 use std::{
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
 
-use super::{super::meter::Totals, *};
+use super::{
+    super::{clients::Client as _, log::Log, meter::Totals, peers::Peers},
+    *,
+};
+
+/// Bytes of one upload.
+const UPLOAD_MAX: u64 = 100_000;
 
 /// A directory being served to one client over the kernel's loopback.
 struct Client {
@@ -21,20 +27,19 @@ impl Client {
         std::fs::write(dir.path().join("sub/a b.bin"), vec![7; 300_000]).expect("file");
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("outside")).expect("link");
         std::os::unix::fs::symlink("hello.txt", dir.path().join("inside")).expect("link");
-        let service = HttpService::open(dir.path(), upload).expect("service");
+        let service = Arc::new(HttpService::open(dir.path(), upload, UPLOAD_MAX).expect("service"));
         let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
         let stream =
             TcpStream::connect(listener.local_addr().expect("address")).expect("connection");
         let server = thread::spawn(move || {
             let (stream, _) = listener.accept().expect("connection");
-            let totals = Totals::default();
-            let _ = service.serve(&mut Metered::new(stream, &totals));
+            serve_alone(&service, stream);
         });
         Self { dir, stream, server: Some(server) }
     }
 
     /// Sends bytes, ends our side, and returns everything that comes back.
-    fn exchange(mut self, request: impl AsRef<[u8]>) -> String {
+    fn exchange(&mut self, request: impl AsRef<[u8]>) -> String {
         // The server may refuse and stop reading before everything is written.
         let _ = self.stream.write_all(request.as_ref());
         let _ = self.stream.shutdown(Shutdown::Write);
@@ -42,6 +47,23 @@ impl Client {
         let _ = self.stream.read_to_end(&mut answer);
         self.server.take().expect("server").join().expect("server");
         String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+/// A connection that nobody asks about.
+fn visit() -> Visit {
+    let peer: SocketAddr = ([127, 0, 0, 1], 1).into();
+    let place = Peers::new(None).admit(peer.ip()).expect("no limit");
+    Visit::begin(&Arc::<Totals>::default(), &Arc::new(Log::new(false)), peer, place)
+}
+
+/// A thread for one connection, which waits for readability as `clients` would.
+fn serve_alone(service: &Arc<HttpService>, stream: TcpStream) {
+    let (mut client, _) =
+        service.client(Metered::new(stream, &Arc::default()), visit()).expect("a connection");
+    while client.serve().is_some() {
+        // Waits for as long as it takes, and takes nothing.
+        let _ = client.stream().peek(&mut [0; 1]);
     }
 }
 
@@ -86,6 +108,42 @@ fn ranges_are_cut_out() {
     assert!(status(&answer) == "206" && answer.contains("Content-Range: bytes 7-11/13\r\n"));
     assert_eq!(content(&answer), "world");
     assert_eq!(status(&get("/hello.txt", "Range: bytes=13-\r\n")), "416");
+}
+
+#[test]
+fn a_file_that_the_client_has_is_not_sent_again() {
+    let (past, future) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 31 Dec 9999 23:59:59 GMT");
+    let since = |date: &str| format!("If-Modified-Since: {date}\r\n");
+    let answer = get("/hello.txt", &since(future));
+    assert_eq!((status(&answer), content(&answer)), ("304", ""));
+    assert!(answer.contains("Last-Modified: ") && !answer.contains("Content-Length"), "{answer}");
+    // The date that the server itself gave.
+    let client = Client::new(false);
+    let ask = |headers: &str| {
+        let request = format!("GET /hello.txt HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        (&client.stream).write_all(request.as_bytes()).expect("written");
+        let mut answer = vec![0; 4096];
+        let count = (&client.stream).read(&mut answer).expect("an answer");
+        String::from_utf8_lossy(&answer[..count]).into_owned()
+    };
+    let answer = ask("");
+    let modified = answer.lines().find_map(|line| line.strip_prefix("Last-Modified: "));
+    let modified = modified.expect("a date");
+    assert_eq!(status(&ask(&since(modified))), "304", "{modified}");
+    // And the connection goes on.
+    assert_eq!(status(&ask(&since(past))), "200");
+    assert_eq!(status(&get("/hello.txt", &since("tomorrow"))), "200");
+    let headers = format!("{}If-None-Match: \"x\"\r\n", since(future));
+    assert_eq!(status(&get("/hello.txt", &headers)), "200", "If-None-Match comes first");
+}
+
+#[test]
+fn a_range_of_another_version_is_not_sent() {
+    let range = |condition: &str| get("/hello.txt", &format!("Range: bytes=0-4\r\n{condition}"));
+    assert_eq!(status(&range("")), "206");
+    let answer = range("If-Range: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+    assert_eq!((status(&answer), content(&answer)), ("200", "hello, world\n"));
+    assert_eq!(status(&range("If-Range: \"tag\"\r\n")), "200");
 }
 
 #[test]
@@ -146,7 +204,7 @@ fn uploads_are_stored_whole_or_not_at_all() {
 
 #[test]
 fn chunks_are_put_together() {
-    let client = Client::new(true);
+    let mut client = Client::new(true);
     let mut request = b"PUT /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     request
         .extend_from_slice(b"5\r\nhello\r\n6;x=y\r\n, worl\r\n1\r\nd\r\n0\r\nTrailer: 1\r\n\r\n");
@@ -183,7 +241,7 @@ fn uploads_stay_inside() {
         let request = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
         assert_eq!(status(&Client::new(true).exchange(request)), expected, "{path}");
     }
-    let client = Client::new(true);
+    let mut client = Client::new(true);
     let target = client.dir.path().join("outside");
     // The link itself is replaced, what it points to stays.
     let answer = client.exchange("PUT /outside HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
@@ -201,4 +259,79 @@ fn garbage_gets_an_answer_and_an_end() {
     );
     assert_eq!(ask(""), "");
     assert_eq!(ask("GET / HT"), "");
+}
+
+#[test]
+fn a_head_that_does_not_end_is_refused_at_its_deadline() {
+    let dir = tempfile::tempdir().expect("directory");
+    let service = Arc::new(HttpService::open(dir.path(), false, UPLOAD_MAX).expect("service"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let mut stream =
+        TcpStream::connect(listener.local_addr().expect("address")).expect("connection");
+    let (accepted, _) = listener.accept().expect("connection");
+    let (mut client, first) =
+        service.client(Metered::new(accepted, &Arc::default()), visit()).expect("a connection");
+    let idle = client.serve().expect("it waits for a request");
+    assert!(first < idle, "a connection that has asked nothing yet gets less time");
+    let mut deadlines = Vec::new();
+    for part in ["GET / HTTP/1.1\r\n", "Host: x\r\n", "A: b\r\n"] {
+        stream.write_all(part.as_bytes()).expect("written");
+        let mut seen = [0; 64];
+        while client.connection.buffered().is_empty()
+            && client.stream().peek(&mut seen).expect("bytes") == 0
+        {}
+        deadlines.push(client.serve().expect("the head is not complete"));
+    }
+    assert!(deadlines.iter().all(|deadline| *deadline == deadlines[0]), "more bytes gain no time");
+    assert!(deadlines[0] < idle + HEAD_MAX);
+    client.expire();
+    drop(client);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert_eq!(status(&answer), "408", "{answer}");
+}
+
+#[test]
+fn names_with_a_dot_are_neither_served_nor_stored() {
+    let dotted = ["/.git/config", "/sub/.hidden", "/%2ehtaccess", "/.upload-1-0"];
+    for path in dotted {
+        assert_eq!(status(&get(path, "")), "403", "{path}");
+        let put = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
+        assert_eq!(status(&Client::new(true).exchange(put)), "403", "{path}");
+    }
+    assert_eq!(status(&get("/.well-known/none", "")), "404");
+}
+
+#[test]
+fn uploads_have_a_limit() {
+    let head = "PUT /large HTTP/1.1\r\nHost: x\r\n";
+    let mut client = Client::new(true);
+    let dir = client.dir.path().to_owned();
+    let answer = client.exchange(format!("{head}Content-Length: {}\r\n\r\n", UPLOAD_MAX + 1));
+    assert_eq!(status(&answer), "413", "{answer}");
+    assert!(!dir.join("large").exists());
+    let chunk = format!("{:x}\r\n{}\r\n", 60_000, "a".repeat(60_000));
+    let mut client = Client::new(true);
+    let dir = client.dir.path().to_owned();
+    let body = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n");
+    let answer = client.exchange(body);
+    assert_eq!(status(&answer), "413", "{answer}");
+    assert!(!dir.join("large").exists());
+}
+
+#[test]
+fn an_upload_that_replaces_a_file_leaves_nothing_beside_it() {
+    let client = Client::new(true);
+    let dir = client.dir.path().to_owned();
+    let mut stream = client.stream.try_clone().expect("stream");
+    for content in ["one", "two"] {
+        let put = format!("PUT /sub/it HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{content}");
+        stream.write_all(put.as_bytes()).expect("written");
+        let mut answer = [0; 512];
+        let count = stream.read(&mut answer).expect("answer");
+        assert!(answer[..count].starts_with(b"HTTP/1.1 20"));
+        assert_eq!(std::fs::read(dir.join("sub/it")).expect("stored"), content.as_bytes());
+    }
+    assert_eq!(std::fs::read_dir(dir.join("sub")).expect("directory").count(), 2);
+    drop((client, stream));
 }

@@ -1,24 +1,31 @@
 //! PUT: a body becomes a file, all of it or nothing.
 //!
-//! Written under another name in the same directory and renamed when complete, so that readers see the old
-//! file or the new one, and a broken upload leaves nothing.
+//! Written to a file without a name (`O_TMPFILE`), which gets its name when it is complete: readers see the old file or the new
+//! one, and a broken upload leaves nothing, whatever becomes of the process. Where the file system has no such files, and for
+//! the moment in which an existing file is replaced, the file has a temporary name with a dot, which no request can ask for.
 
 use std::{
     ffi::OsString,
     fs::File,
     io::{self, Write as _},
-    os::{fd::OwnedFd, unix::ffi::OsStringExt as _},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::ffi::OsStringExt as _,
+    },
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, statat, unlinkat};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, renameat, statat, unlinkat},
+    io::Errno,
+};
 
 use super::{
     super::BUFFER_BYTES,
     body::BodyReader,
     error::{Refusal, Trouble},
     files::Root,
-    head::Request,
+    head::{Body, Request},
 };
 use crate::endpoint::Stream;
 
@@ -32,13 +39,18 @@ pub(super) struct Upload {
     name: OsString,
     temporary: OsString,
     file: File,
-    /// The file has its name: nothing to remove.
-    complete: bool,
+    /// Most bytes of the body.
+    bytes_max: u64,
+    /// The file has its temporary name, which is to be removed.
+    is_named: bool,
 }
 
 impl Upload {
     /// Checks the target and creates the temporary file. No byte of the body was read yet.
-    pub(super) fn begin(root: &Root, request: &Request) -> Result<Self, Refusal> {
+    pub(super) fn begin(root: &Root, request: &Request, bytes_max: u64) -> Result<Self, Refusal> {
+        if matches!(request.body, Body::Length(length) if length > bytes_max) {
+            return Err(too_large(bytes_max));
+        }
         if request.names_directory || request.path.is_empty() {
             return Err(Refusal::new(409, "a directory cannot be stored"));
         }
@@ -47,10 +59,11 @@ impl Upload {
             Some(slash) => (&request.path[..slash], &request.path[slash + 1..]),
             None => (&b""[..], request.path.as_slice()),
         };
-        Self::create(root, directory, name).map_err(|error| Refusal::from_file_error(&error))
+        Self::create(root, directory, name, bytes_max)
+            .map_err(|error| Refusal::from_file_error(&error))
     }
 
-    fn create(root: &Root, directory: &[u8], name: &[u8]) -> io::Result<Self> {
+    fn create(root: &Root, directory: &[u8], name: &[u8], bytes_max: u64) -> io::Result<Self> {
         let directory = root.open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let temporary = OsString::from(format!(".upload-{}-{number}", std::process::id()));
@@ -58,38 +71,73 @@ impl Upload {
         if let Ok(stat) = statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW)
             && rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
         {
-            return Err(rustix::io::Errno::ISDIR.into());
+            return Err(Errno::ISDIR.into());
         }
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&directory, &temporary, flags, Mode::from_raw_mode(0o644))?;
-        Ok(Self { directory, name, temporary, file: file.into(), complete: false })
+        let mode = Mode::from_raw_mode(0o644);
+        let write = OFlags::WRONLY | OFlags::CLOEXEC;
+        let (file, is_named) = match openat(&directory, ".", write | OFlags::TMPFILE, mode) {
+            Ok(file) => (file, false),
+            // What kernels and file systems without O_TMPFILE answer.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let create = write | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                (openat(&directory, &temporary, create, mode)?, true)
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(Self { directory, name, temporary, file: file.into(), bytes_max, is_named })
     }
 
     /// Writes the body and gives the file its name; `true` if there was none of that name before.
     pub(super) fn receive<S: Stream>(
         mut self,
-        body: &mut BodyReader<'_, '_, '_, S>,
+        body: &mut BodyReader<'_, S>,
     ) -> Result<bool, Trouble> {
         let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
         let mut buffer = vec![0; BUFFER_BYTES];
+        let mut left = self.bytes_max;
         loop {
-            match body.read(&mut buffer)? {
-                0 => break,
-                count => self.file.write_all(&buffer[..count]).map_err(refuse)?,
+            let count = body.read(&mut buffer)?;
+            if count == 0 {
+                break;
+            }
+            // A body in chunks says its length only by its end.
+            let Some(rest) = left.checked_sub(count as u64) else {
+                return Err(too_large(self.bytes_max).into());
+            };
+            left = rest;
+            self.file.write_all(&buffer[..count]).map_err(refuse)?;
+        }
+        self.publish().map_err(|errno| refuse(errno.into()))
+    }
+
+    /// Gives the file its name; `true` if there was none of that name before.
+    fn publish(&mut self) -> Result<bool, Errno> {
+        let created = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_err();
+        if !self.is_named {
+            let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let follow = AtFlags::SYMLINK_FOLLOW;
+            match linkat(CWD, &unnamed, &self.directory, &self.name, follow) {
+                // A link cannot replace what is there; a rename can.
+                Err(Errno::EXIST) => {
+                    linkat(CWD, &unnamed, &self.directory, &self.temporary, follow)?;
+                    self.is_named = true;
+                }
+                other => return other.map(|()| created),
             }
         }
-        let created = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_err();
-        renameat(&self.directory, &self.temporary, &self.directory, &self.name)
-            .map_err(|errno| refuse(errno.into()))?;
-        self.complete = true;
+        renameat(&self.directory, &self.temporary, &self.directory, &self.name)?;
+        self.is_named = false;
         Ok(created)
     }
 }
 
+fn too_large(bytes_max: u64) -> Refusal {
+    Refusal::new(413, format!("an upload has at most {bytes_max} bytes here"))
+}
+
 impl Drop for Upload {
     fn drop(&mut self) {
-        if !self.complete {
+        if self.is_named {
             let _ = unlinkat(&self.directory, &self.temporary, AtFlags::empty());
         }
     }

@@ -44,7 +44,11 @@ fn paths_stay_below_the_root() {
     assert_eq!(get("/a%zz", ""), Err(400));
     assert_eq!(get("relative", ""), Err(400));
     assert_eq!(get("//a//./b/", "").expect("valid").path, b"a/b");
-    assert_eq!(get("/...", "").expect("valid").path, b"...");
+    assert_eq!(get("/a.../b.", "").expect("valid").path, b"a.../b.");
+    assert_eq!(get("/.well-known/x", "").expect("valid").path, b".well-known/x");
+    for path in ["/...", "/.git", "/a/.b/c", "/%2Eb", "/.well-known/.x"] {
+        assert_eq!(get(path, ""), Err(403), "{path}");
+    }
     assert_eq!(get("http://host/a", "").expect("valid").path, b"a");
     assert_eq!(get("http://host", "").expect("valid").path, b"");
 }

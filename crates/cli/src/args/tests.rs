@@ -1,0 +1,98 @@
+use clap::CommandFactory as _;
+
+use super::*;
+
+fn parse(line: &str) -> Result<Option<Cli>, Failure> {
+    Cli::from_arguments(line.split(' ').map(OsString::from))
+}
+
+fn refusal(line: &str) -> String {
+    match parse(line) {
+        Err(Failure::Usage(message)) => message,
+        other => panic!("{line}: expected a usage failure, got {other:?}"),
+    }
+}
+
+#[test]
+fn definitions_are_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn a_full_serve_line_parses() {
+    let line = "quietline serve http --dir /srv --link tap:ql0 --address 10.7.0.2/24 --peer \
+                10.7.0.1/24 --gateway 10.7.0.1 --cores 2 --mtu 9000 --no-vnet-hdr --port 8080 --queues 1 \
+                --sysctl net.quietline.dev.ql0.rps_cpus=3 --stats --json";
+    let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
+        panic!("refused");
+    };
+    assert_eq!((args.port(), args.link.cores, args.link.mtu), (8080, Some(2), Some(9000)));
+    assert_eq!(args.link.queues, Some(1));
+    assert!(args.link.no_vnet_hdr && args.observe.stats.is_some() && args.observe.json);
+}
+
+#[test]
+fn services_have_their_ports() {
+    let line = "quietline serve --link kernel chargen";
+    let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
+        panic!("refused");
+    };
+    assert_eq!(args.port(), 19);
+}
+
+#[test]
+fn refusals_are_one_line() {
+    for line in [
+        "quietline",
+        "quietline frobnicate",
+        "quietline demo --seconds 0",
+        "quietline demo --workload nothing",
+        "quietline serve http --link tap:ql0 --address 10.0.0.2/24",
+        "quietline serve echo",
+        "quietline serve echo --link tap:ql0 --address 10.0.0.300/24",
+        "quietline serve echo --link tap:ql0 --address 10.0.0.2",
+        "quietline serve echo --link bridge:x --address 10.0.0.2/24",
+        "quietline serve echo --link tap:ql0 --address 10.0.0.2/24 --mtu 40",
+        "quietline serve echo --link tap:ql0 --address 10.0.0.2/24 --mtu 87",
+        "quietline connect 10.0.0.1 0 --link tap:ql0",
+        "quietline connect example http --link tap:ql0",
+        "quietline serve echo --link kernel --gateway 10.0.0",
+        "quietline serve echo --link kernel --stats=often",
+        "quietline serve http --dir /srv --link kernel --max-per-peer 0",
+        "quietline serve http --dir /srv --link kernel --upload-max -1",
+        "quietline demo --seed -1",
+    ] {
+        let message = refusal(line);
+        assert!(!message.is_empty() && !message.contains('\n'), "{line}: {message}");
+    }
+}
+
+#[test]
+fn a_missing_prefix_length_is_explained() {
+    let message = refusal("quietline serve echo --link tap:ql0 --address 10.0.0.2");
+    assert!(message.contains("--address") && message.contains("10.0.0.2/24"), "{message}");
+}
+
+#[test]
+fn suggestions_are_part_of_the_line() {
+    let message = refusal("quietline serve echo --link kernel --stat");
+    assert!(message.contains("'--stat'") && message.contains("'--stats'"), "{message}");
+    let message = refusal("quietline serv");
+    assert!(message.contains("'serve'") && !message.contains("Usage"), "{message}");
+    let message = refusal("quietline demo --workload rr-2");
+    assert!(message.contains("possible values") && message.contains("'rr-1'"), "{message}");
+}
+
+#[test]
+fn refusals_speak_of_values_and_not_of_types() {
+    for (line, expected) in [
+        ("quietline connect 10.0.0.1 0 --link kernel", "expected a number from 1 to 65535"),
+        ("quietline serve echo --link kernel --port x", "expected a number from 1 to 65535"),
+        ("quietline serve echo --link kernel --cores 99", "expected a number from 1 to 64"),
+        ("quietline serve echo --link kernel --max-per-peer x", "a number from 1 to 1000000"),
+        ("quietline demo --seed x", "expected a number from 0 to 18446744073709551615"),
+        ("quietline serve echo --link kernel --gateway x", "expected an IP address"),
+    ] {
+        assert!(refusal(line).contains(expected), "{line}: {}", refusal(line));
+    }
+}

@@ -1,0 +1,57 @@
+//! Values of the command line, and what is said of one that is refused.
+
+use std::{net::IpAddr, ops::RangeInclusive};
+
+use ipnet::IpNet;
+
+/// A parser of decimal numbers in a range.
+pub(super) fn number<T: TryFrom<u64> + 'static>(
+    allowed: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        // `parse` alone would take a leading plus sign.
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let value = text.parse::<u64>().ok().filter(|value| digits && allowed.contains(value));
+        value.and_then(|value| T::try_from(value).ok()).ok_or_else(|| {
+            format!("expected a number from {} to {}", allowed.start(), allowed.end())
+        })
+    }
+}
+
+/// An address.
+pub(super) fn parse_address(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| "expected an IP address, such as 10.7.0.1".to_owned())
+}
+
+/// An address and the length of its prefix.
+pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
+    if let Ok(network) = text.parse() {
+        return Ok(network);
+    }
+    if text.parse::<IpAddr>().is_ok() {
+        return Err(format!("the prefix length is missing; did you mean {text}/24?"));
+    }
+    Err("expected an address and a prefix length, such as 10.7.0.2/24".to_owned())
+}
+
+/// How long a demo measures.
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected a number of seconds from 0.01 to 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_their_bounds() {
+        let port = number::<u16>(1..=65_535);
+        assert_eq!((port("1"), port("65535")), (Ok(1), Ok(65_535)));
+        for text in ["", "0", "65536", "+1", "-1", "1.0", "x", "99999999999999999999"] {
+            assert_eq!(port(text), Err("expected a number from 1 to 65535".to_owned()), "{text}");
+        }
+    }
+}

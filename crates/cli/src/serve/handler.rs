@@ -1,0 +1,86 @@
+//! A service as the command line asks for it.
+//!
+//! Not here: how connections find it (`serve`), the services themselves.
+
+use std::{io, sync::Arc};
+
+use anyhow::Context as _;
+
+use super::{chargen, discard, echo, http::HttpService, meter::Metered};
+use crate::{
+    args::{ServeArgs, Service},
+    endpoint::Stream,
+    failure::Failure,
+    link::LinkSpec,
+    sandbox::Files,
+};
+
+/// A service ready to take connections.
+#[derive(Debug)]
+pub(super) enum Handler {
+    /// RFC 862.
+    Echo,
+    /// RFC 863.
+    Discard,
+    /// RFC 864.
+    Chargen {
+        /// Without a copy.
+        zero_copy: bool,
+    },
+    /// RFC 9112.
+    Http(Arc<HttpService>),
+}
+
+impl Handler {
+    pub(super) fn prepare(args: &ServeArgs) -> Result<Self, Failure> {
+        if args.service != Service::Http && (args.dir.is_some() || args.upload) {
+            let message = format!("--dir and --upload have no use with {}", args.service.name());
+            return Err(Failure::Usage(message));
+        }
+        let can_zero_copy = args.service == Service::Chargen && args.link.link != LinkSpec::Kernel;
+        if args.zerocopy && !can_zero_copy {
+            let message = "--zerocopy is for chargen, and has no use with --link kernel";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        Ok(match args.service {
+            Service::Echo => Self::Echo,
+            Service::Discard => Self::Discard,
+            Service::Chargen => Self::Chargen { zero_copy: args.zerocopy },
+            Service::Http => {
+                let Some(dir) = &args.dir else {
+                    return Err(Failure::Usage("http needs --dir DIR".to_owned()));
+                };
+                let service = HttpService::open(dir, args.upload, args.upload_max)
+                    .map_err(|error| Failure::option("--dir", dir.display(), error))?;
+                Self::Http(Arc::new(service))
+            }
+        })
+    }
+
+    /// The files that the service opens while it runs.
+    pub(super) fn files(&self) -> Files<'_> {
+        match self {
+            Self::Http(service) => service.files(),
+            Self::Echo | Self::Discard | Self::Chargen { .. } => Files::default(),
+        }
+    }
+
+    /// Refuses a directory that the sandbox has made useless.
+    pub(super) fn check_files(&self) -> Result<(), Failure> {
+        let Self::Http(service) = self else { return Ok(()) };
+        Ok(service.check_access().context(
+            "--dir: its permissions keep this user out, who has no capability in the sandbox (--no-sandbox runs without it)",
+        )?)
+    }
+
+    /// Serves one connection to its end.
+    pub(super) fn serve<S: Stream>(&self, stream: &mut Metered<S>) -> io::Result<()> {
+        match self {
+            Self::Echo => echo::serve(stream),
+            Self::Discard => discard::serve(stream),
+            Self::Chargen { zero_copy } => chargen::serve(stream, *zero_copy),
+            // Its connections are clients (`Servers::Http`).
+            Self::Http(_) => Ok(()),
+        }
+    }
+}

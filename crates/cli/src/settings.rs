@@ -1,0 +1,206 @@
+//! `quietline sysctl`: every setting with its value, default and meaning; and the name that a mistyped one may mean.
+//!
+//! The texts are those of docs/sysctl.md, which a test writes from the tables and comments of the code.
+
+use quietline::Stack;
+use serde::Serialize;
+
+use crate::{args::SysctlArgs, failure::Failure, link, output};
+
+/// The page, a table for each group of settings.
+const PAGE: &str = include_str!("../../../docs/sysctl.md");
+
+/// Names of one device begin so; the table has them for all devices.
+const DEVICE: &str = "net.quietline.dev.";
+const ALL_DEVICES: &str = "net.quietline.dev.default.";
+
+/// Columns of the text.
+const WIDTH: usize = 80;
+
+/// A row of the page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Setting {
+    name: &'static str,
+    default: &'static str,
+    allowed: &'static str,
+    meaning: String,
+}
+
+/// A row, and the value that the stack has with the command line's settings.
+#[derive(Debug, Serialize)]
+struct Valued {
+    #[serde(flatten)]
+    setting: Setting,
+    value: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &SysctlArgs) -> Result<(), Failure> {
+    let mut shown: Vec<Setting> = Vec::new();
+    // A stack without devices and workers: it checks values, and has the defaults.
+    let mut builder = Stack::builder().manual();
+    for argument in &args.names {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (dotted(name), Some(value)),
+            None => (dotted(argument), None),
+        };
+        let exact = all().filter(|setting| setting.name == name);
+        let mut found: Vec<_> = exact.collect();
+        if let Some(value) = value {
+            builder = builder.sysctl(&name, value);
+        } else if found.is_empty() {
+            found = all().filter(|setting| setting.name.contains(&name)).collect();
+        }
+        if found.is_empty() {
+            return Err(Failure::option("NAME", &name, unknown(&name)));
+        }
+        shown.extend(found);
+    }
+    if args.names.is_empty() {
+        shown = all().collect();
+    }
+    let stack = builder.build().map_err(link::refused)?;
+    let settings = shown.into_iter().map(|setting| {
+        let value = stack.sysctl(setting.name)?.replace('\t', " ");
+        Ok::<_, Failure>(Valued { setting, value })
+    });
+    let settings = settings.collect::<Result<Vec<_>, Failure>>()?;
+    if args.json {
+        return output::print_json(&serde_json::json!({ "settings": settings }));
+    }
+    output::print(&settings.iter().map(text).collect::<String>())
+}
+
+/// Whether a setting of this name exists; else what to say of it. Of a device's settings only the last word is looked at: a
+/// stack that is not built yet has no devices.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let name = dotted(name);
+    let known = match name.strip_prefix(DEVICE) {
+        Some(rest) => {
+            let (device, word) = rest.rsplit_once('.').unwrap_or_default();
+            !device.is_empty() && all().any(|row| row.name.strip_prefix(ALL_DEVICES) == Some(word))
+        }
+        None => all().any(|setting| setting.name == name),
+    };
+    if known { Ok(()) } else { Err(unknown(&name)) }
+}
+
+fn unknown(name: &str) -> String {
+    match nearest(name) {
+        Some(nearest) => format!("no such setting; did you mean {nearest}?"),
+        None => "no such setting; 'quietline sysctl' lists all".to_owned(),
+    }
+}
+
+/// The name that a mistyped one may mean: with the same last word in another group, with a few characters changed, or one that
+/// goes on where this one stops.
+fn nearest(name: &str) -> Option<String> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let word = last(name);
+    if word.is_empty() {
+        return None;
+    }
+    // Of a device the prefix stays as it was written.
+    let device = name.strip_prefix(DEVICE).and_then(|rest| rest.rsplit_once('.'));
+    let candidates: Vec<String> = all()
+        .map(|setting| match (device, setting.name.strip_prefix(ALL_DEVICES)) {
+            (Some((device, _)), Some(word)) => format!("{DEVICE}{device}.{word}"),
+            _ => setting.name.to_owned(),
+        })
+        .collect();
+    let same_word = candidates.iter().find(|candidate| last(candidate) == word);
+    // A third of the word may be wrong, at most four characters: beyond that the guess is worse than none.
+    let errors_max = (word.len() / 3).clamp(1, 4);
+    let close = || {
+        let distance = |candidate: &String| {
+            let of_word = strsim::osa_distance(&last(candidate), &word);
+            (of_word, strsim::osa_distance(candidate, name))
+        };
+        let nearest = candidates.iter().min_by_key(|candidate| distance(candidate))?;
+        (distance(nearest).0 <= errors_max).then_some(nearest)
+    };
+    let longer = || candidates.iter().find(|candidate| last(candidate).starts_with(&word));
+    same_word.or_else(close).or_else(longer).cloned()
+}
+
+/// Every setting, in the order of the page.
+fn all() -> impl Iterator<Item = Setting> {
+    PAGE.lines().filter_map(row)
+}
+
+/// A line of a table: name, default, allowed values, meaning. The meaning's bars are escaped.
+fn row(line: &'static str) -> Option<Setting> {
+    let cells = line.strip_prefix("| `")?.strip_suffix(" |")?;
+    let mut cells = cells.splitn(4, " | ");
+    let name = cells.next()?.strip_suffix('`')?;
+    let (default, allowed) = (cells.next()?, cells.next()?);
+    let meaning = cells.next()?.replace("\\|", "|").replace('`', "");
+    Some(Setting { name, default, allowed, meaning })
+}
+
+fn text(valued: &Valued) -> String {
+    let Valued { setting: Setting { name, default, allowed, meaning }, value } = valued;
+    let options = textwrap::Options::new(WIDTH).initial_indent("    ").subsequent_indent("    ");
+    let bounds = textwrap::fill(&format!("default {default}; {allowed}"), &options);
+    let meaning = textwrap::fill(&format!("{meaning}."), &options);
+    let text = format!("{name} = {value}\n{bounds}\n{meaning}\n");
+    if output::is_plain() { output::in_ascii(&text) } else { text }
+}
+
+/// A name with dots where sysctl(8) allows slashes.
+fn dotted(name: &str) -> String {
+    name.trim().replace('/', ".")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_setting_of_a_stack() {
+        let stack = Stack::builder().manual().build().expect("a stack");
+        let of_stack: BTreeSet<_> = stack
+            .sysctls()
+            .into_iter()
+            .map(|(name, _)| name.into_owned())
+            .filter(|name| !name.starts_with("net.quietline.dev.lo."))
+            .collect();
+        let of_page: BTreeSet<_> = all().map(|setting| setting.name.to_owned()).collect();
+        assert_eq!(of_page, of_stack);
+        assert!(all().all(|setting| !setting.meaning.is_empty() && !setting.allowed.is_empty()));
+    }
+
+    #[test]
+    fn mistyped_names_get_the_nearest_one() {
+        for (typed, meant) in [
+            ("net.ipv4.tcp_timestamp", "net.ipv4.tcp_timestamps"),
+            ("net.ipv4.tcp_sakc", "net.ipv4.tcp_sack"),
+            ("tcp_rmem", "net.ipv4.tcp_rmem"),
+            ("net.ipv4.somaxconn", "net.core.somaxconn"),
+            ("net.ipv4.tcp_congestion", "net.ipv4.tcp_congestion_control"),
+            ("net.quietline.dev.ql0.rsp_cpus", "net.quietline.dev.ql0.rps_cpus"),
+            ("net.quietline.dev.ql0.rx-1.rps_cpu", "net.quietline.dev.ql0.rx-1.rps_cpus"),
+        ] {
+            assert_eq!(nearest(typed).as_deref(), Some(meant), "{typed}");
+            assert!(check_name(typed).is_err_and(|reason| reason.contains(meant)), "{typed}");
+        }
+        for nonsense in ["net.ipv4.frobnicate", "", "net.ipv4."] {
+            assert_eq!(nearest(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn good_names_are_good() {
+        for name in [
+            "net.ipv4.tcp_sack",
+            "net/ipv4/tcp_sack",
+            "net.quietline.dev.default.gro",
+            "net.quietline.dev.ql0.rps_cpus",
+            "net.quietline.dev.eth0.100.rx-1.rps_cpus",
+        ] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+    }
+}
