@@ -59,7 +59,7 @@ impl Pair {
     /// Connects the two hosts, the idle sockets first.
     pub fn connect(setup: Setup) -> Result<Self> {
         let [client, server] = hosts(setup, 1)?;
-        let listener = TcpListener::bind(&server, "10.0.0.1:5000".parse()?)?;
+        let listener = TcpListener::bind(&server, "10.0.0.1:5000")?;
         let address = listener.local_addr()?;
         let idle: Result<Vec<_>> =
             (0..setup.idle_sockets).map(|_| open(&client, &listener, address)).collect();

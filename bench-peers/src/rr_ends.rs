@@ -55,7 +55,7 @@ pub fn quietline(mode: Mode) -> Result<Ends> {
         builder.build().context("building a stack")
     };
     let (client, server) = (host(left, "10.0.0.2/24")?, host(right, "10.0.0.1/24")?);
-    let listener = TcpListener::bind(&server, "10.0.0.1:5000".parse()?)?;
+    let listener = TcpListener::bind(&server, "10.0.0.1:5000")?;
     let near = TcpStream::connect(&client, listener.local_addr()?)?;
     let (far, _peer) = listener.accept()?;
     for stream in [&near, &far] {

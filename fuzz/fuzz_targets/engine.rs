@@ -6,5 +6,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    sim::duel::run(data);
+    sim::duel::run_brief(data);
 });

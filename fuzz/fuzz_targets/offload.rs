@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    sim::offload::run(data);
+    sim::offload::run_brief(data);
 });

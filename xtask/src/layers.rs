@@ -66,7 +66,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         package: "quietline-packetdrill",
         inner: &["quietline-stack", "quietline-tcp", "quietline-pkt"],
-        outer: Some(&["arrayvec", "ipnet", "libc"]),
+        outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
     Layer { package: "netns-tests", inner: &[], outer: None },
     Layer { package: "xtask", inner: &[], outer: None },

@@ -8,9 +8,12 @@
 
 mod failures;
 mod findings;
+mod fuzz;
 mod layers;
 mod matrix;
+mod quick;
 mod rfcs;
+mod sanitize;
 mod source;
 mod steps;
 mod suite;
@@ -26,13 +29,17 @@ usage: cargo xtask <chore>
   layers   the crate graph and the names inner crates may not use
   tidy     words, sizes, heads, links and reasons, over every file of the repository
   rfcs     writes docs/rfcs.md from the citations in the code
+  quick    the README's five-minute command: tests of every kind, and at its end what it left out
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
   loom     the loom models of pkt and sync alone
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
-  matrix   scripts, simulator and kernel tests, whole, in every pair of modes: for the night. QUIETLINE_MATRIX_ROWS=0,7-9
+  matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. QUIETLINE_MATRIX_ROWS=0,7-9
            runs these rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
-  fuzz     one minute of every fuzz target alone; QUIETLINE_FUZZ_SECONDS overrides
-  deny     licences, bans and sources of the dependencies alone
+  fuzz     20 seconds of every fuzz target alone; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
+  fuzz-build  the fuzz targets with their corpora and dictionaries, in $OUT or target-fuzz/out, for a fuzzing service
+  sanitize the tests of pkt, sync and tcp under the address sanitizer, those of pkt and sync under valgrind's memcheck and
+           Miri, the stress suite under the thread sanitizer; says which it skips and why
+  deny     licences, bans, sources and advisories of the dependencies alone
 ";
 
 fn main() -> ExitCode {
@@ -50,12 +57,15 @@ fn main() -> ExitCode {
         "layers" => report("layers", layers::check),
         "tidy" => report("tidy", tidy::check),
         "rfcs" => rfcs::write().map(|()| true),
+        "quick" => quick::run(),
         "test" => suite::run(&suite::ALL),
         "loom" => suite::run(&[suite::LOOM]),
         "netns" => suite::run(&[suite::NETNS]),
         "matrix" => suite::run(&[suite::MATRIX]),
         "fuzz" => suite::run(&[suite::FUZZ]),
-        "deny" => suite::run(&[suite::DENY]),
+        "fuzz-build" => suite::run(&[suite::FUZZ_BUILD]),
+        "sanitize" => suite::run(&sanitize::STEPS),
+        "deny" => suite::run(&[suite::DENY, suite::ADVISORIES]),
         _ => {
             eprint!("{HELP}");
             return ExitCode::from(2);

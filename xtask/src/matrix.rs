@@ -1,7 +1,8 @@
 //! Suites in other modes than the default: rows of settings from the simulator's table, handed to tests in the environment.
 //!
 //! `cargo test` itself plays every packet script in every pairwise row and draws modes for every seed of the simulator, both in
-//! one process each. What is left is the kernel: [`netns_in_modes`] is what CI has time for, [`everything`] what a night has.
+//! one process each. What is left is the kernel: [`netns_in_modes`] is what CI has time for, a third of the pairwise rows by turns of
+//! the commits, [`everything`] what a night has.
 //!
 //! Not here: which modes there are (`sim::modes`).
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::sanitize;
 use crate::steps::{self, Outcome, Tally, cargo};
 use crate::suite::{binary, number, prepare_netns};
 
@@ -30,8 +32,11 @@ const ROWS: &str = "QUIETLINE_MATRIX_ROWS";
 /// What no suite of one row needs: one that takes longer hangs, and must not take the other rows along.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// CI: the whole suite against the kernel in as many rows as every value of every mode needs, and the quickest of it
-/// in every pairwise row.
+/// Of so many pairwise rows a commit runs one.
+const TURNS: usize = 3;
+
+/// CI: the whole suite against the kernel in as many rows as every value of every mode needs, and the quickest of it in every third
+/// pairwise row, which the hash of the commit chooses. With QUIETLINE_MATRIX_ROWS, in those.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
@@ -41,10 +46,23 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     for (number, row) in rows("each")?.iter().enumerate().skip(1) {
         sum.run(&format!("value row {number}, all"), row, || netns(row, &[]));
     }
-    for (number, row) in rows("pairwise")?.iter().enumerate().skip(1) {
+    let rows = rows("pairwise")?;
+    let numbers = match std::env::var(ROWS) {
+        Ok(list) => chosen(&list, rows.len())?,
+        Err(_) => turn_of(&steps::commit()?, rows.len()),
+    };
+    for number in numbers {
+        let row = &rows[number];
         sum.run(&format!("row {number}, the quickest"), row, || netns(row, &SHORT));
     }
     Ok(sum.outcome())
+}
+
+/// The rows that a commit runs, of so many. Not the first, which is the default.
+fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
+    let hash = commit.get(..8).and_then(|head| usize::from_str_radix(head, 16).ok());
+    let turn = hash.unwrap_or_default() % TURNS;
+    (1..rows).filter(|row| row % TURNS == turn).collect()
 }
 
 /// A night: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row. Where
@@ -68,6 +86,9 @@ pub(crate) fn everything() -> Result<Outcome> {
     }
     if let Some(outcome) = no_kernel {
         sum.run("every row, kernel", "", || Ok(outcome));
+    }
+    for (name, step) in sanitize::STEPS {
+        sum.run(name, "", step);
     }
     Ok(sum.outcome())
 }
@@ -173,6 +194,17 @@ mod tests {
         for wrong in ["", "10", "3-2", "a", "1-", "-1"] {
             assert!(chosen(wrong, 10).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn the_turns_of_three_commits_have_every_row_but_the_default() {
+        let mut all: Vec<_> = ["00000000a", "00000001b", "00000002c"]
+            .iter()
+            .flat_map(|hash| turn_of(hash, 44))
+            .collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..44).collect::<Vec<_>>());
+        assert_eq!(turn_of("", 44), turn_of("00000000", 44));
     }
 
     #[test]

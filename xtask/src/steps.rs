@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::failures::{Failures, Tail};
 use crate::source::root;
@@ -229,6 +229,14 @@ pub(crate) fn timed(step: impl FnOnce() -> Result<Outcome>) -> (Outcome, Duratio
     let outcome =
         step().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}"), Tally::default()));
     (outcome, start.elapsed())
+}
+
+/// The hash of the commit that is checked out.
+pub(crate) fn commit() -> Result<String> {
+    let git = Command::new("git").current_dir(root()).args(["rev-parse", "HEAD"]).output();
+    let git = git.context("git tells the commit")?;
+    ensure!(git.status.success(), "git rev-parse HEAD: {}", String::from_utf8_lossy(&git.stderr));
+    Ok(String::from_utf8(git.stdout)?)
 }
 
 #[cfg(test)]

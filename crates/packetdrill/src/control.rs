@@ -4,8 +4,7 @@
 //! not this stack, and there are two ways to hear of it.
 //!
 //! In a network namespace made for the script, where commands may change what they like, the flag `netns` makes the stack
-//! look at the namespace's own `/proc/sys/net` before every call and take over what has changed since it was made. What
-//! the machine had set before is not taken over.
+//! follow what they write (`namespace`).
 //!
 //! Without one, whoever runs scripts puts a `sysctl` of their own first in `PATH`, one that appends its
 //! name and arguments as a line to the file that the environment variable `PD_CTL` names. Every call looks whether it has
@@ -14,7 +13,6 @@
 //! Not here: what a setting means (`stack::sysctl`).
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io::{Read, Seek, SeekFrom},
     path::PathBuf,
@@ -69,37 +67,6 @@ impl ControlFile {
         let mut bytes = Vec::new();
         self.read += file.read_to_end(&mut bytes).ok()? as u64;
         Some(String::from_utf8_lossy(&bytes).into_owned())
-    }
-}
-
-/// The sysctls of the network namespace, as far as they have changed.
-#[derive(Debug)]
-pub(crate) struct Namespace {
-    known: BTreeMap<&'static str, String>,
-}
-
-impl Namespace {
-    /// Notes the present values of `names`: only changes to them will be told.
-    pub(crate) fn new(names: impl Iterator<Item = &'static str>) -> Self {
-        let mut namespace = Self { known: BTreeMap::new() };
-        namespace.read_new(names);
-        namespace
-    }
-
-    /// The settings with another value than at the last call, of those that `names` lists.
-    pub(crate) fn read_new(&mut self, names: impl Iterator<Item = &'static str>) -> Vec<Setting> {
-        let mut changed = Vec::new();
-        for name in names {
-            let path = format!("/proc/sys/{}", name.replace('.', "/"));
-            // A kernel may lack some; those keep this stack's default.
-            let Ok(text) = std::fs::read_to_string(path) else { continue };
-            let value = text.trim().to_owned();
-            if self.known.get(name) != Some(&value) {
-                changed.push(Setting { name: name.to_owned(), value: value.clone() });
-                self.known.insert(name, value);
-            }
-        }
-        changed
     }
 }
 

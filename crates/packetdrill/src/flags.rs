@@ -1,7 +1,7 @@
 //! What `--so_flags` says.
 //!
 //! A list of words with commas: `virtual` (the default) or `wall` for the clock, `seed=N` for sequence numbers, ports
-//! and hash keys, `local=ADDRESS/BITS` and `gateway=ADDRESS` for the host's own, `netns` to follow the sysctls of the network namespace (see `control`), `report` to hear of settings
+//! and hash keys, `local=ADDRESS/BITS` and `gateway=ADDRESS` for the host's own, `netns` to follow the sysctls of the network namespace (see `namespace`), `report` to hear of settings
 //! that a script changes and this stack does not have.
 
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ pub(crate) struct Flags {
     pub(crate) virtual_time: bool,
     /// Seeds everything an outsider must not guess. Scripts compare relative numbers, so that any will do.
     pub(crate) seed: u64,
-    /// The sysctls of the kernel are those of the stack.
+    /// Sysctls that are written in the network namespace count for the stack.
     pub(crate) netns: bool,
     /// Settings without effect are told on standard error.
     pub(crate) report: bool,

@@ -138,7 +138,13 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, out: *
     if out.is_null() {
         return;
     }
-    let runtime = Runtime::new(flags);
+    let runtime = match Runtime::new(flags) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("quietline: so_flags: netns: {error}");
+            std::process::exit(2);
+        }
+    };
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&runtime);
     let userdata = Arc::into_raw(runtime).cast_mut().cast();
     // SAFETY: not null, and the caller promises room for the table; `write` reads nothing that was there.

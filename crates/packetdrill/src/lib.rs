@@ -9,7 +9,7 @@
 //!   while anybody runs; it moves when packetdrill sleeps or waits for a packet, from one timer of the stack to the
 //!   next. In wall-clock time a thread of this library serves the timers.
 //! - `descriptor`, `socket`, `sockopt`, `readiness`: the calls of a program on its descriptors.
-//! - `control`: settings that a script changes with commands such as `sysctl`.
+//! - `control`, `namespace`: settings that a script changes with commands such as `sysctl`.
 //!
 //! The choice is made by `--so_flags`, see `flags`.
 //!
@@ -23,6 +23,7 @@ mod device;
 mod epoll;
 mod flags;
 pub mod interface;
+mod namespace;
 mod readiness;
 mod runtime;
 mod socket;

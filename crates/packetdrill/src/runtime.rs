@@ -15,6 +15,8 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet},
+    io,
+    path::Path,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -25,7 +27,7 @@ use std::{
 
 use pkt::Instant;
 use stack::{
-    Cx, Errno, Memory,
+    Cx, Errno, Memory, Secrets,
     config::{DeviceConfig, HostConfig},
     host::Host,
     route::fib::RouteSpec,
@@ -34,10 +36,11 @@ use stack::{
 
 use crate::{
     clock::{Clock, READING},
-    control::{ControlFile, Namespace},
+    control::ControlFile,
     descriptor::Descriptors,
     device::{PacketDevice, Sent},
     flags::Flags,
+    namespace::Namespace,
 };
 
 /// Packet memory of the stack.
@@ -121,7 +124,12 @@ type Guard<'a> = MutexGuard<'a, State>;
 
 impl Runtime {
     /// A stack that does what `flags` say. The calling thread is the driver.
-    pub(crate) fn new(flags: Flags) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// When the settings of the network namespace are to be followed and cannot be.
+    pub(crate) fn new(flags: Flags) -> io::Result<Arc<Self>> {
+        let watch = || Namespace::watch(Path::new("/proc/sys"), followed());
+        let namespace = flags.netns.then(watch).transpose()?;
         let runtime = Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             flags,
@@ -133,7 +141,7 @@ impl Runtime {
                 descriptors: Descriptors::default(),
                 host: None,
                 control: ControlFile::from_environment(),
-                namespace: flags.netns.then(|| Namespace::new(followed())),
+                namespace,
                 sleepers: BTreeMap::new(),
                 next_sleeper: 0,
                 returning: HashSet::new(),
@@ -148,7 +156,7 @@ impl Runtime {
             let clock = Arc::clone(&runtime);
             thread::spawn(move || clock.serve_timers());
         }
-        runtime
+        Ok(runtime)
     }
 
     /// Ends the thread that serves timers, if there is one. Descriptors stay open: packetdrill closes them itself.
@@ -372,7 +380,7 @@ impl Runtime {
     ) -> R {
         let host = self.host(guard);
         let known = CONTEXTS.with_borrow_mut(|contexts| contexts.remove(&self.id));
-        let mut cx = known.unwrap_or_else(|| Box::new(Cx::new(&self.memory, self.flags.seed)));
+        let mut cx = known.unwrap_or_else(|| Box::new(Cx::replay(&self.memory, self.flags.seed)));
         cx.now = guard.clock.now();
         let result = work(guard, &host, &mut cx);
         host.poll(&mut cx);
@@ -401,7 +409,7 @@ impl Runtime {
             routes: vec![RouteSpec::via(any, gateway.into())],
             cores: 1,
             sysctls: Sysctls::default(),
-            seed: self.flags.seed,
+            secrets: Secrets::replay(self.flags.seed),
         };
         Host::new(&self.memory, config).expect("a valid configuration")
     }
@@ -420,7 +428,11 @@ impl State {
     fn read_control(&mut self, host: &Host, report: bool) {
         let (mut settings, others) = self.control.read_new();
         if let Some(namespace) = &mut self.namespace {
-            settings.extend(namespace.read_new(followed()));
+            settings.extend(namespace.read_new().unwrap_or_else(|error| {
+                // A script that runs with other settings than it asked for proves nothing.
+                eprintln!("quietline: the sysctls of the network namespace: {error}");
+                std::process::exit(2);
+            }));
         }
         for setting in settings {
             let result = host.set_sysctl(&setting.name, &setting.value);
@@ -440,9 +452,14 @@ impl State {
     }
 }
 
-/// The settings that are followed in a network namespace: TCP's. The machine's limits of neighbours are not a script's.
-fn followed() -> impl Iterator<Item = &'static str> {
-    Sysctls::names().map(|(name, _)| name).filter(|name| name.starts_with("net.ipv4.tcp_"))
+/// The settings that are followed in a network namespace, with their defaults: TCP's. The machine's limits of neighbours are
+/// not a script's.
+fn followed() -> impl Iterator<Item = (&'static str, String)> {
+    let defaults = Sysctls::default();
+    Sysctls::names()
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("net.ipv4.tcp_"))
+        .map(move |name| (name, defaults.get(name).expect("a name of the table")))
 }
 
 /// A number that the stack itself never returns.

@@ -49,15 +49,43 @@ impl Pattern {
     /// The byte at `offset`.
     #[must_use]
     pub fn byte(self, offset: u64) -> u8 {
-        let word = (offset / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(self.0);
-        let word = (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word.to_le_bytes()[(offset % 8) as usize]
+        self.word(offset / 8)[(offset % 8) as usize]
     }
 
-    fn fill(self, offset: u64, bytes: &mut [u8]) {
-        for (at, byte) in (offset..).zip(bytes) {
-            *byte = self.byte(at);
+    /// The eight bytes from `8 * index` on.
+    fn word(self, index: u64) -> [u8; 8] {
+        let word = index.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(self.0);
+        (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes()
+    }
+
+    /// Writes the bytes from `offset` on.
+    pub(crate) fn fill(self, offset: u64, bytes: &mut [u8]) {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let word = self.word(at / 8);
+            let part = &word[(at % 8) as usize..];
+            let (now, later) = rest.split_at_mut(part.len().min(rest.len()));
+            now.copy_from_slice(&part[..now.len()]);
+            at += now.len() as u64;
+            rest = later;
         }
+    }
+
+    /// The offset of the first of `bytes` that is not the one from `offset` on.
+    pub(crate) fn first_other(self, offset: u64, bytes: &[u8]) -> Option<u64> {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let word = self.word(at / 8);
+            let part = &word[(at % 8) as usize..];
+            let (now, later) = rest.split_at(part.len().min(rest.len()));
+            if *now != part[..now.len()] {
+                let same = now.iter().zip(part).take_while(|(one, other)| one == other).count();
+                return Some(at + same as u64);
+            }
+            at += now.len() as u64;
+            rest = later;
+        }
+        None
     }
 }
 

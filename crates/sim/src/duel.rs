@@ -14,7 +14,7 @@
 mod adversary;
 mod engine;
 
-use std::{collections::VecDeque, time::Duration};
+use std::{cell::RefCell, collections::VecDeque, time::Duration};
 
 use pkt::{Domain, DomainConfig, Instant};
 use stack::sysctl::Sysctls;
@@ -36,6 +36,9 @@ const IN_FLIGHT_MAX: usize = 512;
 /// Memory of both engines: little, so that running out of it is part of the game.
 const MEMORY_BYTES: [usize; 2] = [8 << 20, 512 << 10];
 
+/// Memory that is kept for the next brief duel.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
 /// Propagation delay where the network behaves.
 const DELAY: Duration = Duration::from_millis(5);
 
@@ -47,6 +50,10 @@ const EPILOGUE_EVENTS_FORGED_MAX: usize = 3000;
 
 /// Events at one instant before two engines count as talking for ever.
 const EVENTS_AT_ONCE_MAX: usize = 5000;
+
+/// Segments delivered and timers run in a brief duel, with which a fuzzer makes some thousand duels a second. What takes longer
+/// than that is mostly bulk: the corpus is also played without this bound (`tests/duel.rs`).
+const BRIEF_EVENTS_MAX: usize = 150;
 
 /// What a duel leaves to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +79,13 @@ struct Duel<'a> {
     wires: [VecDeque<Segment>; 2],
     edges: [Option<Edges>; 2],
     domain: Domain,
+    /// Bytes of memory that the domain had taken before.
+    bytes_before: usize,
     little_memory: bool,
     /// A report of the network ended or shrank something, or an application gave up.
     broken: bool,
+    /// Segments that may still be delivered, and timers that may still run.
+    events_left: usize,
     outcome: Outcome,
 }
 
@@ -86,15 +97,66 @@ pub fn run(input: &[u8]) -> Outcome {
     run_in(input, &modes::from_environment())
 }
 
+/// Plays the beginning of `input`, in little time: for fuzzers.
+///
+/// # Panics
+/// When an engine fails in what the module head asks of it.
+pub fn run_brief(input: &[u8]) -> Outcome {
+    thread_local! {
+        static CONFIG: TcpConfig = config(&modes::from_environment());
+    }
+    let domain = kept(input);
+    CONFIG.with(|config| play(input, config, domain, BRIEF_EVENTS_MAX))
+}
+
+/// Packet memory that the thread keeps from one brief duel to the next, as long as it is little: taking it from the system takes
+/// longer than many a duel. A duel of little memory has its own, of which it meets the end wherever it did before.
+fn kept(input: &[u8]) -> Domain {
+    thread_local! {
+        static KEPT: RefCell<Domain> = RefCell::new(memory(false));
+    }
+    if has_little_memory(input.first().copied().unwrap_or(0)) {
+        return memory(true);
+    }
+    KEPT.with_borrow_mut(|domain| {
+        if domain.live_bytes() > KEPT_BYTES_MAX {
+            *domain = memory(false);
+        }
+        domain.clone()
+    })
+}
+
+const fn has_little_memory(mode: u8) -> bool {
+    mode & 1 != 0
+}
+
+fn memory(little: bool) -> Domain {
+    Domain::new(DomainConfig { max_bytes: MEMORY_BYTES[usize::from(little)] })
+}
+
 /// Plays `input` to engines with what of `settings` is theirs.
 ///
 /// # Panics
 /// When an engine fails in what the module head asks of it.
 pub fn run_in(input: &[u8], settings: &Settings) -> Outcome {
+    let domain = memory(has_little_memory(input.first().copied().unwrap_or(0)));
+    play(input, &config(settings), domain, usize::MAX)
+}
+
+/// What of `settings` is the engines'.
+fn config(settings: &Settings) -> TcpConfig {
     let mut sysctls = Sysctls::default();
     settings.apply(&mut sysctls);
-    let mut duel = Duel::new(Input::new(input), &sysctls.tcp);
+    sysctls.tcp
+}
+
+/// Plays `input` until so many events have happened.
+fn play(input: &[u8], config: &TcpConfig, domain: Domain, events_max: usize) -> Outcome {
+    let mut duel = Duel::new(Input::new(input), config, domain, events_max);
     for _ in 0..STEPS_MAX {
+        if duel.is_over() {
+            break;
+        }
         let Some(step) = duel.input.byte() else { break };
         duel.step(step);
         duel.look();
@@ -104,11 +166,9 @@ pub fn run_in(input: &[u8], settings: &Settings) -> Outcome {
 }
 
 impl<'a> Duel<'a> {
-    fn new(mut input: Input<'a>, config: &TcpConfig) -> Self {
+    fn new(mut input: Input<'a>, config: &TcpConfig, domain: Domain, events_max: usize) -> Self {
         let mode = input.next();
-        let little_memory = mode & 1 != 0;
-        let max_bytes = MEMORY_BYTES[usize::from(little_memory)];
-        let domain = Domain::new(DomainConfig { max_bytes });
+        let bytes_before = domain.live_bytes();
         let engines =
             [0, 1].map(|index| Engine::new(index, &domain, config, (input.next(), input.next())));
         let mut duel = Self {
@@ -118,8 +178,10 @@ impl<'a> Duel<'a> {
             wires: [VecDeque::new(), VecDeque::new()],
             edges: [None; 2],
             domain,
-            little_memory,
+            bytes_before,
+            little_memory: has_little_memory(mode),
             broken: false,
+            events_left: events_max,
             outcome: Outcome::default(),
         };
         duel.engines[1].listening = true;
@@ -155,6 +217,7 @@ impl<'a> Duel<'a> {
 
     /// `segment` reaches engine `index`.
     fn deliver(&mut self, index: usize, segment: &Segment) {
+        self.events_left = self.events_left.saturating_sub(1);
         self.engines[index].receive(self.now, segment);
         self.collect(index);
     }
@@ -162,7 +225,7 @@ impl<'a> Duel<'a> {
     /// Time moves on, but past no deadline: each is handled when it is due. Less time passes when that is too many.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
-        for _ in 0..EVENTS_AT_ONCE_MAX {
+        for _ in 0..EVENTS_AT_ONCE_MAX.min(self.events_left) {
             let due = self.engines.iter().filter_map(Engine::deadline).min();
             match due.filter(|due| *due <= end) {
                 Some(due) => self.run_timers(due),
@@ -175,6 +238,7 @@ impl<'a> Duel<'a> {
     }
 
     fn run_timers(&mut self, at: Instant) {
+        self.events_left = self.events_left.saturating_sub(1);
         self.now = self.now.max(at);
         for index in 0..2 {
             if self.engines[index].deadline().is_some_and(|due| due <= self.now) {
@@ -188,7 +252,7 @@ impl<'a> Duel<'a> {
     fn behave(&mut self, rounds: usize) {
         for _ in 0..rounds {
             let counts = [self.wires[0].len(), self.wires[1].len()];
-            if counts == [0, 0] {
+            if counts == [0, 0] || self.is_over() {
                 break;
             }
             self.pass(DELAY);
@@ -215,8 +279,14 @@ impl<'a> Duel<'a> {
         let established = |engine: &Engine| engine.state() == Some(State::Established);
         self.outcome.established |= self.engines.iter().all(established);
         let live = self.domain.live_bytes();
-        let allowed: usize = self.engines.iter().map(Engine::memory_allowed).sum();
+        let of_engines: usize = self.engines.iter().map(Engine::memory_allowed).sum();
+        let allowed = self.bytes_before + of_engines;
         assert!(live <= allowed, "{live} bytes are held, {allowed} allowed");
+    }
+
+    /// A brief duel has had its events.
+    const fn is_over(&self) -> bool {
+        self.events_left == 0
     }
 
     fn is_honest(&self) -> bool {
@@ -232,6 +302,9 @@ impl<'a> Duel<'a> {
         let honest = self.is_honest();
         let most = if honest { EPILOGUE_EVENTS_MAX } else { EPILOGUE_EVENTS_FORGED_MAX };
         for _ in 0..most {
+            if self.is_over() {
+                return;
+            }
             let mut moved = false;
             for index in 0..2 {
                 moved |= self.engines[index].finish_streams(self.now);

@@ -147,7 +147,10 @@ pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u64;
     for part in parts {
-        for pair in part.chunks(2) {
+        // Words of 32 bits have the same sum, folded, as their halves.
+        let (words, rest) = part.as_chunks::<4>();
+        sum += words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum::<u64>();
+        for pair in rest.chunks(2) {
             sum += u64::from(pair[0]) << 8 | u64::from(pair.get(1).copied().unwrap_or(0));
         }
     }

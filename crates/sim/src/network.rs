@@ -201,6 +201,13 @@ impl Network {
         self.ports[index].sent().charged
     }
 
+    /// Frames that were lost by chance so far, one by one or in bursts.
+    #[must_use]
+    pub fn lost_by_chance(&self) -> u64 {
+        let lost = lock(&self.shared).counts.lost;
+        lost[Fate::Loss as usize] + lost[Fate::Burst as usize]
+    }
+
     /// Asserts that no frame is unaccounted for; answers how many are on their way.
     ///
     /// # Panics
@@ -311,7 +318,7 @@ impl State {
                 true
             }
             Some(Sabotage::Silence(n)) if self.counts.sent >= n => {
-                self.lose(Fate::Loss);
+                self.lose(Fate::Blackout);
                 true
             }
             _ => false,

@@ -10,11 +10,12 @@
 //! Not here: what IP and TCP make of it (`hostile`).
 
 use std::{
+    cell::RefCell,
     net::{Ipv4Addr, Ipv6Addr},
     time::Duration,
 };
 
-use pkt::{EtherType, GsoKind, PacketList};
+use pkt::{EtherType, GsoKind, Instant, PacketList};
 use stack::{
     Cx, Memory,
     device::BIG_TCP_BYTES_MAX,
@@ -34,11 +35,33 @@ use crate::{
 /// Frames of one play.
 const FRAMES_MAX: usize = 300;
 
+/// Bytes of the frames of a brief play, with which a fuzzer makes some thousand plays a second. Superframes larger than that
+/// are in the corpus, which is also played without this bound (`tests/offload.rs`).
+const BRIEF_BYTES_MAX: usize = 16 << 10;
+
 /// Bytes in front of the IP header.
 const LINK: usize = 14;
 
 /// Flows of one play.
 const FLOWS: u8 = 8;
+
+/// Payload: its bytes count up from the last byte of the sequence number. Copied, because the oracle is to take less time
+/// than what it judges.
+static RAMP: [u8; LENGTH_MAX + 256] = {
+    let mut ramp = [0; LENGTH_MAX + 256];
+    let mut at = 0;
+    while at < ramp.len() {
+        ramp[at] = at.to_le_bytes()[0];
+        at += 1;
+    }
+    ramp
+};
+
+/// The longest payload.
+const LENGTH_MAX: usize = 9000;
+
+/// Packet memory of a play.
+const MEMORY_BYTES: usize = 64 << 20;
 
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -72,6 +95,30 @@ struct Flow {
 /// # Panics
 /// When receive offload fails in what the module head asks of it.
 pub fn run(input: &[u8]) -> Outcome {
+    let memory = Memory::new(MEMORY_BYTES);
+    play(input, &mut Cx::replay(&memory, 1), &memory, usize::MAX)
+}
+
+/// Plays the beginning of `input`, in little time, with packet memory that the thread keeps: for fuzzers.
+///
+/// # Panics
+/// When receive offload fails in what the module head asks of it.
+pub fn run_brief(input: &[u8]) -> Outcome {
+    thread_local! {
+        static KEPT: RefCell<(Memory, Cx)> = RefCell::new({
+            let memory = Memory::new(MEMORY_BYTES);
+            let cx = Cx::replay(&memory, 1);
+            (memory, cx)
+        });
+    }
+    KEPT.with_borrow_mut(|(memory, cx)| {
+        cx.now = Instant::ZERO;
+        play(input, cx, memory, BRIEF_BYTES_MAX)
+    })
+}
+
+/// Plays `input` until the frames have so many bytes.
+fn play(input: &[u8], cx: &mut Cx, memory: &Memory, bytes_max: usize) -> Outcome {
     let mut input = Input::new(input);
     let (how, limits) = (input.next(), input.next());
     let exit = [
@@ -82,35 +129,35 @@ pub fn run(input: &[u8]) -> Outcome {
     ][usize::from(how & 3)];
     let paged = how & 4 != 0;
     let max_bytes = [GRO_BYTES_MAX, BIG_TCP_BYTES_MAX, 4000, 0][usize::from(limits & 3)];
-    let memory = Memory::new(64 << 20);
-    let mut cx = Cx::new(&memory, 1);
+    let mut bytes_left = bytes_max;
     let mut gro = Offline::new(exit, 1 + u32::from(limits >> 2), max_bytes, LINK);
     let (mut came, mut went) = (Vec::new(), Vec::new());
     let mut flows = [Flow::default(); FLOWS as usize];
     let mut outcome = Outcome::default();
-    while let Some(first) = input.byte().filter(|_| came.len() < FRAMES_MAX) {
+    while let Some(first) = input.byte().filter(|_| came.len() < FRAMES_MAX && bytes_left > 0) {
         let number = first % FLOWS;
         // Each half of the flows has a bit that says so.
         let v6 = how >> (3 + number / (FLOWS / 2)) & 1 != 0;
         let bytes = next_frame(&mut flows[usize::from(number)], number, v6, &mut input);
-        let packet = byte_link::receive(&mut cx, &bytes, paged).expect("memory for a play");
+        bytes_left = bytes_left.saturating_sub(bytes.len());
+        let packet = byte_link::receive(cx, &bytes, paged).expect("memory for a play");
         came.push(bytes);
-        let up = gro.receive(&mut cx, packet);
-        collect(&mut cx, (up, max_bytes), &mut went, &mut outcome);
+        let up = gro.receive(cx, packet);
+        collect(cx, (up, max_bytes), &mut went, &mut outcome);
         if first & 0x80 != 0 {
             // The end of a poll, or of a cycle of one that goes on.
             let old_only = first & 0x40 != 0;
             cx.now += Duration::from_micros(300);
-            let up = gro.end_poll(&cx, old_only);
-            collect(&mut cx, (up, max_bytes), &mut went, &mut outcome);
+            let up = gro.end_poll(cx, old_only);
+            collect(cx, (up, max_bytes), &mut went, &mut outcome);
             assert!(old_only || gro.is_empty(), "held behind the end of a poll");
         }
     }
-    let up = gro.end_poll(&cx, false);
-    collect(&mut cx, (up, max_bytes), &mut went, &mut outcome);
+    let up = gro.end_poll(cx, false);
+    collect(cx, (up, max_bytes), &mut went, &mut outcome);
     assert!(gro.is_empty(), "held behind the last poll");
     compare(&came, &went, exit);
-    drop((gro, cx));
+    drop(gro);
     assert_eq!(memory.packets.balance(), 0, "packets leaked");
     outcome.frames = came.len();
     outcome
@@ -125,7 +172,7 @@ fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> V
         160 => 0,
         161..200 => 1448,
         // Large enough that the frags of a superframe hold more than 64 KB of them (BIG TCP).
-        250.. => 9000,
+        250.. => LENGTH_MAX,
         length => usize::from(length) * 2,
     };
     let mut header = SegmentHeader {
@@ -150,17 +197,17 @@ fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> V
         143 => header.flags |= Flags::PSH | Flags::URG,
         _ => {}
     }
-    let payload: Vec<u8> =
-        (0..length).map(|at| (flow.seq as usize + at).to_le_bytes()[0]).collect();
+    let begin = usize::from(flow.seq.to_le_bytes()[0]);
+    let payload = &RAMP[begin..begin + length];
     flow.seq = flow.seq.wrapping_add(u32::try_from(length).expect("a segment"));
     // Half of the senders count their packets, as far as a number of 16 bits goes.
     flow.id = flow.id.wrapping_add(number % 2);
     let id = if oddity == 144 { flow.id ^ 0x8000 } else { flow.id };
     let packet = if v6 {
-        let segment = frame::tcp(SRC_V6, DST_V6, &header, &payload);
+        let segment = frame::tcp(SRC_V6, DST_V6, &header, payload);
         packet_v6(&segment, oddity, input)
     } else {
-        let segment = frame::tcp(SRC, DST, &header, &payload);
+        let segment = frame::tcp(SRC, DST, &header, payload);
         packet_v4(&segment, id, oddity, input)
     };
     let ether_type = match oddity {
@@ -250,24 +297,25 @@ fn collect(
 
 /// The frames that came are those that went up, and those of one flow in their order.
 fn compare(came: &[Vec<u8>], went: &[Vec<u8>], exit: GroExit) {
-    let by_flow = |frames: &[Vec<u8>]| {
-        let mut sorted: Vec<_> =
-            frames.iter().map(|bytes| (flow_of(bytes), bytes.clone())).collect();
-        // Stable: the order within a flow stays.
-        match exit {
-            GroExit::NormalOnlyList => sorted.sort(),
-            _ => sorted.sort_by(|one, two| one.0.cmp(&two.0)),
-        }
-        sorted
-    };
-    let (came, went) = (by_flow(came), by_flow(went));
+    let (came, went) = (by_flow(came, exit), by_flow(went, exit));
     assert_eq!(came.len(), went.len(), "{exit:?}: frames in and out");
     let differ = came.iter().zip(&went).find(|(came, went)| came != went);
     if let Some((came, went)) = differ {
         // Headers are enough to see by: payload follows from the sequence number.
-        let start = |frame: &(Vec<u8>, Vec<u8>)| frame.1[..frame.1.len().min(LINK + 60)].to_vec();
+        let start = |frame: &(_, &[u8])| frame.1[..frame.1.len().min(LINK + 60)].to_vec();
         panic!("{exit:?}: came {:02x?}, went up {:02x?}", start(came), start(went));
     }
+}
+
+/// Frames behind the name of their flow, those of one flow in the order that counts.
+fn by_flow(frames: &[Vec<u8>], exit: GroExit) -> Vec<(Vec<u8>, &[u8])> {
+    let mut sorted: Vec<_> = frames.iter().map(|bytes| (flow_of(bytes), &bytes[..])).collect();
+    // Stable: the order within a flow stays.
+    match exit {
+        GroExit::NormalOnlyList => sorted.sort(),
+        _ => sorted.sort_by(|one, two| one.0.cmp(&two.0)),
+    }
+    sorted
 }
 
 /// What packets have in common whose order must be kept: addresses and ports. Empty for what is no sound TCP segment: it is

@@ -124,7 +124,7 @@ impl Rig {
             routes: default.into_iter().collect(),
             cores,
             sysctls,
-            ..HostConfig::default()
+            ..HostConfig::replay(0)
         });
         added.expect("a valid configuration");
         let seen = VecDeque::new();

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use pkt::Instant;
 use stack::{
-    Cx, Memory,
+    Cx, Memory, Secrets,
     config::{ConfigError, DeviceConfig, HostConfig},
     device::{Wire, WireConfig},
     host::Host,
@@ -58,7 +58,7 @@ impl World {
     #[must_use]
     pub fn with_memory(seed: u64, bytes_max: usize) -> Self {
         let memory = Memory::new(bytes_max);
-        let mut cx = Cx::new(&memory, seed);
+        let mut cx = Cx::replay(&memory, seed);
         cx.now = START;
         Self { memory, cx, hosts: Vec::new(), threads: Vec::new(), has_threads: false, seed }
     }
@@ -86,9 +86,10 @@ impl World {
     /// When the configuration is refused.
     pub fn add_host(&mut self, config: HostConfig) -> Result<usize, ConfigError> {
         let seed = self.seed.wrapping_add(self.hosts.len() as u64 + 1);
-        let host = Host::new(&self.memory, HostConfig { seed, ..config })?;
+        let host =
+            Host::new(&self.memory, HostConfig { secrets: Secrets::replay(seed), ..config })?;
         if self.has_threads {
-            let thread = |number| Cx::new(&self.memory, seed.wrapping_add(number << 32));
+            let thread = |number| Cx::replay(&self.memory, seed.wrapping_add(number << 32));
             let cores = (1..=host.cores().len() as u64).map(thread).collect();
             self.threads.push(Threads { app: thread(0), cores });
         }
@@ -121,7 +122,7 @@ impl World {
                     addresses: vec![address.parse().expect("an address with its prefix")],
                 }],
                 cores: 1,
-                ..HostConfig::default()
+                ..HostConfig::replay(0)
             })?;
         }
         Ok(())

@@ -47,7 +47,7 @@ mod tests {
     /// Nothing forged, dropped or changed.
     #[test]
     fn without_an_adversary_everything_arrives() {
-        let write = [18, 0xff, 0xff, 1, 0x80 | 18, 0x40, 0, 1];
+        let write = [18, 0xff, 0xfc, 1, 0x80 | 18, 0x40, 0, 1];
         let outcome = duel::run(&[&[4, 0, 0, 0, 0][..], &write, &[16, 31], &write].concat());
         assert!(outcome.established && outcome.complete, "{outcome:?}");
         assert!(outcome.received > 0x10_000, "{outcome:?}");

@@ -2,14 +2,16 @@
 //! arrives whole, every invariant holds at every moment, and nothing is left behind.
 //!
 //! Replay one seed with `SEED=n cargo test -p quietline-sim --test network -- --nocapture seeds`: it also writes what went
-//! over the network, as pcapng. `SEEDS=n` runs that many, `FIRST=n` begins there. With `CI=true` there are 10,000 of them,
-//! else 1,000.
+//! over the network, as pcapng. `SEEDS=n` runs that many, `FIRST=n` begins there. Without them the first 1,000 seeds run;
+//! with `CI=true` 10,000 that the commit chooses, because a range that never changes finds nothing new. The test prints the
+//! range, so that `FIRST` and `SEEDS` repeat it. Seeds that once failed ([`FAILED_ONCE`]) run every time.
 
 #[cfg(test)]
 mod tests {
     use std::{
         collections::BTreeSet,
         path::PathBuf,
+        process::Command,
         sync::{
             Mutex,
             atomic::{AtomicBool, AtomicU64, Ordering},
@@ -27,6 +29,34 @@ mod tests {
 
     /// Threads that run seeds: the machines of CI have two cores.
     const THREADS: u64 = 2;
+
+    /// Seeds that found a bug of the stack or of the simulator, and which.
+    const FAILED_ONCE: [(u64, &str); 8] = [
+        (5_039_844, "a receive window that stayed closed"),
+        (6_027_387, "a receive window that stayed closed"),
+        (6_065_426, "a receive window that stayed closed"),
+        (6_099_096, "a receive window that stayed closed"),
+        (6_190_650, "a floor of the MSS above a silent path"),
+        (10_019_606, "window scaling switched off between a SYN and its answer"),
+        (10_088_183, "a connection brought back by its SYN cookie after an abort"),
+        (20_013_116, "no stall: three segments of a timer of two minutes lost by chance"),
+    ];
+
+    /// Seeds of a run with `CI=true`.
+    const SEEDS_IN_CI: u64 = 10_000;
+
+    /// The first seed of a run with `CI=true`: one of 2^20 ranges, by the hash of the commit.
+    ///
+    /// # Panics
+    ///
+    /// When the tests run outside a git repository: a range that nobody chose would go unnoticed.
+    fn first_of_commit() -> u64 {
+        let git = Command::new("git").args(["rev-parse", "HEAD"]).output().expect("git");
+        let hash = String::from_utf8(git.stdout).expect("a hash in hexadecimal");
+        let digits = hash.get(..5).expect("CI=true runs in a git repository");
+        let range = u64::from_str_radix(digits, 16).expect("a hash in hexadecimal");
+        (range + 1) * SEEDS_IN_CI
+    }
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
@@ -124,8 +154,10 @@ mod tests {
             return replay(seed);
         }
         let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        let first = number("FIRST").unwrap_or(0);
-        let end = first + number("SEEDS").unwrap_or(if in_ci { 10_000 } else { 1000 });
+        let first = number("FIRST").unwrap_or_else(|| if in_ci { first_of_commit() } else { 0 });
+        let count = number("SEEDS").unwrap_or(if in_ci { SEEDS_IN_CI } else { 1000 });
+        let end = first + count;
+        println!("repeat this run with FIRST={first} SEEDS={count}");
         let next = AtomicU64::new(first);
         let failed = AtomicBool::new(false);
         let totals = Mutex::new(Totals::default());
@@ -249,6 +281,14 @@ mod tests {
         let written = std::fs::read(&at).expect("a capture");
         assert_eq!(written[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section");
         std::fs::remove_file(at).expect("our own file");
+    }
+
+    #[test]
+    fn seeds_that_once_failed_pass() {
+        for (seed, bug) in FAILED_ONCE {
+            try_run(&Scenario::of(seed), None, None)
+                .unwrap_or_else(|error| panic!("seed {seed}, {bug}: {error}"));
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ mod tests {
                     devices: vec![DeviceConfig { device, addresses: vec![address] }],
                     cores: 1,
                     sysctls: sysctls.clone(),
-                    ..HostConfig::default()
+                    ..HostConfig::replay(0)
                 });
                 added.expect("a valid configuration");
             }

@@ -118,7 +118,7 @@ mod tests {
             let addresses = vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
             let devices = vec![DeviceConfig { device, addresses }];
             world
-                .add_host(HostConfig { devices, cores: 1, ..HostConfig::default() })
+                .add_host(HostConfig { devices, cores: 1, ..HostConfig::replay(0) })
                 .expect("valid");
             world.set(
                 index,

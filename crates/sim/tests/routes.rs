@@ -47,13 +47,14 @@ mod tests {
     fn world(seed: u64) -> World {
         let mut rng = tcp::Rng::new(seed);
         let mut world = World::new(seed);
-        let mut wire = |seed| {
+        let mut wire = |name: &str, seed| {
             let (forward, backward) = (impairment(&mut rng), impairment(&mut rng));
             let mtu = [1500, 1500, 1280, 9000][rng.below(4) as usize];
-            let config = WireConfig { forward, backward, seed, mtu, ..WireConfig::default() };
+            let name = name.to_owned();
+            let config = WireConfig { name, forward, backward, seed, mtu, ..WireConfig::default() };
             Wire::pair(&config).expect("valid")
         };
-        let [(left0, right0), (left1, right1)] = [wire(seed), wire(!seed)];
+        let [(left0, right0), (left1, right1)] = [wire("red", seed), wire("blue", !seed)];
         for (number, ends) in [(1, [left0, left1]), (2, [right0, right1])] {
             let address = |text: String| text.parse().expect("an address");
             let own = address(format!("192.0.2.{number}/32"));
@@ -67,7 +68,7 @@ mod tests {
                         .collect(),
                 })
                 .collect();
-            let config = HostConfig { devices, cores: 1, ..HostConfig::default() };
+            let config = HostConfig { devices, cores: 1, ..HostConfig::replay(0) };
             world.add_host(config).expect("valid");
         }
         for host in 0..2 {

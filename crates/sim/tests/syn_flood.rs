@@ -75,7 +75,7 @@ mod tests {
                 .add_host(HostConfig {
                     devices: vec![at(left, CLIENT)],
                     cores: 1,
-                    ..HostConfig::default()
+                    ..HostConfig::replay(0)
                 })
                 .expect("a client");
             let everywhere = "0.0.0.0/0".parse().expect("a prefix");
@@ -84,7 +84,7 @@ mod tests {
                     devices: vec![at(right, SERVER), at(Arc::clone(&flood) as _, EXPOSED)],
                     routes: vec![RouteSpec::via(everywhere, Ipv4Addr::new(192, 0, 2, 254).into())],
                     cores: 1,
-                    ..HostConfig::default()
+                    ..HostConfig::replay(0)
                 })
                 .expect("a server");
             let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80);

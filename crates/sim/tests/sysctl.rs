@@ -18,8 +18,8 @@ mod tests {
 Every setting of a host: `Builder::sysctl(NAME, VALUE)`, `--sysctl NAME=VALUE` on the command line, or
 `Stack::set_sysctl` while it runs. Names, forms and defaults are Linux's (Documentation/networking/ip-sysctl.rst and
 admin-guide/sysctl/net.rst) except below `net.quietline`, which is what Linux has as a constant, keeps in sysfs, or never had.
-A value out of bounds is refused with the bounds in the message. `crates/sim/tests/sysctl.rs` writes this page from the tables
-and the comments of the code.
+A value out of bounds is refused with the bounds in the message. `quietline sysctl` lists this table in a terminal.
+`crates/sim/tests/sysctl.rs` writes this page from the tables and the comments of the code.
 ";
 
     /// Where the table, its comments and the fields of its parts are, below `crates`.

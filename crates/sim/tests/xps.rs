@@ -38,7 +38,7 @@ mod tests {
                 let addresses =
                     vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
                 let devices = vec![DeviceConfig { device: end, addresses }];
-                let config = HostConfig { devices, cores: QUEUES, ..HostConfig::default() };
+                let config = HostConfig { devices, cores: QUEUES, ..HostConfig::replay(0) };
                 world.add_host(config).expect("valid");
             }
             let listener = listen(&mut world, 80);
@@ -59,7 +59,7 @@ mod tests {
 
         fn device(&self) -> String {
             let host = &self.world.hosts[0];
-            let mut cx = stack::Cx::new(self.world.memory(), 1);
+            let mut cx = stack::Cx::replay(self.world.memory(), 1);
             cx.now = self.world.cx.now;
             host.tx_queue_stats(&mut cx).pop().expect("a row").device
         }

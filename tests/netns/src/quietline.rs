@@ -149,6 +149,11 @@ impl Quietline {
         Ok(())
     }
 
+    /// Waits until it ends by itself.
+    pub fn wait(self, limit: Duration) -> Result<Finished> {
+        self.running.wait(limit)
+    }
+
     /// Ctrl-C: waits for its end and returns what it printed.
     pub fn interrupt(self) -> Result<Finished> {
         self.running.signal(Signal::INT)?;

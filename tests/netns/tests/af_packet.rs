@@ -87,7 +87,10 @@ mod tests {
         let processed = report.softnet("processed")?;
         ensure!(processed.len() == 2, "two cores: {processed:?}");
         if !options.contains("cpu") {
-            ensure!(processed.iter().all(|&count| count > 0), "one core only: {processed:?}");
+            // In a mode that steers packets to one core, the other one has handed over those of its queue.
+            let both = processed.iter().all(|&count| count > 0);
+            let handed_over = report.softnet("received_rps")?.iter().any(|&count| count > 0);
+            ensure!(both || handed_over, "one core only: {processed:?}");
         }
         let missed = report.counter("DeviceRxMissed")?;
         ensure!(missed == 0, "{missed} missed");
@@ -124,8 +127,16 @@ mod tests {
         ensure!(qdisc_statistic(&veth, "drops")? > 0, "it refused nothing");
         // What is lost is missed by the receiver. Sent twice is another matter: a machine that stalls sets off timers.
         let gaps = lab.kernel_counter("TcpExtTCPOFOQueue")?;
+        // What the receiver drops itself, for who has to find out where a gap comes from.
+        let mut dropped = 0;
+        for name in ["TcpExtTCPRcvQDrop", "TcpExtTCPBacklogDrop", "TcpExtRcvPruned"] {
+            dropped += lab.kernel_counter(name)?;
+        }
         let report = Report::of(&server.interrupt()?)?;
-        ensure!(gaps == 0, "{gaps} segments came before others: {report:?}");
+        ensure!(
+            gaps == 0,
+            "{gaps} segments came before others, the receiver dropped {dropped}: {report:?}"
+        );
         Ok(())
     }
 
@@ -156,25 +167,22 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_deleted_leaves_a_quiet_server() -> Result<()> {
-        let test = "an_interface_that_is_deleted_leaves_a_quiet_server";
+    fn an_interface_that_is_deleted_under_traffic_ends_the_server() -> Result<()> {
+        let test = "an_interface_that_is_deleted_under_traffic_ends_the_server";
         let Some(lab) = Lab::open(test, &[])? else { return Ok(()) };
         let veth = Veth::open(&lab.namespace)?;
-        let mut server = veth.serve("", &["chargen", "--stats", "--json"])?;
+        let server = veth.serve("", &["chargen", "--stats", "--json"])?;
         let address: SocketAddr = format!("{STACK}:19").parse()?;
         let mut stream =
             lab.namespace.enter(|| Ok(TcpStream::connect_timeout(&address, LIMIT)?))?;
         stream.read_exact(&mut vec![0; 4 << 20]).context("bulk before")?;
         lab.namespace.ip(&format!("link del {}", Veth::PEER))?;
-        // What is in flight is sent again a few times.
-        sleep(Duration::from_millis(500));
-        let before = server.cpu_time()?;
-        sleep(Duration::from_secs(1));
-        let used = server.cpu_time()?.saturating_sub(before);
-        ensure!(used < Duration::from_millis(200), "{used:?} of a second without an interface");
-        server.assert_alive()?;
-        let report = Report::of(&server.interrupt()?)?;
-        ensure!(report.counter("DEV_READY")? > 0, "what is sent is counted as dropped: {report:?}");
+        let ended = server.wait(LIMIT)?;
+        ensure!(ended.status.code() == Some(1), "{}: {}", ended.status, ended.stderr);
+        let told = ended.stderr.matches("ql0: the interface was deleted").count();
+        ensure!(told == 1, "{}", ended.stderr);
+        let report = Report::of(&ended)?;
+        ensure!(report.counter("TcpPassiveOpens")? == 1, "{report:?}");
         Ok(())
     }
 

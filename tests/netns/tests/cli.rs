@@ -2,7 +2,12 @@
 //!
 //! Not here: what needs no process (unit tests of crate cli).
 
-use std::process::Command;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{Finished, Lab, Link, STACK, binary};
@@ -11,6 +16,15 @@ use netns_tests::{Finished, Lab, Link, STACK, binary};
 fn quietline(words: &str) -> Result<Finished> {
     let mut command = Command::new(binary()?);
     Finished::of(command.args(words.split_whitespace()))
+}
+
+/// A connection to port 80 that a server has answered on, so that it is being served.
+fn answered() -> Result<TcpStream> {
+    let mut stream = TcpStream::connect((STACK, 80))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(b"GET /none HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    ensure!(stream.read(&mut [0; 1024])? > 0, "no answer");
+    Ok(stream)
 }
 
 #[cfg(test)]
@@ -98,6 +112,60 @@ mod tests {
             let value = line.split_whitespace().find_map(|word| word.parse::<u64>().ok());
             ensure!(value.is_some_and(|value| value > 0), "{line}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn statistics_are_printed_while_a_server_runs() -> Result<()> {
+        let name = "statistics_are_printed_while_a_server_runs";
+        let Some(lab) = Lab::open(name, &["ping"])? else { return Ok(()) };
+        let server = lab.serve(&Link::default(), &["echo", "--stats=0.2"])?;
+        lab.namespace.tool("ping", &format!("-n -q -c 3 -i 0.2 -W 2 {STACK}"))?;
+        server.signal(rustix::process::Signal::USR1)?;
+        std::thread::sleep(Duration::from_millis(500));
+        let printed = server.interrupt()?.success()?;
+        let reports: Vec<_> = printed.split("#echo ").skip(1).collect();
+        ensure!(reports.len() >= 4, "{} reports:\n{printed}", reports.len());
+        let last = reports.last().context("a report")?;
+        ensure!(last.contains("IcmpInEchos                     3"), "{last}");
+        // Without --stats=all a counter that is zero has no row.
+        let zero = last.lines().find(|line| line.split_whitespace().skip(1).eq(["0"]));
+        ensure!(zero.is_none(), "{zero:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn connections_that_the_end_of_the_server_breaks_have_not_failed() -> Result<()> {
+        let name = "connections_that_the_end_of_the_server_breaks_have_not_failed";
+        let Some(lab) = Lab::open(name, &[])? else { return Ok(()) };
+        let directory = lab.directory().display().to_string();
+        for service in [&["echo", "--port=80"][..], &["http", "--dir", &directory]] {
+            let server = lab.serve(&Link::default(), &[service, &["--json"]].concat())?;
+            let held =
+                lab.namespace.enter(|| (0..5).map(|_| answered()).collect::<Result<Vec<_>>>())?;
+            let ended = server.interrupt()?;
+            let report: serde_json::Value = serde_json::from_str(&ended.stdout)?;
+            ensure!(report["connections"] == 5 && report["failed"] == 0, "{report}");
+            ensure!(!ended.stderr.contains("connection failed"), "{}", ended.stderr);
+            drop(held);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_capture_that_fails_loses_no_statistics() -> Result<()> {
+        let name = "a_capture_that_fails_loses_no_statistics";
+        let Some(lab) = Lab::open(name, &["ping"])? else { return Ok(()) };
+        let words = ["echo", "--stats", "--pcap=/dev/full"];
+        let server = lab.serve(&Link::default(), &words)?;
+        lab.namespace.tool("ping", &format!("-n -q -c 3 -i 0.2 -W 2 {STACK}"))?;
+        // Said when it happens.
+        let warned = server.stderr_so_far();
+        ensure!(warned.contains("cannot write /dev/full: No space left on device"), "{warned}");
+        let ended = server.interrupt()?;
+        ensure!(ended.status.code() == Some(1), "{}: {}", ended.status, ended.stderr);
+        ensure!(ended.stderr.contains("the capture /dev/full is incomplete"), "{}", ended.stderr);
+        ensure!(ended.stdout.contains("IcmpInEchos"), "no statistics: {}", ended.stdout);
         Ok(())
     }
 

@@ -55,6 +55,12 @@ impl Library {
         }
     }
 
+    /// Moves the calling thread into a network namespace of its own; false if it may not.
+    pub(crate) fn enter_namespace() -> bool {
+        // SAFETY: only the calling thread changes its network namespace, and it holds no socket.
+        unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+    }
+
     /// A socket that listens at [`PORT`].
     pub(crate) fn listen(&self) -> c_int {
         let table = &self.table;

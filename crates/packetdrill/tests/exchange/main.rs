@@ -29,6 +29,16 @@ fn accept(library: &Library) -> (i32, i32, u32) {
     (listener, connection, synack.seq + 1)
 }
 
+/// Whether a SYN with timestamps from `port` is answered by one with timestamps.
+fn offers_timestamps(library: &Library, port: u16) -> bool {
+    library.deliver(&Segment {
+        port,
+        options: vec![2, 4, 0x03, 0xe8, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0],
+        ..syn()
+    });
+    library.next_packet().options.contains(&8)
+}
+
 #[test]
 fn a_connection_is_made_used_and_closed_in_virtual_time() {
     let library = Library::load("", None);
@@ -102,20 +112,34 @@ fn a_setting_written_to_the_control_file_takes_effect() {
     let path = std::env::temp_dir().join(format!("quietline-exchange-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let library = Library::load("seed=3", Some(&path));
-    let options_of_a_handshake = |port: u16| {
-        library.deliver(&Segment {
-            port,
-            options: vec![2, 4, 0x03, 0xe8, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0],
-            ..syn()
-        });
-        library.next_packet().options
-    };
     library.listen();
-    let kinds = |options: &[u8]| options.contains(&8);
-    assert!(kinds(&options_of_a_handshake(5001)), "timestamps are offered at first");
+    assert!(offers_timestamps(&library, 5001), "timestamps are offered at first");
     std::fs::write(&path, "sysctl -q net.ipv4.tcp_timestamps=0\n").unwrap();
-    assert!(!kinds(&options_of_a_handshake(5002)), "and not any more");
+    assert!(!offers_timestamps(&library, 5002), "and not any more");
     std::fs::remove_file(&path).unwrap();
+}
+
+/// The machine's own settings have no part in what a script shows: what it sets counts, also where the machine has the same,
+/// and what it does not set is this stack's default.
+#[test]
+fn a_setting_written_in_the_namespace_counts_whatever_the_machine_has() {
+    if !Library::enter_namespace() {
+        assert!(
+            std::env::var_os("CI").is_none_or(|value| value != "true"),
+            "not root, and CI=true"
+        );
+        println!("skipped: not root");
+        return;
+    }
+    let timestamps = "/proc/sys/net/ipv4/tcp_timestamps";
+    std::fs::write(timestamps, "0\n").unwrap();
+    let library = Library::load("netns", None);
+    library.listen();
+    assert!(offers_timestamps(&library, 5001), "what the machine has is not taken over");
+    std::fs::write(timestamps, "0\n").unwrap();
+    assert!(!offers_timestamps(&library, 5002), "what the script sets counts");
+    std::fs::write(timestamps, "1\n").unwrap();
+    assert!(offers_timestamps(&library, 5003));
 }
 
 #[test]

@@ -203,14 +203,17 @@ impl Duel<'_> {
         }
     }
 
+    /// A quarter of the writes may fill a superframe; the others are short, because copies take most of a duel's time.
     fn write(&mut self, index: usize) {
         let (len, more) = (usize::from(self.input.next_u16()), self.input.next() & 7 == 0);
+        let len = if len & 3 == 0 { len } else { len & 0xfff };
         self.engines[index].write(self.now, len, more);
         self.collect(index);
     }
 
     fn read(&mut self, index: usize) {
         let (len, peek) = (usize::from(self.input.next_u16()), self.input.next() & 7 == 0);
+        let len = if len & 3 == 0 { len } else { len & 0xfff };
         self.engines[index].read(self.now, len, peek);
         self.collect(index);
     }

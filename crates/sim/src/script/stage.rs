@@ -95,7 +95,7 @@ impl Stage {
             routes: vec![RouteSpec::via(everywhere, IpAddr::V4(GATEWAY))],
             cores,
             sysctls,
-            ..HostConfig::default()
+            ..HostConfig::replay(0)
         });
         added.map_err(|error| error.to_string())?;
         let peer = SocketAddr::new(PEER_IP.into(), SERVICE_PORT);

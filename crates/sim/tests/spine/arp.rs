@@ -3,6 +3,7 @@
 use std::{
     io::IoSlice,
     net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,6 +16,7 @@ use sim::{
 use stack::{
     Errno,
     counters::Counter,
+    host::{ClaimState, Event, EventSink},
     icmp::header::IcmpMessage,
     ip::header::protocol,
     link::{
@@ -320,5 +322,174 @@ fn strangers_whom_packets_wait_for_fill_the_table_eight_times_at_most() {
         ping(&mut rig, seq);
     }
     assert_eq!(questions(&rig.take()), [(MacAddr::BROADCAST, PEER_IP)]);
+    rig.finish();
+}
+
+/// A full table, and packets of a known neighbor between those of strangers: each made the next stranger look at all entries.
+#[test]
+fn strangers_at_a_full_table_do_not_make_it_look_at_all_entries() {
+    let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "24")]);
+    let message = frame::icmp(&IcmpMessage::EchoRequest { id: 7, seq: 1 }, b"ping");
+    let give = |rig: &mut Rig, tail: u8| {
+        let from = Ipv4Addr::new(10, 0, 0, tail);
+        rig.give(&Ipv4::new(from, HOST_IP, protocol::ICMP).with(&message));
+    };
+    for tail in 3..=194 {
+        give(&mut rig, tail);
+    }
+    assert_eq!(rig.count(Counter::NeighTableFulls), 0);
+    let before = rig.count(Counter::NeighForcedGcRuns);
+    for round in 0..10 {
+        for tail in 195..250 {
+            give(&mut rig, tail);
+            give(&mut rig, 3 + round);
+        }
+    }
+    assert_eq!(rig.count(Counter::NeighTableFulls), 550);
+    // 550 strangers that look at 16 entries each, of 192, and one whole look: 46 rounds and a few.
+    let runs = rig.count(Counter::NeighForcedGcRuns) - before;
+    assert!(runs < 55, "{runs} rounds");
+    rig.pass(Duration::from_secs(10));
+    let _ = rig.take();
+    rig.finish();
+}
+
+/// Keeps events.
+#[derive(Debug, Default)]
+struct Kept(Mutex<Vec<Event>>);
+
+impl EventSink for Kept {
+    fn on_event(&self, event: Event) {
+        self.0.lock().expect("no panic").push(event);
+    }
+}
+
+impl Kept {
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.0.lock().expect("no panic"))
+    }
+}
+
+const CLAIM: ArpPacket = ArpPacket::request(HOST_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
+const ANNOUNCEMENT: ArpPacket = ArpPacket::announcement(HOST_MAC, HOST_IP);
+
+/// A host that has just begun to claim its address, with the numbers of RFC 5227.
+fn claiming_rig() -> (Rig, Arc<Kept>) {
+    let mut rig = silent_rig(&[("net.quietline.acd_probes", "3")]);
+    let (host, kept) = (rig.host(), Arc::new(Kept::default()));
+    host.set_event_sink(Arc::clone(&kept) as _);
+    host.claim_addresses(&mut rig.world.cx);
+    (rig, kept)
+}
+
+/// What the host says by ARP to everybody in this time, with the milliseconds from its beginning.
+fn said(rig: &mut Rig, time: Duration) -> Vec<(u64, ArpPacket)> {
+    const STEP: Duration = Duration::from_millis(10);
+    let mut said = Vec::new();
+    for step in 1..=u64::try_from(time.as_millis() / STEP.as_millis()).expect("short") {
+        rig.pass(STEP);
+        for seen in rig.take() {
+            match seen {
+                Seen::Arp(MacAddr::BROADCAST, arp) => said.push((step * 10, arp)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    said
+}
+
+/// RFC 5227 §1.1: PROBE_WAIT 1 s, PROBE_MIN 1 s, PROBE_MAX 2 s, ANNOUNCE_WAIT 2 s, ANNOUNCE_INTERVAL 2 s.
+#[test]
+fn an_address_is_probed_and_then_announced() {
+    let (mut rig, kept) = claiming_rig();
+    assert_eq!(rig.host().claim_state(), ClaimState::Probing);
+    let said = said(&mut rig, Duration::from_secs(12));
+    let packets: Vec<_> = said.iter().map(|(_, arp)| *arp).collect();
+    assert_eq!(packets, [CLAIM, CLAIM, CLAIM, ANNOUNCEMENT, ANNOUNCEMENT]);
+    let times: Vec<_> = said.iter().map(|(at, _)| *at).collect();
+    let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(times[0] <= 1010, "{times:?}");
+    for pause in &pauses[..2] {
+        assert!((990..=2010).contains(pause), "{times:?}");
+    }
+    for pause in &pauses[2..] {
+        assert!((1990..=2010).contains(pause), "{times:?}");
+    }
+    assert_eq!(rig.host().claim_state(), ClaimState::Ready);
+    let device = rig.host().device_name(1).to_owned();
+    assert_eq!(kept.take(), [Event::AddressReady { device, address: HOST_IP }]);
+    rig.finish();
+}
+
+#[test]
+fn nothing_is_probed_unless_a_setting_asks_for_it() {
+    let mut rig = silent_rig(&[]);
+    rig.host().claim_addresses(&mut rig.world.cx);
+    assert_eq!(rig.host().claim_state(), ClaimState::Ready);
+    assert_eq!(said(&mut rig, Duration::from_secs(12)), []);
+    rig.finish();
+}
+
+#[test]
+fn an_address_under_probe_is_not_answered_for() {
+    let (mut rig, _) = claiming_rig();
+    let question = ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP);
+    rig.give_arp(MacAddr::BROADCAST, &question);
+    assert_eq!(rig.take(), []);
+    let _ = said(&mut rig, Duration::from_secs(12));
+    rig.give_arp(MacAddr::BROADCAST, &question);
+    assert_eq!(rig.take(), [Seen::Arp(PEER_MAC, question.reply(HOST_MAC))]);
+    rig.finish();
+}
+
+#[test]
+fn an_address_that_another_station_has_or_probes_is_refused() {
+    let answer = CLAIM.reply(OTHER_MAC);
+    let announcement = ArpPacket::announcement(OTHER_MAC, HOST_IP);
+    let rival = ArpPacket::request(OTHER_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
+    for told in [answer, announcement, rival] {
+        let (mut rig, kept) = claiming_rig();
+        assert_eq!(said(&mut rig, Duration::from_secs(1)).len(), 1, "the first probe");
+        rig.give_arp(MacAddr::BROADCAST, &told);
+        let refused = ClaimState::Refused { address: HOST_IP, mac: OTHER_MAC };
+        assert_eq!(rig.host().claim_state(), refused, "{told:?}");
+        assert_eq!(said(&mut rig, Duration::from_secs(12)), [], "no further probe");
+        let device = rig.host().device_name(1).to_owned();
+        let event = Event::AddressConflict { device, address: HOST_IP, mac: OTHER_MAC };
+        assert_eq!(kept.take(), [event]);
+        assert_eq!(rig.count(Counter::ArpConflicts), 1);
+        rig.finish();
+    }
+}
+
+#[test]
+fn our_own_probe_that_comes_back_is_no_conflict() {
+    let (mut rig, kept) = claiming_rig();
+    let _ = said(&mut rig, Duration::from_secs(1));
+    rig.give_arp(MacAddr::BROADCAST, &CLAIM);
+    let _ = said(&mut rig, Duration::from_secs(12));
+    rig.give_arp(MacAddr::BROADCAST, &ANNOUNCEMENT);
+    assert_eq!(rig.host().claim_state(), ClaimState::Ready);
+    assert_eq!((rig.count(Counter::ArpConflicts), kept.take().len()), (0, 1));
+    rig.finish();
+}
+
+/// RFC 5227 §2.4 (c) and DEFEND_INTERVAL.
+#[test]
+fn an_address_in_use_is_defended_once_in_ten_seconds() {
+    let (mut rig, kept) = claiming_rig();
+    let _ = said(&mut rig, Duration::from_secs(12));
+    let _ = kept.take();
+    let theft = ArpPacket::announcement(OTHER_MAC, HOST_IP);
+    for expected in [1, 0, 0] {
+        rig.give_arp(MacAddr::BROADCAST, &theft);
+        let defense = vec![Seen::Arp(MacAddr::BROADCAST, ANNOUNCEMENT); expected];
+        assert_eq!(rig.take(), defense);
+    }
+    rig.pass(Duration::from_secs(10));
+    rig.give_arp(MacAddr::BROADCAST, &theft);
+    assert_eq!(rig.take(), [Seen::Arp(MacAddr::BROADCAST, ANNOUNCEMENT)]);
+    assert_eq!((rig.count(Counter::ArpConflicts), kept.take().len()), (4, 2));
+    assert_eq!(rig.host().claim_state(), ClaimState::Ready);
     rig.finish();
 }

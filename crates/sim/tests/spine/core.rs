@@ -27,7 +27,7 @@ fn a_doorbell_to_a_busy_core_is_not_lost() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let mut cx = Cx::new(&memory, 3);
+                let mut cx = Cx::replay(&memory, 3);
                 // Who is told to come back at once has to.
                 while host.poll(&mut cx).is_some() || !done.load(Ordering::Relaxed) {}
             });
@@ -35,7 +35,7 @@ fn a_doorbell_to_a_busy_core_is_not_lost() {
         let senders: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    let mut cx = Cx::new(&memory, 4);
+                    let mut cx = Cx::replay(&memory, 4);
                     for _ in 0..FRAMES {
                         assert!(link.deliver(&mut cx, &[0; 60]));
                         cx.do_softirq();

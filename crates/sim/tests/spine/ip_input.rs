@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use pkt::{DropReason, EtherType};
+use pkt::{DropReason, EtherType, checksum};
 use sim::{
     Rig, RigConfig,
     frame::{self, Ipv4},
@@ -192,6 +192,11 @@ fn segments_that_are_wrong() {
     let ip = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
     let delivers = Counter::IpInDelivers;
     drop_packet(&ip.with(&segment[..19]), DropReason::PacketTooShort, delivers);
+    let mut unfinished = segment.clone();
+    let len = u32::try_from(segment.len()).expect("short");
+    let sum = checksum::pseudo_header(PEER_IP.into(), HOST_IP.into(), protocol::TCP, len);
+    unfinished[16..18].copy_from_slice(&sum.fold().to_be_bytes());
+    drop_packet(&ip.with(&unfinished), DropReason::TcpCsumUnfinished, delivers);
     let mut broken = segment;
     broken[4] ^= 1;
     drop_packet(&ip.with(&broken), DropReason::TcpCsum, delivers);

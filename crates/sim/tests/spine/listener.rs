@@ -207,7 +207,7 @@ fn closing_leaves_no_request_behind_whatever_another_core_does() {
         let closer = {
             let (host, stop) = (Arc::clone(&host), &stop);
             scope.spawn(move || {
-                let mut cx = Cx::new(&memory, 2);
+                let mut cx = Cx::replay(&memory, 2);
                 cx.now = now;
                 for round in 0..3000 {
                     let listener = Listener::listen(&host, &mut cx, local, 64).expect("free");

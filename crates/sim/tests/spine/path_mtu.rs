@@ -259,7 +259,7 @@ fn a_report_that_meets_an_owned_socket_waits_for_its_holder() {
     let packet =
         transfer.rig.framed(&report(&transfer.peer, IcmpMessage::PacketTooBig { mtu: 1000 }, 1460));
     // Softirq of another context, while the application's owns the socket.
-    let mut softirq = stack::Cx::new(transfer.rig.world.memory(), 7);
+    let mut softirq = stack::Cx::replay(transfer.rig.world.memory(), 7);
     softirq.now = transfer.rig.world.cx.now;
     let link = Arc::clone(&transfer.rig.link);
     let during = transfer.socket.with_tcb(&host, &mut transfer.rig.world.cx, |tcb, _| {
@@ -299,7 +299,7 @@ fn a_backlog_has_room_for_two_receive_buffers() {
     let host = rig.host();
     listener.close(&host, &mut rig.world.cx);
     let segment = rig.framed(&peer.packet(&peer.header(Flags::ACK), &[7; 1460]));
-    let mut softirq = stack::Cx::new(rig.world.memory(), 7);
+    let mut softirq = stack::Cx::replay(rig.world.memory(), 7);
     softirq.now = rig.world.cx.now;
     let link = Arc::clone(&rig.link);
     let limit = socket.with_tcb(&host, &mut rig.world.cx, |tcb, _| {

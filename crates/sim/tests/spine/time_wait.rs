@@ -260,3 +260,60 @@ fn orphans_beyond_the_limit_are_reset() {
     drop(host);
     finish(rig, listener);
 }
+
+/// RFC 1337: one spoofed packet must not end TIME-WAIT. Linux acknowledges a SYN that nobody listens for.
+#[test]
+fn a_syn_without_a_listener_leaves_the_remnant_alone() {
+    let mut rig = Rig::new(RigConfig::default());
+    let (listener, mut peer) = closed_by_host(&mut rig, Options::default());
+    listener.close(&rig.host(), &mut rig.world.cx);
+    drop(listener);
+    let spoofed = SegmentHeader { seq: peer.snd_nxt + 5000, ..peer.header(Flags::SYN) };
+    peer.send(&mut rig, &spoofed, b"");
+    assert_eq!(rig.host().established_len(), 1, "the remnant");
+    assert_eq!(peer.hear(&rig.take()), [Flags::ACK]);
+    assert_eq!(peer.snd_una, peer.snd_nxt, "it tells the peer where the connection ended");
+    // An old duplicate finds the wait, not a closed port.
+    rig.pass(Duration::from_secs(1));
+    peer.snd_nxt -= 1;
+    peer.send_next(&mut rig, Flags::FIN | Flags::ACK, b"");
+    assert_eq!(peer.hear(&rig.take()), [Flags::ACK]);
+    rig.finish();
+}
+
+#[test]
+fn a_syn_that_the_listener_refuses_leaves_the_remnant_alone() {
+    let mut rig = Rig::new(RigConfig::default());
+    let listener = rig.listen(80, 1);
+    let mut peer = Peer::open(&mut rig, 80, 2000, Options::default());
+    let socket = listener.accept().expect("a connection");
+    let host = rig.host();
+    socket.shutdown(&host, &mut rig.world.cx, ShutdownHow::Write).expect("connected");
+    rig.settle();
+    assert_eq!(peer.hear(&rig.take()), [Flags::FIN | Flags::ACK]);
+    peer.send_next(&mut rig, Flags::FIN | Flags::ACK, b"");
+    assert_eq!(peer.hear(&rig.take()), [Flags::ACK]);
+    socket.close(&host, &mut rig.world.cx);
+    // The accept queue is full.
+    let waiting = [2001, 2002].map(|port| Peer::open(&mut rig, 80, port, Options::default()));
+    let remnants = rig.host().established_len();
+    for flags in [Flags::SYN, Flags::SYN | Flags::FIN] {
+        let later = SegmentHeader { seq: peer.snd_nxt + 5000, ..peer.header(flags) };
+        peer.send(&mut rig, &later, b"");
+        assert_eq!(rig.host().established_len(), remnants, "{flags:?}");
+    }
+    let _ = rig.take();
+    // Room again: the SYN that comes once more is still known for one that reopens.
+    let accepted = waiting.map(|_| listener.accept().expect("a connection"));
+    let again = SegmentHeader { seq: peer.snd_nxt + 5000, ..peer.header(Flags::SYN) };
+    peer.send(&mut rig, &again, b"");
+    let seen = rig.take();
+    let (syn_ack, _) = seen[0].segment().expect("a SYN-ACK");
+    assert_eq!(syn_ack.flags, SYN_ACK);
+    assert!(syn_ack.seq.gt(peer.rcv_nxt + 65_535), "above every number of the old connection");
+    for socket in accepted {
+        socket.abort(&host, &mut rig.world.cx);
+    }
+    drop(host);
+    finish(rig, listener);
+}

@@ -177,7 +177,7 @@ impl Lab {
         for (index, end) in [Arc::clone(&near), far].into_iter().enumerate() {
             let addresses = vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
             let devices = vec![DeviceConfig { device: end, addresses }];
-            world.add_host(HostConfig { devices, cores, ..HostConfig::default() }).expect("valid");
+            world.add_host(HostConfig { devices, cores, ..HostConfig::replay(0) }).expect("valid");
         }
         let host = Arc::clone(&world.hosts[0]);
         let common = [

@@ -1,0 +1,244 @@
+//! Fuzzing: some seconds of every target, and the build that a fuzzing service takes.
+//!
+//! Both build with the address sanitizer where there is a nightly toolchain, because it watches over the unsafe code of pkt and
+//! quietline; the step says so when it does without.
+//!
+//! Not here: what a target asks of the code (`fuzz/fuzz_targets`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+use std::{env, fs};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::source::root;
+use crate::steps::{self, Outcome, Tally, missing};
+use crate::suite::number;
+
+/// Seconds that a target runs unless QUIETLINE_FUZZ_SECONDS says otherwise: nine targets in the three minutes that CI has for them.
+const SECONDS: u32 = 20;
+
+/// Options of cargo-fuzz for every build. The values of comparisons, which it would trace, take up half of a run, and lead
+/// nowhere in inputs whose bytes are choices; text has dictionaries instead.
+const BUILD_OPTIONS: [&str; 1] = ["--no-trace-compares"];
+
+/// Options of libFuzzer. Its power schedule counts every feature of every run, which takes longer than the run; the names of new
+/// functions would be looked up by another program.
+const LIBFUZZER_OPTIONS: [&str; 4] =
+    ["-entropic=0", "-print_funcs=0", "-rss_limit_mb=4096", "-timeout=20"];
+
+/// Options of the address sanitizer: a run allocates and frees a small host, and would touch new memory for each with the
+/// quarantine of 256 MB that is the default. Rust's own rules keep references to dead stack frames away.
+const ASAN_OPTIONS: &str =
+    "quarantine_size_mb=16:malloc_context_size=8:detect_stack_use_after_return=0";
+
+/// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names.
+pub(crate) fn run() -> Result<Outcome> {
+    let targets = match targets()? {
+        Ok(targets) => targets,
+        Err(outcome) => return Ok(outcome),
+    };
+    let wanted = env::var("QUIETLINE_FUZZ_TARGET").ok();
+    let targets: Vec<_> = match &wanted {
+        Some(wanted) => targets.into_iter().filter(|target| target == wanted).collect(),
+        None => targets,
+    };
+    ensure!(!targets.is_empty(), "there is no fuzz target {wanted:?}");
+    let seed = seed()?;
+    for target in &targets {
+        if let failed @ Outcome::Failed(..) = run_one(target, seed)? {
+            return Ok(failed);
+        }
+    }
+    Ok(Outcome::Passed(Tally { passed: targets.len(), ..Tally::default() }))
+}
+
+/// The names of the targets, or why there is nothing to be done with them.
+fn targets() -> Result<Result<Vec<String>, Outcome>> {
+    let Ok(manifest) = fs::read_to_string(root().join("fuzz/Cargo.toml")) else {
+        return Ok(Err(missing("there is no fuzz/")));
+    };
+    if !steps::has_tool("cargo-fuzz") {
+        return Ok(Err(missing("cargo-fuzz is not installed")));
+    }
+    let names = names(&manifest);
+    ensure!(!names.is_empty(), "fuzz/ has no target");
+    if !has_nightly() {
+        println!(
+            "fuzz: there is no nightly toolchain, so the targets run without the address sanitizer"
+        );
+    }
+    Ok(Ok(names))
+}
+
+/// The names of the `[[bin]]` tables.
+fn names(manifest: &str) -> Vec<String> {
+    let bins = manifest.split("[[bin]]").skip(1);
+    let names = bins.filter_map(|bin| {
+        let line = bin.lines().find(|line| line.starts_with("name"))?;
+        line.split('"').nth(1).map(str::to_owned)
+    });
+    names.collect()
+}
+
+fn run_one(target: &str, seed: u32) -> Result<Outcome> {
+    // The first corpus directory takes what the run finds, the second is the committed one.
+    let found = root().join("target-fuzz/corpus").join(target);
+    fs::create_dir_all(&found).context("making a directory for the corpus")?;
+    let limit = number("QUIETLINE_FUZZ_SECONDS")?.unwrap_or(SECONDS);
+    let mut command = cargo_fuzz("run");
+    command.arg(target).arg(found);
+    let committed = corpus(target);
+    if committed.is_dir() {
+        command.arg(committed);
+    }
+    command.arg("--").args(LIBFUZZER_OPTIONS);
+    command.arg(format!("-max_total_time={limit}")).arg(format!("-seed={seed}"));
+    if let Some(dictionary) = dictionary(target) {
+        command.arg(format!("-dict={}", dictionary.display()));
+    }
+    steps::run_quietly(command.env("ASAN_OPTIONS", ASAN_OPTIONS))
+}
+
+/// The seed of a run: QUIETLINE_FUZZ_SEED; with `CI=true` the commit's, because a build that fails must fail again; else another
+/// one each time. The command that is shown has it.
+fn seed() -> Result<u32> {
+    if let Some(seed) = number("QUIETLINE_FUZZ_SEED")? {
+        return Ok(seed);
+    }
+    if steps::strict() {
+        return seed_of(&steps::commit()?);
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("reading the clock")?;
+    Ok(since.subsec_nanos() + 1)
+}
+
+/// The seed of a commit: not 0, which libFuzzer takes for another one each time.
+fn seed_of(hash: &str) -> Result<u32> {
+    let digits = hash.get(..7).context("CI=true runs in a git repository")?;
+    let number = u32::from_str_radix(digits, 16).context("a hash in hexadecimal")?;
+    Ok(number + 1)
+}
+
+/// Builds every target and puts it where a fuzzing service looks for it: `TARGET`, `TARGET_seed_corpus.zip`, `TARGET.dict` and
+/// `TARGET.options`, in `$OUT` or target-fuzz/out.
+pub(crate) fn build() -> Result<Outcome> {
+    let targets = match targets()? {
+        Ok(targets) => targets,
+        Err(outcome) => return Ok(outcome),
+    };
+    if let failed @ Outcome::Failed(..) = steps::run(&mut cargo_fuzz("build"))? {
+        return Ok(failed);
+    }
+    let out = env::var_os("OUT").map_or_else(|| root().join("target-fuzz/out"), PathBuf::from);
+    fs::create_dir_all(&out).with_context(|| format!("making {}", out.display()))?;
+    for target in &targets {
+        copy(&built(target), &out.join(target))?;
+        if let Some(dictionary) = dictionary(target) {
+            copy(&dictionary, &out.join(format!("{target}.dict")))?;
+        }
+        fs::write(out.join(format!("{target}.options")), options())?;
+        let corpus = corpus(target);
+        if corpus.is_dir() {
+            let zip = out.join(format!("{target}_seed_corpus.zip"));
+            let mut command = Command::new("python3");
+            command.args(["-m", "zipfile", "-c"]).arg(zip).arg(corpus);
+            if let failed @ Outcome::Failed(..) = steps::run(&mut command)? {
+                return Ok(failed);
+            }
+        }
+    }
+    println!("{} fuzz targets: {}", targets.len(), out.display());
+    Ok(Outcome::Passed(Tally { passed: targets.len(), ..Tally::default() }))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
+    Ok(())
+}
+
+/// What a runner is told about a target, in the form that ClusterFuzz reads.
+fn options() -> String {
+    let lines = LIBFUZZER_OPTIONS.map(|option| option.trim_start_matches('-').replace('=', " = "));
+    let asan = ASAN_OPTIONS.split(':').map(|option| option.replace('=', " = "));
+    format!("[libfuzzer]\n{}\n\n[asan]\n{}\n", lines.join("\n"), Vec::from_iter(asan).join("\n"))
+}
+
+/// cargo-fuzz with what every build needs.
+fn cargo_fuzz(chore: &str) -> Command {
+    let mut command = Command::new("cargo-fuzz");
+    command.current_dir(root()).args(["fuzz", chore]).args(BUILD_OPTIONS);
+    if has_nightly() {
+        command.env("RUSTUP_TOOLCHAIN", "nightly");
+    } else {
+        command.args(["--sanitizer", "none"]);
+    }
+    // It starts cargo itself; the one that runs us may be of another toolchain.
+    command.env_remove("CARGO");
+    command
+}
+
+/// Where cargo-fuzz puts a target.
+fn built(target: &str) -> PathBuf {
+    let directory =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| "fuzz/target".into(), PathBuf::from);
+    let triple = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    root().join(directory).join(triple).join("release").join(target)
+}
+
+fn corpus(target: &str) -> PathBuf {
+    root().join("fuzz/corpus").join(target)
+}
+
+fn dictionary(target: &str) -> Option<PathBuf> {
+    let path = root().join("fuzz/dict").join(format!("{target}.dict"));
+    path.is_file().then_some(path)
+}
+
+/// Whether rustup has a nightly toolchain.
+pub(crate) fn has_nightly() -> bool {
+    let output = Command::new("rustup").args(["toolchain", "list"]).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nightly"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_targets_are_read_from_the_manifest() {
+        let manifest = "[package]\nname = \"fuzz\"\n[[bin]]\nname = \"a\"\npath = \"a.rs\"\n[[bin]]\nname = \"b\"\n";
+        assert_eq!(names(manifest), ["a", "b"]);
+    }
+
+    #[test]
+    fn every_target_has_a_corpus_and_every_corpus_and_dictionary_a_target() {
+        let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
+        let names = names(&manifest);
+        for name in &names {
+            assert!(corpus(name).is_dir(), "{name}");
+        }
+        for directory in ["fuzz/corpus", "fuzz/dict"] {
+            for entry in fs::read_dir(root().join(directory)).unwrap() {
+                let file = PathBuf::from(entry.unwrap().file_name());
+                let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+                assert!(names.contains(&name), "{directory}/{}", file.display());
+            }
+        }
+    }
+
+    #[test]
+    fn a_commit_has_one_seed_and_it_is_not_zero() {
+        assert_eq!(seed_of("0000000fff").unwrap(), 1);
+        assert_eq!(seed_of("fffffff000").unwrap(), 0x1000_0000);
+        assert!(seed_of("").is_err());
+    }
+
+    #[test]
+    fn a_service_is_told_the_options_of_our_own_runs() {
+        let options = options();
+        assert!(options.contains("[libfuzzer]\nentropic = 0\n"), "{options}");
+        assert!(options.contains("[asan]\nquarantine_size_mb = 16\n"), "{options}");
+    }
+}

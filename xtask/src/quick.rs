@@ -1,0 +1,132 @@
+//! The README's five-minute command: of every kind of test the ones that find most for their time.
+//!
+//! It builds without optimization for the whole program, and needs nothing but the toolchain; as root it also runs the kernel's
+//! programs across a tap. Its last lines name what it left out, so that a green run is not taken for `cargo xtask test`.
+//!
+//! Not here: how steps run and are counted (`steps`), the whole (`suite`).
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use crate::source::root;
+use crate::steps::{self, Outcome, cargo};
+use crate::suite::{self, Step};
+
+/// What runs, in order.
+const STEPS: [Step; 2] = [("unit and integration tests", tests), ("network namespaces", netns)];
+
+/// Integration tests that run, of whichever crate has one of the name: the examples, sockets and their likeness to `std::net`, the data path
+/// of two hosts, every packet script in the default modes, and networks of the simulator.
+const INTEGRATION: [&str; 10] = [
+    "examples",
+    "like_std",
+    "network",
+    "options",
+    "scripts",
+    "sockets",
+    "spine",
+    "std_parity",
+    "transfer",
+    "two_wires",
+];
+
+/// The one unit test that takes more than a minute.
+const SLOW: &str = "the_send_buffer_grows_to_two_windows_and_not_beyond_its_limit";
+
+/// Networks that the simulator draws; `cargo xtask test` draws 1,000, CI 10,000.
+const SEEDS: &str = "100";
+
+/// The tests against the kernel that run: both ways, half-close.
+const KERNEL: &str = "netcat";
+
+/// What `cargo xtask test` runs besides, apart from single integration tests.
+const LEFT_OUT: &str = "\
+documentation tests; the loom models; the kernel's side but for nc and socat, and in other modes than the default; fuzzing;
+licences; of the simulator all but 100 networks";
+
+/// Runs the steps, and says at the end what was left out.
+pub(crate) fn run() -> Result<bool> {
+    let passed = suite::run(&STEPS)?;
+    println!("left out: {LEFT_OUT}; the unit test {SLOW}; the integration tests");
+    for (package, names) in left_out()? {
+        println!("  {package}: {}", names.join(" "));
+    }
+    println!("all of it: cargo xtask test");
+    Ok(passed)
+}
+
+fn tests() -> Result<Outcome> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--exclude", "netns-tests", "--no-fail-fast"]);
+    command.args(["--lib", "--bins"]);
+    for name in INTEGRATION {
+        command.args(["--test", name]);
+    }
+    command.args(["--", "--skip", SLOW]);
+    steps::run_tests(command.env("SEEDS", SEEDS))
+}
+
+fn netns() -> Result<Outcome> {
+    if let Some(outcome) = suite::cannot_run_netns()? {
+        return Ok(outcome);
+    }
+    let built = steps::run(cargo().args(["build", "-p", "quietline-cli", "--bin", "quietline"]))?;
+    if matches!(built, Outcome::Failed(..)) {
+        return Ok(built);
+    }
+    let mut command = cargo();
+    command.args(["test", "-p", "netns-tests", "--no-fail-fast", "--test", KERNEL]);
+    command.args(["--", "--test-threads=1", "--nocapture"]);
+    steps::run_tests(command.env("QUIETLINE_BIN", suite::built("debug")))
+}
+
+/// The integration tests that do not run, by crate.
+fn left_out() -> Result<Vec<(String, Vec<String>)>> {
+    let mut found = Vec::new();
+    for package in sorted(&root().join("crates"))? {
+        let tests = root().join("crates").join(&package).join("tests");
+        if !tests.is_dir() {
+            continue;
+        }
+        let mut names = sorted(&tests)?;
+        for name in &mut names {
+            *name = name.trim_end_matches(".rs").to_owned();
+        }
+        names.retain(|name| !INTEGRATION.contains(&name.as_str()));
+        if !names.is_empty() {
+            found.push((package, names));
+        }
+    }
+    Ok(found)
+}
+
+/// Names in a directory.
+fn sorted(directory: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_integration_test_either_runs_or_is_named() {
+        let mut all = 0;
+        for package in sorted(&root().join("crates")).unwrap() {
+            let tests = root().join("crates").join(&package).join("tests");
+            all += if tests.is_dir() { sorted(&tests).unwrap().len() } else { 0 };
+        }
+        let named: usize = left_out().unwrap().iter().map(|(_, names)| names.len()).sum();
+        assert_eq!(named + INTEGRATION.len(), all, "one of {INTEGRATION:?} does not exist");
+        assert!(INTEGRATION.is_sorted());
+        let slow = root().join("crates/tcp/src/tests/send_buffer.rs");
+        assert!(fs::read_to_string(slow).unwrap().contains(&format!("fn {SLOW}(")));
+        assert!(LEFT_OUT.contains(&format!("all but {SEEDS} networks")));
+    }
+}
