@@ -15,6 +15,7 @@
 //!
 //! Not here: which entry to send and when (`output`, `retransmit`), headers.
 
+mod audit;
 mod gather;
 mod marks;
 mod sacked;
@@ -475,29 +476,6 @@ impl SendQueue {
 
     pub(crate) fn wmem_queued(&self) -> u32 {
         self.wmem_queued
-    }
-
-    /// Panics unless the sums and the order of the module head hold. `una` and `nxt` are SND.UNA and SND.NXT.
-    pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
-        let (mut seq, mut wmem) = (una, 0);
-        for (index, entry) in self.entries.iter().enumerate() {
-            assert_eq!(entry.seq, seq, "entry {index} is contiguous");
-            assert!(entry.seq_len() > 0, "entry {index} is not empty");
-            let packet_len = entry.packet.as_ref().map_or(0, Packet::len);
-            assert_eq!(packet_len, entry.len as usize, "entry {index} holds its bytes");
-            let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
-            assert_eq!(truesize, entry.charge, "entry {index} is charged what it holds");
-            if index == self.sent {
-                assert_eq!(seq, nxt, "SND.NXT is the first unsent byte");
-            }
-            seq = entry.end_seq();
-            wmem += entry.charge;
-        }
-        assert_eq!(seq, self.write_seq, "the queue ends at write_seq");
-        assert!(self.sent <= self.entries.len());
-        assert!(self.sent < self.entries.len() || nxt == self.write_seq);
-        assert_eq!(wmem, self.wmem_queued, "wmem_queued is the sum of the charges");
-        self.check_marks();
     }
 }
 

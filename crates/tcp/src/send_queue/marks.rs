@@ -343,31 +343,6 @@ impl SendQueue {
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
         self.sacked.highest()
     }
-
-    /// Panics unless the marks agree with their sums.
-    pub(super) fn check_marks(&self) {
-        let has = |flag: EntryFlags| {
-            let entries = self.entries.iter().filter(move |entry| entry.flags.contains(flag));
-            entries.map(super::Entry::seq_len).sum::<u32>()
-        };
-        assert_eq!(has(EntryFlags::LOST), self.lost_bytes, "LOST adds up");
-        assert_eq!(has(EntryFlags::RETRANSMITTED), self.retrans_bytes, "RETRANSMITTED adds up");
-        assert_eq!(has(EntryFlags::SACKED), self.sacked_bytes, "SACKED adds up");
-        assert_eq!(self.sacked.check(), self.sacked_bytes, "the ranges are the entries");
-        let (mut count, mut again) = (0, 0);
-        for (index, entry) in self.entries.iter().enumerate() {
-            let marks = entry.flags & (EntryFlags::LOST | EntryFlags::RETRANSMITTED);
-            let sacked = entry.flags.contains(EntryFlags::SACKED);
-            assert!(index < self.sent || (marks.is_empty() && !sacked), "unsent has no marks");
-            assert!(marks.is_empty() || !sacked, "what arrived is not lost");
-            count += u32::from(sacked);
-            again += usize::from(marks.contains(EntryFlags::RETRANSMITTED));
-            let waits = marks == EntryFlags::LOST;
-            assert!(!waits || index >= self.lost_hint, "lost_hint skips nothing");
-        }
-        assert_eq!(count, self.sacked_count, "sacked_count is the entries'");
-        assert!(again <= self.again.len(), "every retransmission is listed");
-    }
 }
 
 /// What the edges of a reported range did to entries.
