@@ -1,8 +1,8 @@
 //! Suites in other modes than the default: rows of settings from the simulator's table, handed to tests in the environment.
 //!
 //! `cargo test` itself plays every packet script in every pairwise row and draws modes for every seed of the simulator, both in
-//! one process each. What is left is the kernel: [`netns_in_modes`] is what CI has time for, a third of the pairwise rows by turns of
-//! the commits, [`everything`] what a night has.
+//! one process each. What is left is the kernel: [`netns_in_modes`] is what CI has time for, and takes turns by the commit;
+//! [`everything`] is what a night has.
 //!
 //! Not here: which modes there are (`sim::modes`).
 
@@ -17,8 +17,23 @@ use crate::suite::{binary, number, prepare_netns};
 /// Where tests look for the mode they are to run in.
 const VARIABLE: &str = "QUIETLINE_SYSCTL";
 
-/// The tests against the kernel that every row runs in CI: both ways, half-close, many at once, in seconds.
+/// The tests against the kernel that a pairwise row runs in CI: both ways, half-close, many at once, in seconds.
 const SHORT: [&str; 2] = ["netcat", "many"];
+
+/// The tests against the kernel that see the data path, which a row of values runs in CI. The others are about refusals, privileges,
+/// deadlines and ends of processes, and wait most of their time.
+const DATA_PATH: [&str; 10] = [
+    "af_packet",
+    "big_tcp",
+    "garbage",
+    "impaired",
+    "links",
+    "many",
+    "netcat",
+    "prequeue",
+    "queue",
+    "steering",
+];
 
 /// Seeds of the simulator in each row of the night.
 const NIGHT_SEEDS: u32 = 2000;
@@ -33,23 +48,30 @@ const ROWS: &str = "QUIETLINE_MATRIX_ROWS";
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Of so many pairwise rows a commit runs one.
-const TURNS: usize = 3;
+const TURNS: usize = 6;
 
-/// CI: the whole suite against the kernel in as many rows as every value of every mode needs, and the quickest of it in every third
-/// pairwise row, which the hash of the commit chooses. With QUIETLINE_MATRIX_ROWS, in those.
+/// CI: what sees the data path in as many rows as every value of every mode needs, one of them with the whole suite, and the quickest in
+/// every sixth pairwise row. The hash of the commit chooses; with QUIETLINE_MATRIX_ROWS, the pairwise rows are those.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
     let mut sum = Sum::default();
     // The first row is the default, which `netns` has run.
-    for (number, row) in rows("each")?.iter().enumerate().skip(1) {
-        sum.run(&format!("value row {number}, all"), row, || netns(row, &[]));
+    let commit = steps::commit()?;
+    let values = rows("each")?;
+    let whole = whole_of(&commit, values.len());
+    for (number, row) in values.iter().enumerate().skip(1) {
+        if number == whole {
+            sum.run(&format!("value row {number}, all"), row, || netns(row, &[]));
+        } else {
+            sum.run(&format!("value row {number}, the data path"), row, || netns(row, &DATA_PATH));
+        }
     }
     let rows = rows("pairwise")?;
     let numbers = match std::env::var(ROWS) {
         Ok(list) => chosen(&list, rows.len())?,
-        Err(_) => turn_of(&steps::commit()?, rows.len()),
+        Err(_) => turn_of(&commit, rows.len()),
     };
     for number in numbers {
         let row = &rows[number];
@@ -60,9 +82,19 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
 
 /// The rows that a commit runs, of so many. Not the first, which is the default.
 fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
-    let hash = commit.get(..8).and_then(|head| usize::from_str_radix(head, 16).ok());
-    let turn = hash.unwrap_or_default() % TURNS;
+    let turn = number_of(commit) % TURNS;
     (1..rows).filter(|row| row % TURNS == turn).collect()
+}
+
+/// The row of values that a commit runs whole. Not the first, which is the default.
+fn whole_of(commit: &str, rows: usize) -> usize {
+    1 + number_of(commit) / TURNS % (rows - 1)
+}
+
+/// A number that commits have by chance.
+fn number_of(commit: &str) -> usize {
+    let head = commit.get(..8).and_then(|head| usize::from_str_radix(head, 16).ok());
+    head.unwrap_or_default()
 }
 
 /// A night: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row. Where
@@ -197,14 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn the_turns_of_three_commits_have_every_row_but_the_default() {
-        let mut all: Vec<_> = ["00000000a", "00000001b", "00000002c"]
-            .iter()
-            .flat_map(|hash| turn_of(hash, 44))
-            .collect();
+    fn the_turns_of_commits_have_every_row_but_the_default() {
+        let commits = (0..TURNS * 4).map(|number| format!("{number:08x}a"));
+        let mut all: Vec<_> =
+            commits.clone().take(TURNS).flat_map(|commit| turn_of(&commit, 44)).collect();
         all.sort_unstable();
         assert_eq!(all, (1..44).collect::<Vec<_>>());
         assert_eq!(turn_of("", 44), turn_of("00000000", 44));
+        let mut whole: Vec<_> = commits.map(|commit| whole_of(&commit, 5)).collect();
+        whole.sort_unstable();
+        whole.dedup();
+        assert_eq!(whole, [1, 2, 3, 4]);
     }
 
     #[test]
