@@ -230,9 +230,10 @@ impl<'a> Play<'a> {
         for (index, listener) in listeners.iter().enumerate() {
             while let Ok(socket) = listener.accept() {
                 moved = true;
+                // A client may have one port for two servers.
                 let link = links.iter_mut().find(|link| {
-                    let local = link.client.as_ref().map(|client| client.local());
-                    link.ends.is_none() && local == Some(socket.remote())
+                    let ends = link.client.as_ref().map(|client| (client.local(), client.remote()));
+                    link.ends.is_none() && ends == Some((socket.remote(), socket.local()))
                 });
                 match link {
                     Some(link) => link.begin(world, socket, scenario.seed),
