@@ -73,8 +73,8 @@ pub use drop_reason::{DropReason, Verdict};
 pub use list::{BATCH_MAX, Batch, PacketList};
 pub use meta::{Ecn, EtherType, Gso, GsoKind, PacketMeta, PacketType, RxChecksum, TxChecksum};
 pub use packet::{
-    COPYBREAK, CloneMark, Cutter, DESCRIPTOR_BYTES, FRAGS_MAX, HEAD_BYTES, HEADROOM, HeadTemplate,
-    Packet, PacketOwner, SUMS_MAX, Slices,
+    COPYBREAK, CloneMark, Cutter, DENSE_BYTES_MAX, DESCRIPTOR_BYTES, FRAGS_MAX, HEAD_BYTES,
+    HEADROOM, HeadTemplate, Packet, PacketOwner, SUMS_MAX, Slices,
 };
 pub use pages::{Pages, PagesRange, Payload};
 pub use pool::{

@@ -43,7 +43,7 @@ pub(crate) use descriptor::{Descriptor, FreeDescriptor, end};
 pub use pair::CloneMark;
 pub(crate) use pair::Kind;
 pub(crate) use parcel::{PARCEL_LEN, Parcel};
-pub use payload::Slices;
+pub use payload::{DENSE_BYTES_MAX, Slices};
 pub use sums::SUMS_MAX;
 
 /// Bytes in front of the payload of a packet to be sent. The longest headers: TCP with all options (60),

@@ -322,6 +322,21 @@ impl Pool {
         self.local.cursor.as_mut()
     }
 
+    /// The cursor that payload is copied through, with room for `len` bytes, which a page has.
+    pub(crate) fn cursor_for(&mut self, len: usize) -> Option<&mut Cursor> {
+        if self.local.cursor.as_ref().is_none_or(|cursor| cursor.room() < len) {
+            self.turn_page()?;
+        }
+        self.local.cursor.as_mut()
+    }
+
+    /// Allocations that this pool has refused at the domain's limit.
+    #[inline]
+    #[must_use]
+    pub fn alloc_failed(&self) -> u64 {
+        self.local.home.stats.alloc_failed.load()
+    }
+
     /// Gives a slice back, without an atomic when its page is being carved here.
     #[inline]
     pub(crate) fn put_slice(&mut self, slice: Slice) {

@@ -113,6 +113,7 @@ tcp::counters! {
     TsqDeferred: "Of those, the ones left to the holder of the socket.",
     SkbReadAfterUnlock: "Packets freed after the socket they were read from was let go.",
     SkbAllocs: "Packets allocated or cloned. Packet memory is counted for all hosts of a process together.",
+    SkbAllocFails: "Packets and pages not allocated because packet memory was at its limit.",
     SkbFreesLocal: "Packets that died where their memory stayed: at home, or kept by whoever freed them.",
     SkbFreesAdopted: "Of those, the ones that were at home elsewhere until then.",
     SkbFreesRemote: "Packets that died away from home, and whose memory was sent there.",

@@ -95,6 +95,8 @@ pub struct Cx {
     is_acceptor: bool,
     /// Packet memory of this context.
     pub pool: Pool,
+    /// What `pool` had refused when it was last asked.
+    alloc_failed: u64,
     /// Chance: limits of challenges, ports, identifications.
     pub rng: tcp::Rng,
     /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
@@ -146,6 +148,7 @@ impl Cx {
             accepts: 0,
             is_acceptor: false,
             pool: memory.packets.pool(),
+            alloc_failed: 0,
             rng,
             out: PacketList::new(),
             read: PacketList::new(),
@@ -230,6 +233,13 @@ impl Cx {
 
     pub(crate) const fn on_received(&mut self, frames: usize) {
         self.received += frames as u64;
+    }
+
+    /// Packet memory was at its limit when this context wanted some, since it was last asked.
+    #[inline]
+    pub(crate) fn has_lacked_memory(&mut self) -> bool {
+        let failed = self.pool.alloc_failed();
+        core::mem::replace(&mut self.alloc_failed, failed) != failed
     }
 
     /// The RCU reader of this context. Cloned so that a read section does not borrow the context.

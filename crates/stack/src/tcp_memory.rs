@@ -10,9 +10,17 @@
 //!
 //! The verdict has a line of its own, which everybody reads and nobody writes until it changes.
 //!
+//! What the account says is what packets were charged. What they keep from being used again may be more: a slice keeps its page. So
+//! the packet memory that is in use is judged too, whole pages of it, against what there is, and the worse of both is the verdict
+//! ([`TcpMemory::note_packets`]). When that is what is scarce, connections are visited and give up what they can, since a peer
+//! that holds memory on purpose sends nothing that would make them look.
+//!
 //! Not here: what a connection does without (`tcp::memory`), packet memory itself (`pkt::Domain`).
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use pkt::Instant;
 use sync::Padded;
@@ -23,6 +31,13 @@ pub(crate) const PAGE_BYTES: u32 = 4096;
 
 /// Pages a context may hold back: 1 MB, as Linux's `SK_MEMORY_PCPU_RESERVE`.
 const RESERVE_PAGES_MAX: i64 = 256;
+
+/// Levels of the verdict, as `MemoryPressure` has them; 0 is none.
+const PRESSURE: u8 = 1;
+const EXHAUSTED: u8 = 2;
+
+/// How often the memory in use is counted: a link of 10 Gbit/s fills 12 MB in between.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The three thresholds of `tcp_mem`, in pages of 4 KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +79,8 @@ struct Verdict {
     trim: AtomicBool,
     /// Some setting so far let connections keep packets. Relaxed: who misses it misses a setting of this very moment.
     kept: AtomicBool,
+    /// When packet memory is to be looked at next, in nanoseconds. Relaxed: two may look at once.
+    look_at_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +91,10 @@ struct Account {
     sockets: AtomicI64,
     /// When pressure began, in milliseconds from 1; 0 is no pressure. The one who swaps it counts.
     since_ms: AtomicU64,
+    /// What the account alone would say, and what packet memory alone would. Relaxed: who changes one tells both, and packet memory
+    /// is looked at again soon.
+    charged: AtomicU8,
+    packets: AtomicU8,
     /// The limits as last judged by, for those who give memory back outside any context: low, pressure, high. Relaxed: a
     /// mixture of two settings is judged by for a moment only.
     limits: [AtomicU64; 3],
@@ -98,7 +119,7 @@ impl TcpMemory {
         let sockets = u64::try_from(self.account.sockets.load(Ordering::Relaxed)).unwrap_or(0);
         let share = limits.high.saturating_mul(u64::from(PAGE_BYTES)) / sockets.max(1);
         MemoryState {
-            pressure: if verdict == 1 {
+            pressure: if verdict == PRESSURE {
                 MemoryPressure::Pressure
             } else {
                 MemoryPressure::Exhausted
@@ -147,22 +168,54 @@ impl TcpMemory {
         self.count(counters, now);
     }
 
-    /// The verdict follows `total`, with the gap between its two lower thresholds.
+    /// The verdict follows `total`.
     fn judge(&self, total: i64, limits: &MemoryLimits) {
-        let total = u64::try_from(total).unwrap_or(0);
+        let before = self.account.charged.load(Ordering::Relaxed);
+        self.account.charged.store(level(before, total, limits), Ordering::Relaxed);
+        self.publish();
+    }
+
+    /// The worse of both accounts is what the engine is told.
+    fn publish(&self) {
+        let levels = [&self.account.charged, &self.account.packets];
+        let verdict = levels.map(|level| level.load(Ordering::Relaxed)).into_iter().max();
+        let verdict = verdict.unwrap_or_default();
         let before = self.verdict.pressure.load(Ordering::Relaxed);
-        let verdict = match before {
-            _ if total > limits.high => 2,
-            _ if total > limits.pressure => 1,
-            0 => 0,
-            _ if total <= limits.low => 0,
-            _ => 1,
-        };
         if verdict != before {
             self.verdict.pressure.store(verdict, Ordering::Relaxed);
             if before == 0 {
                 let _ = self.want_trim();
             }
+        }
+    }
+
+    /// Packet memory has not been looked at for a while.
+    #[inline]
+    pub(crate) fn is_look_due(&self, now: Instant) -> bool {
+        now.as_nanos() >= self.verdict.look_at_ns.load(Ordering::Relaxed)
+    }
+
+    /// Of `max_bytes` of packet memory `used_bytes` are in use. Above a half and above three quarters, connections are
+    /// visited to give up what they can ([`tcp::Tcb::relieve`]), again and again while it is exhausted.
+    #[cold]
+    pub(crate) fn note_packets(
+        &self,
+        used_bytes: usize,
+        max_bytes: usize,
+        counters: &Counters,
+        now: Instant,
+    ) {
+        self.verdict.look_at_ns.store((now + LOOK_EVERY).as_nanos(), Ordering::Relaxed);
+        let pages = i64::try_from(used_bytes / PAGE_BYTES as usize).unwrap_or(i64::MAX);
+        let before = self.account.packets.load(Ordering::Relaxed);
+        let packets = level(before, pages, &MemoryLimits::for_packets(max_bytes));
+        if packets != before {
+            self.account.packets.store(packets, Ordering::Relaxed);
+        }
+        self.publish();
+        self.count(counters, now);
+        if packets > before || packets == EXHAUSTED {
+            self.verdict.trim.store(true, Ordering::Release);
         }
     }
 
@@ -238,6 +291,18 @@ impl TcpMemory {
     }
 }
 
+/// The verdict on `total` pages, `before` being the one so far: pressure ends below the first threshold only.
+fn level(before: u8, total: i64, limits: &MemoryLimits) -> u8 {
+    let total = u64::try_from(total).unwrap_or(0);
+    match before {
+        _ if total > limits.high => EXHAUSTED,
+        _ if total > limits.pressure => PRESSURE,
+        0 => 0,
+        _ if total <= limits.low => 0,
+        _ => PRESSURE,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,6 +366,40 @@ mod tests {
         assert_eq!(state.share_bytes, 300 * 4096 / 2);
         memory.uncharge(400);
         assert_eq!((memory.pages(), pressure(&memory)), (0, MemoryPressure::None));
+    }
+
+    /// Slices keep pages that nobody was charged for.
+    #[test]
+    fn memory_in_use_is_judged_beside_the_account() {
+        let (memory, counters) = (TcpMemory::new(), Counters::new());
+        let max_bytes = 1 << 30;
+        let look = |percent: usize, ms| {
+            memory.note_packets(
+                max_bytes / 100 * percent,
+                max_bytes,
+                &counters,
+                Instant::from_millis(ms),
+            );
+            (pressure(&memory), memory.take_trim())
+        };
+        assert_eq!(look(49, 1000), (MemoryPressure::None, false));
+        assert!(
+            !memory.is_look_due(Instant::from_millis(1009))
+                && memory.is_look_due(Instant::from_millis(1010))
+        );
+        assert_eq!(look(51, 2000), (MemoryPressure::Pressure, true), "connections are visited");
+        assert_eq!(look(60, 2010), (MemoryPressure::Pressure, false), "once");
+        assert_eq!(look(76, 2020), (MemoryPressure::Exhausted, true));
+        assert_eq!(look(76, 2030), (MemoryPressure::Exhausted, true), "as long as it lasts");
+        assert_eq!(look(40, 2040), (MemoryPressure::Pressure, false), "not yet at three eighths");
+        let reserve = AtomicI64::new(0);
+        memory.charge(&reserve, 400, &LIMITS, &counters, Instant::from_millis(2050));
+        assert_eq!(pressure(&memory), MemoryPressure::Exhausted, "the account is worse");
+        assert_eq!(look(30, 2060), (MemoryPressure::Exhausted, false));
+        memory.charge(&reserve, -400, &LIMITS, &counters, Instant::from_millis(3000));
+        assert_eq!(pressure(&memory), MemoryPressure::None);
+        assert_eq!(counters.value(Counter::TcpExtTCPMemoryPressures), 1);
+        assert_eq!(counters.value(Counter::TcpExtTCPMemoryPressuresChrono), 1000);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //!
 //! Not here: the account itself, and packet memory, whose own limit is a hard one.
 
-use crate::{cx::Cx, receive_window::rmem_alloc, tcb::Tcb};
+use crate::{counters::Counter, cx::Cx, receive_window::rmem_alloc, tcb::Tcb};
 
 /// Smallest send buffer that scarcity leaves a socket (Linux `SOCK_MIN_SNDBUF`).
 const SNDBUF_MIN: u32 = 4608;
@@ -83,6 +83,26 @@ impl Tcb {
     #[must_use]
     pub fn is_out_of_memory(&self, memory: &MemoryState) -> bool {
         memory.pressure == MemoryPressure::Exhausted && self.send_queue.wmem_queued() > SNDBUF_MIN
+    }
+}
+
+impl Tcb {
+    /// The host looks for memory (`stack` calls it when packet memory runs low): what the connection keeps for later goes, small
+    /// payloads that wait are copied together, and when memory is exhausted everything out of order goes, whether or not the peer
+    /// sends. Answers whether it gave anything up. Linux: none; there only a segment that comes makes room (`tcp_prune_queue`).
+    pub fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.trim_packet_cache(cx);
+        if cx.memory.is_plenty() {
+            return false;
+        }
+        self.receive_queue.condense(cx.pool);
+        if cx.memory.pressure != MemoryPressure::Exhausted || self.reassembly.is_empty() {
+            return false;
+        }
+        cx.count(Counter::TcpExtOfoPruned);
+        self.reassembly.prune(0).free_all(cx.pool);
+        self.announce_room();
+        true
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! Packets hold payload only and are never empty. `read_offset` bytes of the first are read already; the packet goes
 //! back to the pool of the thread that reads its last byte. Small payloads are copied into the tail when a reader
-//! lags, so that a flood of tiny segments costs about what it carries instead of a descriptor each.
+//! lags, so that a flood of tiny segments costs about what it carries instead of a descriptor each. When it is far behind,
+//! or memory is scarce, payloads below an eighth of a page are copied together, so that they do not keep whole pages each.
 //!
 //! Not here: segments out of order (`reassembly`), the window (`input::window`).
 
@@ -14,6 +15,9 @@ use pkt::{Packet, Pool};
 
 /// Payloads up to this size are copied into the tail packet: below it a descriptor weighs more than its bytes.
 const COALESCE_BYTES_MAX: usize = 512;
+
+/// With so many packets waiting the reader is behind: what comes now is going to be held.
+const BEHIND_PACKETS: usize = 64;
 
 /// See the module head.
 #[derive(Debug, Default)]
@@ -38,6 +42,19 @@ impl ReceiveQueue {
         self.rmem_alloc += packet.truesize();
         self.packets.push_back(packet);
         false
+    }
+
+    /// The reader has left so much that a segment waits long enough for a copy to be worth its while.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.packets.len() >= BEHIND_PACKETS
+    }
+
+    /// Copies small payloads that lie scattered over pages together.
+    pub(crate) fn condense(&mut self, pool: &mut Pool) {
+        for packet in &mut self.packets {
+            packet.condense(pool);
+        }
     }
 
     /// Copies a small payload into the tail; `false` leaves the tail as it was.

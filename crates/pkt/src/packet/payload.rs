@@ -11,8 +11,11 @@ use core::iter::FusedIterator;
 
 use crate::checksum::{Sum, copy, copy_and_sum};
 use crate::packet::{Elsewhere, FRAGS_MAX, Packet, in_head};
-use crate::page::Slice;
+use crate::page::{PAGE_BYTES, Slice};
 use crate::pool::{Pool, Recycle};
+
+/// From this size on a payload holds enough of its page to stay there: an eighth.
+pub const DENSE_BYTES_MAX: usize = PAGE_BYTES / 8;
 
 impl Packet {
     /// Appends a copy of `bytes` and returns how many of them were taken: fewer than all when the packet has
@@ -179,6 +182,31 @@ impl Packet {
         self.truncate(old_len);
         self.body_mut().truesize = old_truesize;
         Err(other)
+    }
+
+    /// Copies a payload that lies in pages and is shorter than [`DENSE_BYTES_MAX`] to where `pool` copies payload, behind others,
+    /// and gives its slices back: for a packet that is going to be held. A small frame in the page that it was received into keeps
+    /// all of that page from being used again. False, and nothing done, for any other packet and when the pool is at its limit.
+    ///
+    /// `truesize` stays: what the packet is charged was right, what it held was not.
+    pub fn condense(&mut self, pool: &mut Pool) -> bool {
+        let len = self.body().frag_bytes as usize;
+        if len == 0 || len >= DENSE_BYTES_MAX {
+            return false;
+        }
+        let Some(cursor) = pool.cursor_for(len) else { return false };
+        let mut rest = &mut cursor.unused()[..len];
+        for frag in self.body().frags() {
+            let (now, later) = rest.split_at_mut(frag.len());
+            copy(now, frag.bytes());
+            rest = later;
+        }
+        let dense = cursor.carve(len);
+        let body = self.body_mut();
+        body.take_frags(0, |slice| pool.put_slice(slice));
+        body.push_frag(dense);
+        body.shared.set(false);
+        true
     }
 
     /// Drops `count` bytes at the front, across linear bytes and frags.

@@ -7,6 +7,7 @@ use super::*;
 use crate::checksum::Sum;
 use crate::pool::{Domain, DomainConfig, Pool};
 
+mod condense;
 mod pieces;
 
 fn pool() -> (Domain, Pool) {

@@ -10,8 +10,8 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::packet::FreeDescriptor;
-use crate::page::FreePage;
+use crate::packet::{DESCRIPTOR_BYTES, FreeDescriptor};
+use crate::page::{FreePage, PAGE_BYTES};
 use crate::pool::depot::{Depot, DepotRef};
 use crate::pool::home::{Home, HomeRef};
 use crate::pool::lock::{lock, lock_counted};
@@ -117,6 +117,20 @@ impl Domain {
     #[must_use]
     pub fn live_bytes(&self) -> usize {
         self.0.lock().slabs.bytes
+    }
+
+    /// Bytes of the packets alive and of the pages that are being carved or read: what cannot be used for others. A page counts whole,
+    /// however little of it is read. Less than [`live_bytes`](Self::live_bytes) by what is free. Approximate while threads are inside
+    /// pools.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        let (mut packets, mut pages) = (0, 0);
+        for home in &self.0.lock().homes {
+            packets += home.packets_live();
+            pages += home.pages_live();
+        }
+        let bytes = |count: i64, size: usize| usize::try_from(count).unwrap_or(0) * size;
+        bytes(packets, DESCRIPTOR_BYTES) + bytes(pages, PAGE_BYTES)
     }
 
     pub(super) fn core(&self) -> &Core {

@@ -29,6 +29,9 @@ pub(super) fn turn(
     let trims = host.tcp_memory().take_trim();
     let entered = cx.enter(host);
     cx.count(Counter::CoreTurns, 1);
+    if host.tcp_memory().is_look_due(cx.now) || cx.has_lacked_memory() {
+        host.look_at_packet_memory(cx);
+    }
     let again = power::follow(core, state, cx);
     if again != 0 {
         state.put_back(again);

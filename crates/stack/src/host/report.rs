@@ -78,6 +78,15 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Judges how much of packet memory is in use.
+    #[cold]
+    pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
+        let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
+        self.tcp_memory.note_packets(used, max, &cx.counters().tcp, cx.now);
+    }
+}
+
 /// What packet memory has done, for every host that shares it.
 fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
     let stats = packets.stats();
@@ -85,6 +94,7 @@ fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
     let pool = &stats.pool;
     let values = [
         (Counter::SkbAllocs, pool.alloc_local),
+        (Counter::SkbAllocFails, pool.alloc_failed),
         (Counter::SkbFreesLocal, pool.free_local),
         (Counter::SkbFreesRemote, pool.free_remote),
         (Counter::SkbFreesAdopted, pool.adopted),

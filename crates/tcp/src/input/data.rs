@@ -181,9 +181,12 @@ fn take_read(tcb: &mut Tcb, cx: &mut Cx<'_>, rest: Packet, len: u32) {
     cx.pool.free(rest);
 }
 
-fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, packet: Packet, len: u32) {
+fn accept(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, len: u32) {
     tcb.rcv_nxt += len;
     tcb.totals.bytes_received += u64::from(len);
+    if tcb.receive_queue.is_behind() || !cx.memory.is_plenty() {
+        packet.condense(cx.pool);
+    }
     if tcb.receive_queue.push(cx.pool, packet) {
         cx.count(Counter::TcpExtTCPRcvCoalesce);
     }
@@ -206,7 +209,9 @@ fn queue_out_of_order(
         tcb.totals.rcv_ooopack = tcb.totals.rcv_ooopack.wrapping_add(segment.segments());
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
-    let Some(packet) = segment.packet.take() else { return Ok(()) };
+    let Some(mut packet) = segment.packet.take() else { return Ok(()) };
+    // It may be held for long, by a peer that means it to be.
+    packet.condense(cx.pool);
     let limit = rcvbuf as usize * 2;
     let end = segment.seq + segment.len;
     let repeats_fin = segment.fin && tcb.reassembly.fin() == Some(end);

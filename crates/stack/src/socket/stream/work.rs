@@ -41,7 +41,7 @@ impl StreamState {
                 let dst = PacketDst::taken_from(&mut packet);
                 self.packet(socket, host, cx, packet, dst);
             }
-            Work::Deferred(DEFERRED_TRIM) => self.tcb.trim_packet_cache(&mut cx.tcp()),
+            Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, host, cx),
             Work::Deferred(bits) => {
                 self.synchronise(cx);
                 // `settle` looks at the path before it sends; what else there is to do looks here.
@@ -51,12 +51,22 @@ impl StreamState {
                 if bits & DEFERRED_ICMP != 0 {
                     self.take_reports(socket, host, cx);
                 }
+                if bits & DEFERRED_TRIM != 0 {
+                    self.tcb.relieve(&mut cx.tcp());
+                }
                 if bits & DEFERRED_TIMER != 0 {
                     self.fetch_prequeue(socket, host, cx);
                     tcp::on_timer(&mut self.tcb, &mut cx.tcp());
                 }
                 self.settle(socket, host, cx);
             }
+        }
+    }
+
+    /// What the connection keeps for later may have to go, or more than that; most connections have nothing to give up.
+    fn relieve(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if self.tcb.relieve(&mut cx.tcp()) {
+            self.settle(socket, host, cx);
         }
     }
 
