@@ -31,7 +31,7 @@ mod tests {
     /// Connections that are opened, or say something, at one moment.
     const AT_ONCE: u32 = 64;
     /// A page less the room of a small segment: fills what is left of it, and is no packet of anything.
-    const FILLER: [u8; 31_000] = [0; 31_000];
+    static FILLER: [u8; 31_000] = [0; 31_000];
 
     /// A connection of the attacker's, by its own numbers: the first byte not sent yet, and the first of the server's.
     struct Attacker {
