@@ -18,7 +18,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -110,7 +110,7 @@ pub(crate) fn start(
             stop: Arc::clone(stop),
         };
         let name = format!("ql/{}/{index}", host.name());
-        threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+        threads.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
     }
     Ok(threads)
 }
@@ -149,8 +149,20 @@ struct Worker {
     stop: Arc<Stop>,
 }
 
+/// Tells of a worker whose thread unwinds.
+struct PanicReport<'a>(&'a Worker);
+
+impl Drop for PanicReport<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.host.worker_panicked(&self.0.core);
+        }
+    }
+}
+
 impl Worker {
     fn run(&self) {
+        let _report = PanicReport(self);
         // Timers of the network are finer than the 50 µs that the kernel may add to a sleep. Where it refuses they are late.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut cx = Cx::new(clock::memory(), entropy::rng()).with_clock(clock::now);

@@ -273,6 +273,11 @@ impl Core {
         self.id
     }
 
+    /// Its worker is no more: nobody is kicked.
+    pub(crate) fn lose_worker(&self) {
+        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
         let _ = self.kick.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(kick);

@@ -2,6 +2,8 @@
 //!
 //! Time is real here, so nothing is asserted that a descheduled thread could make untrue.
 
+mod panics;
+
 use std::sync::atomic::AtomicUsize;
 
 use pkt::{Batch, DropReason, PacketList};

@@ -79,7 +79,7 @@ impl Core {
             *timers = TimerWheel::new(Instant::ZERO);
         }
         drop(timers);
-        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.lose_worker();
         guard.backlog.clear(&self.backlog);
     }
 

@@ -1,4 +1,4 @@
-//! Events of a host: facts about its devices and addresses that need a person, or a program's decision.
+//! Events of a host: facts about its devices, addresses and workers that need a person, or a program's decision.
 //!
 //! Above: crate `quietline`, which keeps them for the application. Linux: rtnetlink notifications (RTM_DELLINK), and what
 //! user-space daemons log about duplicate addresses.
@@ -15,9 +15,9 @@ use std::{
 };
 
 use super::Host;
-use crate::{device::LinkType, link::ethernet::MacAddr};
+use crate::{core::Core, device::LinkType, link::ethernet::MacAddr};
 
-/// A fact about a host's devices or addresses. Its text is one line for a person, without a full stop.
+/// A fact about a host's devices, addresses or workers. Its text is one line for a person, without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -55,6 +55,12 @@ pub enum Event {
         /// The address.
         address: Ipv4Addr,
     },
+    /// The thread that runs a core while nobody else does has panicked. It is not started again: nobody watches the descriptors of the
+    /// core's queues any more, and its timers fire when another thread runs it. The stack is best shut down.
+    WorkerPanicked {
+        /// Number of the core.
+        core: u16,
+    },
 }
 
 impl fmt::Display for Event {
@@ -79,6 +85,12 @@ impl fmt::Display for Event {
             Self::AddressReady { device, address } => {
                 write!(f, "{device}: address {address} is in use by no other station")
             }
+            Self::WorkerPanicked { core } => {
+                write!(
+                    f,
+                    "the worker of core {core} has panicked, and its devices are not watched any more"
+                )
+            }
         }
     }
 }
@@ -102,6 +114,13 @@ impl Host {
         if let Some(sink) = sink {
             sink.on_event(event);
         }
+    }
+
+    /// The worker of `core` has panicked. What others would hand to it they run themselves from here on.
+    #[cold]
+    pub fn worker_panicked(&self, core: &Core) {
+        core.lose_worker();
+        self.report(Event::WorkerPanicked { core: core.id().0 });
     }
 
     /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
