@@ -1,18 +1,21 @@
 //! What a core's timer wheel holds for one owner, so that the owner arms what is missing and no more.
 //!
-//! Above: connections and neighbours, whose deadlines move with every packet. Below: [`crate::timer`], which knows no
-//! cancel: a deadline that moves away leaves its entry behind, which fires, finds nothing due and arms anew. If every
-//! entry that fires armed another, each move to an earlier deadline would add one for good.
+//! Above: connections and neighbours, whose deadlines move with every packet. Below: [`crate::timer`]. A deadline that moves away
+//! leaves its entry behind, which fires, finds nothing due and arms anew. If every entry that fires armed another, each move to
+//! an earlier deadline would add one for good.
 //!
 //! Two entries are remembered. The nearer one is for the present deadline or comes before it. The farther one is what
 //! was armed when an earlier deadline came up; it is of use again once the nearer has fired, so that a keepalive hours
-//! away is armed once and not after every exchange. Any third entry is forgotten and ends when it fires.
+//! away is armed once and not after every exchange. Any third entry is forgotten and ends when it fires. An owner that ends
+//! takes those that are remembered out of the wheel.
 //!
 //! Not here: the deadlines themselves, and what is done when they come.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pkt::Instant;
+
+use crate::core::TimerHandle;
 
 /// No entry.
 const NONE: u64 = u64::MAX;
@@ -27,6 +30,9 @@ pub(crate) struct Armed {
     near_ns: AtomicU64,
     /// A later one, kept for when the first has fired.
     far_ns: AtomicU64,
+    /// The handles of both, as `TimerHandle::to_bits` has them.
+    near: AtomicU64,
+    far: AtomicU64,
 }
 
 impl Armed {
@@ -35,6 +41,8 @@ impl Armed {
             fired_ns: AtomicU64::new(0),
             near_ns: AtomicU64::new(NONE),
             far_ns: AtomicU64::new(NONE),
+            near: AtomicU64::new(NONE),
+            far: AtomicU64::new(NONE),
         }
     }
 
@@ -51,21 +59,42 @@ impl Armed {
         if deadline >= near && near > fired {
             return false;
         }
-        let pending = |ns: u64| if ns > fired { ns } else { NONE };
-        let far = pending(self.far_ns.load(Ordering::Relaxed));
-        let (near, far) = match pending(near) {
-            NONE => (far, NONE),
+        let pending = |ns: &AtomicU64, handle: &AtomicU64| {
+            let (ns, handle) = (ns.load(Ordering::Relaxed), handle.load(Ordering::Relaxed));
+            if ns > fired { (ns, handle) } else { (NONE, NONE) }
+        };
+        let far = pending(&self.far_ns, &self.far);
+        let (near, far) = match pending(&self.near_ns, &self.near) {
+            (NONE, _) => (far, (NONE, NONE)),
             near => (near, far),
         };
-        let must = deadline < near;
+        let must = deadline < near.0;
         let (near, far) = match (must, far) {
-            (true, NONE) => (deadline, near),
-            (true, far) => (deadline, far),
+            (true, (NONE, _)) => ((deadline, NONE), near),
+            (true, far) => ((deadline, NONE), far),
             (false, far) => (near, far),
         };
-        self.near_ns.store(near, Ordering::Relaxed);
-        self.far_ns.store(far, Ordering::Relaxed);
+        self.remember(near, far);
         must
+    }
+
+    fn remember(&self, near: (u64, u64), far: (u64, u64)) {
+        self.near_ns.store(near.0, Ordering::Relaxed);
+        self.near.store(near.1, Ordering::Relaxed);
+        self.far_ns.store(far.0, Ordering::Relaxed);
+        self.far.store(far.1, Ordering::Relaxed);
+    }
+
+    /// The entry that [`must_arm`](Self::must_arm) has asked for. Under the owner's lock.
+    pub(crate) fn armed(&self, handle: TimerHandle) {
+        self.near.store(handle.to_bits(), Ordering::Relaxed);
+    }
+
+    /// The owner ends: the entries to be taken out of the wheel, those included that have fired meanwhile. Under the owner's lock.
+    pub(crate) fn take_handles(&self) -> [Option<TimerHandle>; 2] {
+        let handles = [&self.near, &self.far].map(|handle| handle.load(Ordering::Relaxed));
+        self.remember((NONE, NONE), (NONE, NONE));
+        handles.map(|bits| (bits != NONE).then(|| TimerHandle::from_bits(bits)))
     }
 
     /// Whether an entry is pending that fires at `deadline` or before. Under the owner's lock.

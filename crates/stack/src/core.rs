@@ -37,6 +37,7 @@ use crate::{
 use napi::Napi;
 pub use napi::WEIGHT;
 pub(crate) use power::PowerChange;
+pub(crate) use timers::TimerHandle;
 
 mod busy_poll;
 mod deferral;

@@ -15,11 +15,14 @@
 //!
 //! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, an entry expires in its own tick.
 //!
-//! There is no cancel: an owner that has changed its mind ignores the expiry, and one whose deadline moved back arms a
-//! second entry then. TCP moves its deadline with every ACK, so a cancel would cost more than the rare stale expiry.
+//! An owner that has changed its mind ignores the expiry, and one whose deadline moved back arms a second entry then: TCP moves
+//! its deadline with every ACK, so that a cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for
+//! owners that end, whose entries would otherwise stay for hours (keepalive).
 //!
 //! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a slot's bit in `occupied`
 //! is set exactly when its list is not empty. `TimerWheel::check` walks them.
+
+mod check;
 
 use std::{fmt, time::Duration};
 
@@ -69,13 +72,25 @@ struct Level {
 struct List {
     head: u32,
     tail: u32,
-    /// The smallest tick in the list; `u64::MAX` when it is empty. Exact, because nothing is taken from the middle.
+    /// No tick in the list is smaller; `u64::MAX` when it is empty. The smallest itself, unless that entry was removed.
     tick_min: u64,
+}
+
+/// An entry of a wheel, for [`TimerWheel::remove`]. Once the entry has expired or was removed it names nothing; 65,536 entries later it
+/// may name another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u16,
 }
 
 struct Node<T> {
     tick: u64,
     next: u32,
+    /// The node before it in its list.
+    prev: u32,
+    /// Entries that the node has had.
+    generation: u16,
     /// `None` while the node is vacant.
     entry: Option<T>,
 }
@@ -99,9 +114,9 @@ impl<T> TimerWheel<T> {
     }
 
     /// Arms `entry` for `deadline`. O(1); memory is allocated only when more entries are armed than ever before.
-    pub fn insert(&mut self, deadline: Instant, entry: T) {
+    pub fn insert(&mut self, deadline: Instant, entry: T) -> TimerKey {
         let tick = tick_after(deadline);
-        let node = Node { tick, next: NIL, entry: Some(entry) };
+        let node = Node { tick, next: NIL, prev: NIL, generation: 0, entry: Some(entry) };
         let index = if self.vacant == NIL {
             let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
             self.nodes.push(node);
@@ -110,11 +125,43 @@ impl<T> TimerWheel<T> {
             let index = self.vacant;
             let place = &mut self.nodes[index as usize];
             self.vacant = place.next;
-            *place = node;
+            *place = Node { generation: place.generation, ..node };
             index
         };
         self.len += 1;
         self.link(index, tick);
+        TimerKey { index, generation: self.nodes[index as usize].generation }
+    }
+
+    /// Takes an entry out before its time; `None` when it has expired or was removed. O(1). The next deadline may then come too early,
+    /// once.
+    pub fn remove(&mut self, key: TimerKey) -> Option<T> {
+        let node = self.nodes.get(key.index as usize)?;
+        if node.generation != key.generation || node.entry.is_none() {
+            return None;
+        }
+        let Node { tick, next, prev, .. } = *node;
+        let list = self.list_of(tick);
+        if prev == NIL {
+            list.head = next;
+        }
+        if next == NIL {
+            list.tail = prev;
+        }
+        if list.head == NIL {
+            *list = List::EMPTY;
+            if tick > self.elapsed {
+                let level = level_of(tick, self.elapsed);
+                self.levels[level].occupied &= !(1 << digit(tick, level));
+            }
+        }
+        if prev != NIL {
+            self.nodes[prev as usize].next = next;
+        }
+        if next != NIL {
+            self.nodes[next as usize].prev = prev;
+        }
+        self.vacate(key.index)
     }
 
     /// Hands over everything that is due at `now`, in the order of ticks. To arm entries meanwhile, use
@@ -132,11 +179,18 @@ impl<T> TimerWheel<T> {
             return None;
         }
         let index = self.due.head;
-        let node = &mut self.nodes[index as usize];
-        self.due.head = node.next;
-        if self.due.head == NIL {
-            self.due = List::EMPTY;
+        self.due.head = self.nodes[index as usize].next;
+        match self.due.head {
+            NIL => self.due = List::EMPTY,
+            head => self.nodes[head as usize].prev = NIL,
         }
+        self.vacate(index)
+    }
+
+    /// A node that is in no list any more: its entry.
+    fn vacate(&mut self, index: u32) -> Option<T> {
+        let node = &mut self.nodes[index as usize];
+        node.generation = node.generation.wrapping_add(1);
         node.next = self.vacant;
         self.vacant = index;
         self.len -= 1;
@@ -144,7 +198,7 @@ impl<T> TimerWheel<T> {
     }
 
     /// When something will be due: the earliest deadline, rounded up to its tick. A caller that sleeps until then finds at least
-    /// one entry due; one that wakes earlier finds none. O(levels).
+    /// one entry due, unless the earliest was removed; one that wakes earlier finds none. O(levels).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.due.head != NIL {
@@ -213,22 +267,28 @@ impl<T> TimerWheel<T> {
 
     /// Appends a node to the list that its tick belongs to.
     fn link(&mut self, index: u32, tick: u64) {
-        let list = if tick <= self.elapsed {
-            &mut self.due
-        } else {
+        if tick > self.elapsed {
             let level = level_of(tick, self.elapsed);
-            let slot = digit(tick, level);
-            let level = &mut self.levels[level];
-            level.occupied |= 1 << slot;
-            &mut level.slots[slot]
-        };
+            self.levels[level].occupied |= 1 << digit(tick, level);
+        }
+        let list = self.list_of(tick);
         list.tick_min = list.tick_min.min(tick);
-        if list.tail == NIL {
+        let before = core::mem::replace(&mut list.tail, index);
+        if before == NIL {
             list.head = index;
         } else {
-            self.nodes[list.tail as usize].next = index;
+            self.nodes[before as usize].next = index;
         }
-        list.tail = index;
+        self.nodes[index as usize].prev = before;
+    }
+
+    /// The list that a tick belongs to: it stays there until the wheel reaches its slot.
+    fn list_of(&mut self, tick: u64) -> &mut List {
+        if tick <= self.elapsed {
+            return &mut self.due;
+        }
+        let level = level_of(tick, self.elapsed);
+        &mut self.levels[level].slots[digit(tick, level)]
     }
 
     /// The first tick of a slot: the digits of `elapsed` above the level, then the slot, then zeros.
@@ -236,42 +296,6 @@ impl<T> TimerWheel<T> {
         let shift = shift_of(level);
         let above = (self.elapsed >> shift) & !(SLOTS as u64 - 1);
         (above | slot as u64) << shift
-    }
-
-    /// Walks every invariant of the wheel.
-    ///
-    /// # Panics
-    /// When one does not hold.
-    pub fn check(&self) {
-        let mut seen = self.check_list(&self.due, |tick| tick <= self.elapsed);
-        for (at, level) in self.levels.iter().enumerate() {
-            for (slot, list) in level.slots.iter().enumerate() {
-                let occupied = level.occupied & (1 << slot) != 0;
-                assert_eq!(occupied, list.head != NIL, "level {at} slot {slot}");
-                seen += self.check_list(list, |tick| {
-                    tick > self.elapsed
-                        && level_of(tick, self.elapsed) == at
-                        && digit(tick, at) == slot
-                });
-            }
-        }
-        assert_eq!(seen, self.len, "every entry is in one list");
-    }
-
-    fn check_list(&self, list: &List, belongs: impl Fn(u64) -> bool) -> usize {
-        let (mut index, mut count, mut tick_min, mut last) = (list.head, 0, u64::MAX, NIL);
-        while index != NIL {
-            let node = &self.nodes[index as usize];
-            assert!(node.entry.is_some() && belongs(node.tick), "node {index} is misplaced");
-            tick_min = tick_min.min(node.tick);
-            last = index;
-            index = node.next;
-            count += 1;
-        }
-        assert_eq!(last, list.tail);
-        // `due` keeps the smallest tick it ever had until it is empty.
-        assert!(list.tick_min <= tick_min);
-        count
     }
 }
 

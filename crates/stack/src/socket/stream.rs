@@ -355,7 +355,15 @@ impl TcpSocket {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
             let core = host.core(self.incoming_core());
-            core.arm(deadline, TimerEntry::Stream(StreamTimer::of(&self.wmem)));
+            let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
+            self.armed.armed(core.arm(deadline, entry));
+        }
+    }
+
+    /// The connection waits for nothing any more. Under the lock.
+    pub(super) fn disarm(&self, host: &Host) {
+        for handle in self.armed.take_handles().into_iter().flatten() {
+            host.core(handle.core).disarm(handle);
         }
     }
 }

@@ -5,16 +5,16 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use pkt::{DropReason, Packet};
+use pkt::{DropReason, Instant, Packet};
 use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
 use crate::{
-    core::{CoreId, TimerEntry},
+    core::{CoreId, TimerEntry, TimerHandle},
     cx::Cx,
     demux::{BindFlags, Entry},
     host::Host,
@@ -32,7 +32,13 @@ pub(crate) struct TimeWaitSocket {
     /// Held for one segment or timer only.
     remnant: Mutex<TimeWait>,
     done: AtomicBool,
+    /// Its entry in the timer wheel, as `TimerHandle::to_bits` has it; [`NOT_ARMED`] for none. SeqCst as `done`: either who arms sees
+    /// that the wait has ended, or who ends it sees the timer.
+    timer: AtomicU64,
 }
+
+/// No entry in the timer wheel.
+const NOT_ARMED: u64 = u64::MAX;
 
 impl TimeWaitSocket {
     pub(super) fn new(
@@ -48,13 +54,30 @@ impl TimeWaitSocket {
             this: this.clone(),
             remnant: Mutex::new(remnant),
             done: AtomicBool::new(false),
+            timer: AtomicU64::new(NOT_ARMED),
         })
     }
 
     /// Starts its timer.
     pub(super) fn arm(&self, host: &Host) {
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
-        host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+        self.arm_for(host, deadline);
+    }
+
+    fn arm_for(&self, host: &Host, deadline: Instant) {
+        let handle = host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+        self.timer.store(handle.to_bits(), Ordering::SeqCst);
+        // Who has ended the wait meanwhile has seen no timer to stop.
+        if self.done.load(Ordering::SeqCst) {
+            self.disarm(host);
+        }
+    }
+
+    fn disarm(&self, host: &Host) {
+        let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
+        if bits != NOT_ARMED {
+            host.core(self.core).disarm(TimerHandle::from_bits(bits));
+        }
     }
 
     /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener; without one it is
@@ -121,9 +144,10 @@ impl TimeWaitSocket {
     pub(super) fn give_way(&self, host: &Host, cx: &Cx, entry: Entry) -> bool {
         let replaced = host.demux().replace_if(self.hash, self.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
-                && !self.done.swap(true, Ordering::AcqRel)
+                && !self.done.swap(true, Ordering::SeqCst)
         });
         if replaced {
+            self.disarm(host);
             host.time_wait_release();
             cx.counters().tcp.add(tcp::Counter::TcpExtTWRecycled, 1);
         }
@@ -132,9 +156,10 @@ impl TimeWaitSocket {
 
     /// Softirq: two maximum segment lifetimes have passed, or a segment has restarted them.
     pub(crate) fn on_timer(&self, host: &Host, cx: &Cx) {
+        self.timer.store(NOT_ARMED, Ordering::Relaxed);
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
-            host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+            self.arm_for(host, deadline);
         } else if self.end(host) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTW, 1);
         }
@@ -146,11 +171,12 @@ impl TimeWaitSocket {
 
     /// Ends the wait; false if it had ended.
     pub(crate) fn end(&self, host: &Host) -> bool {
-        let ends = !self.done.swap(true, Ordering::AcqRel);
+        let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {
             host.demux().remove(self.hash, &self.tuple, |entry| {
                 matches!(entry, Entry::TimeWait(remnant) if std::ptr::eq(&raw const **remnant, self))
             });
+            self.disarm(host);
             host.time_wait_release();
         }
         ends

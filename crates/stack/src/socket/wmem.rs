@@ -95,8 +95,8 @@ impl Wmem {
     }
 }
 
-/// A timer of a socket. The wheel has no cancel, and an entry may outlive its socket by hours (keepalive): what it keeps
-/// allocated until it fires is this small part and not the socket.
+/// A timer of a socket. An entry that its socket has forgotten outlives it until it fires: what it keeps allocated is this small part
+/// and not the socket.
 #[derive(Debug)]
 pub(crate) struct StreamTimer(Weak<Wmem>);
 

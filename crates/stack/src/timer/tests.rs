@@ -132,8 +132,46 @@ fn nodes_are_reused() {
     assert_eq!(wheel.nodes.len(), 2);
 }
 
+#[test]
+fn removed_entries_are_gone_and_their_nodes_are_reused() {
+    let mut wheel = TimerWheel::new(Instant::ZERO);
+    let hours = at(7_200_000_000_000);
+    for round in 0..1_000_u64 {
+        let [one, two, three] = [0, 1, 2].map(|number| wheel.insert(hours, 10 * round + number));
+        assert_eq!(wheel.remove(two), Some(10 * round + 1));
+        assert_eq!(wheel.remove(two), None, "it is gone");
+        wheel.check();
+        assert_eq!(wheel.remove(three), Some(10 * round + 2));
+        assert_eq!(wheel.remove(one), Some(10 * round));
+        wheel.check();
+    }
+    assert_eq!((wheel.nodes.len(), wheel.len(), wheel.next_deadline()), (3, 0, None));
+    let key = wheel.insert(at(TICK), 7);
+    assert_eq!(expired(&mut wheel, at(TICK)), [7]);
+    assert_eq!(wheel.remove(key), None, "it has expired");
+}
+
+/// The first of a slot is removed: the wheel wakes for it once, and not again.
+#[test]
+fn a_removed_deadline_is_waited_for_once_at_most() {
+    let mut wheel = TimerWheel::new(Instant::ZERO);
+    let early = wheel.insert(at(5_000 * TICK), 1);
+    wheel.insert(at(6_000 * TICK), 2);
+    wheel.remove(early);
+    let mut wakes = 0;
+    while let Some(deadline) = wheel.next_deadline() {
+        wakes += 1;
+        if expired(&mut wheel, deadline) == [2] {
+            assert_eq!(deadline, at(6_000 * TICK));
+        }
+        wheel.check();
+    }
+    assert_eq!(wakes, 2);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
+    Remove { nth: usize },
     Insert { ahead_ns: u64 },
     InsertPast { behind_ns: u64 },
     Sleep { ns: u64 },
@@ -144,6 +182,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Shifts spread the times over all levels instead of only the highest.
     let spread = (0_u32..56, any::<u64>()).prop_map(|(shift, random)| random >> shift >> 8);
     let step = prop_oneof![
+        2 => any::<usize>().prop_map(|nth| Step::Remove { nth }),
         4 => spread.clone().prop_map(|ahead_ns| Step::Insert { ahead_ns }),
         1 => spread.clone().prop_map(|behind_ns| Step::InsertPast { behind_ns }),
         2 => spread.prop_map(|ns| Step::Sleep { ns }),
@@ -159,6 +198,7 @@ proptest! {
         let mut now = Instant::from_secs(1_000);
         let mut wheel = TimerWheel::new(now);
         let mut heap = BinaryHeap::new();
+        let (mut keys, mut removed) = (Vec::new(), false);
         for (number, step) in steps.into_iter().enumerate() {
             let insert = match step {
                 Step::Insert { ahead_ns } => Some(now + Duration::from_nanos(ahead_ns)),
@@ -167,13 +207,24 @@ proptest! {
                     now += Duration::from_nanos(ns >> 8);
                     None
                 }
+                Step::Remove { nth } => {
+                    if !keys.is_empty() {
+                        let (key, number) = keys.swap_remove(nth % keys.len());
+                        let is_armed = heap.iter().any(|Reverse((_, armed))| *armed == number);
+                        prop_assert_eq!(wheel.remove(key), is_armed.then_some(number));
+                        heap.retain(|Reverse((_, armed))| *armed != number);
+                        wheel.check();
+                        removed = true;
+                    }
+                    None
+                }
                 Step::SleepToDeadline => {
                     now = now.max(wheel.next_deadline().unwrap_or(now));
                     None
                 }
             };
             if let Some(deadline) = insert {
-                wheel.insert(deadline, number);
+                keys.push((wheel.insert(deadline, number), number));
                 heap.push(Reverse((tick_after(deadline).max(tick_before(now)), number)));
                 wheel.check();
             } else {
@@ -185,7 +236,10 @@ proptest! {
             }
             prop_assert_eq!(wheel.len(), heap.len());
             let next = heap.peek().map(|Reverse((tick, _))| instant_of(*tick));
-            prop_assert_eq!(wheel.next_deadline(), next);
+            // Too early after a removal, and never too late.
+            let found = wheel.next_deadline();
+            prop_assert_eq!(found.is_some(), next.is_some());
+            prop_assert!(found <= next && (removed || found == next), "{:?} for {:?}", found, next);
         }
     }
 }

@@ -371,6 +371,7 @@ impl StreamState {
         // A table may keep the socket for a while: not its device, too.
         self.dst = None;
         socket.rx_dst.end();
+        socket.disarm(host);
         if core::mem::replace(&mut self.hashed, false) {
             host.demux().remove(socket.hash, &socket.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))

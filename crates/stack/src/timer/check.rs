@@ -1,0 +1,44 @@
+//! What always holds of a timer wheel.
+//!
+//! Above: the simulator and tests.
+
+use super::{List, NIL, TimerWheel, digit, level_of};
+
+impl<T> TimerWheel<T> {
+    /// Walks every invariant of the wheel.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn check(&self) {
+        let mut seen = self.check_list(&self.due, |tick| tick <= self.elapsed);
+        for (at, level) in self.levels.iter().enumerate() {
+            for (slot, list) in level.slots.iter().enumerate() {
+                let occupied = level.occupied & (1 << slot) != 0;
+                assert_eq!(occupied, list.head != NIL, "level {at} slot {slot}");
+                seen += self.check_list(list, |tick| {
+                    tick > self.elapsed
+                        && level_of(tick, self.elapsed) == at
+                        && digit(tick, at) == slot
+                });
+            }
+        }
+        assert_eq!(seen, self.len, "every entry is in one list");
+    }
+
+    fn check_list(&self, list: &List, belongs: impl Fn(u64) -> bool) -> usize {
+        let (mut index, mut count, mut tick_min, mut last) = (list.head, 0, u64::MAX, NIL);
+        while index != NIL {
+            let node = &self.nodes[index as usize];
+            assert!(node.entry.is_some() && belongs(node.tick), "node {index} is misplaced");
+            assert_eq!(node.prev, last, "node {index} knows who is before it");
+            tick_min = tick_min.min(node.tick);
+            last = index;
+            index = node.next;
+            count += 1;
+        }
+        assert_eq!(last, list.tail);
+        // `due` keeps the smallest tick it ever had until it is empty, and other lists that of an entry that was removed.
+        assert!(list.tick_min <= tick_min);
+        count
+    }
+}
