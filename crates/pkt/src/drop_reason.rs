@@ -52,6 +52,7 @@ drop_reasons! {
     IpOptions "IP_OPTIONS" "An IPv4 option or IPv6 extension header is malformed or not accepted."
     IpSourceInvalid "IP_INVALID_SOURCE" "The source address may not be a source."
     IpDestinationInvalid "IP_INVALID_DEST" "The destination address may not be a destination here."
+    IpRpFilter "IP_RPFILTER" "The route back to the source does not leave by the device that the packet came by (`rp_filter`)."
     IpNoProtocol "IP_NOPROTO" "No handler for the transport protocol."
     IpFragment "IP_FRAGMENT" "A fragment: datagrams are not reassembled."
     IpTtl "IP_TTL" "The hop limit ran out."

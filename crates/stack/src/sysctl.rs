@@ -123,6 +123,10 @@ sysctls! {
     stack {
         /// TTL of packets we send.
         ip_default_ttl: u8 = 64, Number 1..=255, "net.ipv4.ip_default_ttl";
+        /// Reverse-path filter of packets from wires (RFC 3704). 0: no check. 1: the best route back to the source must leave by
+        /// the device that the packet came by; set it on hosts with several devices whose routes are symmetric. 2: any unicast
+        /// route back must exist. An established connection is checked again only after a change of routes or of this setting.
+        rp_filter: u8 = 0, Number 0..=2, "net.ipv4.conf.all.rp_filter";
         /// Whether packets for others are sent on. Always off: this is a host.
         ip_forward: bool = false, Switch 0..=0, "net.ipv4.ip_forward";
         /// Path MTU discovery: 0 and 3 do it (3 asks for validated reports, which every report here is), 1 sends without DF and

@@ -165,6 +165,15 @@ impl Fib {
         self.local_kind(ip) == Some(RouteKind::Local)
     }
 
+    /// Whether packets to `src` would leave by a unicast route: by any, or by `device` if one is given. The reverse-path check of
+    /// RFC 3704: strict (§2.2) with a device, loose (§2.4) without.
+    #[must_use]
+    pub fn has_route_back(&self, src: IpAddr, device: Option<u32>) -> bool {
+        self.lookup(src).is_some_and(|route| {
+            route.kind == RouteKind::Unicast && device.is_none_or(|device| device == route.device)
+        })
+    }
+
     /// Every entry: IPv4 before IPv6, the local table before the main table, by prefix.
     pub fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
         self.v4.iter().chain(self.v6.iter())
