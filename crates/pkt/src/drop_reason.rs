@@ -43,6 +43,7 @@ drop_reasons! {
     OtherHost "OTHERHOST" "The frame was addressed to another host."
     ArpMalformed "ARP_MALFORMED" "An ARP message with lengths or types that are not Ethernet and IPv4."
     ArpSourceInvalid "ARP_INVALID_SOURCE" "The sender of an ARP message claims an address that is ours or nobody's."
+    ArpIgnored "ARP_IGNORED" "The settings say not to answer this ARP request (`arp_ignore`), or not to believe this announcement (`drop_gratuitous_arp`)."
     NeighborFailed "NEIGH_FAILED" "The neighbour did not answer: its link address is unknown."
     NeighborQueueFull "NEIGH_QUEUEFULL" "Too many packets already wait for this neighbour's link address."
     IpVersion "IP_VERSION" "The version nibble does not match the Ethernet type."

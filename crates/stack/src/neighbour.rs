@@ -297,6 +297,18 @@ impl Neighbor {
         actions
     }
 
+    /// Whether `told` answers a request of ours that is pending: one for an unknown link address, or one that asks a known address
+    /// whether it is still there. What `net.quietline.arp_strict` lets change an entry.
+    #[must_use]
+    pub fn awaits(&self, told: Advertisement) -> bool {
+        let is_pending = match self.state {
+            NudState::Incomplete => true,
+            NudState::Probe => self.mac == Some(told.mac),
+            _ => false,
+        };
+        told.solicited && is_pending
+    }
+
     /// Time has passed. Without effect before [`next_deadline`](Self::next_deadline), so a stale timer does no harm.
     pub fn on_timer(&mut self, now: Instant, config: &NeighborConfig) -> NeighborActions {
         if self.deadline.is_none_or(|deadline| now < deadline) {

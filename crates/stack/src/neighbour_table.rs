@@ -254,7 +254,8 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// A neighbour has told its link address. Without an entry one is made only if `may_create`.
+    /// A neighbor has told its link address. Without an entry one is made only if `may_create`. In strict mode no entry is made,
+    /// and one changes by the answer it waits for alone.
     pub(crate) fn learn(
         &self,
         host: &Host,
@@ -263,18 +264,26 @@ impl NeighborTable {
         told: Advertisement,
         may_create: Option<IpAddr>,
     ) {
+        let strict = cx.sysctls().arp_strict;
+        if strict >= 2 {
+            return;
+        }
         let known = {
             let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             entries.map.get(&(device, ip)).map(Arc::clone)
         };
         let entry = match (known, may_create) {
             (Some(entry), _) => Some(entry),
-            (None, Some(source)) => self.entry(device, ip, source, cx.now),
-            (None, None) => None,
+            (None, Some(source)) if strict == 0 => self.entry(device, ip, source, cx.now),
+            (None, _) => None,
         };
         let Some(entry) = entry else { return };
         entry.event(host, cx, None, |state, cx, config| {
-            state.on_advertisement(told, cx.now, config)
+            if strict == 0 || state.awaits(told) {
+                state.on_advertisement(told, cx.now, config)
+            } else {
+                NeighborActions::new()
+            }
         });
     }
 }

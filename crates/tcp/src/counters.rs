@@ -196,7 +196,10 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpRtoMin", "no counter but the setting `tcp_rto_min_us`"),
     ("TcpRtoMax", "no counter but the setting `tcp_rto_max_ms`"),
     ("TcpMaxConn", "no counter but a constant: there is no limit"),
-    ("TcpExtArpFilter", "`arp_filter` is not there: an address is answered on its own device only"),
+    (
+        "TcpExtArpFilter",
+        "`arp_filter` is not there: `arp_ignore` says by which devices an address is answered",
+    ),
     ("TcpExtTCPMD5NotFound", "no TCP-MD5 (RFC 2385)"),
     ("TcpExtTCPMD5Unexpected", "no TCP-MD5: the option is skipped as any unknown one"),
     ("TcpExtTCPMD5Failure", "no TCP-MD5"),

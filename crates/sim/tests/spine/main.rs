@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod arp;
 #[cfg(test)]
+mod arp_strict;
+#[cfg(test)]
 mod core;
 #[cfg(test)]
 mod fast_open;

@@ -209,6 +209,23 @@ fn first_of_two_differing_answers_holds_for_a_second() {
 }
 
 #[test]
+fn an_answer_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one() {
+    let mut bench = Bench::new();
+    assert!(!bench.neighbor.awaits(answer(A)), "nothing was asked");
+    bench.send(1, at(0));
+    assert!(bench.neighbor.awaits(answer(A)) && bench.neighbor.awaits(answer(B)));
+    assert!(!bench.neighbor.awaits(hearsay(A)));
+    bench.hear(answer(A), at(10));
+    assert!(!bench.neighbor.awaits(answer(A)), "it was answered");
+    bench.send(1, at(30_000));
+    bench.timer(at(30_010));
+    assert_eq!(bench.neighbor.state(), NudState::Delay);
+    bench.timer(at(35_010));
+    assert_eq!(bench.neighbor.state(), NudState::Probe);
+    assert!(bench.neighbor.awaits(answer(A)) && !bench.neighbor.awaits(answer(B)));
+}
+
+#[test]
 fn announcements_move_an_address_at_once() {
     let mut bench = Bench::new();
     bench.send(1, at(0));

@@ -130,6 +130,8 @@ impl<P: Prefix> Tables<P> {
 pub struct Fib {
     v4: Tables<Ipv4Net>,
     v6: Tables<Ipv6Net>,
+    /// Addresses of this host with their prefix lengths, by device.
+    addresses: Vec<(u32, IpNet)>,
 }
 
 impl Fib {
@@ -171,6 +173,14 @@ impl Fib {
     pub fn has_route_back(&self, src: IpAddr, device: Option<u32>) -> bool {
         self.lookup(src).is_some_and(|route| {
             route.kind == RouteKind::Unicast && device.is_none_or(|device| device == route.device)
+        })
+    }
+
+    /// Whether `device` has the address `local` in a subnet that `other` belongs to, too (Linux: `inet_confirm_addr`).
+    #[must_use]
+    pub fn share_subnet(&self, device: u32, local: IpAddr, other: IpAddr) -> bool {
+        self.addresses.iter().any(|(on, address)| {
+            *on == device && address.addr() == local && address.contains(&other)
         })
     }
 

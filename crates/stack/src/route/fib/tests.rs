@@ -60,6 +60,20 @@ fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
 }
 
 #[test]
+fn a_subnet_is_that_of_an_address_on_its_device() {
+    let mut builder = sample();
+    builder.address(2, net("10.0.0.2/30")).unwrap();
+    builder.route(&RouteSpec::on_link(net("10.9.0.0/16"), 1)).unwrap();
+    let fib = builder.build();
+    let share = |device, local, other| fib.share_subnet(device, ip(local), ip(other));
+    assert!(share(1, "10.0.0.1", "10.0.0.9"));
+    assert!(!share(1, "10.0.0.1", "10.9.0.9"), "a route is no subnet");
+    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "another device's address");
+    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "its own subnet is smaller");
+    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "not an address of this host");
+}
+
+#[test]
 fn small_networks_have_no_broadcast() {
     let mut builder = Fib::builder(1);
     builder.address(0, net("10.1.0.0/31")).unwrap();
