@@ -203,13 +203,25 @@ impl Neighbor {
         }
     }
 
-    /// A neighbour whose link address was configured.
-    #[must_use]
-    pub const fn permanent(mac: MacAddr, now: Instant) -> Self {
-        let mut neighbor = Self::new(now, Duration::ZERO);
-        neighbor.state = NudState::Permanent;
-        neighbor.mac = Some(mac);
-        neighbor
+    /// The link address is configured: the state is PERMANENT until [`forget`](Self::forget) or [`shut_down`](Self::shut_down),
+    /// and packets that waited are sent. Linux: `neigh_update` with NUD_PERMANENT.
+    pub fn set_permanent(&mut self, mac: MacAddr, now: Instant) -> NeighborActions {
+        self.state = NudState::Permanent;
+        self.mac = Some(mac);
+        (self.updated, self.confirmed, self.deadline) = (now, None, None);
+        let mut actions = NeighborActions::new();
+        let packets = self.take_queue();
+        if !packets.is_empty() {
+            actions.push(NeighborAction::Flush { mac, packets });
+        }
+        actions
+    }
+
+    /// Nothing is known any more, whatever the state was, and the next packet causes a request. Packets that wait fail.
+    pub fn forget(&mut self, now: Instant) -> NeighborActions {
+        let actions = self.fail(now);
+        self.enter(NudState::None, now);
+        actions
     }
 
     /// Packets want to go there: they are sent, or wait while the address is asked for. When too many wait, the oldest are

@@ -18,6 +18,8 @@ mod ip_input;
 #[cfg(test)]
 mod listener;
 #[cfg(test)]
+mod neighbors;
+#[cfg(test)]
 mod openings;
 #[cfg(test)]
 mod path_mtu;

@@ -184,6 +184,12 @@ impl Fib {
         })
     }
 
+    /// The address that `device` was given first: the source of its packets where no route says another.
+    #[must_use]
+    pub fn first_address(&self, device: u32) -> Option<IpAddr> {
+        self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
+    }
+
     /// Every entry: IPv4 before IPv6, the local table before the main table, by prefix.
     pub fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
         self.v4.iter().chain(self.v6.iter())
