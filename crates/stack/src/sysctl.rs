@@ -129,8 +129,8 @@ sysctls! {
         /// answered is dropped and teaches nothing. Differs from Linux, where it is 0: a host with several devices on one link
         /// would otherwise answer with the link address of each.
         arp_ignore: ArpIgnore = ArpIgnore::OwnDevice, ArpIgnores WORDS, "net.ipv4.conf.all.arp_ignore";
-        /// Drop gratuitous ARP, requests and replies in which sender and target are one address: an announcement then changes no
-        /// neighbor. Other ARP packets still do; see `net.quietline.arp_strict`.
+        /// Drop gratuitous ARP packets: requests and replies whose sender and target are one address. Announcements then change no
+        /// neighbor entry. Other ARP packets still do; see `net.quietline.arp_strict`.
         drop_gratuitous_arp: bool = false, Switch 0..=1, "net.ipv4.conf.all.drop_gratuitous_arp";
         /// Which ARP packets change the neighbor table. 0: any packet changes the entry of its sender, and a request to this host
         /// creates one, as in Linux. 1: only a reply to a pending request of this host does: the first for an unresolved address,

@@ -37,7 +37,7 @@ impl Host {
         mac: MacAddr,
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
-        // Differs from Linux, which takes a group address, too: no ARP packet could say so here either.
+        // Differs from Linux: which takes a group address, too, because ARP packets that name one are refused here (`ArpPacket`).
         if !mac.is_unicast() {
             let allowed = "the link address of a single station";
             return Err(ConfigError::new("neighbor lladdr", mac, allowed));

@@ -131,10 +131,11 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
     }
 }
 
-/// May a packet that came by `device` have these addresses? Over loopback any of this host's may. Linux: `fib_validate_source`.
+/// Checks the addresses of a packet that came by `device`: martians, then `rp_filter`. Packets over loopback are not checked.
+/// Linux: `fib_validate_source`.
 ///
-/// Differs from Linux: the source is checked before the destination is looked up, so that a packet for another host counts as
-/// spoofed rather than as not forwarded. Both are dropped.
+/// Differs from Linux: the source is checked before the destination is looked up, because martians are checked there already. A
+/// packet that is both spoofed and for another host counts as spoofed, not as one that is not forwarded.
 pub(super) fn check_source(
     host: &Host,
     cx: &Cx,
