@@ -7,6 +7,7 @@ use stack::{
     Secrets,
     config::{ConfigError, DeviceConfig, HostConfig},
     device::{Device, Wire},
+    link::ethernet::MacAddr,
     qdisc::QdiscConfig,
     route::fib::RouteSpec,
 };
@@ -129,6 +130,15 @@ impl From<Arc<AfXdp>> for Attachment {
     }
 }
 
+/// A neighbor that the stack begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StaticNeighbor {
+    /// Index of the device, as the host counts: loopback is 0.
+    pub(crate) device: u32,
+    pub(crate) address: IpAddr,
+    pub(crate) mac: MacAddr,
+}
+
 /// Collects what a stack is made of. Every method takes and returns the builder; errors wait for
 /// [`build`](Self::build).
 #[derive(Debug)]
@@ -138,6 +148,7 @@ pub struct StackBuilder {
     attachments: Vec<Attachment>,
     addresses: Vec<Vec<IpNet>>,
     routes: Vec<Route>,
+    neighbors: Vec<StaticNeighbor>,
     capture: Option<Arc<Capture>>,
     manual: bool,
     packet_memory: Option<usize>,
@@ -151,6 +162,7 @@ impl StackBuilder {
             attachments: Vec::new(),
             addresses: Vec::new(),
             routes: Vec::new(),
+            neighbors: Vec::new(),
             capture: None,
             manual: false,
             packet_memory: None,
@@ -177,6 +189,21 @@ impl StackBuilder {
             Some(addresses) => addresses.push(address),
             None => {
                 let error = ConfigError::new("address", address, "an address after its device");
+                self.error.get_or_insert(error);
+            }
+        }
+        self
+    }
+
+    /// Gives the device added last a neighbor whose link address no ARP packet changes, as
+    /// [`Stack::set_neighbor`](crate::Stack::set_neighbor) does while the stack runs.
+    pub fn neighbor(mut self, address: IpAddr, mac: MacAddr) -> Self {
+        match u32::try_from(self.attachments.len()) {
+            Ok(device) if device > 0 => {
+                self.neighbors.push(StaticNeighbor { device, address, mac });
+            }
+            _ => {
+                let error = ConfigError::new("neighbor", address, "a neighbor after its device");
                 self.error.get_or_insert(error);
             }
         }
@@ -319,6 +346,6 @@ impl StackBuilder {
             })
             .collect();
         let mode = if self.manual { RunMode::Manual } else { RunMode::Workers };
-        Stack::start(self.config, self.attachments, mode)
+        Stack::start(self.config, self.attachments, &self.neighbors, mode)
     }
 }

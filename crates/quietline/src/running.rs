@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     io,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::Duration,
@@ -15,6 +16,7 @@ use stack::{
     core::CoreId,
     counters::Snapshot,
     host::{ClaimState, EventSink, Host},
+    link::ethernet::MacAddr,
     route::fib::RouteSpec,
     rps::SoftnetStat,
     sysctl::SysctlError,
@@ -23,9 +25,10 @@ use stack::{
 
 use crate::{
     attachments::Attachments,
-    builder::{Attachment, StackBuilder},
+    builder::{Attachment, StackBuilder, StaticNeighbor},
     clock,
     events::{EventLog, Events},
+    neighbor::Neighbor,
     route::Route,
     worker::{self, Stop},
 };
@@ -89,9 +92,14 @@ impl Stack {
     pub(crate) fn start(
         config: HostConfig,
         attachments: Vec<Attachment>,
+        neighbors: &[StaticNeighbor],
         mode: RunMode,
     ) -> io::Result<Self> {
         let host = Host::new(clock::memory(), config)?;
+        // Before the first frame is received, so that no ARP packet comes first.
+        for StaticNeighbor { device, address, mac } in neighbors {
+            clock::with_cx(|cx| host.set_neighbor(cx, *device, *address, *mac))?;
+        }
         let events = Arc::new(EventLog::default());
         host.set_event_sink(Arc::clone(&events) as Arc<dyn EventSink>);
         let stop = Arc::new(Stop::default());
@@ -232,6 +240,37 @@ impl Stack {
         let host = self.host();
         let listed = |entry| Route::listed(entry, |index| host.device_name(index).to_owned());
         host.routes().into_iter().map(listed).collect()
+    }
+
+    /// Sets the link address of a neighbor for good, as `ip neigh replace ADDRESS lladdr MAC nud permanent dev NAME` does: the stack
+    /// never asks for it, and no ARP packet changes it. Packets that waited for the address are sent. The neighbor stays until
+    /// [`delete_neighbor`](Self::delete_neighbor), or until the device goes down.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that no device has; `InvalidInput` for a device whose frames carry no link addresses, and for an
+    /// address or link address that is not of a single other station; nothing is changed then.
+    pub fn set_neighbor(&self, name: &str, address: IpAddr, mac: MacAddr) -> io::Result<()> {
+        let index = self.device(name)?;
+        Ok(clock::with_cx(|cx| self.host().set_neighbor(cx, index, address, mac))?)
+    }
+
+    /// Forgets the link address of a neighbor, whether it was set or learned by ARP: `ip neigh del ADDRESS dev NAME`. The next packet
+    /// to the address causes a request; packets that wait for it are dropped.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that no device has and when nothing is known of the address, `InvalidInput` for a device whose frames
+    /// carry no link addresses.
+    pub fn delete_neighbor(&self, name: &str, address: IpAddr) -> io::Result<()> {
+        let index = self.device(name)?;
+        Ok(clock::with_cx(|cx| self.host().delete_neighbor(cx, index, address))?)
+    }
+
+    /// Every neighbor, by device and address, as `ip neigh show`.
+    #[must_use]
+    pub fn neighbors(&self) -> Vec<Neighbor> {
+        let host = self.host();
+        let listed = |info| Neighbor::listed(info, |index| host.device_name(index).to_owned());
+        host.neighbors().into_iter().map(listed).collect()
     }
 
     /// Takes a device down, or up again, as `ip link set NAME down` does. Down it carries nothing: its networks and the routes

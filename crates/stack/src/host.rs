@@ -55,12 +55,14 @@ mod build;
 mod claims;
 mod devices;
 mod events;
+mod neighbors;
 mod paths;
 mod report;
 mod routes;
 mod settings;
 mod shut_down;
 
+pub use crate::neighbour_table::NeighborInfo;
 pub use audit::Audit;
 pub use claims::ClaimState;
 pub use events::{Event, EventSink};

@@ -203,13 +203,25 @@ impl Neighbor {
         }
     }
 
-    /// A neighbour whose link address was configured.
-    #[must_use]
-    pub const fn permanent(mac: MacAddr, now: Instant) -> Self {
-        let mut neighbor = Self::new(now, Duration::ZERO);
-        neighbor.state = NudState::Permanent;
-        neighbor.mac = Some(mac);
-        neighbor
+    /// The link address is configured: the state is PERMANENT until [`forget`](Self::forget) or [`shut_down`](Self::shut_down),
+    /// and packets that waited are sent. Linux: `neigh_update` with NUD_PERMANENT.
+    pub fn set_permanent(&mut self, mac: MacAddr, now: Instant) -> NeighborActions {
+        self.state = NudState::Permanent;
+        self.mac = Some(mac);
+        (self.updated, self.confirmed, self.deadline) = (now, None, None);
+        let mut actions = NeighborActions::new();
+        let packets = self.take_queue();
+        if !packets.is_empty() {
+            actions.push(NeighborAction::Flush { mac, packets });
+        }
+        actions
+    }
+
+    /// Nothing is known any more, whatever the state was, and the next packet causes a request. Packets that wait fail.
+    pub fn forget(&mut self, now: Instant) -> NeighborActions {
+        let actions = self.fail(now);
+        self.enter(NudState::None, now);
+        actions
     }
 
     /// Packets want to go there: they are sent, or wait while the address is asked for. When too many wait, the oldest are
@@ -295,6 +307,18 @@ impl Neighbor {
             actions.push(NeighborAction::Flush { mac: told.mac, packets });
         }
         actions
+    }
+
+    /// Whether `told` answers a request of ours that is pending: one for an unknown link address, or one that asks a known address
+    /// whether it is still there. What `net.quietline.arp_strict` lets change an entry.
+    #[must_use]
+    pub fn awaits(&self, told: Advertisement) -> bool {
+        let is_pending = match self.state {
+            NudState::Incomplete => true,
+            NudState::Probe => self.mac == Some(told.mac),
+            _ => false,
+        };
+        told.solicited && is_pending
     }
 
     /// Time has passed. Without effect before [`next_deadline`](Self::next_deadline), so a stale timer does no harm.

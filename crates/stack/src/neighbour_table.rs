@@ -4,6 +4,8 @@
 //! every list of packets. Linux: net/core/neighbour.c, net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
 //!
 //! An entry publishes its link address in one word, so that sending to a reachable neighbour takes no lock.
+//!
+//! Not here: entries that an administrator sets ([`admin`]).
 
 use std::{
     collections::BTreeMap,
@@ -34,6 +36,10 @@ use crate::{
         Advertisement, Neighbor, NeighborAction, NeighborActions, NeighborConfig, NudState,
     },
 };
+
+mod admin;
+
+pub use admin::NeighborInfo;
 
 /// In `NeighborEntry::published`, above the 48 bits of the address: there is one.
 const RESOLVED: u64 = 1 << 48;
@@ -91,6 +97,8 @@ type Key = (u32, IpAddr);
 struct Entries {
     config: NeighborConfig,
     map: BTreeMap<Key, Arc<NeighborEntry>>,
+    /// PERMANENT entries in `map`. They are not counted against `gc_thresh3`, as in Linux (`exempt_from_gc`).
+    permanent: usize,
     /// The entry that a newcomer to a full table looked at last; the next one goes on behind it.
     hand: Option<Key>,
     /// Last look at all entries.
@@ -107,12 +115,36 @@ struct Entries {
 }
 
 impl Entries {
+    /// Entries that `gc_thresh3` bounds.
+    fn dynamic(&self) -> usize {
+        self.map.len() - self.permanent
+    }
+
+    /// Makes an entry of which nothing is known.
+    fn insert(&mut self, (device, ip): Key, source: IpAddr) -> Arc<NeighborEntry> {
+        let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
+        let reachable_time = self.config.reachable_time(random);
+        let entry = Arc::new_cyclic(|this| NeighborEntry {
+            device,
+            ip,
+            source,
+            this: this.clone(),
+            published: AtomicU64::new(0),
+            state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
+            confirmed_ns: AtomicU64::new(0),
+            armed: Armed::new(),
+        });
+        self.map.insert((device, ip), Arc::clone(&entry));
+        self.allocs += 1;
+        entry
+    }
+
     /// Makes room for a newcomer to a full table: forgets what nobody uses until one more fits into `limit`, looking at
     /// [`LOOKED_AT_MAX`] entries at most. Linux bounds `neigh_forced_gc` likewise, by time.
     fn make_room(&mut self, limit: usize) {
         let behind = self.hand.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut spare, mut looked_at, mut last) =
-            ((self.map.len() + 1).saturating_sub(limit), 0, None);
+            ((self.dynamic() + 1).saturating_sub(limit), 0, None);
         let mut unused = Vec::new();
         for (key, entry) in self.map.range((behind, Bound::Unbounded)).take(LOOKED_AT_MAX) {
             (looked_at, last) = (looked_at + 1, Some(*key));
@@ -160,6 +192,7 @@ impl NeighborTable {
         let entries = Entries {
             config,
             map: BTreeMap::new(),
+            permanent: 0,
             hand: None,
             scanned_at: None,
             gave_up_at: None,
@@ -204,41 +237,29 @@ impl NeighborTable {
             return Some(Arc::clone(entry));
         }
         let limit = entries.config.gc_thresh3 as usize;
-        if entries.map.len() >= limit {
+        if entries.dynamic() >= limit {
             entries.make_room(limit);
         }
-        if entries.map.len() >= limit.saturating_mul(OVERFLOW) {
+        if entries.dynamic() >= limit.saturating_mul(OVERFLOW) {
             entries.scan(now);
         }
-        if entries.map.len() >= limit.saturating_mul(OVERFLOW) {
+        if entries.dynamic() >= limit.saturating_mul(OVERFLOW) {
             entries.table_fulls += 1;
             return None;
         }
-        let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
-        let reachable_time = entries.config.reachable_time(random);
-        let entry = Arc::new_cyclic(|this| NeighborEntry {
-            device,
-            ip,
-            source,
-            this: this.clone(),
-            published: AtomicU64::new(0),
-            state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
-            confirmed_ns: AtomicU64::new(0),
-            armed: Armed::new(),
-        });
-        entries.map.insert((device, ip), Arc::clone(&entry));
-        entries.allocs += 1;
-        Some(entry)
+        Some(entries.insert((device, ip), source))
     }
 
-    /// `device` is down: forgets its neighbours and drops what waits for them. Linux: `neigh_ifdown`.
+    /// `device` is down: forgets its neighbours, those included that were set, and drops what waits for them. Linux: `neigh_ifdown`.
     pub(crate) fn device_down(&self, cx: &mut Cx, device: u32) {
         let gone: Vec<_> = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let keys: Vec<_> =
                 entries.map.keys().filter(|(on, _)| *on == device).copied().collect();
             entries.destroys += keys.len() as u64;
-            keys.iter().filter_map(|key| entries.map.remove(key)).collect()
+            let gone: Vec<_> = keys.iter().filter_map(|key| entries.map.remove(key)).collect();
+            entries.permanent -= gone.iter().filter(|entry| entry.is_permanent()).count();
+            gone
         };
         for entry in gone {
             entry.shut_down(cx);
@@ -254,7 +275,8 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// A neighbour has told its link address. Without an entry one is made only if `may_create`.
+    /// A neighbor has told its link address. Without an entry one is made only if `may_create`. In strict mode no entry is made,
+    /// and one changes by the answer it waits for alone.
     pub(crate) fn learn(
         &self,
         host: &Host,
@@ -263,18 +285,26 @@ impl NeighborTable {
         told: Advertisement,
         may_create: Option<IpAddr>,
     ) {
+        let strict = cx.sysctls().arp_strict;
+        if strict >= 2 {
+            return;
+        }
         let known = {
             let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             entries.map.get(&(device, ip)).map(Arc::clone)
         };
         let entry = match (known, may_create) {
             (Some(entry), _) => Some(entry),
-            (None, Some(source)) => self.entry(device, ip, source, cx.now),
-            (None, None) => None,
+            (None, Some(source)) if strict == 0 => self.entry(device, ip, source, cx.now),
+            (None, _) => None,
         };
         let Some(entry) = entry else { return };
         entry.event(host, cx, None, |state, cx, config| {
-            state.on_advertisement(told, cx.now, config)
+            if strict == 0 || state.awaits(told) {
+                state.on_advertisement(told, cx.now, config)
+            } else {
+                NeighborActions::new()
+            }
         });
     }
 }
@@ -349,13 +379,29 @@ impl NeighborEntry {
             if state.state() == NudState::Failed && before != NudState::Failed {
                 cx.count(Counter::NeighResFailed, 1);
             }
-            let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
-            self.published.store(published, Ordering::Relaxed);
+            self.publish(&state);
             (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
         if let Some(deadline) = deadline {
             host.core(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
         }
+        self.carry_out(host, cx, queue, actions);
+    }
+
+    /// Lets senders find the link address of `state`, which the caller has locked.
+    fn publish(&self, state: &Neighbor) {
+        let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
+        self.published.store(published, Ordering::Relaxed);
+    }
+
+    /// Does what an event asks for, without the lock.
+    fn carry_out(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        queue: Option<QueueId>,
+        actions: NeighborActions,
+    ) {
         for action in actions {
             match action {
                 NeighborAction::SendProbe { unicast } => self.probe(host, cx, unicast),

@@ -22,6 +22,7 @@ use pkt::DomainConfig;
 
 use crate::core::WEIGHT;
 use crate::gro::{BusyPollFlush, GroExit};
+use crate::link::ArpIgnore;
 use crate::neighbour::NeighborConfig;
 use crate::qdisc::{DefaultQdisc, DevOrphan};
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
@@ -29,10 +30,10 @@ use crate::socket::RxContext;
 use crate::tcp_memory::MemoryLimits;
 pub use codec::FastOpenKey;
 use codec::{
-    AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl, DefaultQdiscs,
-    DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, Keys, Limits, Mask, Micros,
-    Millis, Nanos, Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp, RxContexts,
-    RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocols,
+    ArpIgnores, AvailableCongestionControl, BusyPollFlushes, Codec, CongestionControl,
+    DefaultQdiscs, DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, Keys, Limits,
+    Mask, Micros, Millis, Nanos, Number, PacketRecycles, Pages, Ports, PowerOfTwo, RoundedUp,
+    RxContexts, RxDstModes, Seconds, Switch, TsqLimitWord, TsqProtocols,
 };
 pub(crate) use device::Present;
 pub use device::{DeviceSettings, DeviceSysctls, RxQueueSettings, TxQueueSettings};
@@ -123,6 +124,23 @@ sysctls! {
     stack {
         /// TTL of packets we send.
         ip_default_ttl: u8 = 64, Number 1..=255, "net.ipv4.ip_default_ttl";
+        /// Which ARP requests for addresses of this host are answered. 0: all, by whatever device they come. 1: those that come by
+        /// the device of the address. 2: as 1, from senders in the subnet of the address. 8: none. A request that is not
+        /// answered is dropped and teaches nothing. Differs from Linux, where it is 0: a host with several devices on one link
+        /// would otherwise answer with the link address of each.
+        arp_ignore: ArpIgnore = ArpIgnore::OwnDevice, ArpIgnores WORDS, "net.ipv4.conf.all.arp_ignore";
+        /// Drop gratuitous ARP packets: requests and replies whose sender and target are one address. Announcements then change no
+        /// neighbor entry. Other ARP packets still do; see `net.quietline.arp_strict`.
+        drop_gratuitous_arp: bool = false, Switch 0..=1, "net.ipv4.conf.all.drop_gratuitous_arp";
+        /// Which ARP packets change the neighbor table. 0: any packet changes the entry of its sender, and a request to this host
+        /// creates one, as in Linux. 1: only a reply to a pending request of this host does: the first for an unresolved address,
+        /// or one from the link address that is known. 2: none does, and only neighbors that were set are reached. Set 1 or 2 on
+        /// links with stations that are not trusted.
+        arp_strict: u8 = 0, Number 0..=2, "net.quietline.arp_strict";
+        /// Reverse-path filter of packets from wires (RFC 3704). 0: no check. 1: the best route back to the source must leave by
+        /// the device that the packet came by; set it on hosts with several devices whose routes are symmetric. 2: any unicast
+        /// route back must exist. An established connection is checked again only after a change of routes or of this setting.
+        rp_filter: u8 = 0, Number 0..=2, "net.ipv4.conf.all.rp_filter";
         /// Whether packets for others are sent on. Always off: this is a host.
         ip_forward: bool = false, Switch 0..=0, "net.ipv4.ip_forward";
         /// Path MTU discovery: 0 and 3 do it (3 asks for validated reports, which every report here is), 1 sends without DF and
@@ -518,6 +536,7 @@ mod tests {
         let bad = [
             ("net.ipv4.ip_default_ttl", "0"),
             ("net.ipv4.ip_default_ttl", "256"),
+            ("net.ipv4.conf.all.arp_ignore", "3"),
             ("net.ipv4.ip_default_ttl", "-1"),
             ("net.ipv4.ip_default_ttl", "+1"),
             ("net.ipv4.ip_default_ttl", "0x40"),

@@ -12,7 +12,7 @@
 //!
 //! What the account says is what packets were charged. What they keep from being used again may be more: a slice keeps its page. So
 //! the packet memory that is in use is judged too, whole pages of it, against what there is, and the worse of both is the verdict
-//! ([`TcpMemory::note_packets`]). When that is what is scarce, connections are visited and give up what they can, since a peer
+//! (`TcpMemory::note_packets`). When that is what is scarce, connections are visited and give up what they can, since a peer
 //! that holds memory on purpose sends nothing that would make them look.
 //!
 //! Not here: what a connection does without (`tcp::memory`), packet memory itself (`pkt::Domain`).

@@ -130,6 +130,7 @@ counters! {
     TcpExtTCPSackShiftFallback: "SACK shifts that had to split a packet instead.",
     TcpExtTCPBacklogDrop: "Packets dropped because a busy socket's backlog was full.",
     TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener defers until data.",
+    TcpExtIPReversePathFilter: "Packets dropped because the route back to their source fails the check of `rp_filter`.",
     TcpExtTCPTimeWaitOverflow: "TIME_WAIT connections not kept because there were too many.",
     TcpExtTCPReqQFullDoCookies: "SYN queue overflows answered with SYN cookies.",
     TcpExtTCPReqQFullDrop: "SYNs dropped because the SYN queue was full and cookies are off.",
@@ -195,7 +196,10 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpRtoMin", "no counter but the setting `tcp_rto_min_us`"),
     ("TcpRtoMax", "no counter but the setting `tcp_rto_max_ms`"),
     ("TcpMaxConn", "no counter but a constant: there is no limit"),
-    ("TcpExtArpFilter", "`arp_filter` is not there: an address is answered on its own device only"),
+    (
+        "TcpExtArpFilter",
+        "`arp_filter` is not there: `arp_ignore` says by which devices an address is answered",
+    ),
     ("TcpExtTCPMD5NotFound", "no TCP-MD5 (RFC 2385)"),
     ("TcpExtTCPMD5Unexpected", "no TCP-MD5: the option is skipped as any unknown one"),
     ("TcpExtTCPMD5Failure", "no TCP-MD5"),
@@ -203,10 +207,6 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpExtTCPSackMerged", "SACK marks queue entries in place; none are merged"),
     ("TcpExtPFMemallocDrop", "no memory reserves for swapping over the network"),
     ("TcpExtTCPMinTTLDrop", "`IP_MINTTL` is not an option yet"),
-    (
-        "TcpExtIPReversePathFilter",
-        "no reverse-path filter yet: a forged source on the link costs a resolution of its address",
-    ),
     (
         "TcpExtTcpTimeoutRehash",
         "no multipath routes and no flow label for a new hash to move the flow to",

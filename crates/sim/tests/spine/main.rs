@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod arp;
 #[cfg(test)]
+mod arp_strict;
+#[cfg(test)]
 mod core;
 #[cfg(test)]
 mod fast_open;
@@ -16,9 +18,13 @@ mod ip_input;
 #[cfg(test)]
 mod listener;
 #[cfg(test)]
+mod neighbors;
+#[cfg(test)]
 mod openings;
 #[cfg(test)]
 mod path_mtu;
+#[cfg(test)]
+mod rp_filter;
 #[cfg(test)]
 mod syn_cookies;
 #[cfg(test)]

@@ -101,7 +101,7 @@ impl Host {
         index == LOOPBACK || self.attached(index).is_ok_and(|device| device.is_up())
     }
 
-    fn attached(&self, index: u32) -> Result<&Attached, Errno> {
+    pub(super) fn attached(&self, index: u32) -> Result<&Attached, Errno> {
         match index.checked_sub(LOOPBACK + 1) {
             None => Err(Errno::EINVAL),
             Some(place) => self.attached.get(place as usize).map(|own| &**own).ok_or(Errno::ENODEV),

@@ -33,6 +33,7 @@ impl Host {
                 tx.configure(next);
             }
             let stale = present.dst_ref != next.dst_ref
+                || present.rp_filter != next.rp_filter
                 || present.devices != next.devices
                 || present.default_qdisc != next.default_qdisc;
             (present.tcp != next.tcp, stale)
@@ -43,7 +44,8 @@ impl Host {
             self.cores[0].wake_before(Instant::ZERO);
         }
         if stale {
-            // Entries are counted as they were made to be, and know what their device may do: let everybody make new ones.
+            // Entries are counted as they were made to be, know what their device may do, and passed the earlier reverse-path
+            // filter: let everybody make new ones.
             self.invalidate_routes();
         }
         Ok(())

@@ -83,9 +83,7 @@ pub(super) fn route<'s>(
     packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
-    if !host.is_loopback_device(packet.meta().rx_device) {
-        check_martian(host, header, rcu).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
-    }
+    check_source(host, cx, rcu, packet.meta().rx_device, header)?;
     // Before the table: a change in between makes the entry too old, never too young.
     let generation = host.route_generation();
     let Some(found) = host.fib(rcu).lookup(header.dst) else {
@@ -133,13 +131,38 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
     }
 }
 
+/// Checks the addresses of a packet that came by `device`: martians, then `rp_filter`. Packets over loopback are not checked.
+/// Linux: `fib_validate_source`.
+///
+/// Differs from Linux: the source is checked before the destination is looked up, because martians are checked there already. A
+/// packet that is both spoofed and for another host counts as spoofed, not as one that is not forwarded.
+pub(super) fn check_source(
+    host: &Host,
+    cx: &Cx,
+    rcu: &Section<'_>,
+    device: u32,
+    header: &IpHeader,
+) -> Result<(), DropReason> {
+    if host.is_loopback_device(device) {
+        return Ok(());
+    }
+    check_martian(host, header, rcu).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
+    let expected = match cx.sysctls().rp_filter {
+        0 => return Ok(()),
+        1 => Some(device),
+        _ => None,
+    };
+    // A host without an address asks for one from 0.0.0.0, to which no route leads.
+    if header.src.is_unspecified() || host.fib(rcu).has_route_back(header.src, expected) {
+        return Ok(());
+    }
+    cx.counters().tcp.add(tcp::Counter::TcpExtIPReversePathFilter, 1);
+    Err(DropReason::IpRpFilter)
+}
+
 /// Addresses that no honest packet brings in from a wire: 127/8 (RFC 1122 §3.2.1.3 (g)), and as its source an address of
 /// ours, a broadcast or a multicast address.
-pub(super) fn check_martian(
-    host: &Host,
-    header: &IpHeader,
-    rcu: &Section<'_>,
-) -> Result<(), DropReason> {
+fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
     if host.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {

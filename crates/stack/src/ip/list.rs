@@ -30,7 +30,7 @@ use super::{
     early_demux::{Demuxed, early_demux},
     header::IpHeader,
     input::{
-        accept, check_header, check_martian, count_header_error, deliver, ecn_counter, established,
+        accept, check_header, check_source, count_header_error, deliver, ecn_counter, established,
         route,
     },
 };
@@ -169,9 +169,8 @@ impl<'s> ListInput<'s> {
         let IpHeader { src, dst, traffic_class, .. } = *header;
         let found = match &self.hint {
             Some(hint) if hint.dst == dst && hint.traffic_class == traffic_class => {
-                if hint.src != src && !host.is_loopback_device(packet.meta().rx_device) {
-                    check_martian(host, header, rcu)
-                        .inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
+                if hint.src != src {
+                    check_source(host, cx, rcu, packet.meta().rx_device, header)?;
                 }
                 accept(cx, packet, RouteKind::Local)?;
                 cx.count(Counter::RxRouteHints, 1);

@@ -7,6 +7,8 @@ const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const REACHABLE: Duration = Duration::from_secs(30);
 
+const GRATUITOUS_B: Advertisement = Advertisement { mac: B, solicited: false, gratuitous: true };
+
 const fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
@@ -209,12 +211,28 @@ fn first_of_two_differing_answers_holds_for_a_second() {
 }
 
 #[test]
+fn an_answer_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one() {
+    let mut bench = Bench::new();
+    assert!(!bench.neighbor.awaits(answer(A)), "nothing was asked");
+    bench.send(1, at(0));
+    assert!(bench.neighbor.awaits(answer(A)) && bench.neighbor.awaits(answer(B)));
+    assert!(!bench.neighbor.awaits(hearsay(A)));
+    bench.hear(answer(A), at(10));
+    assert!(!bench.neighbor.awaits(answer(A)), "it was answered");
+    bench.send(1, at(30_000));
+    bench.timer(at(30_010));
+    assert_eq!(bench.neighbor.state(), NudState::Delay);
+    bench.timer(at(35_010));
+    assert_eq!(bench.neighbor.state(), NudState::Probe);
+    assert!(bench.neighbor.awaits(answer(A)) && !bench.neighbor.awaits(answer(B)));
+}
+
+#[test]
 fn announcements_move_an_address_at_once() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
     bench.hear(answer(A), at(10));
-    let moved = Advertisement { mac: B, solicited: false, gratuitous: true };
-    assert_eq!(bench.hear(moved, at(11)), [""; 0]);
+    assert_eq!(bench.hear(GRATUITOUS_B, at(11)), [""; 0]);
     assert_eq!(bench.neighbor.link_address(), Some(B));
     bench.send(1, at(12));
     assert_eq!(bench.timer(at(5_012)), ["ask 02:00:00:00:00:02"], "not confirmed by the old one");
@@ -241,12 +259,33 @@ fn hearsay_releases_waiting_packets_and_is_then_doubted() {
 #[test]
 fn permanent_entries_never_change() {
     let mut bench = Bench::new();
-    bench.neighbor = Neighbor::permanent(A, at(0));
-    bench.hear(answer(B), at(10));
+    assert_eq!(told(bench.neighbor.set_permanent(A, at(0))), [""; 0]);
+    for advertisement in [answer(B), hearsay(B), GRATUITOUS_B] {
+        bench.hear(advertisement, at(10));
+    }
     assert_eq!(bench.send(1, at(100_000)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.neighbor.published(), Some(A));
     assert_eq!(bench.neighbor.next_deadline(), None);
     assert!(!bench.neighbor.may_collect());
+}
+
+#[test]
+fn a_permanent_link_address_resolves_what_waits_in_any_state() {
+    let mut bench = Bench::new();
+    bench.send(2, at(0));
+    assert_eq!(told(bench.neighbor.set_permanent(A, at(1))), ["send 02:00:00:00:00:01: 0 1"]);
+    assert_eq!(
+        (bench.neighbor.state(), bench.neighbor.next_deadline()),
+        (NudState::Permanent, None)
+    );
+    assert_eq!(told(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another one");
+    assert_eq!(bench.send(1, at(3)), ["send 02:00:00:00:00:02: 0"]);
+    assert_eq!(told(bench.neighbor.forget(at(4))), [""; 0]);
+    assert_eq!((bench.neighbor.state(), bench.neighbor.published()), (NudState::None, None));
+    assert!(bench.neighbor.may_collect());
+    assert_eq!(bench.send(1, at(5)), ["ask all"], "resolved by ARP again");
+    assert_eq!(told(bench.neighbor.forget(at(6))), ["NEIGH_FAILED: 0"]);
+    assert_eq!(bench.domain.balance(), 0);
 }
 
 #[test]
@@ -269,6 +308,8 @@ fn reachable_times_are_spread_around_the_base() {
 enum Event {
     Send(u8),
     Hear(Advertisement),
+    Set(bool),
+    Forget,
     Confirm,
     Timer,
     Wait(u64),
@@ -282,6 +323,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => (1_u8..8).prop_map(Event::Send),
         2 => advertisement,
+        1 => any::<bool>().prop_map(Event::Set),
+        1 => Just(Event::Forget),
         1 => Just(Event::Confirm),
         3 => Just(Event::Timer),
         2 => (0_u64..40_000).prop_map(Event::Wait),
@@ -304,6 +347,10 @@ proptest! {
                     bench.neighbor.output(&mut packets, now, &bench.config)
                 }
                 Event::Hear(told) => bench.neighbor.on_advertisement(told, now, &bench.config),
+                Event::Set(first) => {
+                    bench.neighbor.set_permanent(if first { A } else { B }, now)
+                }
+                Event::Forget => bench.neighbor.forget(now),
                 Event::Confirm => {
                     bench.neighbor.on_confirmed(now);
                     NeighborActions::new()

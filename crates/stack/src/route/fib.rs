@@ -130,6 +130,8 @@ impl<P: Prefix> Tables<P> {
 pub struct Fib {
     v4: Tables<Ipv4Net>,
     v6: Tables<Ipv6Net>,
+    /// Addresses of this host with their prefix lengths, by device.
+    addresses: Vec<(u32, IpNet)>,
 }
 
 impl Fib {
@@ -163,6 +165,29 @@ impl Fib {
     #[must_use]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.local_kind(ip) == Some(RouteKind::Local)
+    }
+
+    /// Whether packets to `src` would leave by a unicast route: by any, or by `device` if one is given. The reverse-path check of
+    /// RFC 3704: strict (§2.2) with a device, loose (§2.4) without.
+    #[must_use]
+    pub fn has_route_back(&self, src: IpAddr, device: Option<u32>) -> bool {
+        self.lookup(src).is_some_and(|route| {
+            route.kind == RouteKind::Unicast && device.is_none_or(|device| device == route.device)
+        })
+    }
+
+    /// Whether `device` has the address `local` in a subnet that `other` belongs to, too (Linux: `inet_confirm_addr`).
+    #[must_use]
+    pub fn share_subnet(&self, device: u32, local: IpAddr, other: IpAddr) -> bool {
+        self.addresses.iter().any(|(on, address)| {
+            *on == device && address.addr() == local && address.contains(&other)
+        })
+    }
+
+    /// The address that `device` was given first: the source of its packets where no route says another.
+    #[must_use]
+    pub fn first_address(&self, device: u32) -> Option<IpAddr> {
+        self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
     }
 
     /// Every entry: IPv4 before IPv6, the local table before the main table, by prefix.

@@ -15,9 +15,9 @@ pub use fast_open_key::FastOpenKey;
 pub(super) use fast_open_key::Keys;
 pub(super) use times::{Micros, Millis, Nanos, Seconds};
 pub(super) use words::{
-    AvailableCongestionControl, BusyPollFlushes, CongestionControl, DefaultQdiscs, DevOrphans,
-    DstLayouts, DstRefModes, GroExits, HystartDetects, PacketRecycles, RxContexts, RxDstModes,
-    TsqLimitWord, TsqProtocols,
+    ArpIgnores, AvailableCongestionControl, BusyPollFlushes, CongestionControl, DefaultQdiscs,
+    DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, PacketRecycles, RxContexts,
+    RxDstModes, TsqLimitWord, TsqProtocols,
 };
 
 /// A form of value for fields of type `T`.

@@ -183,7 +183,8 @@ impl FibBuilder {
     /// The table.
     #[must_use]
     pub fn build(&self) -> Fib {
-        let mut fib = Fib { v4: Tables::new(), v6: Tables::new() };
+        let mut fib =
+            Fib { v4: Tables::new(), v6: Tables::new(), addresses: self.addresses.clone() };
         for (prefix, entry) in &self.local {
             match prefix {
                 IpNet::V4(prefix) => drop(fib.v4.local.insert(*prefix, entry.clone())),

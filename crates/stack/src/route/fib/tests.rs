@@ -46,6 +46,34 @@ fn addresses_make_their_entries() {
 }
 
 #[test]
+fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
+    let mut builder = sample();
+    builder.route(&RouteSpec::via(net("10.9.0.0/16"), ip("192.168.1.1"))).unwrap();
+    builder.route(&RouteSpec::of(net("10.9.1.0/24"), RouteKind::Blackhole)).unwrap();
+    let fib = builder.build();
+    let back = |text: &str, device| fib.has_route_back(ip(text), device);
+    assert!(back("10.0.0.9", None) && back("10.0.0.9", Some(1)) && !back("10.0.0.9", Some(2)));
+    assert!(back("10.9.0.9", None) && back("10.9.0.9", Some(2)) && !back("10.9.0.9", Some(1)));
+    for none in ["10.9.1.9", "10.0.0.1", "10.0.0.255", "127.0.0.1", "224.0.0.1", "8.8.8.8"] {
+        assert!(!back(none, None), "{none}");
+    }
+}
+
+#[test]
+fn a_subnet_is_that_of_an_address_on_its_device() {
+    let mut builder = sample();
+    builder.address(2, net("10.0.0.2/30")).unwrap();
+    builder.route(&RouteSpec::on_link(net("10.9.0.0/16"), 1)).unwrap();
+    let fib = builder.build();
+    let share = |device, local, other| fib.share_subnet(device, ip(local), ip(other));
+    assert!(share(1, "10.0.0.1", "10.0.0.9"));
+    assert!(!share(1, "10.0.0.1", "10.9.0.9"), "a route is no subnet");
+    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "another device's address");
+    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "its own subnet is smaller");
+    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "not an address of this host");
+}
+
+#[test]
 fn small_networks_have_no_broadcast() {
     let mut builder = Fib::builder(1);
     builder.address(0, net("10.1.0.0/31")).unwrap();

@@ -7,6 +7,7 @@ use tcp::{Algorithm, HystartDetect, PacketRecycle, TsqLimit};
 
 use super::Codec;
 use crate::gro::{BusyPollFlush, GroExit};
+use crate::link::ArpIgnore;
 use crate::qdisc::{DefaultQdisc, DevOrphan};
 use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
 use crate::socket::RxContext;
@@ -37,6 +38,16 @@ macro_rules! words {
             }
         }
     };
+}
+
+words! {
+    /// Which ARP requests are answered: Linux's numbers, with gaps between them.
+    ArpIgnores: ArpIgnore {
+        AnyDevice = "0",
+        OwnDevice = "1",
+        OwnSubnet = "2",
+        Never = "8",
+    }
 }
 
 words! {

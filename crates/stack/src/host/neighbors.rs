@@ -1,0 +1,126 @@
+//! Neighbors that are set by hand, and the list of all neighbors.
+//!
+//! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh show`. Any thread may call that
+//! is not in a turn of a core.
+//!
+//! Not here: the table (`neighbour_table`), what ARP teaches (`link::arp_input`).
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    vec::Vec,
+};
+
+use super::Host;
+use crate::{
+    config::ConfigError,
+    cx::Cx,
+    device::LinkType,
+    errno::Errno,
+    link::ethernet::MacAddr,
+    neighbour_table::NeighborInfo,
+    route::fib::{Fib, RouteKind},
+};
+
+impl Host {
+    /// Sets the link address of a neighbor for good: it is never asked for, no ARP packet changes it and the table never collects
+    /// it. Packets that waited for the address are sent. It ends by [`delete_neighbor`](Self::delete_neighbor), or when its device
+    /// goes down, as in Linux.
+    ///
+    /// # Errors
+    /// When there is no such device, its frames carry no link addresses, or `address` or `mac` is not that of a single other
+    /// station. Nothing is changed then.
+    pub fn set_neighbor(
+        &self,
+        cx: &mut Cx,
+        device: u32,
+        address: IpAddr,
+        mac: MacAddr,
+    ) -> Result<(), ConfigError> {
+        self.check_device(device)?;
+        // Differs from Linux: which takes a group address, too, because ARP packets that name one are refused here (`ArpPacket`).
+        if !mac.is_unicast() {
+            let allowed = "the link address of a single station";
+            return Err(ConfigError::new("neighbor lladdr", mac, allowed));
+        }
+        let source = {
+            let reader = self.rcu.reader();
+            let rcu = reader.pin();
+            let fib = self.fib(&rcu);
+            check_address(fib, address)?;
+            asker(fib, device, address)
+        };
+        let entered = cx.enter(self);
+        self.neighbours.set_permanent(self, cx, (device, address), source, mac);
+        cx.do_softirq();
+        cx.leave(entered);
+        Ok(())
+    }
+
+    /// Forgets the link address of a neighbor, set or learned: the next packet causes a request. Packets that wait are dropped.
+    ///
+    /// # Errors
+    /// When there is no such device, or nothing is known of the address.
+    pub fn delete_neighbor(
+        &self,
+        cx: &mut Cx,
+        device: u32,
+        address: IpAddr,
+    ) -> Result<(), ConfigError> {
+        self.check_device(device)?;
+        let entered = cx.enter(self);
+        let was_known = self.neighbours.delete(self, cx, (device, address));
+        cx.do_softirq();
+        cx.leave(entered);
+        let error = || ConfigError::missing("neighbor", address, "no such neighbor");
+        was_known.then_some(()).ok_or_else(error)
+    }
+
+    /// Every neighbor of which something is known, by device and address: `ip neigh show`.
+    #[must_use]
+    pub fn neighbors(&self) -> Vec<NeighborInfo> {
+        self.neighbours.list()
+    }
+
+    /// Refuses a device that is not there or has no neighbors.
+    fn check_device(&self, device: u32) -> Result<(), ConfigError> {
+        let name = self.device_name(device);
+        let refuse = || {
+            let allowed = "a device whose frames carry link addresses";
+            ConfigError::new("neighbor dev", name, allowed)
+        };
+        let missing = || ConfigError::missing("neighbor dev", device, "no such device");
+        match self.attached(device) {
+            Ok(attached) if attached.is_gone() => Err(missing()),
+            Ok(_) => match self.device(device).caps().link {
+                LinkType::Ethernet { .. } => Ok(()),
+                LinkType::Ip => Err(refuse()),
+            },
+            Err(Errno::EINVAL) => Err(refuse()),
+            Err(_) => Err(missing()),
+        }
+    }
+}
+
+/// Refuses an address that no single other station on a link can have.
+fn check_address(fib: &Fib, address: IpAddr) -> Result<(), ConfigError> {
+    let IpAddr::V4(ip) = address else {
+        let allowed = "an IPv4 address: IPv6 is not spoken yet";
+        return Err(ConfigError::new("neighbor", address, allowed));
+    };
+    match fib.local_kind(address) {
+        Some(RouteKind::Local) => {
+            Err(ConfigError::refused("neighbor", address, "an address of this host"))
+        }
+        None if ip.octets()[0] != 0 => Ok(()),
+        _ => Err(ConfigError::new("neighbor", address, "an address of a single station")),
+    }
+}
+
+/// The address that names this host as the asker, should `device` ever ask for `address`: of the same network, or the first one.
+fn asker(fib: &Fib, device: u32, address: IpAddr) -> IpAddr {
+    let route = fib.lookup(address).filter(|route| route.device == device);
+    route
+        .and_then(|route| route.prefsrc)
+        .or_else(|| fib.first_address(device))
+        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
