@@ -20,6 +20,8 @@ mod openings;
 #[cfg(test)]
 mod path_mtu;
 #[cfg(test)]
+mod source_limit;
+#[cfg(test)]
 mod syn_cookies;
 #[cfg(test)]
 mod time_wait;

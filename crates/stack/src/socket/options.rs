@@ -8,6 +8,8 @@
 //! connection it makes; a connection has them in its `Tcb` and its socket. Both check values by the same rules
 //! (`check.rs`): Linux's bounds, clamping and errors.
 //!
+//! Options that Linux does not have are those of [`SOL_QUIETLINE`], a level that no protocol of Linux uses.
+//!
 //! To add an option: its row here, its arm in `settings.rs` and its arm in `stream.rs`. A test asks both for every row.
 //!
 //! Not here: what an option does (`tcp::Tcb`'s setters, `socket`).
@@ -36,6 +38,9 @@ pub const SOL_SOCKET: i32 = 1;
 pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
+
+/// The level of options that Linux does not have: "QL".
+pub const SOL_QUIETLINE: i32 = 0x514c;
 
 /// How an option's value looks in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +74,7 @@ pub enum Access {
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $option:ident = $level:ident $number:literal, $name:literal, $form:ident, $access:ident;)*) => {
-        /// A socket option of Linux.
+        /// A socket option: of Linux, or of [`SOL_QUIETLINE`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum SocketOption {
@@ -80,7 +85,7 @@ macro_rules! options {
             /// Every option there is.
             pub const ALL: &[Self] = &[$(Self::$option),*];
 
-            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`] or [`IPPROTO_TCP`].
+            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`] or [`SOL_QUIETLINE`].
             #[must_use]
             pub const fn level(self) -> i32 {
                 match self { $(Self::$option => $level,)* }
@@ -92,7 +97,7 @@ macro_rules! options {
                 match self { $(Self::$option => $number,)* }
             }
 
-            /// The name in Linux's headers.
+            /// The name in Linux's headers, or one that begins with `QUIETLINE_`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$option => $name,)* }
@@ -218,6 +223,9 @@ options! {
     FastOpenNoCookie = IPPROTO_TCP 34, "TCP_FASTOPEN_NO_COOKIE", Int, Both;
     /// The longest retransmission timeout, milliseconds.
     RtoMax = IPPROTO_TCP 44, "TCP_RTO_MAX_MS", Int, Both;
+
+    /// Connections that one source address may have with a listener, half-open ones included; 0 is no limit.
+    MaxPerSource = SOL_QUIETLINE 1, "QUIETLINE_MAX_PER_SOURCE", Int, Both;
 }
 
 impl SocketOption {
@@ -248,7 +256,7 @@ impl SocketOption {
         }
     }
 
-    /// The option of a name in Linux's headers.
+    /// The option of a [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|option| option.name() == name)

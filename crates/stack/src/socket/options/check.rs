@@ -105,7 +105,7 @@ pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
     ranged(value, 0..=1).map(|on| on == 1)
 }
 
-/// `TCP_FASTOPEN`: how many, not below zero.
+/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`: how many, not below zero.
 pub(super) fn queue_length(value: &OptionValue) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }

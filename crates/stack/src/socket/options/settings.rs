@@ -45,6 +45,8 @@ pub struct SocketSettings {
     pub ip: IpFields,
     /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
     pub incoming_core: Option<CoreId>,
+    /// `QUIETLINE_MAX_PER_SOURCE`: connections of a listener that one source address may have; 0 is no limit.
+    pub max_per_source: u32,
     /// `TCP_FASTOPEN`: connections of a listener that may be open early.
     pub fast_open: u32,
     /// `TCP_FASTOPEN_CONNECT`: the first write goes with the SYN if a cookie is known.
@@ -71,6 +73,7 @@ impl SocketSettings {
             busy_poll: options.busy_poll,
             ip: options.ip,
             incoming_core: options.incoming_core,
+            max_per_source: options.max_per_source,
             fast_open: options.fast_open,
             fast_open_connect: false,
             fast_open_no_cookie: options.fast_open_no_cookie,
@@ -92,6 +95,7 @@ impl SocketSettings {
             send_timeout: self.send_timeout,
             busy_poll: self.busy_poll,
             ip: self.ip,
+            max_per_source: self.max_per_source,
             fast_open: self.fast_open,
             fast_open_no_cookie: self.fast_open_no_cookie,
             fast_open_key: self.fast_open_key,
@@ -179,6 +183,7 @@ impl SocketSettings {
             O::MtuDiscover => self.ip.mtu_discover = check::mtu_discover(value)?,
             O::ReceiveError => tcp.receive_error = check::flag(value)?,
             O::IncomingCpu => self.incoming_core = check::core(value)?,
+            O::MaxPerSource => self.max_per_source = check::queue_length(value)?,
             O::Type
             | O::Error
             | O::SendLowWater
@@ -280,6 +285,7 @@ impl SocketSettings {
             O::MaxPacingRate => check::show_max_pacing_rate(tcp.max_pacing_rate),
             O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
             O::FastOpen => check::show(u64::from(self.fast_open)),
+            O::MaxPerSource => check::show(u64::from(self.max_per_source)),
             O::FastOpenConnect => self.fast_open_connect.into(),
             O::FastOpenKey => check::show_fast_open_key(self.fast_open_key, sysctls),
             O::FastOpenNoCookie => self.fast_open_no_cookie.into(),

@@ -107,7 +107,8 @@ impl TcpSocket {
                 | O::FastOpen
                 | O::FastOpenConnect
                 | O::FastOpenKey
-                | O::FastOpenNoCookie => return Err(Errno::EINVAL),
+                | O::FastOpenNoCookie
+                | O::MaxPerSource => return Err(Errno::EINVAL),
                 O::WindowClamp => {
                     tcb.set_window_clamp(check::window_clamp(value)?.ok_or(Errno::EINVAL)?);
                 }
@@ -207,9 +208,11 @@ impl TcpSocket {
                 O::NoDelay => tcb.nodelay().into(),
                 O::MaxSegment => check::show(u64::from(tcb.mss())),
                 O::Cork => tcb.cork().into(),
-                O::DeferAccept | O::FastOpen | O::FastOpenConnect | O::FastOpenNoCookie => {
-                    OptionValue::Int(0)
-                }
+                O::DeferAccept
+                | O::FastOpen
+                | O::FastOpenConnect
+                | O::FastOpenNoCookie
+                | O::MaxPerSource => OptionValue::Int(0),
                 O::WindowClamp => check::show(u64::from(tcb.window_clamp())),
                 O::QuickAck => tcb.quickack().into(),
                 O::Congestion => tcb.congestion().name().into(),

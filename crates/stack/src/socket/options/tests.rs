@@ -87,7 +87,12 @@ fn sample(option: O) -> OptionValue {
 fn is_past(option: O) -> bool {
     matches!(
         option,
-        O::DeferAccept | O::FastOpen | O::FastOpenConnect | O::FastOpenKey | O::FastOpenNoCookie
+        O::DeferAccept
+            | O::FastOpen
+            | O::FastOpenConnect
+            | O::FastOpenKey
+            | O::FastOpenNoCookie
+            | O::MaxPerSource
     )
 }
 
