@@ -10,6 +10,8 @@ mod fast_open;
 #[cfg(test)]
 mod icmp;
 #[cfg(test)]
+mod idle;
+#[cfg(test)]
 mod ip_id;
 #[cfg(test)]
 mod ip_input;

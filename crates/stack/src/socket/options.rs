@@ -226,6 +226,8 @@ options! {
 
     /// Connections that one source address may have with a listener, half-open ones included; 0 is no limit.
     MaxPerSource = SOL_QUIETLINE 1, "QUIETLINE_MAX_PER_SOURCE", Int, Both;
+    /// Seconds without progress after which a connection is reset; 0 is no limit, and -1 `net.quietline.tcp_idle_timeout`.
+    IdleTimeout = SOL_QUIETLINE 2, "QUIETLINE_IDLE_TIMEOUT", Int, Both;
 }
 
 impl SocketOption {
@@ -247,9 +249,11 @@ impl SocketOption {
     /// The unit of an option that is a time in an `int`, where a [`Duration`] may be given for the number.
     const fn unit(self) -> Option<Duration> {
         match self {
-            Self::KeepIdle | Self::KeepInterval | Self::Linger2 | Self::DeferAccept => {
-                Some(Duration::from_secs(1))
-            }
+            Self::KeepIdle
+            | Self::KeepInterval
+            | Self::Linger2
+            | Self::DeferAccept
+            | Self::IdleTimeout => Some(Duration::from_secs(1)),
             Self::UserTimeout | Self::RtoMax => Some(Duration::from_millis(1)),
             Self::BusyPoll => Some(Duration::from_micros(1)),
             _ => None,

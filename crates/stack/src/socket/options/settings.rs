@@ -175,15 +175,14 @@ impl SocketSettings {
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts = check::switch(value)?,
-            O::TypeOfService | O::Priority => self.set_urgency(option, value)?,
-            O::TimeToLive => self.ip.ttl = check::ttl(value)?,
+            O::MaxPerSource | O::IdleTimeout => self.set_limit(option, value)?,
+            O::TypeOfService | O::Priority | O::TimeToLive => self.set_ip(option, value)?,
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
             }
             O::MtuDiscover => self.ip.mtu_discover = check::mtu_discover(value)?,
             O::ReceiveError => tcp.receive_error = check::flag(value)?,
             O::IncomingCpu => self.incoming_core = check::core(value)?,
-            O::MaxPerSource => self.max_per_source = check::queue_length(value)?,
             O::Type
             | O::Error
             | O::SendLowWater
@@ -218,19 +217,43 @@ impl SocketSettings {
         Ok(())
     }
 
-    fn set_urgency(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
-        if option == SocketOption::Priority {
-            self.ip.priority = check::priority(value)?;
+    /// The limits that Linux does not have ([`SOL_QUIETLINE`](super::SOL_QUIETLINE)).
+    fn set_limit(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
+        if option == SocketOption::MaxPerSource {
+            self.max_per_source = check::queue_length(value)?;
         } else {
-            self.ip.tos = check::tos(value)?;
-            self.ip.priority = check::priority_of_tos(self.ip.tos);
+            self.tcp.idle_timeout = check::idle_timeout(value)?;
         }
         Ok(())
     }
 
-    fn urgency(&self, option: SocketOption) -> OptionValue {
-        let IpFields { tos, priority, .. } = self.ip;
-        OptionValue::Int(i32::from(if option == SocketOption::Priority { priority } else { tos }))
+    fn limit(&self, option: SocketOption, sysctls: &Sysctls) -> OptionValue {
+        if option == SocketOption::MaxPerSource {
+            check::show(u64::from(self.max_per_source))
+        } else {
+            check::show_idle_timeout(self.tcp.idle_timeout, &sysctls.tcp)
+        }
+    }
+
+    fn set_ip(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
+        match option {
+            SocketOption::Priority => self.ip.priority = check::priority(value)?,
+            SocketOption::TimeToLive => self.ip.ttl = check::ttl(value)?,
+            _ => {
+                self.ip.tos = check::tos(value)?;
+                self.ip.priority = check::priority_of_tos(self.ip.tos);
+            }
+        }
+        Ok(())
+    }
+
+    fn ip(&self, option: SocketOption, sysctls: &Sysctls) -> OptionValue {
+        let IpFields { tos, ttl, priority, .. } = self.ip;
+        OptionValue::Int(i32::from(match option {
+            SocketOption::Priority => priority,
+            SocketOption::TimeToLive => ttl.unwrap_or(sysctls.ip_default_ttl),
+            _ => tos,
+        }))
     }
 
     /// Reads an option.
@@ -285,7 +308,6 @@ impl SocketSettings {
             O::MaxPacingRate => check::show_max_pacing_rate(tcp.max_pacing_rate),
             O::UserTimeout => check::show_user_timeout(tcp.user_timeout),
             O::FastOpen => check::show(u64::from(self.fast_open)),
-            O::MaxPerSource => check::show(u64::from(self.max_per_source)),
             O::FastOpenConnect => self.fast_open_connect.into(),
             O::FastOpenKey => check::show_fast_open_key(self.fast_open_key, sysctls),
             O::FastOpenNoCookie => self.fast_open_no_cookie.into(),
@@ -295,10 +317,8 @@ impl SocketSettings {
             }
             O::RtoMax => check::show_ms(tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts.into(),
-            O::TypeOfService | O::Priority => self.urgency(option),
-            O::TimeToLive => {
-                OptionValue::Int(i32::from(self.ip.ttl.unwrap_or(sysctls.ip_default_ttl)))
-            }
+            O::MaxPerSource | O::IdleTimeout => self.limit(option, sysctls),
+            O::TypeOfService | O::Priority | O::TimeToLive => self.ip(option, sysctls),
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 return check::show_busy_poll(self.busy_poll, option, sysctls);
             }

@@ -116,6 +116,7 @@ impl TcpSocket {
                 O::Congestion => tcb.set_congestion(check::congestion(value)?),
                 O::MaxPacingRate => tcb.set_max_pacing_rate(check::max_pacing_rate(value)?),
                 O::UserTimeout => tcb.set_user_timeout(check::user_timeout(value)?),
+                O::IdleTimeout => tcb.set_idle_timeout(cx, check::idle_timeout(value)?),
                 O::NotSentLowWater => match check::notsent_lowat(value)? {
                     Some(bytes) => tcb.set_notsent_lowat(bytes),
                     None => tcb.reset_notsent_lowat(cx.config.tcp_notsent_lowat),
@@ -218,6 +219,7 @@ impl TcpSocket {
                 O::Congestion => tcb.congestion().name().into(),
                 O::MaxPacingRate => check::show_max_pacing_rate(tcb.max_pacing_rate()),
                 O::UserTimeout => check::show_user_timeout(tcb.user_timeout()),
+                O::IdleTimeout => check::show_idle_timeout(tcb.idle_timeout(), cx.config),
                 O::NotSentLowWater => {
                     OptionValue::Int(tcb.notsent_lowat().unwrap_or(0).cast_signed())
                 }
