@@ -159,7 +159,7 @@ mod tests {
     fn the_limit_is_exact_under_concurrency() {
         const MAX: u32 = 3;
         let limit = SourceLimit::new(MAX);
-        let granted: u32 = thread::scope(|scope| {
+        let granted: usize = thread::scope(|scope| {
             let claimers: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| {
@@ -167,7 +167,7 @@ mod tests {
                         for _ in 0..2_000 {
                             let places = [limit.claim(ONE), limit.claim(ONE)];
                             assert!(limit.count(ONE) <= MAX);
-                            granted += places.iter().filter(|place| place.is_ok()).count() as u32;
+                            granted += places.iter().filter(|place| place.is_ok()).count();
                         }
                         granted
                     })
