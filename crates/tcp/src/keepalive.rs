@@ -75,7 +75,7 @@ impl IdleLimits {
         }
     }
 
-    /// Something moved that no other field remembers.
+    /// The connection moved, and no other field records it.
     pub(crate) fn note_progress(&mut self, now: Instant) {
         self.from = now;
     }

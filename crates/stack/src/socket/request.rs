@@ -40,8 +40,9 @@ pub(crate) struct RequestSocket {
     /// Its place in the listener's SYN queue. Written once, before the table leads to this object. Relaxed: the table
     /// orders it.
     slot: AtomicUsize,
-    /// Its place among the connections of its source, until it ends or hands the place to the connection. `None` without a limit.
-    place: Mutex<Option<Box<SourcePlace>>>,
+    /// Its place among the connections of its source, until it ends or hands the place to the connection. Whoever sets `done` takes
+    /// the place, so that the lock is always free. `None` without a limit, which then costs no lock.
+    place: Option<Mutex<Option<Box<SourcePlace>>>>,
     /// Held for one segment or timer only, and never while segments go out.
     request: Mutex<Request>,
     /// Turned into a connection, or given up.
@@ -123,7 +124,7 @@ impl RequestSocket {
             this: this.clone(),
             listener: Arc::clone(listener),
             slot: AtomicUsize::new(NO_SLOT),
-            place: Mutex::new(place),
+            place: place.map(|place| Mutex::new(Some(place))),
             request: Mutex::new(request),
             done: AtomicBool::new(false),
         })
@@ -273,7 +274,7 @@ impl RequestSocket {
     }
 
     fn take_place(&self) -> Option<Box<SourcePlace>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.place.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn leave_queue(&self) {
