@@ -47,7 +47,8 @@ impl ListenOptions {
 
     /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included.
     /// A SYN of an address that has as many is dropped without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). 0 is no limit, the
-    /// default. A connection counts until it is closed on both sides or reset. Clients behind one NAT share an address. Listeners
+    /// default. A connection counts until it is closed on both sides or reset. Clients behind one NAT share an address. A
+    /// forger of addresses can fill the limit of others with half-open connections, unless `net.ipv4.tcp_syncookies` is 2. Listeners
     /// that share a port count each for itself. [`SocketOption::MaxPerSource`](crate::SocketOption::MaxPerSource) changes the
     /// limit later.
     pub const fn max_per_source(mut self, connections: u32) -> Self {

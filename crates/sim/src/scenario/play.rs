@@ -102,6 +102,17 @@ fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, manne
     }
 }
 
+fn listen_options_of(scenario: &Scenario, host: usize) -> ListenOptions {
+    ListenOptions {
+        backlog: 128,
+        fast_open: 128,
+        // Never reached: every connection is counted, and its place must come back.
+        max_per_source: u32::MAX,
+        options: options_of(scenario, host),
+        ..ListenOptions::default()
+    }
+}
+
 impl<'a> Play<'a> {
     pub(super) fn new(
         scenario: &'a Scenario,
@@ -132,14 +143,7 @@ impl<'a> Play<'a> {
             added.expect("a valid configuration");
             let local = SocketAddr::new(address(index).into(), PORT);
             let host = Arc::clone(&world.hosts[index]);
-            let options = ListenOptions {
-                backlog: 128,
-                fast_open: 128,
-                // Never reached: every connection is counted, and its place must come back.
-                max_per_source: u32::MAX,
-                options: options_of(scenario, index),
-                ..ListenOptions::default()
-            };
+            let options = listen_options_of(scenario, index);
             let listener = Listener::listen_with(&host, world.app(index), local, &options);
             listeners.push(listener.expect("a free port"));
         }

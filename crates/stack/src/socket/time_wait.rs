@@ -77,18 +77,16 @@ impl TimeWaitSocket {
                 let rcu = reader.pin();
                 let core = host.core_for(cx, self.hash);
                 match host.demux().listener(core, self.tuple.local, self.hash, &rcu) {
-                    Some(listener) => {
-                        match listener.admit_reopening(cx, self.tuple.remote.ip(), header) {
-                            Ok(()) => {
-                                self.end(host);
-                                let name = (self.tuple, self.hash);
-                                listener.segment(host, cx, name, Some(iss), header, packet);
-                            }
-                            // Differs from Linux, which ends the wait first: the SYN comes again, and finds the numbers that the
-                            // new connection must begin above.
-                            Err(reason) => cx.drop_packet(reason, packet),
+                    Some(listener) => match listener.admit_reopening(cx, &self.tuple, header) {
+                        Ok(()) => {
+                            self.end(host);
+                            let name = (self.tuple, self.hash);
+                            listener.segment(host, cx, name, Some(iss), header, packet);
                         }
-                    }
+                        // Differs from Linux, which ends the wait first: the SYN comes again, and finds the numbers that the
+                        // new connection must begin above.
+                        Err(reason) => cx.drop_packet(reason, packet),
+                    },
                     None => self.acknowledge(host, cx, packet),
                 }
             }

@@ -3,7 +3,6 @@
 //! Softirq context. RFC 9293 §3.10.7.2. Not here: segments of a request (`request`).
 
 use std::{
-    net::IpAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -43,7 +42,7 @@ impl Listener {
         if !header.has(Flags::SYN) || header.has(Flags::FIN) {
             return cx.drop_packet(DropReason::TcpFlags, packet);
         }
-        match self.admit(cx, name.0.remote.ip(), iss_min.is_some()) {
+        match self.admit(cx, &name.0, iss_min.is_some()) {
             Ok(Answer::Request) => {
                 self.open(host, cx, name, iss_min, header, packet);
             }
@@ -63,13 +62,13 @@ impl Listener {
     pub(crate) fn admit_reopening(
         &self,
         cx: &Cx,
-        source: IpAddr,
+        tuple: &FourTuple,
         header: &SegmentHeader,
     ) -> Result<(), DropReason> {
         if header.has(Flags::FIN) {
             return Err(DropReason::TcpFlags);
         }
-        self.admit(cx, source, true).map(drop).inspect_err(|_| {
+        self.admit(cx, tuple, true).map(drop).inspect_err(|_| {
             cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
         })
     }
@@ -81,8 +80,8 @@ impl Listener {
 
     /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
     /// cookie can promise.
-    fn admit(&self, cx: &Cx, source: IpAddr, reopens: bool) -> Result<Answer, DropReason> {
-        if self.source_limit.is_reached(source) {
+    fn admit(&self, cx: &Cx, tuple: &FourTuple, reopens: bool) -> Result<Answer, DropReason> {
+        if self.source_limit.is_reached(tuple.remote.ip()) {
             return Err(count_reached(cx));
         }
         let counters = &cx.counters().tcp;
