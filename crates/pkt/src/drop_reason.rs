@@ -101,6 +101,7 @@ drop_reasons! {
     TcpTimeWait "TCP_TIME_WAIT" "The segment belongs to a connection in TIME-WAIT and is not a valid reopening."
     ListenOverflow "LISTEN_OVERFLOW" "The accept queue of the listener is full."
     SynQueueFull "SYN_QUEUE_FULL" "The SYN queue of the listener is full."
+    SourceLimit "SOURCE_LIMIT" "The source address has as many connections with the listener as one may have."
     SocketBacklog "SOCKET_BACKLOG" "The backlog of an owned socket is full."
     SocketRcvBuff "SOCKET_RCVBUFF" "The receive buffer of the socket is full."
     SocketClosed "SOCKET_CLOSE" "The socket was closed while the packet was queued on it."

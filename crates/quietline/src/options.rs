@@ -45,6 +45,17 @@ impl ListenOptions {
         self
     }
 
+    /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included.
+    /// A SYN of an address that has as many is dropped without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). 0 is no limit, the
+    /// default. A connection counts until it is closed on both sides or reset. Clients behind one NAT share an address. A
+    /// forger of addresses can fill the limit of others with half-open connections, unless `net.ipv4.tcp_syncookies` is 2. Listeners
+    /// that share a port count each for itself. [`SocketOption::MaxPerSource`](crate::SocketOption::MaxPerSource) changes the
+    /// limit later.
+    pub const fn max_per_source(mut self, connections: u32) -> Self {
+        self.inner.max_per_source = connections;
+        self
+    }
+
     /// `TCP_FASTOPEN`: so many connections may have data read from their SYN, before the handshake has ended (RFC 7413), once
     /// `net.ipv4.tcp_fastopen` allows it. Only for applications that may carry a request out twice: the network may repeat a
     /// SYN, and with it the request. Default 0.

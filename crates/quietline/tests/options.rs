@@ -4,7 +4,7 @@
 mod tests {
     use std::{
         io::{Read, Write},
-        net::SocketAddr,
+        net::{Shutdown, SocketAddr},
         time::Duration,
     };
 
@@ -103,5 +103,53 @@ mod tests {
         assert!(stack.set_sysctl("net.core.rmem_max", "1").is_err());
         assert!(stack.set_sysctl("net.core.nonsense", "1").is_err());
         assert!(stack.sysctls().contains(&("net.core.rmem_max".into(), "30000".to_owned())));
+    }
+
+    #[test]
+    fn a_listener_bounds_the_connections_of_an_address_and_gets_every_place_back() {
+        const MAX: u32 = 32;
+        let stack = Stack::builder().cores(2).build().expect("a stack");
+        let options = TcpListener::options().max_per_source(MAX);
+        let listener = options.listen(&stack, address(80)).expect("a free port");
+        let max = listener.option(SocketOption::MaxPerSource).unwrap();
+        assert_eq!(max, OptionValue::Int(MAX.cast_signed()));
+        let connect = |wait| TcpStream::connect_timeout(&stack, address(80), wait);
+        let patient = Duration::from_secs(20);
+        // Connections begin and end on both cores, from four threads; each end waits for the other's FIN.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for stream in listener.incoming().take(200) {
+                    assert_eq!(stream.unwrap().read(&mut [0]).unwrap(), 0);
+                }
+            });
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let mut stream = connect(patient).expect("a place");
+                        stream.shutdown(Shutdown::Write).unwrap();
+                        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+                    }
+                });
+            }
+        });
+        let held: Vec<_> = (0..MAX).map(|_| connect(patient).expect("a place")).collect();
+        let refusals = || stack.counters().get("ListenSourceLimit");
+        let before = refusals();
+        let refused = connect(Duration::from_millis(50)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut, "the SYN is not answered");
+        assert_eq!(refusals(), before.map(|count| count + 1));
+        listener.set_option(SocketOption::MaxPerSource, MAX + 1).unwrap();
+        drop((connect(patient).expect("a place"), held));
+    }
+
+    #[test]
+    fn a_reader_of_an_idle_connection_wakes_with_an_error() {
+        let stack = Stack::builder().build().expect("a stack");
+        let (mut stream, mut peer) = pair(&stack, 80);
+        stream.set_option(SocketOption::IdleTimeout, Duration::from_secs(1)).unwrap();
+        let error = stream.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        let error = peer.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Not here: retransmission, windows, any rule of TCP.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use stack::ip::header::protocol;
 use tcp::{Flags, FourTuple, Options, SegmentHeader, SeqNum};
@@ -38,11 +38,17 @@ impl Peer {
     /// Port `peer_port` of the peer, towards `host_port`; it has not spoken yet.
     #[must_use]
     pub const fn new(host_port: u16, peer_port: u16) -> Self {
+        Self::at(PEER_IP, host_port, peer_port)
+    }
+
+    /// As [`new`](Self::new), with another address of the peer's: one beyond the link, which the default route reaches.
+    #[must_use]
+    pub const fn at(peer_ip: Ipv4Addr, host_port: u16, peer_port: u16) -> Self {
         let iss = SeqNum(1_000_000);
         Self {
             tuple: FourTuple::new(
                 SocketAddr::new(IpAddr::V4(HOST_IP), host_port),
-                SocketAddr::new(IpAddr::V4(PEER_IP), peer_port),
+                SocketAddr::new(IpAddr::V4(peer_ip), peer_port),
             ),
             snd_nxt: iss,
             rcv_nxt: SeqNum(0),
@@ -87,8 +93,9 @@ impl Peer {
     /// The IP packet of a segment.
     #[must_use]
     pub fn packet(&self, header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
-        let segment = frame::tcp(PEER_IP, HOST_IP, header, payload);
-        Ipv4::new(PEER_IP, HOST_IP, protocol::TCP).with(&segment)
+        let IpAddr::V4(source) = self.tuple.remote.ip() else { unreachable!("peers speak IPv4") };
+        let segment = frame::tcp(source, HOST_IP, header, payload);
+        Ipv4::new(source, HOST_IP, protocol::TCP).with(&segment)
     }
 
     /// Sends a segment, and counts it if it is the next one.

@@ -80,6 +80,7 @@ tcp::counters! {
     CoreLeft: "Cores without a worker left to whoever comes next because the caller had run long enough.",
     CoreSleeps: "Times a worker parked.",
     CoreKicks: "Times a parked worker was kicked.",
+    ListenSourceLimit: "SYNs, and SYN cookies that came back, dropped because their source had as many connections with the listener as one may have.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
     SocketWakesSpurious: "Wake-ups of readers that then found nothing to read.",
     SocketBacklogQueued: "Packets queued on the backlog of a socket that was owned.",

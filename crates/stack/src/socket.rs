@@ -17,6 +17,7 @@ mod prequeue;
 mod reader;
 mod request;
 mod rx_dst;
+mod source_limit;
 mod stream;
 mod syn_queue;
 mod time_wait;

@@ -314,6 +314,7 @@ sysctls! {
         "net.quietline.bbr_loss_thresh", tcp.bbr_loss_thresh, Number 1..=999;
         "net.quietline.tcp_delack_max_ms", tcp.tcp_delack_max, Millis 1..=500;
         "net.quietline.tcp_delack_min_ms", tcp.tcp_delack_min, Millis 1..=500;
+        "net.quietline.tcp_idle_timeout", tcp.tcp_idle_timeout, Seconds 0..=INT_MAX;
         "net.ipv4.neigh.default.base_reachable_time_ms", neigh.base_reachable_time, Millis 1..=INT_MAX;
         "net.ipv4.neigh.default.retrans_time_ms", neigh.retrans_time, Millis 1..=INT_MAX;
         "net.ipv4.neigh.default.delay_first_probe_time", neigh.delay_first_probe_time, Seconds 0..=INT_MAX;

@@ -75,6 +75,11 @@ pub struct TcpConfig {
     pub tcp_keepalive_intvl: Duration,
     /// `tcp_keepalive_probes`: unanswered probes after which the connection is dead.
     pub tcp_keepalive_probes: u8,
+    /// `net.quietline.tcp_idle_timeout`: a connection on which no new payload arrived and none was acknowledged for this long is
+    /// reset. Probes and their answers do not count, so that it also ends a peer that keeps its window closed. 0 is no limit. A
+    /// connection that is established while it is 0 has none until its socket sets `QUIETLINE_IDLE_TIMEOUT`; another change holds
+    /// for a connection from the end of its present deadline on.
+    pub tcp_idle_timeout: Duration,
     /// `tcp_fin_timeout`: how long an orphan stays in FIN-WAIT-2.
     pub tcp_fin_timeout: Duration,
     /// `tcp_rfc1337`: a TIME-WAIT ignores RST segments.
@@ -194,6 +199,7 @@ impl Default for TcpConfig {
             tcp_keepalive_time: Duration::from_secs(7200),
             tcp_keepalive_intvl: Duration::from_secs(75),
             tcp_keepalive_probes: 9,
+            tcp_idle_timeout: Duration::ZERO,
             tcp_fin_timeout: Duration::from_secs(60),
             tcp_rfc1337: false,
             tcp_mtu_probing: 0,
@@ -279,6 +285,8 @@ pub struct SocketOptions {
     pub keepalive: bool,
     /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`.
     pub keepalive_times: Keepalive,
+    /// `QUIETLINE_IDLE_TIMEOUT`, in whole seconds; zero is none, and `None` leaves it to `tcp_idle_timeout`.
+    pub idle_timeout: Option<Duration>,
     /// `TCP_QUICKACK` switched off: answers carry the ACKs from the beginning.
     pub pingpong: bool,
     /// `SO_LINGER`; zero means that close resets.

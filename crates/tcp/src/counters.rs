@@ -180,6 +180,7 @@ counters! {
     TcpExtTCPDSACKRecvSegs: "Segments reported by duplicate SACKs.",
     TcpExtTCPDSACKIgnoredDubious: "Duplicate SACKs ignored as implausible.",
 
+    IdleTimeouts: "Connections reset because nothing moved on them for the idle timeout; `TcpExtTCPAbortOnTimeout` counts them, too.",
     SkbTxCacheHit: "Writes into the packet that the connection kept from an earlier one.",
     SkbTxCacheMiss: "Writes that found no packet kept, and allocated one.",
     SkbTxCacheRejectCloned: "Acknowledged packets not kept because their copy was still on its way out.",
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(names.len(), Counter::COUNT);
         for counter in Counter::ALL {
             // Ours, as Linux counts nothing of the kind.
-            let ours = counter.name().starts_with("Skb");
+            let ours = *counter == Counter::IdleTimeouts || counter.name().starts_with("Skb");
             assert!(ours || counter.name().starts_with("Tcp"));
             assert!(counter.doc().ends_with('.'), "{}", counter.name());
         }

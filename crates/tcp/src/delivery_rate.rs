@@ -133,6 +133,11 @@ impl DeliveryRate {
         self.app_limited = (self.delivered + u64::from(in_flight)).max(1);
     }
 
+    /// C.delivered_time: when something of ours last arrived, or left while nothing was in flight.
+    pub(crate) fn delivered_at(&self) -> Instant {
+        self.delivered_at
+    }
+
     /// C.delivered.
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered

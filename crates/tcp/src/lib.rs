@@ -100,6 +100,7 @@ pub mod icmp;
 pub mod info;
 pub mod input;
 pub mod isn;
+mod keepalive;
 pub mod memory;
 mod mss;
 mod mtu_probe;

@@ -4,17 +4,16 @@
 //!
 //! A setter changes state only; the caller runs `output` after one that may release data (`set_nodelay`, `set_cork`).
 //!
-//! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)).
+//! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)), keepalive and the idle timeout
+//! (`keepalive`).
 
 use core::time::Duration;
 
 use crate::{
-    config::Keepalive,
     congestion::Algorithm,
     cx::Cx,
     receive_window::rmem_alloc,
     tcb::{LINGER_OFF, LINGER2_DEFAULT, Tcb, TcbFlags},
-    timer,
 };
 
 /// Linux's TCP_FIN_TIMEOUT_MAX.
@@ -42,33 +41,6 @@ impl Tcb {
     #[must_use]
     pub fn cork(&self) -> bool {
         self.flags.contains(TcbFlags::CORK)
-    }
-
-    /// `SO_KEEPALIVE` and its three numbers; `None` switches it off.
-    pub fn set_keepalive(&mut self, cx: &Cx<'_>, keepalive: Option<Keepalive>) {
-        self.flags.set(TcbFlags::KEEPALIVE, keepalive.is_some());
-        if let Some(keepalive) = keepalive {
-            self.keepalive = keepalive;
-        }
-        timer::arm_keepalive(self, cx);
-    }
-
-    /// `SO_KEEPALIVE`.
-    #[must_use]
-    pub fn keepalive(&self) -> bool {
-        self.flags.contains(TcbFlags::KEEPALIVE)
-    }
-
-    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`, whether or not keepalive is on.
-    pub fn set_keepalive_times(&mut self, cx: &Cx<'_>, times: Keepalive) {
-        self.keepalive = times;
-        timer::arm_keepalive(self, cx);
-    }
-
-    /// What the socket has set of these times.
-    #[must_use]
-    pub fn keepalive_times(&self) -> Keepalive {
-        self.keepalive
     }
 
     /// `SO_LINGER`: `None` is off, zero makes close reset.

@@ -20,7 +20,7 @@ use pkt::Instant;
 use crate::{
     ack_compression::AckCompression,
     api::TcpError,
-    config::{Keepalive, PathParams, SocketOptions, TcpConfig},
+    config::{PathParams, SocketOptions, TcpConfig},
     congestion::{Congestion, CongestionConfig, LossThresh},
     counters::Counter,
     cx::Cx,
@@ -29,6 +29,7 @@ use crate::{
     ecn::EcnState,
     fast_open::{self, FastOpen, FastOpenState},
     four_tuple::FourTuple,
+    keepalive::{self, IdleLimits},
     mss::PathMss,
     mtu_probe::{self, MtuProbing},
     pacing::{self, Pacing},
@@ -44,7 +45,7 @@ use crate::{
     seq::SeqNum,
     sockopt,
     state::State,
-    timer::{self, Timers},
+    timer::Timers,
     totals::Totals,
     urgent::Urgent,
 };
@@ -217,7 +218,8 @@ pub struct Tcb {
     pub(crate) retracted_edge: SeqNum,
     /// While HAS_RETRACTED: the lowest right edge announced instead of a higher one.
     pub(crate) retracted_to: SeqNum,
-    pub(crate) keepalive: Keepalive,
+    /// Keepalive and the idle timeout.
+    pub(crate) idle: IdleLimits,
     pub(crate) user_timeout: Option<Duration>,
     /// `SO_LINGER` in milliseconds; `LINGER_OFF` is off.
     pub(crate) linger_ms: u32,
@@ -361,7 +363,7 @@ impl Tcb {
             totals: Totals::default(),
             retracted_edge: SeqNum(0),
             retracted_to: SeqNum(0),
-            keepalive: options.keepalive_times,
+            idle: IdleLimits::new(options, cx.now),
             user_timeout: options.user_timeout,
             linger_ms: sockopt::linger_ms(options.linger),
             linger2_ms: LINGER2_DEFAULT,
@@ -431,7 +433,8 @@ impl Tcb {
         self.ack.on_handshake(mss, self.rcv_wnd);
         self.grow_sndbuf(cx);
         self.last_received_at = cx.now;
-        timer::arm_keepalive(self, cx);
+        self.idle.note_progress(cx.now);
+        keepalive::arm(self, cx);
     }
 
     /// The connection is over: nothing is sent or taken any more. What was received stays readable, unless nobody

@@ -8,6 +8,7 @@ mod fast_path;
 mod handshake;
 mod host;
 mod hostile;
+mod idle;
 mod info;
 mod loss;
 mod memory;

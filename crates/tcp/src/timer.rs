@@ -7,7 +7,7 @@
 //! deadline; `on_timer` then does nothing and the wheel asks again, so that a bulk transfer moves its retransmission
 //! deadline with every ACK and never touches the wheel.
 //!
-//! Not here: what a retransmission timeout does to the queue (`retransmit`).
+//! Not here: what a retransmission timeout does to the queue (`retransmit`), keepalive and the idle timeout (`keepalive`).
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     api::TcpError,
     counters::Counter,
     cx::Cx,
-    output, recovery, retransmit, segment,
+    keepalive, output, recovery, retransmit, segment,
     state::State,
     tcb::{Tcb, TcbFlags},
     tlp,
@@ -45,7 +45,7 @@ pub(crate) enum RtxPurpose {
 pub(crate) struct Timers {
     rtx: Instant,
     delack: Instant,
-    /// Keepalive in synchronized states; FIN-WAIT-2 and TIME-WAIT expiry in theirs (Linux `sk_timer`).
+    /// Keepalive and the idle timeout in synchronized states; FIN-WAIT-2 and TIME-WAIT expiry in theirs (Linux `sk_timer`).
     keep: Instant,
     /// When the pace lets the next packet leave.
     pacing: Instant,
@@ -179,7 +179,7 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         match tcb.state {
             State::FinWait2 if tcb.flags.contains(TcbFlags::ORPHAN) => on_fin_wait_2(tcb, cx),
             State::TimeWait => tcb.finish(cx, None),
-            _ => on_keepalive(tcb, cx),
+            _ => keepalive::on_timer(tcb, cx),
         }
     }
 }
@@ -264,46 +264,4 @@ pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
 fn persist_wait(tcb: &Tcb) -> Duration {
     let base = tcb.rtt.base_rto();
     base.saturating_mul(1 << tcb.persist_backoff.min(16)).min(tcb.rtt.rto_max())
-}
-
-/// RFC 9293 §3.8.4. The deadline is lazy: traffic since it was armed only moves it here.
-fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    let alive = tcb.state.is_synchronized() && tcb.state != State::TimeWait;
-    if !tcb.flags.contains(TcbFlags::KEEPALIVE) || !alive {
-        return;
-    }
-    let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
-    let idle = cx.now - tcb.last_received_at;
-    let keepalive = tcb.keepalive.or_config(cx.config);
-    if busy || idle < keepalive.time {
-        // Data in flight has the retransmission timer to find out.
-        let left = if busy { keepalive.time } else { keepalive.time - idle };
-        tcb.timers.arm_keep(cx.now + left);
-        return;
-    }
-    if keepalive_exhausted(tcb, idle, keepalive.probes) {
-        segment::send_reset(tcb, cx);
-        cx.count(Counter::TcpExtTCPAbortOnTimeout);
-        tcb.finish(cx, Some(tcb.soft_error.unwrap_or(TcpError::TimedOut)));
-        return;
-    }
-    segment::send_probe(tcb, cx);
-    cx.count(Counter::TcpExtTCPKeepAlive);
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
-    tcb.timers.arm_keep(cx.now + keepalive.interval);
-}
-
-fn keepalive_exhausted(tcb: &Tcb, idle: Duration, probes: u8) -> bool {
-    match tcb.user_timeout {
-        Some(limit) => tcb.probes_out > 0 && idle >= limit,
-        None => tcb.probes_out >= probes,
-    }
-}
-
-/// Arms the keepalive deadline if the socket asked for it and the state has one.
-pub(crate) fn arm_keepalive(tcb: &mut Tcb, cx: &Cx<'_>) {
-    let alive = tcb.state.is_synchronized() && tcb.state != State::TimeWait;
-    if tcb.flags.contains(TcbFlags::KEEPALIVE) && alive {
-        tcb.timers.arm_keep(cx.now + tcb.keepalive.or_config(cx.config).time);
-    }
 }

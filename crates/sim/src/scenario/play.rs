@@ -102,6 +102,17 @@ fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, manne
     }
 }
 
+fn listen_options_of(scenario: &Scenario, host: usize) -> ListenOptions {
+    ListenOptions {
+        backlog: 128,
+        fast_open: 128,
+        // Never reached: every connection is counted, and its place must come back.
+        max_per_source: u32::MAX,
+        options: options_of(scenario, host),
+        ..ListenOptions::default()
+    }
+}
+
 impl<'a> Play<'a> {
     pub(super) fn new(
         scenario: &'a Scenario,
@@ -132,12 +143,7 @@ impl<'a> Play<'a> {
             added.expect("a valid configuration");
             let local = SocketAddr::new(address(index).into(), PORT);
             let host = Arc::clone(&world.hosts[index]);
-            let options = ListenOptions {
-                backlog: 128,
-                fast_open: 128,
-                options: options_of(scenario, index),
-                ..ListenOptions::default()
-            };
+            let options = listen_options_of(scenario, index);
             let listener = Listener::listen_with(&host, world.app(index), local, &options);
             listeners.push(listener.expect("a free port"));
         }
@@ -340,7 +346,8 @@ impl<'a> Play<'a> {
         }
         self.links.clear();
         let hosts = self.world.hosts.clone();
-        for (index, listener) in self.listeners.drain(..).enumerate() {
+        let listeners = core::mem::take(&mut self.listeners);
+        for (index, listener) in listeners.iter().enumerate() {
             listener.close(&hosts[index], self.world.app(index));
         }
         self.world.pass(Duration::from_secs(1200));
@@ -348,6 +355,7 @@ impl<'a> Play<'a> {
         assert_eq!(self.network.check(), 0, "frames still on their way");
         for (index, host) in hosts.iter().enumerate() {
             assert_eq!(host.established_len(), 0, "{} still has sockets", host.name());
+            assert_eq!(listeners[index].sources(), 0, "{} still counts a source", host.name());
             let counters = host.counters();
             assert_eq!(counters.tcp(tcp::Counter::TcpCurrEstab), 0, "the gauge");
             let received = counters.stack(Counter::SoftnetProcessed);
@@ -362,7 +370,7 @@ impl<'a> Play<'a> {
             counted.push(counters);
         }
         outcome.frames = self.network.counts();
-        drop(hosts);
+        drop((hosts, listeners));
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");
         outcome.pool = recycling::check_end(&self.world);
         (outcome, counted)

@@ -12,6 +12,8 @@ mod fast_open;
 #[cfg(test)]
 mod icmp;
 #[cfg(test)]
+mod idle;
+#[cfg(test)]
 mod ip_id;
 #[cfg(test)]
 mod ip_input;
@@ -25,6 +27,7 @@ mod openings;
 mod path_mtu;
 #[cfg(test)]
 mod rp_filter;
+mod source_limit;
 #[cfg(test)]
 mod syn_cookies;
 #[cfg(test)]

@@ -125,6 +125,10 @@ impl Listener {
         packet: Packet,
         cookie: Option<Cookie>,
     ) {
+        let place = match self.claim_place(cx, &tuple) {
+            Ok(place) => place,
+            Err(reason) => return Self::refuse(cx, reason, packet),
+        };
         let params = {
             let reader = cx.reader();
             let rcu = reader.pin();
@@ -140,6 +144,7 @@ impl Listener {
         let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
         socket.set_early(self);
+        socket.set_place(place);
         self.early().fetch_add(1, Ordering::Relaxed);
         let entry = Entry::Stream(Arc::clone(&socket));
         if socket.begin(host, cx, |_| host.demux().insert(hash, tuple, entry)).is_err() {

@@ -5,10 +5,11 @@
 //! SYN queue by `net.ipv4.tcp_max_syn_backlog` as well. When the SYN queue is full, SYNs are answered with cookies
 //! (`net.ipv4.tcp_syncookies`) and nothing is kept. Linux: net/ipv4/inet_connection_sock.c, tcp_conn_request.
 //!
-//! Not here: which listener a segment is for (`demux`), requests (`request`, `syn_queue`).
+//! Not here: which listener a segment is for (`demux`), requests (`request`, `syn_queue`), the limit for each source address
+//! (`source_limit`).
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     sync::{
         Arc, Mutex, PoisonError,
@@ -19,7 +20,8 @@ use std::{
 use sync::{EventCount, RcuCell};
 
 use super::{
-    accept_queue::AcceptQueue, options::SocketSettings, stream::TcpSocket, syn_queue::SynQueue,
+    accept_queue::AcceptQueue, options::SocketSettings, source_limit::SourceLimit,
+    stream::TcpSocket, syn_queue::SynQueue,
 };
 use crate::{
     core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host,
@@ -42,6 +44,8 @@ pub struct Listener {
     /// What every connection starts with. Read by every SYN and third segment.
     settings: RcuCell<SocketSettings>,
     syn_queue: SynQueue,
+    /// The limit of connections for each source address, and the count of them.
+    source_limit: Arc<SourceLimit>,
     /// Connections that are open before their handshake has ended. Relaxed: a bound, not an order.
     early: AtomicUsize,
     accept_queue: Mutex<AcceptQueue>,
@@ -120,6 +124,7 @@ impl Listener {
                 SocketSettings::of_listener(options, local),
             ),
             syn_queue: SynQueue::new(),
+            source_limit: SourceLimit::new(options.max_per_source),
             early: AtomicUsize::new(0),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -151,6 +156,18 @@ impl Listener {
     #[must_use]
     pub fn requests(&self) -> usize {
         self.syn_queue.len()
+    }
+
+    /// Half-open and open connections of `source` that the limit counts ([`ListenOptions::max_per_source`]): 0 without a limit.
+    #[must_use]
+    pub fn connections_of(&self, source: IpAddr) -> u32 {
+        self.source_limit.count(source)
+    }
+
+    /// Source addresses that have such a connection.
+    #[must_use]
+    pub fn sources(&self) -> usize {
+        self.source_limit.sources()
     }
 
     /// Takes the oldest finished connection; `EAGAIN` when there is none.

@@ -8,6 +8,8 @@
 //! connection it makes; a connection has them in its `Tcb` and its socket. Both check values by the same rules
 //! (`check.rs`): Linux's bounds, clamping and errors.
 //!
+//! Options that Linux does not have are those of [`SOL_QUIETLINE`], a level that no protocol of Linux uses.
+//!
 //! To add an option: its row here, its arm in `settings.rs` and its arm in `stream.rs`. A test asks both for every row.
 //!
 //! Not here: what an option does (`tcp::Tcb`'s setters, `socket`).
@@ -36,6 +38,9 @@ pub const SOL_SOCKET: i32 = 1;
 pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
+
+/// The level of options that Linux does not have: "QL".
+pub const SOL_QUIETLINE: i32 = 0x514c;
 
 /// How an option's value looks in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +74,7 @@ pub enum Access {
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $option:ident = $level:ident $number:literal, $name:literal, $form:ident, $access:ident;)*) => {
-        /// A socket option of Linux.
+        /// A socket option: of Linux, or of [`SOL_QUIETLINE`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum SocketOption {
@@ -80,7 +85,7 @@ macro_rules! options {
             /// Every option there is.
             pub const ALL: &[Self] = &[$(Self::$option),*];
 
-            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`] or [`IPPROTO_TCP`].
+            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`] or [`SOL_QUIETLINE`].
             #[must_use]
             pub const fn level(self) -> i32 {
                 match self { $(Self::$option => $level,)* }
@@ -92,7 +97,7 @@ macro_rules! options {
                 match self { $(Self::$option => $number,)* }
             }
 
-            /// The name in Linux's headers.
+            /// The name in Linux's headers, or one that begins with `QUIETLINE_`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$option => $name,)* }
@@ -218,6 +223,11 @@ options! {
     FastOpenNoCookie = IPPROTO_TCP 34, "TCP_FASTOPEN_NO_COOKIE", Int, Both;
     /// The longest retransmission timeout, milliseconds.
     RtoMax = IPPROTO_TCP 44, "TCP_RTO_MAX_MS", Int, Both;
+
+    /// Connections that one source address may have with a listener, half-open ones included; 0 is no limit.
+    MaxPerSource = SOL_QUIETLINE 1, "QUIETLINE_MAX_PER_SOURCE", Int, Both;
+    /// Seconds without progress after which a connection is reset; 0 is no limit, and -1 `net.quietline.tcp_idle_timeout`.
+    IdleTimeout = SOL_QUIETLINE 2, "QUIETLINE_IDLE_TIMEOUT", Int, Both;
 }
 
 impl SocketOption {
@@ -239,16 +249,18 @@ impl SocketOption {
     /// The unit of an option that is a time in an `int`, where a [`Duration`] may be given for the number.
     const fn unit(self) -> Option<Duration> {
         match self {
-            Self::KeepIdle | Self::KeepInterval | Self::Linger2 | Self::DeferAccept => {
-                Some(Duration::from_secs(1))
-            }
+            Self::KeepIdle
+            | Self::KeepInterval
+            | Self::Linger2
+            | Self::DeferAccept
+            | Self::IdleTimeout => Some(Duration::from_secs(1)),
             Self::UserTimeout | Self::RtoMax => Some(Duration::from_millis(1)),
             Self::BusyPoll => Some(Duration::from_micros(1)),
             _ => None,
         }
     }
 
-    /// The option of a name in Linux's headers.
+    /// The option of a [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|option| option.name() == name)

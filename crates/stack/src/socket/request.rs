@@ -13,11 +13,11 @@ use std::sync::{
 
 use pkt::{DropReason, Packet, Verdict};
 use tcp::{
-    Counter as TcpCounter, FastOpen, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict,
-    SegmentHeader, SeqNum, Tcb,
+    FastOpen, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum,
+    Tcb,
 };
 
-use super::{listener::Listener, stream::TcpSocket, syn_queue::Refused};
+use super::{listener::Listener, source_limit::SourcePlace, stream::TcpSocket, syn_queue::Refused};
 use crate::{
     core::{CoreId, TimerEntry},
     cx::Cx,
@@ -40,6 +40,9 @@ pub(crate) struct RequestSocket {
     /// Its place in the listener's SYN queue. Written once, before the table leads to this object. Relaxed: the table
     /// orders it.
     slot: AtomicUsize,
+    /// Its place among the connections of its source, until it ends or hands the place to the connection. Whoever sets `done` takes
+    /// the place, so that the lock is always free. `None` without a limit, which then costs no lock.
+    place: Option<Mutex<Option<Box<SourcePlace>>>>,
     /// Held for one segment or timer only, and never while segments go out.
     request: Mutex<Request>,
     /// Turned into a connection, or given up.
@@ -64,17 +67,21 @@ impl RequestSocket {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
         params.fast_open = fast_open;
+        let place = match listener.claim_place(cx, &tuple) {
+            Ok(place) => place,
+            Err(reason) => return Listener::refuse(cx, reason, packet),
+        };
         let mut tcx = cx.tcp();
         let request = match Request::on_syn(&mut tcx, &params, header, packet.meta().ecn) {
             Ok(request) => request,
             Err(reason) => return cx.drop_packet(reason, packet),
         };
         let deadline = request.deadline();
-        let socket = Self::new(listener, (tuple, hash, host.core_for(cx, hash)), request);
+        let name = (tuple, hash, host.core_for(cx, hash));
+        let socket = Self::new(listener, name, request, place);
         if let Err(reason) = socket.register(host, listener.syn_backlog(cx)) {
             ip::discard_output(cx);
-            cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
-            return cx.drop_packet(reason, packet);
+            return Listener::refuse(cx, reason, packet);
         }
         cx.pool.free(packet);
         host.core(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
@@ -90,7 +97,12 @@ impl RequestSocket {
         request: Request,
         (header, packet): (&SegmentHeader, Packet),
     ) {
-        let socket = Self::new(listener, (tuple, hash, host.core_for(cx, hash)), request);
+        let place = match listener.claim_place(cx, &tuple) {
+            Ok(place) => place,
+            Err(reason) => return Listener::refuse(cx, reason, packet),
+        };
+        let name = (tuple, hash, host.core_for(cx, hash));
+        let socket = Self::new(listener, name, request, place);
         if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
             // Another core has had the same segment a moment ago.
             return cx.drop_packet(DropReason::TcpClosed, packet);
@@ -103,6 +115,7 @@ impl RequestSocket {
         listener: &Arc<Listener>,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         request: Request,
+        place: Option<Box<SourcePlace>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             tuple,
@@ -111,6 +124,7 @@ impl RequestSocket {
             this: this.clone(),
             listener: Arc::clone(listener),
             slot: AtomicUsize::new(NO_SLOT),
+            place: place.map(|place| Mutex::new(Some(place))),
             request: Mutex::new(request),
             done: AtomicBool::new(false),
         })
@@ -192,6 +206,7 @@ impl RequestSocket {
         let name = (self.tuple, self.hash, self.core);
         let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.listener.flags());
         self.listener.settle_options(cx, &socket);
+        socket.set_place(self.take_place());
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(host, cx, |_| {
             host.demux().replace(self.hash, self.tuple, entry);
@@ -254,7 +269,12 @@ impl RequestSocket {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();
             self.remove_entry(host);
+            drop(self.take_place());
         }
+    }
+
+    fn take_place(&self) -> Option<Box<SourcePlace>> {
+        self.place.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn leave_queue(&self) {

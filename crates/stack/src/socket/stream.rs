@@ -35,6 +35,7 @@ use crate::{
         options::SharedSettings,
         prequeue::Prequeue,
         rx_dst::RxDst,
+        source_limit::SourcePlace,
         wmem::{StreamTimer, Wmem},
     },
     tcp_memory::TcpMemory,
@@ -131,6 +132,8 @@ pub(crate) struct StreamState {
     hashed: bool,
     /// Counted among the host's orphans.
     orphan: bool,
+    /// Its place among the connections of its source with its listener; returned when it leaves the table of connections.
+    place: Option<Box<SourcePlace>>,
     /// The listener that counts it as open before its handshake has ended.
     early: Option<Weak<Listener>>,
     /// The handshake will have something to tell about Fast Open.
@@ -199,6 +202,7 @@ impl TcpSocket {
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
+                place: None,
                 early: None,
                 learns: false,
                 on_trial: false,
@@ -330,6 +334,13 @@ impl TcpSocket {
         self.lock.own().early = Some(Arc::downgrade(listener));
     }
 
+    /// What the connection keeps while its four-tuple leads to it. Before `begin`.
+    pub(super) fn set_place(&self, place: Option<Box<SourcePlace>>) {
+        if place.is_some() {
+            self.lock.own().place = place;
+        }
+    }
+
     /// The handshake will have something to tell about Fast Open. Before `begin`.
     pub(super) fn set_learns(&self, on_trial: bool) {
         let mut state = self.lock.own();
@@ -341,6 +352,7 @@ impl TcpSocket {
         let mut state = self.lock.own();
         state.tcb.abort(&mut cx.tcp());
         state.end_early();
+        state.place = None;
     }
 
     /// An entry of the timer wheel will fire in time for `deadline`. Under the lock.

@@ -100,7 +100,7 @@ impl TimeWaitSocket {
                 let rcu = reader.pin();
                 let core = host.core_for(cx, self.hash);
                 match host.demux().listener(core, self.tuple.local, self.hash, &rcu) {
-                    Some(listener) => match listener.admit_reopening(cx, header) {
+                    Some(listener) => match listener.admit_reopening(cx, &self.tuple, header) {
                         Ok(()) => {
                             self.end(host);
                             let name = (self.tuple, self.hash);

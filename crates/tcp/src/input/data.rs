@@ -320,6 +320,7 @@ pub(super) fn process_fin(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>)
     }
     tcb.rcv_nxt += 1;
     tcb.flags |= TcbFlags::FIN_RECEIVED | TcbFlags::SHUT_READ;
+    tcb.idle.note_progress(cx.now);
     tcb.reassembly.clear().free_all(cx.pool);
     tcb.ack.schedule_now();
     match tcb.state {

@@ -14,8 +14,11 @@ use tcp::{
     syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
-use super::{super::request::RequestSocket, Listener};
-use crate::{cx::Cx, host::Host, ip, route::DstHandle};
+use super::{
+    super::{request::RequestSocket, source_limit::SourcePlace},
+    Listener,
+};
+use crate::{counters::Counter, cx::Cx, host::Host, ip, route::DstHandle};
 
 impl Listener {
     /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple
@@ -39,16 +42,19 @@ impl Listener {
         if !header.has(Flags::SYN) || header.has(Flags::FIN) {
             return cx.drop_packet(DropReason::TcpFlags, packet);
         }
-        match self.admit(cx, iss_min.is_some()) {
+        match self.admit(cx, &name.0, iss_min.is_some()) {
             Ok(Answer::Request) => {
                 self.open(host, cx, name, iss_min, header, packet);
             }
             Ok(Answer::Cookie) => self.send_cookie(host, cx, name, header, packet),
-            Err(reason) => {
-                cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
-                cx.drop_packet(reason, packet);
-            }
+            Err(reason) => Self::refuse(cx, reason, packet),
         }
+    }
+
+    /// Drops a SYN, or a cookie that came back, and counts it as Linux counts every refusal of a listener.
+    pub(in crate::socket) fn refuse(cx: &mut Cx, reason: DropReason, packet: Packet) {
+        cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
+        cx.drop_packet(reason, packet);
     }
 
     /// Whether `header` is a SYN that this listener answers with a request, for a connection in TIME-WAIT that gives way to
@@ -56,12 +62,13 @@ impl Listener {
     pub(crate) fn admit_reopening(
         &self,
         cx: &Cx,
+        tuple: &FourTuple,
         header: &SegmentHeader,
     ) -> Result<(), DropReason> {
         if header.has(Flags::FIN) {
             return Err(DropReason::TcpFlags);
         }
-        self.admit(cx, true).map(drop).inspect_err(|_| {
+        self.admit(cx, tuple, true).map(drop).inspect_err(|_| {
             cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
         })
     }
@@ -73,7 +80,10 @@ impl Listener {
 
     /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
     /// cookie can promise.
-    fn admit(&self, cx: &Cx, reopens: bool) -> Result<Answer, DropReason> {
+    fn admit(&self, cx: &Cx, tuple: &FourTuple, reopens: bool) -> Result<Answer, DropReason> {
+        if self.source_limit.is_reached(tuple.remote.ip()) {
+            return Err(count_reached(cx));
+        }
         let counters = &cx.counters().tcp;
         let policy = cx.sysctls().tcp_syncookies;
         let full = self.syn_queue.len() >= self.syn_backlog(cx);
@@ -92,6 +102,16 @@ impl Listener {
             return Err(DropReason::ListenOverflow);
         }
         Ok(answer)
+    }
+
+    /// A place among the connections of the peer's address, which the request or connection to be made keeps; `None` without a
+    /// limit. The caller drops the segment of a peer that is refused.
+    pub(in crate::socket) fn claim_place(
+        &self,
+        cx: &Cx,
+        tuple: &FourTuple,
+    ) -> Result<Option<Box<SourcePlace>>, DropReason> {
+        self.source_limit.claim(tuple.remote.ip()).map_err(|_| count_reached(cx))
     }
 
     fn send_cookie(
@@ -179,6 +199,12 @@ impl Listener {
         }
         Some((dst, params))
     }
+}
+
+/// A segment of an address that has as many connections as it may.
+fn count_reached(cx: &Cx) -> DropReason {
+    cx.count(Counter::ListenSourceLimit, 1);
+    DropReason::SourceLimit
 }
 
 /// What a SYN gets.

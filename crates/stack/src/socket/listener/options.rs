@@ -39,6 +39,9 @@ pub struct ListenOptions {
     pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
+    /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included:
+    /// a SYN beyond them is dropped. 0 is no limit, the default. Each listener of a port that is shared counts its own.
+    pub max_per_source: u32,
     /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
     /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
     /// allow it, too.
@@ -63,6 +66,7 @@ impl Default for ListenOptions {
             send_timeout: None,
             busy_poll: BusyPoll::default(),
             ip: IpFields::default(),
+            max_per_source: 0,
             fast_open: 0,
             fast_open_no_cookie: false,
             fast_open_key: None,
@@ -87,6 +91,8 @@ impl Listener {
         self.settings.update(|settings| {
             let mut next = settings.clone();
             result = next.set(option, value, &sysctls);
+            // Under the lock of `settings`: of two calls the later one decides both.
+            self.source_limit.set_max(next.max_per_source);
             next
         });
         result

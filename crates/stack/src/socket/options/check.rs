@@ -4,7 +4,7 @@
 
 use core::{ops::RangeInclusive, time::Duration};
 
-use tcp::{Algorithm, Keepalive};
+use tcp::{Algorithm, Keepalive, TcpConfig};
 
 use super::{OptionValue, SocketOption};
 use crate::{
@@ -105,7 +105,7 @@ pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
     ranged(value, 0..=1).map(|on| on == 1)
 }
 
-/// `TCP_FASTOPEN`: how many, not below zero.
+/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`: how many, not below zero.
 pub(super) fn queue_length(value: &OptionValue) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }
@@ -263,6 +263,22 @@ pub(super) fn user_timeout(value: &OptionValue) -> Result<Option<Duration>, Errn
 
 pub(super) fn show_user_timeout(timeout: Option<Duration>) -> OptionValue {
     show_ms(timeout.unwrap_or(Duration::ZERO))
+}
+
+/// `QUIETLINE_IDLE_TIMEOUT`, seconds: 0 is none, -1 leaves it to the sysctl.
+pub(super) fn idle_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
+    match int(value)? {
+        -1 => Ok(None),
+        seconds => match u64::try_from(seconds) {
+            Ok(seconds) => Ok(Some(Duration::from_secs(seconds))),
+            Err(_) => Err(Errno::EINVAL),
+        },
+    }
+}
+
+/// What holds of it: the socket's, else the sysctl's.
+pub(super) fn show_idle_timeout(timeout: Option<Duration>, config: &TcpConfig) -> OptionValue {
+    show(timeout.unwrap_or(config.tcp_idle_timeout).as_secs())
 }
 
 /// A time in milliseconds.

@@ -45,6 +45,8 @@ pub struct SocketSettings {
     pub ip: IpFields,
     /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
     pub incoming_core: Option<CoreId>,
+    /// `QUIETLINE_MAX_PER_SOURCE`: connections of a listener that one source address may have; 0 is no limit.
+    pub max_per_source: u32,
     /// `TCP_FASTOPEN`: connections of a listener that may be open early.
     pub fast_open: u32,
     /// `TCP_FASTOPEN_CONNECT`: the first write goes with the SYN if a cookie is known.
@@ -71,6 +73,7 @@ impl SocketSettings {
             busy_poll: options.busy_poll,
             ip: options.ip,
             incoming_core: options.incoming_core,
+            max_per_source: options.max_per_source,
             fast_open: options.fast_open,
             fast_open_connect: false,
             fast_open_no_cookie: options.fast_open_no_cookie,
@@ -92,6 +95,7 @@ impl SocketSettings {
             send_timeout: self.send_timeout,
             busy_poll: self.busy_poll,
             ip: self.ip,
+            max_per_source: self.max_per_source,
             fast_open: self.fast_open,
             fast_open_no_cookie: self.fast_open_no_cookie,
             fast_open_key: self.fast_open_key,
@@ -171,8 +175,8 @@ impl SocketSettings {
             O::SynCount => tcp.syn_retries = check::syn_retries(value)?,
             O::RtoMax => tcp.rto_max = Some(check::rto_max(value)?),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts = check::switch(value)?,
-            O::TypeOfService | O::Priority => self.set_urgency(option, value)?,
-            O::TimeToLive => self.ip.ttl = check::ttl(value)?,
+            O::MaxPerSource | O::IdleTimeout => self.set_limit(option, value)?,
+            O::TypeOfService | O::Priority | O::TimeToLive => self.set_ip(option, value)?,
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 self.busy_poll = check::busy_poll(self.busy_poll, option, value)?;
             }
@@ -213,19 +217,43 @@ impl SocketSettings {
         Ok(())
     }
 
-    fn set_urgency(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
-        if option == SocketOption::Priority {
-            self.ip.priority = check::priority(value)?;
+    /// The limits that Linux does not have ([`SOL_QUIETLINE`](super::SOL_QUIETLINE)).
+    fn set_limit(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
+        if option == SocketOption::MaxPerSource {
+            self.max_per_source = check::queue_length(value)?;
         } else {
-            self.ip.tos = check::tos(value)?;
-            self.ip.priority = check::priority_of_tos(self.ip.tos);
+            self.tcp.idle_timeout = check::idle_timeout(value)?;
         }
         Ok(())
     }
 
-    fn urgency(&self, option: SocketOption) -> OptionValue {
-        let IpFields { tos, priority, .. } = self.ip;
-        OptionValue::Int(i32::from(if option == SocketOption::Priority { priority } else { tos }))
+    fn limit(&self, option: SocketOption, sysctls: &Sysctls) -> OptionValue {
+        if option == SocketOption::MaxPerSource {
+            check::show(u64::from(self.max_per_source))
+        } else {
+            check::show_idle_timeout(self.tcp.idle_timeout, &sysctls.tcp)
+        }
+    }
+
+    fn set_ip(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
+        match option {
+            SocketOption::Priority => self.ip.priority = check::priority(value)?,
+            SocketOption::TimeToLive => self.ip.ttl = check::ttl(value)?,
+            _ => {
+                self.ip.tos = check::tos(value)?;
+                self.ip.priority = check::priority_of_tos(self.ip.tos);
+            }
+        }
+        Ok(())
+    }
+
+    fn ip(&self, option: SocketOption, sysctls: &Sysctls) -> OptionValue {
+        let IpFields { tos, ttl, priority, .. } = self.ip;
+        OptionValue::Int(i32::from(match option {
+            SocketOption::Priority => priority,
+            SocketOption::TimeToLive => ttl.unwrap_or(sysctls.ip_default_ttl),
+            _ => tos,
+        }))
     }
 
     /// Reads an option.
@@ -289,10 +317,8 @@ impl SocketSettings {
             }
             O::RtoMax => check::show_ms(tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)),
             O::ThinLinearTimeouts => tcp.thin_linear_timeouts.into(),
-            O::TypeOfService | O::Priority => self.urgency(option),
-            O::TimeToLive => {
-                OptionValue::Int(i32::from(self.ip.ttl.unwrap_or(sysctls.ip_default_ttl)))
-            }
+            O::MaxPerSource | O::IdleTimeout => self.limit(option, sysctls),
+            O::TypeOfService | O::Priority | O::TimeToLive => self.ip(option, sysctls),
             O::BusyPoll | O::PreferBusyPoll | O::BusyPollBudget => {
                 return check::show_busy_poll(self.busy_poll, option, sysctls);
             }

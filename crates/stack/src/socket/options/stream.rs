@@ -107,7 +107,8 @@ impl TcpSocket {
                 | O::FastOpen
                 | O::FastOpenConnect
                 | O::FastOpenKey
-                | O::FastOpenNoCookie => return Err(Errno::EINVAL),
+                | O::FastOpenNoCookie
+                | O::MaxPerSource => return Err(Errno::EINVAL),
                 O::WindowClamp => {
                     tcb.set_window_clamp(check::window_clamp(value)?.ok_or(Errno::EINVAL)?);
                 }
@@ -115,6 +116,7 @@ impl TcpSocket {
                 O::Congestion => tcb.set_congestion(check::congestion(value)?),
                 O::MaxPacingRate => tcb.set_max_pacing_rate(check::max_pacing_rate(value)?),
                 O::UserTimeout => tcb.set_user_timeout(check::user_timeout(value)?),
+                O::IdleTimeout => tcb.set_idle_timeout(cx, check::idle_timeout(value)?),
                 O::NotSentLowWater => match check::notsent_lowat(value)? {
                     Some(bytes) => tcb.set_notsent_lowat(bytes),
                     None => tcb.reset_notsent_lowat(cx.config.tcp_notsent_lowat),
@@ -207,14 +209,17 @@ impl TcpSocket {
                 O::NoDelay => tcb.nodelay().into(),
                 O::MaxSegment => check::show(u64::from(tcb.mss())),
                 O::Cork => tcb.cork().into(),
-                O::DeferAccept | O::FastOpen | O::FastOpenConnect | O::FastOpenNoCookie => {
-                    OptionValue::Int(0)
-                }
+                O::DeferAccept
+                | O::FastOpen
+                | O::FastOpenConnect
+                | O::FastOpenNoCookie
+                | O::MaxPerSource => OptionValue::Int(0),
                 O::WindowClamp => check::show(u64::from(tcb.window_clamp())),
                 O::QuickAck => tcb.quickack().into(),
                 O::Congestion => tcb.congestion().name().into(),
                 O::MaxPacingRate => check::show_max_pacing_rate(tcb.max_pacing_rate()),
                 O::UserTimeout => check::show_user_timeout(tcb.user_timeout()),
+                O::IdleTimeout => check::show_idle_timeout(tcb.idle_timeout(), cx.config),
                 O::NotSentLowWater => {
                     OptionValue::Int(tcb.notsent_lowat().unwrap_or(0).cast_signed())
                 }

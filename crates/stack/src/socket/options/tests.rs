@@ -87,7 +87,12 @@ fn sample(option: O) -> OptionValue {
 fn is_past(option: O) -> bool {
     matches!(
         option,
-        O::DeferAccept | O::FastOpen | O::FastOpenConnect | O::FastOpenKey | O::FastOpenNoCookie
+        O::DeferAccept
+            | O::FastOpen
+            | O::FastOpenConnect
+            | O::FastOpenKey
+            | O::FastOpenNoCookie
+            | O::MaxPerSource
     )
 }
 
@@ -266,6 +271,14 @@ fn numbers_show_the_sysctl_until_the_socket_has_its_own() {
         bench.set(O::Linger2, set).unwrap();
         assert_eq!(bench.int(O::Linger2), got, "{set}");
     }
+    bench.host.set_sysctl("net.quietline.tcp_idle_timeout", "90").unwrap();
+    for (set, got) in [(20, 20), (0, 0), (-1, 90)] {
+        bench.set(O::IdleTimeout, set).unwrap();
+        assert_eq!(bench.int(O::IdleTimeout), got, "{set}");
+    }
+    bench.set(O::IdleTimeout, Duration::from_secs(7)).unwrap();
+    assert_eq!(bench.set(O::IdleTimeout, -2), Err(Errno::EINVAL));
+    assert_eq!(bench.int(O::IdleTimeout), 7);
     bench.set(O::WindowClamp, 1).unwrap();
     assert_eq!(bench.int(O::WindowClamp), 1152, "half of the smallest buffer");
     bench.finish();

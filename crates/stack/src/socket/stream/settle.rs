@@ -357,6 +357,7 @@ impl StreamState {
                 Entry::TimeWait(Arc::clone(&time_wait)),
             );
             self.hashed = false;
+            self.place = None;
             self.dst = None;
             socket.rx_dst.end();
             time_wait.arm(host);
@@ -376,6 +377,7 @@ impl StreamState {
             host.demux().remove(socket.hash, &socket.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
             });
+            self.place = None;
         }
     }
 }
