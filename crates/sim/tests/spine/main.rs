@@ -27,6 +27,7 @@ mod openings;
 mod path_mtu;
 #[cfg(test)]
 mod rp_filter;
+#[cfg(test)]
 mod source_limit;
 #[cfg(test)]
 mod syn_cookies;
