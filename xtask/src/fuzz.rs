@@ -24,14 +24,16 @@ const SECONDS: u32 = 20;
 const BUILD_OPTIONS: [&str; 1] = ["--no-trace-compares"];
 
 /// Options of libFuzzer. Its power schedule counts every feature of every run, which takes longer than the run; the names of new
-/// functions would be looked up by another program.
-const LIBFUZZER_OPTIONS: [&str; 4] =
-    ["-entropic=0", "-print_funcs=0", "-rss_limit_mb=4096", "-timeout=20"];
+/// functions would be looked up by another program. Without `-reload=0` it would read its own directory again each second, so that
+/// two runs with one seed would go apart.
+const LIBFUZZER_OPTIONS: [&str; 5] =
+    ["-entropic=0", "-print_funcs=0", "-reload=0", "-rss_limit_mb=4096", "-timeout=20"];
 
 /// Options of the address sanitizer: a run allocates and frees a small host, and would touch new memory for each with the
-/// quarantine of 256 MB that is the default. Rust's own rules keep references to dead stack frames away.
+/// quarantine of 256 MB that is the default. Rust's own rules keep references to dead stack frames away. Two frames say who made and
+/// who freed an allocation: a crash is replayed with as many as its reader likes, and each is unwound at every allocation.
 const ASAN_OPTIONS: &str =
-    "quarantine_size_mb=16:malloc_context_size=8:detect_stack_use_after_return=0";
+    "quarantine_size_mb=16:malloc_context_size=2:detect_stack_use_after_return=0";
 
 /// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names.
 pub(crate) fn run() -> Result<Outcome> {
