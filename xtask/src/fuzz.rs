@@ -5,6 +5,8 @@
 //!
 //! Not here: what a target asks of the code (`fuzz/fuzz_targets`).
 
+mod report;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +14,7 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
 
+use self::report::Report;
 use crate::source::root;
 use crate::steps::{self, Outcome, Tally, missing};
 use crate::suite::number;
@@ -48,11 +51,16 @@ pub(crate) fn run() -> Result<Outcome> {
     };
     ensure!(!targets.is_empty(), "there is no fuzz target {wanted:?}");
     let seed = seed()?;
+    let mut reports = Vec::new();
     for target in &targets {
-        if let failed @ Outcome::Failed(..) = run_one(target, seed)? {
+        let mut report = Report::of(target);
+        if let failed @ Outcome::Failed(..) = run_one(target, seed, &mut report)? {
             return Ok(failed);
         }
+        reports.push(report);
     }
+    println!("\n{}", report::HEAD);
+    reports.iter().for_each(|report| println!("{report}"));
     Ok(Outcome::Passed(Tally { passed: targets.len(), ..Tally::default() }))
 }
 
@@ -84,7 +92,7 @@ fn names(manifest: &str) -> Vec<String> {
     names.collect()
 }
 
-fn run_one(target: &str, seed: u32) -> Result<Outcome> {
+fn run_one(target: &str, seed: u32, report: &mut Report) -> Result<Outcome> {
     // The first corpus directory takes what the run finds, the second is the committed one.
     let found = root().join("target-fuzz/corpus").join(target);
     fs::create_dir_all(&found).context("making a directory for the corpus")?;
@@ -100,7 +108,7 @@ fn run_one(target: &str, seed: u32) -> Result<Outcome> {
     if let Some(dictionary) = dictionary(target) {
         command.arg(format!("-dict={}", dictionary.display()));
     }
-    steps::run_quietly(command.env("ASAN_OPTIONS", ASAN_OPTIONS))
+    steps::run_quietly(command.env("ASAN_OPTIONS", ASAN_OPTIONS), |line| report.read(line))
 }
 
 /// The seed of a run: QUIETLINE_FUZZ_SEED; with `CI=true` the commit's, because a build that fails must fail again; else another
