@@ -5,6 +5,8 @@
 //!
 //! Not here: what a target asks of the code (`fuzz/fuzz_targets`).
 
+mod report;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +14,7 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
 
+use self::report::Report;
 use crate::source::root;
 use crate::steps::{self, Outcome, Tally, missing};
 use crate::suite::number;
@@ -24,14 +27,16 @@ const SECONDS: u32 = 20;
 const BUILD_OPTIONS: [&str; 1] = ["--no-trace-compares"];
 
 /// Options of libFuzzer. Its power schedule counts every feature of every run, which takes longer than the run; the names of new
-/// functions would be looked up by another program.
-const LIBFUZZER_OPTIONS: [&str; 4] =
-    ["-entropic=0", "-print_funcs=0", "-rss_limit_mb=4096", "-timeout=20"];
+/// functions would be looked up by another program. Without `-reload=0` it would read its own directory again each second, so that
+/// two runs with one seed would go apart.
+const LIBFUZZER_OPTIONS: [&str; 5] =
+    ["-entropic=0", "-print_funcs=0", "-reload=0", "-rss_limit_mb=4096", "-timeout=20"];
 
 /// Options of the address sanitizer: a run allocates and frees a small host, and would touch new memory for each with the
-/// quarantine of 256 MB that is the default. Rust's own rules keep references to dead stack frames away.
+/// quarantine of 256 MB that is the default. Rust's own rules keep references to dead stack frames away. Two frames say who made and
+/// who freed an allocation: a crash is replayed with as many as its reader likes, and each is unwound at every allocation.
 const ASAN_OPTIONS: &str =
-    "quarantine_size_mb=16:malloc_context_size=8:detect_stack_use_after_return=0";
+    "quarantine_size_mb=16:malloc_context_size=2:detect_stack_use_after_return=0";
 
 /// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names.
 pub(crate) fn run() -> Result<Outcome> {
@@ -46,11 +51,16 @@ pub(crate) fn run() -> Result<Outcome> {
     };
     ensure!(!targets.is_empty(), "there is no fuzz target {wanted:?}");
     let seed = seed()?;
+    let mut reports = Vec::new();
     for target in &targets {
-        if let failed @ Outcome::Failed(..) = run_one(target, seed)? {
+        let mut report = Report::of(target);
+        if let failed @ Outcome::Failed(..) = run_one(target, seed, &mut report)? {
             return Ok(failed);
         }
+        reports.push(report);
     }
+    println!("\n{}", report::HEAD);
+    reports.iter().for_each(|report| println!("{report}"));
     Ok(Outcome::Passed(Tally { passed: targets.len(), ..Tally::default() }))
 }
 
@@ -82,7 +92,7 @@ fn names(manifest: &str) -> Vec<String> {
     names.collect()
 }
 
-fn run_one(target: &str, seed: u32) -> Result<Outcome> {
+fn run_one(target: &str, seed: u32, report: &mut Report) -> Result<Outcome> {
     // The first corpus directory takes what the run finds, the second is the committed one.
     let found = root().join("target-fuzz/corpus").join(target);
     fs::create_dir_all(&found).context("making a directory for the corpus")?;
@@ -98,7 +108,7 @@ fn run_one(target: &str, seed: u32) -> Result<Outcome> {
     if let Some(dictionary) = dictionary(target) {
         command.arg(format!("-dict={}", dictionary.display()));
     }
-    steps::run_quietly(command.env("ASAN_OPTIONS", ASAN_OPTIONS))
+    steps::run_quietly(command.env("ASAN_OPTIONS", ASAN_OPTIONS), |line| report.read(line))
 }
 
 /// The seed of a run: QUIETLINE_FUZZ_SEED; with `CI=true` the commit's, because a build that fails must fail again; else another

@@ -98,11 +98,12 @@ pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     })
 }
 
-/// Runs a command that talks too much; what it said last is shown when it fails.
-pub(crate) fn run_quietly(command: &mut Command) -> Result<Outcome> {
+/// Runs a command that talks too much, and shows each line to `read`; what it said last is printed when it fails.
+pub(crate) fn run_quietly(command: &mut Command, mut read: impl FnMut(&str)) -> Result<Outcome> {
     let shown = announce(command);
     let mut tail = Tail::default();
     let status = follow(command, &shown, Duration::MAX, |line| {
+        read(&line);
         tail.push(line);
         Ok(())
     })?;

@@ -44,8 +44,9 @@ pub(crate) use slice::Slice;
 /// Bytes of one page. 32 KiB as Linux's page frag: a 64 KiB superframe needs three slices, far below
 /// `FRAGS_MAX`, and one retirement atomic is spread over twenty full segments.
 pub(crate) const PAGE_BYTES: usize = if cfg!(loom) { 4096 } else { 32 * 1024 };
-/// Pages in one slab. Fewer in models, where each is a state to explore.
-pub(crate) const PAGES_PER_SLAB: usize = if cfg!(loom) { 2 } else { 8 };
+/// Pages in one slab. Fewer in models, where each is a state to explore, and in builds for fuzzing, where each run takes a slab from
+/// the address sanitizer, which marks every byte of it.
+pub(crate) const PAGES_PER_SLAB: usize = if cfg!(any(loom, fuzzing)) { 2 } else { 8 };
 /// Bytes, and alignment, of one slab of pages.
 pub(crate) const PAGE_SLAB_BYTES: usize = PAGE_BYTES * PAGES_PER_SLAB;
 /// The headers lie at the start of the slab and shorten its first page.

@@ -3,6 +3,7 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     net::SocketAddr,
+    ops::Range,
     sync::Arc,
     time::Duration,
 };
@@ -58,35 +59,40 @@ impl Pattern {
         (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes()
     }
 
-    /// Writes the bytes from `offset` on.
+    /// Writes the bytes from `offset` on. Whole words go one by one: a copy of a constant length is no call.
     pub(crate) fn fill(self, offset: u64, bytes: &mut [u8]) {
-        let (mut at, mut rest) = (offset, bytes);
-        while !rest.is_empty() {
-            let word = self.word(at / 8);
-            let part = &word[(at % 8) as usize..];
-            let (now, later) = rest.split_at_mut(part.len().min(rest.len()));
-            now.copy_from_slice(&part[..now.len()]);
-            at += now.len() as u64;
-            rest = later;
+        let (head, rest) = bytes.split_at_mut(before_word(offset).min(bytes.len()));
+        let begin = offset + head.len() as u64;
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        for (index, word) in (begin / 8..).zip(&mut *words) {
+            *word = self.word(index);
+        }
+        let end = begin + 8 * words.len() as u64;
+        for (at, byte) in (offset..).zip(head).chain((end..).zip(tail)) {
+            *byte = self.byte(at);
         }
     }
 
     /// The offset of the first of `bytes` that is not the one from `offset` on.
     pub(crate) fn first_other(self, offset: u64, bytes: &[u8]) -> Option<u64> {
-        let (mut at, mut rest) = (offset, bytes);
-        while !rest.is_empty() {
-            let word = self.word(at / 8);
-            let part = &word[(at % 8) as usize..];
-            let (now, later) = rest.split_at(part.len().min(rest.len()));
-            if *now != part[..now.len()] {
-                let same = now.iter().zip(part).take_while(|(one, other)| one == other).count();
-                return Some(at + same as u64);
-            }
-            at += now.len() as u64;
-            rest = later;
-        }
-        None
+        let head = before_word(offset).min(bytes.len());
+        let (words, _) = bytes[head..].as_chunks::<8>();
+        let first = (offset + head as u64) / 8;
+        let same = (first..).zip(words).take_while(|&(index, word)| *word == self.word(index));
+        // Equal words need no second look, unless bytes in front of them differ.
+        let same = head + 8 * same.count();
+        let other = |range: Range<usize>| {
+            let from = offset + range.start as u64;
+            (from..).zip(&bytes[range]).find(|&(at, &byte)| byte != self.byte(at))
+        };
+        let end = bytes.len().min(same + 8);
+        other(0..head).or_else(|| other(same..end)).map(|(at, _)| at)
     }
+}
+
+/// Bytes from `offset` to the next whole word.
+const fn before_word(offset: u64) -> usize {
+    (offset.wrapping_neg() % 8) as usize
 }
 
 impl Sender {
@@ -207,4 +213,30 @@ pub fn listen(world: &mut World, port: u16) -> Arc<Listener> {
     let host = Arc::clone(&world.hosts[1]);
     let local = SocketAddr::new([10, 0, 0, 2].into(), port);
     Listener::listen(&host, &mut world.cx, local, 128).expect("a free port")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_written_by_words_is_that_of_its_bytes() {
+        let pattern = Pattern(0x0e0f);
+        for offset in 0..20 {
+            for len in 0..40 {
+                let mut bytes = vec![0; len];
+                pattern.fill(offset, &mut bytes);
+                let expected: Vec<u8> = (offset..).take(len).map(|at| pattern.byte(at)).collect();
+                assert_eq!(bytes, expected, "{len} bytes from {offset}");
+                assert_eq!(pattern.first_other(offset, &bytes), None);
+                for at in 0..len {
+                    // Another difference behind the first one does not matter.
+                    let mut other = bytes.clone();
+                    other[at] ^= 1;
+                    other[len - 1] ^= 2;
+                    assert_eq!(pattern.first_other(offset, &other), Some(offset + at as u64));
+                }
+            }
+        }
+    }
 }

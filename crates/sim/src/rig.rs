@@ -175,6 +175,12 @@ impl Rig {
         self.give_frame(&bytes);
     }
 
+    /// Frames begin with an Ethernet header, not with the IP header.
+    #[must_use]
+    pub const fn is_ethernet(&self) -> bool {
+        self.ethernet
+    }
+
     /// The frame that carries an IP packet from the peer to the host.
     #[must_use]
     pub fn framed(&self, packet: &[u8]) -> Vec<u8> {

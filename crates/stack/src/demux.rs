@@ -62,8 +62,12 @@ impl BindFlags {
     }
 }
 
-/// One count for each port.
-const PORTS: usize = 1 << 16;
+/// One count for each port. A fuzzer builds a host for each run, and a run has few connections: there, ports share counts, so that
+/// some ports are searched for in vain.
+const PORTS: usize = if cfg!(fuzzing) { 1 << 10 } else { 1 << 16 };
+
+/// Entries that the tables of connections and of listeners hold before they grow.
+const ROOM: [usize; 2] = if cfg!(fuzzing) { [32, 4] } else { [1024, 64] };
 
 /// The lookup tables of a host.
 #[derive(Debug)]
@@ -82,8 +86,8 @@ pub(crate) struct Demux {
 impl Demux {
     pub(crate) fn new(rcu: &Domain, secret: HashKey) -> Self {
         Self {
-            established: RcuMap::new(rcu, 1024),
-            listeners: RcuMap::new(rcu, 64),
+            established: RcuMap::new(rcu, ROOM[0]),
+            listeners: RcuMap::new(rcu, ROOM[1]),
             // Zeros from the system: pages of ports that nobody uses are never touched.
             owners: <[AtomicU32]>::new_box_zeroed_with_elems(PORTS).expect("memory for a host"),
             binding: Mutex::default(),
@@ -196,12 +200,17 @@ impl Demux {
             gone
         });
         if owned {
-            self.owners[usize::from(tuple.local.port())].fetch_sub(1, Ordering::Relaxed);
+            self.owners_of(tuple.local.port()).fetch_sub(1, Ordering::Relaxed);
         }
     }
 
+    /// The count of connections and remnants by `port`.
+    fn owners_of(&self, port: u16) -> &AtomicU32 {
+        &self.owners[usize::from(port) % PORTS]
+    }
+
     fn owner_added(&self, port: u16) {
-        self.owners[usize::from(port)].fetch_add(1, Ordering::Relaxed);
+        self.owners_of(port).fetch_add(1, Ordering::Relaxed);
     }
 
     fn bind(&self) -> MutexGuard<'_, ()> {
@@ -218,7 +227,7 @@ impl Demux {
                     && flags.conflicts_with(listener.flags(), true)
             })
         });
-        if listening || self.owners[usize::from(port)].load(Ordering::Relaxed) == 0 {
+        if listening || self.owners_of(port).load(Ordering::Relaxed) == 0 {
             return listening;
         }
         let mut in_use = false;
@@ -305,8 +314,7 @@ impl Demux {
         rcu: &Section<'_>,
     ) -> Option<u16> {
         candidates.find(|&port| {
-            self.owners[usize::from(port)].load(Ordering::Relaxed) == 0
-                && self.may_connect_from(port, rcu)
+            self.owners_of(port).load(Ordering::Relaxed) == 0 && self.may_connect_from(port, rcu)
         })
     }
 

@@ -72,6 +72,7 @@ pub(crate) fn segment(
     if completes {
         meta.tx_checksum = TxChecksum::Done;
     }
+    // `Headers::of` has copied the headers from the linear part: the packet is as long at least.
     let segments = (packet.len() - headers.len).div_ceil(mss);
     let mut shares = Shares::of(&mut packet, segments);
     let (mut offset, mut index, mut copied) = (0, 0_u16, 0_u64);
@@ -123,6 +124,7 @@ impl Shares {
 
     fn give(&mut self, piece: &mut Packet) {
         let Some(owner) = &self.owner else { return };
+        // Called once for each of the segments that `charged` was divided by.
         self.rest -= self.share;
         // Less than a share is left over by the division: the last segment takes it.
         let charge = if self.rest < self.share {

@@ -457,7 +457,10 @@ impl Neighbor {
 
     fn pop_queue(&mut self) -> Option<Packet> {
         let packet = self.queue.pop_front()?;
-        self.queue_truesize -= u64::from(packet.truesize());
+        let truesize = u64::from(packet.truesize());
+        // The sum over the queue, whose packets nobody changes. A sum that wrapped would make every later packet overflow.
+        debug_assert!(self.queue_truesize >= truesize, "{} of {truesize}", self.queue_truesize);
+        self.queue_truesize = self.queue_truesize.saturating_sub(truesize);
         Some(packet)
     }
 

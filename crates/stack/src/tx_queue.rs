@@ -368,8 +368,9 @@ impl DeviceTx {
         loop {
             let (packets, bytes) = (list.len(), list.bytes());
             self.device.transmit(queue.id, cx, list);
-            handed.packets += packets - list.len();
-            handed.bytes += bytes - list.bytes();
+            // A device of the application could leave more than it was given.
+            handed.packets += packets.saturating_sub(list.len());
+            handed.bytes += bytes.saturating_sub(list.bytes());
             if list.is_empty() || !self.cut_refused(host, cx, list) {
                 return handed;
             }

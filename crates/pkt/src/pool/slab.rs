@@ -9,11 +9,11 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 
 use crate::packet::{DESCRIPTOR_BYTES, Descriptor, FreeDescriptor};
-use crate::page::{FreePage, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
+use crate::page::{FreePage, PAGE_BYTES, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
 use crate::pool::home::HomeRef;
 
 /// Bytes of a slab of descriptors.
@@ -33,11 +33,17 @@ const _: () = assert!(PAGES_PER_SLAB > 1 && DESCRIPTORS_PER_SLAB > 1);
 ///
 /// # Safety
 ///
-/// [`take`](Self::take) returns memory that is valid for reads and writes, zeroed, aligned and sized by the layout, and used
-/// by nobody else until it is given back.
+/// [`take`](Self::take) returns memory that is valid for reads and writes, aligned and sized by the layout, and used by nobody
+/// else until it is given back. The memory is zeroed unless [`is_zeroed`](Self::is_zeroed) says otherwise.
 pub unsafe trait SlabSource: Send + Sync {
-    /// Zeroed memory of this layout, 64 or 256 KiB. `None` when there is none. Bytes that are never touched should cost nothing.
+    /// Memory of this layout, 64 or 256 KiB. `None` when there is none. Bytes that are never touched should cost nothing.
     fn take(&self, layout: Layout) -> Option<NonNull<u8>>;
+
+    /// Whether [`take`](Self::take) returns zeroed memory, always. The domain clears each descriptor and page of a source
+    /// without zeroed memory when it first gives it to a pool, so that memory which no pool uses is never touched.
+    fn is_zeroed(&self) -> bool {
+        true
+    }
 
     /// Returns memory to the system.
     ///
@@ -51,12 +57,17 @@ pub unsafe trait SlabSource: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
-// SAFETY: the allocator gives zeroed memory of the layout, exclusively, until `dealloc`.
+// SAFETY: the allocator gives memory of the layout, exclusively, until `dealloc`; `is_zeroed` says that the memory may not be
+// zeroed. `alloc_zeroed` would write all of a slab, because the alignment of pages is beyond that of calloc(3).
 unsafe impl SlabSource for Heap {
     fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
         assert!(layout.size() > 0);
         // SAFETY: the layout's size is not zero.
-        NonNull::new(unsafe { alloc_zeroed(layout) })
+        NonNull::new(unsafe { alloc(layout) })
+    }
+
+    fn is_zeroed(&self) -> bool {
+        false
     }
 
     unsafe fn give_back(&self, memory: NonNull<u8>, layout: Layout) {
@@ -159,12 +170,17 @@ impl Slabs {
             let slab = self.take(DESCRIPTOR_LAYOUT)?;
             self.descriptors.add(slab);
         }
+        let is_zeroed = self.source.is_zeroed();
         let (slab, first, count) = self.descriptors.share(wanted, DESCRIPTORS_PER_SLAB)?;
         for index in first..first + count {
             // SAFETY: `index` is below `DESCRIPTORS_PER_SLAB`, which many fit into the slab.
             let memory = unsafe { slab.cast::<Descriptor>().add(index) };
-            // SAFETY: zeroed and aligned by the source's promise, given to nobody before by `share`, and released only by
-            // `release` and `destroy`.
+            if !is_zeroed {
+                // SAFETY: inside the slab, and nobody else's: given to nobody before by `share`.
+                unsafe { memory.write_bytes(0, 1) };
+            }
+            // SAFETY: zeroed above or by the source's promise, aligned by the source's promise, given to nobody before by
+            // `share`, and released only by `release` and `destroy`.
             put(unsafe { FreeDescriptor::init(memory, home) });
         }
         Some(Share { count, is_new_slab })
@@ -182,10 +198,18 @@ impl Slabs {
             let slab = self.take(PAGE_LAYOUT)?;
             self.pages.add(slab);
         }
+        let is_zeroed = self.source.is_zeroed();
         let (slab, first, count) = self.pages.share(wanted, PAGES_PER_SLAB)?;
         for index in first..first + count {
-            // SAFETY: a zeroed slab, aligned to its size by its layout; `index` is one of its pages, given to nobody before by
-            // `share`, and released only by `release` and `destroy`.
+            if !is_zeroed {
+                // SAFETY: page `index` lies inside the slab.
+                let page = unsafe { slab.add(index * PAGE_BYTES) };
+                // SAFETY: `PAGE_BYTES` bytes from there are inside the slab, and nobody else's: `share` gives pages in their
+                // order, so that the first one, with all headers, is cleared before any header is written.
+                unsafe { page.write_bytes(0, PAGE_BYTES) };
+            }
+            // SAFETY: a slab whose page is zeroed, aligned to its size by its layout; `index` is one of its pages, given to nobody
+            // before by `share`, and released only by `release` and `destroy`.
             put(unsafe { FreePage::init(slab, index, home) });
         }
         Some(Share { count, is_new_slab })

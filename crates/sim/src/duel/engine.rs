@@ -223,8 +223,9 @@ impl Engine {
         });
         while let Some(packet) = self.out.pop_front() {
             let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
-            let mut payload = packet.to_vec();
-            payload.drain(..usize::from(header.header_len));
+            let behind = usize::from(header.header_len);
+            let mut payload = Vec::with_capacity(packet.len() - behind);
+            packet.range(behind, usize::MAX).for_each(|slice| payload.extend_from_slice(slice));
             let gso = packet.meta().gso;
             self.pool.free(packet);
             self.sent.push_back(Segment { header, payload, gso });

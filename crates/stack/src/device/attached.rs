@@ -159,8 +159,9 @@ impl Device for Attached {
 fn transmit_counted(device: &dyn Device, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
     let (packets, bytes) = (list.len(), list.bytes());
     device.transmit(queue, cx, list);
-    cx.count(Counter::DeviceTxPackets, (packets - list.len()) as u64);
-    cx.count(Counter::DeviceTxBytes, (bytes - list.bytes()) as u64);
+    // A device of the application could leave more than it was given.
+    cx.count(Counter::DeviceTxPackets, packets.saturating_sub(list.len()) as u64);
+    cx.count(Counter::DeviceTxBytes, bytes.saturating_sub(list.bytes()) as u64);
 }
 
 /// What is left of a device that is gone. Linux: `blackhole_netdev`.

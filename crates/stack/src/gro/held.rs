@@ -161,7 +161,8 @@ impl Held {
         }
     }
 
-    /// Bytes of the IP packet so far.
+    /// Bytes of the IP packet so far. The headers up to `headers` were parsed in this packet, and what joins it makes it longer:
+    /// no difference of these lengths is below zero.
     fn ip_bytes(&self) -> u32 {
         u32::try_from(self.packet.len()).unwrap_or(u32::MAX) - u32::from(self.network)
     }

@@ -181,6 +181,7 @@ pub(crate) fn parse_packet<const V4: bool>(
     network: usize,
 ) -> Result<IpHeader, DropReason> {
     let linear = packet.linear().get(network..).ok_or(DropReason::PacketTooShort)?;
+    // `get` has found `network` bytes in the linear part, which is a part of the packet.
     let packet_len = packet.len() - network;
     if packet_len > LENGTH_MAX {
         parse_long::<V4>(packet, linear, packet_len)
@@ -198,7 +199,8 @@ fn parse_long<const V4: bool>(
 ) -> Result<IpHeader, DropReason> {
     let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
-    // What the field counts: all of an IPv4 packet, what follows the header of an IPv6 one.
+    // What the field counts: all of an IPv4 packet, what follows the header of an IPv6 one. The caller has found more than
+    // LENGTH_MAX bytes, so that the header of IPv6 is among them.
     let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
     if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
         parse_as::<V4, true>(linear, packet_len)

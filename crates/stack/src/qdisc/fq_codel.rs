@@ -177,8 +177,7 @@ impl FqCodel {
                 return None;
             };
             let bytes = wire_bytes(&packet, self.link_header);
-            flow.bytes -= bytes;
-            self.memory -= u64::from(packet.truesize());
+            leave(&mut flow.bytes, bytes, &mut self.memory, &packet);
             let verdict = flow.codel.judge(&packet, flow.bytes, &self.params, now);
             if verdict == CodelVerdict::Forward {
                 return Some((packet, bytes));
@@ -202,9 +201,8 @@ impl FqCodel {
         for _ in 0..DROP_BATCH {
             let Some(packet) = flow.queue.pop_front() else { break };
             let bytes = wire_bytes(&packet, self.link_header);
-            flow.bytes -= bytes;
+            leave(&mut flow.bytes, bytes, &mut self.memory, &packet);
             bytes_dropped += bytes;
-            self.memory -= u64::from(packet.truesize());
             self.stats.on_leave(bytes);
             self.stats.drops += 1;
             dropped.push_back(packet);
@@ -214,6 +212,15 @@ impl FqCodel {
         }
         Some(index)
     }
+}
+
+/// `packet` of `bytes` leaves a queue: both are sums over packets that nobody changes while they wait. A sum that wrapped would be
+/// taken for a queue without end.
+fn leave(queue_bytes: &mut u32, bytes: u32, memory: &mut u64, packet: &Packet) {
+    let truesize = u64::from(packet.truesize());
+    debug_assert!(*queue_bytes >= bytes && *memory >= truesize, "{queue_bytes} and {memory}");
+    *queue_bytes = queue_bytes.saturating_sub(bytes);
+    *memory = memory.saturating_sub(truesize);
 }
 
 #[cfg(test)]

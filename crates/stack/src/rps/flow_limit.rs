@@ -46,6 +46,7 @@ impl FlowLimit {
         let oldest = core::mem::replace(&mut self.history[self.next], bucket);
         self.next = (self.next + 1) % HISTORY;
         if self.known == HISTORY {
+            // Every known entry of the history has counted one in its bucket.
             self.counts[oldest as usize] -= 1;
         } else {
             self.known += 1;
