@@ -14,6 +14,7 @@ use std::{
     io,
     num::NonZeroU64,
     os::fd::{AsFd, OwnedFd},
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -110,7 +111,7 @@ pub(crate) fn start(
             stop: Arc::clone(stop),
         };
         let name = format!("ql/{}/{index}", host.name());
-        threads.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
+        threads.push(thread::Builder::new().name(name).spawn(move || worker.live())?);
     }
     Ok(threads)
 }
@@ -149,20 +150,21 @@ struct Worker {
     stop: Arc<Stop>,
 }
 
-/// Tells of a worker whose thread unwinds.
-struct PanicReport<'a>(&'a Worker);
-
-impl Drop for PanicReport<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.host.worker_panicked(&self.0.core);
-        }
-    }
-}
-
 impl Worker {
+    /// The life of a worker's thread. A stack whose worker panics is shut down: nobody would fire its timers, so that threads would
+    /// wait for ever.
+    fn live(&self) {
+        if panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_ok() {
+            return;
+        }
+        self.host.worker_panicked(&self.core);
+        let mut cx = Cx::new(clock::memory(), entropy::rng()).with_clock(clock::now);
+        cx.now = clock::now();
+        self.host.shut_down(&mut cx);
+        self.stop.stop();
+    }
+
     fn run(&self) {
-        let _report = PanicReport(self);
         // Timers of the network are finer than the 50 µs that the kernel may add to a sleep. Where it refuses they are late.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut cx = Cx::new(clock::memory(), entropy::rng()).with_clock(clock::now);

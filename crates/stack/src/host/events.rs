@@ -55,8 +55,7 @@ pub enum Event {
         /// The address.
         address: Ipv4Addr,
     },
-    /// The thread that runs a core while nobody else does has panicked. It is not started again: nobody watches the descriptors of the
-    /// core's queues any more, and its timers fire when another thread runs it. The stack is best shut down.
+    /// The thread that runs a core while nobody else does has panicked, and the stack is being shut down: its sockets fail from here on.
     WorkerPanicked {
         /// Number of the core.
         core: u16,
@@ -86,10 +85,7 @@ impl fmt::Display for Event {
                 write!(f, "{device}: address {address} is in use by no other station")
             }
             Self::WorkerPanicked { core } => {
-                write!(
-                    f,
-                    "the worker of core {core} has panicked, and its devices are not watched any more"
-                )
+                write!(f, "the worker of core {core} has panicked, and the stack is shut down")
             }
         }
     }
@@ -116,7 +112,7 @@ impl Host {
         }
     }
 
-    /// The worker of `core` has panicked. What others would hand to it they run themselves from here on.
+    /// The worker of `core` has panicked. Nothing is handed to it any more, and whoever it belonged to shuts the host down.
     #[cold]
     pub fn worker_panicked(&self, core: &Core) {
         core.lose_worker();

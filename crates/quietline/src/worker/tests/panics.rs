@@ -1,8 +1,11 @@
-//! A worker that panics is noticed, and the stack goes on in the threads of the application.
+//! A worker that panics is noticed, and no thread waits for what it would have done.
 
 use std::{
-    io::{Read, Write},
-    sync::Arc,
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -18,18 +21,22 @@ use crate::{Stack, TcpListener, TcpStream, builder::Attachment};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A device with a bug: it panics when a worker looks for frames.
+/// A device with a bug: it panics when a worker looks for frames, once that is wanted.
 #[derive(Debug)]
-struct Faulty(Capabilities);
+struct Faulty {
+    caps: Capabilities,
+    panics: AtomicBool,
+}
 
 impl Device for Faulty {
     fn caps(&self) -> &Capabilities {
-        &self.0
+        &self.caps
     }
 
     fn receive(&self, _queue: QueueId, _cx: &mut Cx, _budget: usize, _out: &mut Batch) -> usize {
         let name = thread::current().name().unwrap_or_default().to_owned();
-        assert!(!name.starts_with("ql/"), "a bug of the device");
+        let panics = self.panics.load(Ordering::SeqCst) && name.starts_with("ql/");
+        assert!(!panics, "a bug of the device");
         0
     }
 
@@ -42,43 +49,44 @@ impl Device for Faulty {
     }
 }
 
-fn stack() -> Stack {
+fn stack(panics: bool) -> (Stack, Arc<Faulty>) {
     let caps = Capabilities::plain("faulty", 1500, LinkType::Ip);
-    let device = Attachment { device: Arc::new(Faulty(caps)), fds: None };
+    let device = Arc::new(Faulty { caps, panics: AtomicBool::new(panics) });
+    let attachment = Attachment { device: Arc::clone(&device) as _, fds: None };
     let address = "192.0.2.1/24".parse().expect("an address");
-    Stack::builder().name("panics").device(device).address(address).build().expect("valid")
+    let builder = Stack::builder().name("panics").device(attachment).address(address);
+    (builder.build().expect("valid"), device)
 }
 
 #[test]
-fn a_worker_that_panics_is_an_event() {
-    let stack = stack();
+fn a_worker_that_panics_is_an_event_and_the_end_of_its_stack() {
+    let (stack, _device) = stack(true);
     let event = stack.events().next_timeout(LIMIT).expect("an event");
     assert_eq!(event, Event::WorkerPanicked { core: 0 });
-    let text = event.to_string();
-    assert!(text.starts_with("the worker of core 0 has panicked"), "{text}");
+    assert_eq!(event.to_string(), "the worker of core 0 has panicked, and the stack is shut down");
+    while !stack.host().is_down() {
+        thread::yield_now();
+    }
+    let refused = TcpListener::bind(&stack, "192.0.2.1:80").expect_err("it is down");
+    assert_eq!(refused.kind(), ErrorKind::NetworkDown);
     stack.shutdown();
     assert_eq!(stack.events().last(), Some(Event::WorkerPanicked { core: 0 }), "once");
 }
 
-/// Segments and timers are the callers' from then on: nothing is left to a thread that is gone.
 #[test]
-fn connections_go_on_without_the_worker() {
-    let stack = stack();
-    stack.events().next_timeout(LIMIT).expect("an event");
+fn threads_that_wait_when_a_worker_panics_are_told() {
+    let (stack, device) = stack(false);
     let listener = TcpListener::bind(&stack, "192.0.2.1:80").expect("a free port");
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let (mut stream, _) = listener.accept().expect("a connection");
-            let mut bytes = Vec::new();
-            stream.read_to_end(&mut bytes).expect("all of it");
-            stream.write_all(&bytes).expect("written");
-        });
-        let mut stream = TcpStream::connect(&stack, "192.0.2.1:80").expect("a listener");
-        let sent = vec![7; 1 << 20];
-        stream.write_all(&sent).expect("written");
-        stream.shutdown(std::net::Shutdown::Write).expect("open");
-        let mut received = Vec::new();
-        stream.read_to_end(&mut received).expect("all of it");
-        assert!(received == sent);
+        let accepting = scope.spawn(|| listener.accept().expect_err("nobody comes"));
+        // Nobody answers, so that the worker fires a timer after a second, and looks at the device.
+        let connecting =
+            scope.spawn(|| TcpStream::connect(&stack, "192.0.2.2:80").expect_err("no answer"));
+        device.panics.store(true, Ordering::SeqCst);
+        let (accepting, connecting) = (accepting.join(), connecting.join());
+        for error in [accepting.expect("no panic"), connecting.expect("no panic")] {
+            assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
+        }
     });
+    assert_eq!(stack.events().try_next(), Some(Event::WorkerPanicked { core: 0 }));
 }
