@@ -201,11 +201,11 @@ impl Network {
         self.ports[index].sent().charged
     }
 
-    /// Frames that were lost by chance so far, one by one or in bursts.
+    /// Frames that were lost by chance so far, one by one, in bursts, or because a bit was wrong at their end.
     #[must_use]
     pub fn lost_by_chance(&self) -> u64 {
-        let lost = lock(&self.shared).counts.lost;
-        lost[Fate::Loss as usize] + lost[Fate::Burst as usize]
+        let Counts { lost, corrupted, .. } = lock(&self.shared).counts;
+        lost[Fate::Loss as usize] + lost[Fate::Burst as usize] + corrupted
     }
 
     /// Asserts that no frame is unaccounted for; answers how many are on their way.

@@ -29,7 +29,7 @@ mod tests {
     };
 
     /// Seeds that found a bug of the stack or of the simulator, and which.
-    const FAILED_ONCE: [(u64, &str); 9] = [
+    const FAILED_ONCE: [(u64, &str); 10] = [
         (5_039_844, "a receive window that stayed closed"),
         (6_027_387, "a receive window that stayed closed"),
         (6_065_426, "a receive window that stayed closed"),
@@ -39,6 +39,7 @@ mod tests {
         (10_088_183, "a connection brought back by its SYN cookie after an abort"),
         (20_013_116, "no stall: three segments of a timer of two minutes lost by chance"),
         (50_233_399, "two connections from one port of a client, accepted as each other's"),
+        (70_442_467, "no stall: three segments of a timer of two minutes corrupted by chance"),
     ];
 
     /// Seeds of a run with `CI=true`.
