@@ -12,8 +12,10 @@ use stack::{
     route::fib::RouteSpec,
 };
 
+#[cfg(feature = "capture")]
+use crate::device::{Capture, CaptureDevice};
 use crate::{
-    device::{AfPacket, AfXdp, Capture, CaptureDevice, Tun},
+    device::{AfPacket, AfXdp, Tun},
     entropy, memory,
     route::Route,
     running::{RunMode, Stack},
@@ -149,6 +151,7 @@ pub struct StackBuilder {
     addresses: Vec<Vec<IpNet>>,
     routes: Vec<Route>,
     neighbors: Vec<StaticNeighbor>,
+    #[cfg(feature = "capture")]
     capture: Option<Arc<Capture>>,
     manual: bool,
     packet_memory: Option<usize>,
@@ -163,6 +166,7 @@ impl StackBuilder {
             addresses: Vec::new(),
             routes: Vec::new(),
             neighbors: Vec::new(),
+            #[cfg(feature = "capture")]
             capture: None,
             manual: false,
             packet_memory: None,
@@ -278,6 +282,7 @@ impl StackBuilder {
     }
 
     /// Records every frame of every device.
+    #[cfg(feature = "capture")]
     pub fn capture(mut self, capture: Arc<Capture>) -> Self {
         self.capture = Some(capture);
         self
@@ -331,17 +336,19 @@ impl StackBuilder {
         for route in &self.routes {
             self.config.routes.push(route.spec(index)?);
         }
+        #[cfg(feature = "capture")]
+        let captured = |device| match &self.capture {
+            Some(capture) => Arc::new(CaptureDevice::new(device, capture)) as Arc<dyn Device>,
+            None => device,
+        };
+        #[cfg(not(feature = "capture"))]
+        let captured = core::convert::identity;
         self.config.devices = self
             .attachments
             .iter()
             .zip(self.addresses)
             .map(|(attachment, addresses)| DeviceConfig {
-                device: match &self.capture {
-                    Some(capture) => {
-                        Arc::new(CaptureDevice::new(Arc::clone(&attachment.device), capture))
-                    }
-                    None => Arc::clone(&attachment.device),
-                },
+                device: captured(Arc::clone(&attachment.device)),
                 addresses,
             })
             .collect();

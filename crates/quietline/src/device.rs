@@ -7,6 +7,7 @@
 
 pub mod af_packet;
 pub mod af_xdp;
+#[cfg(feature = "capture")]
 pub mod capture;
 mod checksum;
 pub mod interface;
@@ -22,6 +23,7 @@ pub mod vnet_hdr;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
 pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
+#[cfg(feature = "capture")]
 pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureFile, CaptureReport};
 pub use interface::Interface;
 pub use setup_error::SetupError;
