@@ -28,3 +28,13 @@ pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureFile, CaptureRep
 pub use interface::Interface;
 pub use setup_error::SetupError;
 pub use tun::{Tun, TunConfig, TunKind};
+
+/// Runs a test with a pool, which it must leave empty.
+#[cfg(test)]
+fn with_pool(test: impl FnOnce(&mut pkt::Pool)) {
+    let domain = pkt::Domain::new(pkt::DomainConfig::default());
+    let mut pool = domain.pool();
+    test(&mut pool);
+    drop(pool);
+    assert_eq!(domain.balance(), 0);
+}

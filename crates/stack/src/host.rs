@@ -165,10 +165,10 @@ impl Host {
         self.cores.iter().filter_map(|core| core.next_deadline()).min()
     }
 
-    /// Looks at what some connections keep for later (`skb_recycle`), as it may have to go; returns where the next begin,
+    /// Looks at what some connections keep for later (`skb_recycle`) or hold, as it may have to go; returns where the next begin,
     /// `None` after the last.
     #[cold]
-    pub(crate) fn trim_packet_caches(&self, cx: &mut Cx, from: Place) -> Option<Place> {
+    pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
         let mut streams = Vec::with_capacity(TRIM_PIECE);
         let reader = cx.reader();
         let visit = |entry: &Entry| {
@@ -178,7 +178,7 @@ impl Host {
         };
         let rest = self.demux.for_each_established_from(&reader.pin(), from, TRIM_PIECE, visit);
         for socket in streams {
-            socket.trim_packet_cache(self, cx);
+            socket.relieve(self, cx);
         }
         rest
     }

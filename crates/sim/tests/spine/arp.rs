@@ -9,7 +9,7 @@ use std::{
 
 use pkt::DropReason;
 use sim::{
-    Peer, Rig, RigConfig,
+    Peer, Rig,
     frame::{self, Ipv4, Seen},
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
@@ -24,23 +24,10 @@ use stack::{
         ethernet::MacAddr,
     },
     socket::TcpSocket,
-    sysctl::Sysctls,
 };
 use tcp::{Flags, Options};
 
-const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
-const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
-
-/// The peer leaves questions open; the test answers them.
-fn silent_rig(settings: &[(&str, &str)]) -> Rig {
-    let mut sysctls = Sysctls::default();
-    for (name, value) in settings {
-        sysctls.set(name, value).expect("a setting");
-    }
-    let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
-    rig.answers_arp = false;
-    rig
-}
+use crate::stations::{OTHER_IP, OTHER_MAC, silent_rig};
 
 /// The peer pings, so the host wants to answer.
 fn ping(rig: &mut Rig, seq: u16) {

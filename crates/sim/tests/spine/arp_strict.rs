@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use pkt::DropReason;
 use sim::{
-    Rig, RigConfig,
+    Rig,
     frame::{self, Ipv4, Seen},
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, arp_frame},
 };
@@ -19,8 +19,8 @@ use stack::{
     sysctl::Sysctls,
 };
 
-const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
-const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+use crate::stations::{OTHER_IP, OTHER_MAC, sent, silent_rig_of_two as silent_rig};
+
 /// An address outside of the host's subnets.
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 
@@ -28,27 +28,10 @@ const ARP_IGNORE: &str = "net.ipv4.conf.all.arp_ignore";
 const DROP_GRATUITOUS: &str = "net.ipv4.conf.all.drop_gratuitous_arp";
 const ARP_STRICT: &str = "net.quietline.arp_strict";
 
-/// A host with two devices; the test answers its requests.
-fn silent_rig(settings: &[(&str, &str)]) -> Rig {
-    let mut sysctls = Sysctls::default();
-    for (name, value) in settings {
-        sysctls.set(name, value).expect("a setting");
-    }
-    let mut rig = Rig::new(RigConfig { second_link: true, sysctls, ..RigConfig::default() });
-    rig.answers_arp = false;
-    rig
-}
-
 /// A frame arrives; returns what the host sends by then, with the link addresses that it is sent to.
 fn exchange(rig: &mut Rig, frame: &[u8]) -> Vec<(MacAddr, Seen)> {
     assert!(rig.link.deliver(&mut rig.world.cx, frame));
-    rig.world.settle();
-    let mut sent = Vec::new();
-    while let Some(frame) = rig.link.take() {
-        let to = MacAddr(*frame.bytes.first_chunk().expect("a header"));
-        sent.push((to, frame::judge_ethernet(&frame.bytes, HOST_MAC, 1500).expect("sound")));
-    }
-    sent
+    sent(rig)
 }
 
 fn give_arp(rig: &mut Rig, arp: &ArpPacket) -> Vec<(MacAddr, Seen)> {

@@ -30,6 +30,8 @@ mod rp_filter;
 #[cfg(test)]
 mod source_limit;
 #[cfg(test)]
+mod stations;
+#[cfg(test)]
 mod syn_cookies;
 #[cfg(test)]
 mod time_wait;

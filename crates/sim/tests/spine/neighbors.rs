@@ -23,24 +23,12 @@ use stack::{
         ethernet::MacAddr,
     },
     neighbour::NudState,
-    sysctl::Sysctls,
 };
 
-const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
-const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+use crate::stations::{OTHER_IP, OTHER_MAC, sent, silent_rig};
+
 const LOOPBACK: u32 = 0;
 const DEVICE: u32 = 1;
-
-/// The peer leaves requests open; the test answers them.
-fn silent_rig(settings: &[(&str, &str)]) -> Rig {
-    let mut sysctls = Sysctls::default();
-    for (name, value) in settings {
-        sysctls.set(name, value).expect("a setting");
-    }
-    let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
-    rig.answers_arp = false;
-    rig
-}
 
 fn set(rig: &mut Rig, ip: Ipv4Addr, mac: MacAddr) -> Result<(), ConfigError> {
     rig.host().set_neighbor(&mut rig.world.cx, DEVICE, ip.into(), mac)
@@ -48,17 +36,6 @@ fn set(rig: &mut Rig, ip: Ipv4Addr, mac: MacAddr) -> Result<(), ConfigError> {
 
 fn delete(rig: &mut Rig, ip: Ipv4Addr) -> Result<(), ConfigError> {
     rig.host().delete_neighbor(&mut rig.world.cx, DEVICE, ip.into())
-}
-
-/// What the host has sent, with the link addresses that it was sent to.
-fn sent(rig: &mut Rig) -> Vec<(MacAddr, Seen)> {
-    rig.world.settle();
-    let mut sent = Vec::new();
-    while let Some(frame) = rig.link.take() {
-        let to = MacAddr(*frame.bytes.first_chunk().expect("a header"));
-        sent.push((to, frame::judge_ethernet(&frame.bytes, HOST_MAC, 1500).expect("sound")));
-    }
-    sent
 }
 
 /// A station pings, so that the host wants to answer; returns where answers have gone.

@@ -1,9 +1,10 @@
-//! What connections keep for later (`net.quietline.skb_recycle`) and that has to go, a few connections in each turn.
+//! What connections keep for later (`net.quietline.skb_recycle`), or hold while memory is scarce, and that has to go, a few connections in
+//! each turn.
 //!
-//! Above: [`turn`](super::turn). Below: `Host::trim_packet_caches`. Linux has no counterpart: its sockets look at the pressure
+//! Above: [`turn`](super::turn). Below: `Host::relieve_streams`. Linux has no counterpart: its sockets look at the pressure
 //! when they are next used, and idle ones never.
 //!
-//! Not here: who wants it (`tcp_memory`), what a connection keeps (`tcp::packet_cache`).
+//! Not here: who wants it (`tcp_memory`), what a connection gives up (`tcp::Tcb::relieve`).
 
 use sync::rcu_map::Place;
 
@@ -26,7 +27,7 @@ impl TrimWalk {
             self.at = Some(self.at.unwrap_or_default());
         }
         let Some(from) = self.at else { return false };
-        self.at = host.trim_packet_caches(cx, from);
+        self.at = host.relieve_streams(cx, from);
         if self.at.is_none() && core::mem::take(&mut self.again) {
             self.at = Some(Place::default());
         }

@@ -76,9 +76,7 @@ impl Host {
         pages.push(Arc::clone(&page));
         page
     }
-}
 
-impl Host {
     /// Judges how much of packet memory is in use.
     #[cold]
     pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {

@@ -1,7 +1,8 @@
-use pkt::{Domain, DomainConfig, Pool};
+use pkt::Pool;
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::with_pool;
 
 const ETHERNET: u16 = 14;
 const IP_START: usize = 14;
@@ -15,14 +16,6 @@ fn tcp_frame(pool: &mut Pool, version: u8, data_offset: u8, payload: usize) -> P
     let mut packet = pool.alloc().expect("memory");
     assert_eq!(packet.append(pool, &bytes), bytes.len());
     packet
-}
-
-fn with_pool(test: impl FnOnce(&mut Pool)) {
-    let domain = Domain::new(DomainConfig::default());
-    let mut pool = domain.pool();
-    test(&mut pool);
-    drop(pool);
-    assert_eq!(domain.balance(), 0);
 }
 
 /// A TCP superframe over IPv4 as the kernel describes it.

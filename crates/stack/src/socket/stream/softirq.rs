@@ -145,8 +145,8 @@ impl TcpSocket {
         let _ = self.deferred(host, cx, DEFERRED_ICMP);
     }
 
-    /// Softirq: what the connection keeps may have to go, as memory is scarce or the setting has changed.
-    pub(crate) fn trim_packet_cache(&self, host: &Host, cx: &mut Cx) {
+    /// Softirq: what the connection keeps or holds may have to go, as memory is scarce or the setting has changed.
+    pub(crate) fn relieve(&self, host: &Host, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(host, cx, DEFERRED_TRIM);
     }

@@ -1,8 +1,6 @@
-use pkt::{Domain, DomainConfig};
-
 use super::fuzzing::{BLOCK_BYTES, PLACE_BYTES, Ring};
 use super::*;
-use crate::device::af_packet::fuzzing::Found;
+use crate::device::{af_packet::fuzzing::Found, with_pool};
 
 /// Where the Ethernet header of a frame is, counted from its place or header.
 const MAC: usize = 96;
@@ -38,14 +36,6 @@ fn write_frame(ring: &mut Ring, begin: usize, len: u32, next: u32) {
 
 fn status(ring: &mut Ring, at: usize) -> u8 {
     ring.bytes()[at..at + 4].iter().fold(0, |all, byte| all | byte)
-}
-
-fn with_pool(test: impl FnOnce(&mut Pool)) {
-    let domain = Domain::new(DomainConfig::default());
-    let mut pool = domain.pool();
-    test(&mut pool);
-    drop(pool);
-    assert_eq!(domain.balance(), 0);
 }
 
 /// The length of the good frame that comes next.
