@@ -69,6 +69,7 @@ const LAYERS: &[Layer] = &[
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
     Layer { package: "netns-tests", inner: &[], outer: None },
+    Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
     Layer { package: "xtask", inner: &[], outer: None },
 ];
 

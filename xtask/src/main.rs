@@ -11,6 +11,7 @@ mod findings;
 mod fuzz;
 mod layers;
 mod matrix;
+mod perf;
 mod quick;
 mod rfcs;
 mod sanitize;
@@ -35,6 +36,7 @@ usage: cargo xtask <chore>
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
   matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. QUIETLINE_MATRIX_ROWS=0,7-9
            runs these rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
+  perf     instructions of fixed work (valgrind), compared with docs/instructions.md; QUIETLINE_PERF=write writes that page
   fuzz     20 seconds of every fuzz target alone; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
   fuzz-build  the fuzz targets with their corpora and dictionaries, in $OUT or target-fuzz/out, for a fuzzing service
   sanitize the tests of pkt, sync and tcp under the address sanitizer, those of pkt and sync under valgrind's memcheck and
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         "loom" => suite::run(&[suite::LOOM]),
         "netns" => suite::run(&[suite::NETNS]),
         "matrix" => suite::run(&[suite::MATRIX]),
+        "perf" => suite::run(&[suite::PERF]),
         "fuzz" => suite::run(&[suite::FUZZ]),
         "fuzz-build" => suite::run(&[suite::FUZZ_BUILD]),
         "sanitize" => suite::run(&sanitize::STEPS),

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::fuzz;
 use crate::matrix;
+use crate::perf;
 use crate::source::root;
 use crate::steps::{self, Outcome, cargo, missing};
 
@@ -28,6 +29,8 @@ pub(crate) const NETNS: Step = ("network namespaces", netns);
 pub(crate) const MODES: Step = ("network namespaces in other modes", matrix::netns_in_modes);
 /// Every suite whole, in every pair of modes.
 pub(crate) const MATRIX: Step = ("matrix", matrix::everything);
+/// Instructions of fixed work, compared with a baseline.
+pub(crate) const PERF: Step = ("perf", perf::run);
 /// Some seconds of each fuzz target.
 pub(crate) const FUZZ: Step = ("fuzz", fuzz::run);
 /// The fuzz targets as a fuzzing service takes them.
@@ -37,7 +40,7 @@ pub(crate) const DENY: Step = ("deny", deny);
 /// Known vulnerabilities of the dependencies.
 pub(crate) const ADVISORIES: Step = ("advisories", advisories);
 /// All that `cargo xtask test` runs, cheapest first.
-pub(crate) const ALL: [Step; 7] = [WORKSPACE, DENY, ADVISORIES, LOOM, NETNS, MODES, FUZZ];
+pub(crate) const ALL: [Step; 8] = [WORKSPACE, DENY, ADVISORIES, PERF, LOOM, NETNS, MODES, FUZZ];
 
 /// Runs the steps and prints the summary; `Ok(true)` when none failed.
 pub(crate) fn run(steps: &[Step]) -> Result<bool> {

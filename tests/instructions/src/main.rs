@@ -1,0 +1,301 @@
+//! The fixed work whose instructions `cargo xtask perf` counts: one scenario per run, in virtual time, on one thread.
+//!
+//! `instructions SCENARIO` sets up two hosts that are joined by a wire, repeats the scenario until the caches of packets, pages
+//! and routes are warm, then calls [`measured`] once and prints the number of units that this call did. Callgrind collects within
+//! `measured` only. Time is an argument of the stack and chance has a seed, so that a run repeats to the instruction.
+//!
+//! Not here: the counting and the comparison (`xtask/src/perf.rs`), and time (`crates/quietline/benches`).
+
+#![forbid(unsafe_code)]
+
+use std::{io::IoSlice, process::ExitCode, sync::Arc, time::Duration};
+
+use quietline::sans_io::{
+    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire,
+    WireConfig,
+};
+
+/// Makes a scenario.
+type Make = fn() -> Box<dyn Scenario>;
+
+/// The scenarios by name; `--list` prints the names.
+const SCENARIOS: [(&str, Make); 7] = [
+    ("segment", || Bulk::over(&segments())),
+    ("segment-checksum", || Bulk::over(&WireConfig { checksums: true, ..segments() })),
+    ("superframe", || Bulk::over(&WireConfig::default())),
+    ("round-trip", || Box::new(RoundTrip(Pair::connect(&WireConfig::default())))),
+    ("connection", || Box::new(Connection(Network::new(&WireConfig::default())))),
+    ("idle-turn", || Box::new(IdleTurn(Pair::connect(&WireConfig::default())))),
+    ("small-frames", || Box::new(SmallFrames(Pair::connect(&segments())))),
+];
+
+/// Repetitions before the count begins. With 200 ms of virtual time per connection it outlasts the minute of TIME-WAIT.
+const WARM: u32 = 400;
+/// Repetitions that are counted.
+const COUNTED: u32 = 200;
+
+/// A wire that takes frames of one segment each.
+fn segments() -> WireConfig {
+    WireConfig { tso: false, ..WireConfig::default() }
+}
+
+/// A kind of work that repeats.
+trait Scenario {
+    /// Does the work once and returns the number of its units.
+    fn repeat(&mut self) -> u64;
+}
+
+/// Two hosts on one wire, the context that runs both, and a listener on the server.
+struct Network {
+    client: Arc<Host>,
+    server: Arc<Host>,
+    listener: Arc<Listener>,
+    cx: Cx,
+}
+
+impl Network {
+    fn new(config: &WireConfig) -> Self {
+        let memory = Memory::new(256 << 20);
+        let mut cx = Cx::replay(&memory, 1);
+        cx.now = Instant::from_secs(1);
+        let (left, right) = Wire::pair(config).expect("a valid wire");
+        let host = |device: Arc<Wire>, address: &str, seed| {
+            let addresses = vec![address.parse().expect("an address with its prefix")];
+            let devices = vec![DeviceConfig { device, addresses }];
+            Host::new(&memory, HostConfig { devices, ..HostConfig::replay(seed) })
+                .expect("a valid host")
+        };
+        let (client, server) = (host(left, "10.0.0.1/24", 2), host(right, "10.0.0.2/24", 3));
+        let address = "10.0.0.2:7".parse().expect("an address");
+        let listener = Listener::listen(&server, &mut cx, address, 16).expect("a free port");
+        Self { client, server, listener, cx }
+    }
+
+    /// Runs both hosts for one turn.
+    fn turn(&mut self) {
+        let _ = self.client.poll(&mut self.cx);
+        let _ = self.server.poll(&mut self.cx);
+    }
+
+    /// Moves the clock to the next deadline of either host.
+    fn jump(&mut self) {
+        let deadlines = [self.client.next_deadline(), self.server.next_deadline()];
+        if let Some(next) = deadlines.into_iter().flatten().min() {
+            self.cx.now = self.cx.now.max(next);
+        }
+    }
+
+    /// Runs both hosts until `ready` gives a value. The clock moves whenever it does not.
+    fn until<T>(&mut self, mut ready: impl FnMut(&mut Self) -> Option<T>) -> T {
+        loop {
+            self.turn();
+            if let Some(value) = ready(self) {
+                return value;
+            }
+            self.jump();
+        }
+    }
+
+    /// Opens a connection; returns the client's and the server's end.
+    fn open(&mut self) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+        let address = "10.0.0.2:7".parse().expect("an address");
+        let opened = TcpSocket::connect(&self.client, &mut self.cx, None, address);
+        let opened = opened.expect("a free port");
+        let accepted = self.until(|network| network.listener.accept().ok());
+        for (host, socket) in [(&self.client, &opened), (&self.server, &accepted)] {
+            socket.with_tcb(host, &mut self.cx, |tcb, _| tcb.set_nodelay(true));
+        }
+        (opened, accepted)
+    }
+}
+
+/// A network with one connection.
+struct Pair {
+    network: Network,
+    client: Arc<TcpSocket>,
+    server: Arc<TcpSocket>,
+    /// Bytes to write, and room to read.
+    block: Vec<u8>,
+}
+
+impl Pair {
+    fn connect(config: &WireConfig) -> Self {
+        let mut network = Network::new(config);
+        let (client, server) = network.open();
+        Self { network, client, server, block: vec![0x5a; 64 << 10] }
+    }
+
+    /// Writes `length` bytes at the client; returns the number that the send buffer took.
+    fn send(&mut self, length: usize) -> usize {
+        let Network { client, cx, .. } = &mut self.network;
+        match self.client.send(client, cx, &[IoSlice::new(&self.block[..length])]) {
+            Ok(sent) => sent,
+            Err(Errno::EAGAIN) => 0,
+            Err(error) => panic!("send: {error}"),
+        }
+    }
+
+    /// Reads all that the server has received.
+    fn receive(&mut self) -> usize {
+        let Network { server, cx, .. } = &mut self.network;
+        let mut received = 0;
+        loop {
+            match self.server.recv(server, cx, &mut self.block, false) {
+                Ok(0) => panic!("the stream ended"),
+                Ok(length) => received += length,
+                Err(Errno::EAGAIN) => return received,
+                Err(error) => panic!("recv: {error}"),
+            }
+        }
+    }
+}
+
+/// Writes of 64 KiB, read as they arrive. The unit is what one frame carries.
+struct Bulk {
+    pair: Pair,
+    frame_bytes: usize,
+    /// Received bytes that are less than a unit.
+    rest: usize,
+}
+
+impl Bulk {
+    fn over(config: &WireConfig) -> Box<dyn Scenario> {
+        let frame_bytes = if config.tso { 64 << 10 } else { 1448 };
+        Box::new(Self { pair: Pair::connect(config), frame_bytes, rest: 0 })
+    }
+}
+
+impl Scenario for Bulk {
+    fn repeat(&mut self) -> u64 {
+        self.pair.send(64 << 10);
+        self.pair.network.turn();
+        let received = self.pair.receive();
+        if received == 0 {
+            self.pair.network.jump();
+        }
+        self.rest += received;
+        let units = self.rest / self.frame_bytes;
+        self.rest %= self.frame_bytes;
+        units as u64
+    }
+}
+
+/// One byte to the server and back. Each host runs once, when the byte has arrived.
+struct RoundTrip(Pair);
+
+impl Scenario for RoundTrip {
+    fn repeat(&mut self) -> u64 {
+        let Pair { network, client: near, server: far, .. } = &mut self.0;
+        let Network { client, server, cx, .. } = network;
+        let mut byte = [0];
+        near.send(client, cx, &[IoSlice::new(&byte)]).expect("room");
+        let _ = server.poll(cx);
+        far.recv(server, cx, &mut byte, false).expect("the byte has arrived");
+        far.send(server, cx, &[IoSlice::new(&byte)]).expect("room");
+        let _ = client.poll(cx);
+        near.recv(client, cx, &mut byte, false).expect("the byte has arrived");
+        1
+    }
+}
+
+/// A connection that is opened, carries a byte each way and is closed by both sides, the client first.
+struct Connection(Network);
+
+impl Scenario for Connection {
+    fn repeat(&mut self) -> u64 {
+        let network = &mut self.0;
+        let (client, server) = network.open();
+        let mut byte = [0];
+        client.send(&network.client, &mut network.cx, &[IoSlice::new(&byte)]).expect("room");
+        network
+            .until(|network| server.recv(&network.server, &mut network.cx, &mut byte, false).ok());
+        server.send(&network.server, &mut network.cx, &[IoSlice::new(&byte)]).expect("room");
+        network
+            .until(|network| client.recv(&network.client, &mut network.cx, &mut byte, false).ok());
+        client.close(&network.client, &mut network.cx);
+        let end = network
+            .until(|network| server.recv(&network.server, &mut network.cx, &mut byte, false).ok());
+        assert_eq!(end, 0, "the client has closed");
+        server.close(&network.server, &mut network.cx);
+        network.turn();
+        network.cx.now += Duration::from_millis(200);
+        network.turn();
+        1
+    }
+}
+
+/// A turn of a host that has a connection and nothing to do.
+struct IdleTurn(Pair);
+
+impl Scenario for IdleTurn {
+    fn repeat(&mut self) -> u64 {
+        let Network { client, cx, .. } = &mut self.0.network;
+        for _ in 0..10 {
+            let _ = client.poll(cx);
+        }
+        10
+    }
+}
+
+/// Ten frames of 10 bytes, which arrive together and which receive offload merges.
+struct SmallFrames(Pair);
+
+impl Scenario for SmallFrames {
+    fn repeat(&mut self) -> u64 {
+        for _ in 0..10 {
+            assert_eq!(self.0.send(10), 10, "room");
+        }
+        let mut received = 0;
+        while received < 100 {
+            self.0.network.turn();
+            received += self.0.receive();
+            if received < 100 {
+                self.0.network.jump();
+            }
+        }
+        // The acknowledgement, so that the next ten find the whole window.
+        self.0.network.turn();
+        10
+    }
+}
+
+/// The part of the run that is counted. Callgrind knows it by its name, hence no inlining.
+#[inline(never)]
+fn measured(scenario: &mut dyn Scenario) -> u64 {
+    (0..COUNTED).map(|_| scenario.repeat()).sum()
+}
+
+fn main() -> ExitCode {
+    let wanted = std::env::args().nth(1);
+    match wanted.as_deref() {
+        Some("--list") => {
+            SCENARIOS.iter().for_each(|(name, _)| println!("{name}"));
+            ExitCode::SUCCESS
+        }
+        None => {
+            for (name, make) in SCENARIOS {
+                println!("{name}: {} units", run(make));
+            }
+            ExitCode::SUCCESS
+        }
+        Some(wanted) => match SCENARIOS.iter().find(|(name, _)| *name == wanted) {
+            Some((_, make)) => {
+                println!("{}", run(*make));
+                ExitCode::SUCCESS
+            }
+            None => {
+                eprintln!("instructions: there is no scenario {wanted:?}; --list prints them");
+                ExitCode::from(2)
+            }
+        },
+    }
+}
+
+/// Warms a scenario up and does the part that is counted; returns the units of that part.
+fn run(make: Make) -> u64 {
+    let mut scenario = make();
+    for _ in 0..WARM {
+        scenario.repeat();
+    }
+    measured(&mut *scenario)
+}
