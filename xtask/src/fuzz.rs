@@ -5,22 +5,25 @@
 //!
 //! Not here: what a target asks of the code (`fuzz/fuzz_targets`).
 
+mod jobs;
 mod report;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
-use std::{env, fs};
+use std::{env, fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 
-use self::report::Report;
 use crate::source::root;
 use crate::steps::{self, Outcome, Tally, missing};
 use crate::suite::number;
 
-/// Seconds that a target runs unless QUIETLINE_FUZZ_SECONDS says otherwise: nine targets in the three minutes that CI has for them.
-const SECONDS: u32 = 20;
+/// Seconds that a target runs unless QUIETLINE_FUZZ_SECONDS says otherwise: nine targets in the minute and a half that CI has for them.
+const SECONDS: u32 = 10;
+
+/// Greatest number of processes that run one target at once; fewer where there are fewer CPUs.
+const JOBS_MAX: usize = 8;
 
 /// Options of cargo-fuzz for every build. The values of comparisons, which it would trace, take up half of a run, and lead
 /// nowhere in inputs whose bytes are choices; text has dictionaries instead.
@@ -32,11 +35,14 @@ const BUILD_OPTIONS: [&str; 1] = ["--no-trace-compares"];
 const LIBFUZZER_OPTIONS: [&str; 5] =
     ["-entropic=0", "-print_funcs=0", "-reload=0", "-rss_limit_mb=4096", "-timeout=20"];
 
-/// Options of the address sanitizer: a run allocates and frees a small host, and would touch new memory for each with the
-/// quarantine of 256 MB that is the default. Rust's own rules keep references to dead stack frames away. Two frames say who made and
-/// who freed an allocation: a crash is replayed with as many as its reader likes, and each is unwound at every allocation.
-const ASAN_OPTIONS: &str =
-    "quarantine_size_mb=16:malloc_context_size=2:detect_stack_use_after_return=0";
+/// Options of the address sanitizer. A run allocates and frees a small host, and the quarantine of 256 MB that is the default would
+/// give it new memory each time. Stack traces of allocations and a fill pattern cost a seventh of a run together; a crash is replayed
+/// with the defaults, which show both.
+const ASAN_OPTIONS: &str = "quarantine_size_mb=16:malloc_context_size=0:max_malloc_fill_size=0";
+
+/// Compiler options beside those of cargo-fuzz, for builds with the address sanitizer: stack frames stay on the stack. Borrows rule
+/// out a reference to the frame of a function that has returned.
+const SANITIZER_FLAGS: &str = "-Cllvm-args=-asan-use-after-return=never";
 
 /// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names.
 pub(crate) fn run() -> Result<Outcome> {
@@ -50,16 +56,22 @@ pub(crate) fn run() -> Result<Outcome> {
         None => targets,
     };
     ensure!(!targets.is_empty(), "there is no fuzz target {wanted:?}");
+    // Before the jobs, which would wait for each other's build.
+    if let failed @ Outcome::Failed(..) = build_all()? {
+        return Ok(failed);
+    }
     let seed = seed()?;
+    let seconds = number("QUIETLINE_FUZZ_SECONDS")?.unwrap_or(SECONDS);
+    let jobs = thread::available_parallelism().map_or(1, |cpus| cpus.get().min(JOBS_MAX));
     let mut reports = Vec::new();
     for target in &targets {
-        let mut report = Report::of(target);
-        if let failed @ Outcome::Failed(..) = run_one(target, seed, &mut report)? {
-            return Ok(failed);
+        let (outcome, report) = jobs::run(target, seed, seconds, u32::try_from(jobs)?)?;
+        if matches!(outcome, Outcome::Failed(..)) {
+            return Ok(outcome);
         }
         reports.push(report);
     }
-    println!("\n{}", report::HEAD);
+    println!("\n{jobs} processes\n{}", report::HEAD);
     reports.iter().for_each(|report| println!("{report}"));
     Ok(Outcome::Passed(Tally { passed: targets.len(), ..Tally::default() }))
 }
@@ -92,25 +104,6 @@ fn names(manifest: &str) -> Vec<String> {
     names.collect()
 }
 
-fn run_one(target: &str, seed: u32, report: &mut Report) -> Result<Outcome> {
-    // The first corpus directory takes what the run finds, the second is the committed one.
-    let found = root().join("target-fuzz/corpus").join(target);
-    fs::create_dir_all(&found).context("making a directory for the corpus")?;
-    let limit = number("QUIETLINE_FUZZ_SECONDS")?.unwrap_or(SECONDS);
-    let mut command = cargo_fuzz("run");
-    command.arg(target).arg(found);
-    let committed = corpus(target);
-    if committed.is_dir() {
-        command.arg(committed);
-    }
-    command.arg("--").args(LIBFUZZER_OPTIONS);
-    command.arg(format!("-max_total_time={limit}")).arg(format!("-seed={seed}"));
-    if let Some(dictionary) = dictionary(target) {
-        command.arg(format!("-dict={}", dictionary.display()));
-    }
-    steps::run_quietly(command.env("ASAN_OPTIONS", ASAN_OPTIONS), |line| report.read(line))
-}
-
 /// The seed of a run: QUIETLINE_FUZZ_SEED; with `CI=true` the commit's, because a build that fails must fail again; else another
 /// one each time. The command that is shown has it.
 fn seed() -> Result<u32> {
@@ -138,7 +131,7 @@ pub(crate) fn build() -> Result<Outcome> {
         Ok(targets) => targets,
         Err(outcome) => return Ok(outcome),
     };
-    if let failed @ Outcome::Failed(..) = steps::run(&mut cargo_fuzz("build"))? {
+    if let failed @ Outcome::Failed(..) = build_all()? {
         return Ok(failed);
     }
     let out = env::var_os("OUT").map_or_else(|| root().join("target-fuzz/out"), PathBuf::from);
@@ -181,12 +174,19 @@ fn cargo_fuzz(chore: &str) -> Command {
     command.current_dir(root()).args(["fuzz", chore]).args(BUILD_OPTIONS);
     if has_nightly() {
         command.env("RUSTUP_TOOLCHAIN", "nightly");
+        let flags = env::var("RUSTFLAGS").unwrap_or_default();
+        command.env("RUSTFLAGS", format!("{flags} {SANITIZER_FLAGS}").trim_start());
     } else {
         command.args(["--sanitizer", "none"]);
     }
     // It starts cargo itself; the one that runs us may be of another toolchain.
     command.env_remove("CARGO");
     command
+}
+
+/// Builds every target.
+fn build_all() -> Result<Outcome> {
+    steps::run(&mut cargo_fuzz("build"))
 }
 
 /// Where cargo-fuzz puts a target.

@@ -37,7 +37,7 @@ usage: cargo xtask <chore>
   matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. QUIETLINE_MATRIX_ROWS=0,7-9
            runs these rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
   perf     instructions of fixed work (valgrind), compared with docs/instructions.md; QUIETLINE_PERF=write writes that page
-  fuzz     20 seconds of every fuzz target alone; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
+  fuzz     10 seconds of every fuzz target alone, one process per CPU; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
   fuzz-build  the fuzz targets with their corpora and dictionaries, in $OUT or target-fuzz/out, for a fuzzing service
   sanitize the tests of pkt, sync and tcp under the address sanitizer, those of pkt and sync under valgrind's memcheck and
            Miri, the stress suite under the thread sanitizer; says which it skips and why

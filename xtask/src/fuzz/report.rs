@@ -24,6 +24,14 @@ impl Report {
         Self { target: target.to_owned(), ..Self::default() }
     }
 
+    /// Adds another process's runs to the same target. Both have taken mostly the same edges, so the greater number is kept.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.seconds = self.seconds.max(other.seconds);
+        self.edges = self.edges.max(other.edges);
+        self.features = self.features.max(other.features);
+    }
+
     /// Takes what one line says: `#95 INITED cov: 8220 ft: 36535 ...`, and at the end `Done 23978 runs in 16 second(s)`.
     pub(super) fn read(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -70,6 +78,18 @@ mod tests {
         ];
         lines.iter().for_each(|line| report.read(line));
         assert_eq!(report.to_string(), "| `engine` | 1498 | 23978 | 9783 | 54329 |");
+    }
+
+    #[test]
+    fn processes_add_their_runs_and_not_their_edges() {
+        let mut report = Report::of("engine");
+        for line in ["#1 DONE cov: 10 ft: 30", "#1 DONE cov: 9 ft: 31"] {
+            let mut job = Report::of("engine");
+            job.read(line);
+            job.read("Done 100 runs in 10 second(s)");
+            report.add(&job);
+        }
+        assert_eq!(report.to_string(), "| `engine` | 20 | 200 | 10 | 31 |");
     }
 
     #[test]
