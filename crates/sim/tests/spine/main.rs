@@ -26,6 +26,8 @@ mod openings;
 #[cfg(test)]
 mod path_mtu;
 #[cfg(test)]
+mod ports;
+#[cfg(test)]
 mod rp_filter;
 #[cfg(test)]
 mod source_limit;
