@@ -34,8 +34,9 @@ usage: cargo xtask <chore>
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
   loom     the loom models of pkt and sync alone
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
-  matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. QUIETLINE_MATRIX_ROWS=0,7-9
-           runs these rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
+  matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. It says how
+           long the rest takes, and after an interruption goes on where it stopped. QUIETLINE_MATRIX_ROWS=0,7-9 runs these
+           rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
   perf     instructions of fixed work (valgrind), compared with docs/instructions.md; QUIETLINE_PERF=write writes that page
   fuzz     10 seconds of every fuzz target alone, one process per CPU; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
   fuzz-build  the fuzz targets with their corpora and dictionaries, in $OUT or target-fuzz/out, for a fuzzing service

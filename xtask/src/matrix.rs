@@ -6,11 +6,15 @@
 //!
 //! Not here: which modes there are (`sim::modes`).
 
+mod progress;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use self::progress::Progress;
 use crate::sanitize;
+use crate::source::root;
 use crate::steps::{self, Outcome, Tally, cargo};
 use crate::suite::{binary, number, prepare_netns};
 
@@ -44,51 +48,60 @@ const SEEDS: &str = "QUIETLINE_MATRIX_SEEDS";
 /// Rows of the night that are wanted, such as `0,7-9`. Without it, all.
 const ROWS: &str = "QUIETLINE_MATRIX_ROWS";
 
+/// The commit whose part CI runs, where it is not the one that is checked out.
+const COMMIT: &str = "QUIETLINE_MATRIX_COMMIT";
+
 /// What no suite of one row needs: one that takes longer hangs, and must not take the other rows along.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Of so many pairwise rows a commit runs one.
 const TURNS: usize = 6;
 
-/// CI: what sees the data path in as many rows as every value of every mode needs, one of them with the whole suite, and the quickest in
-/// every sixth pairwise row. The hash of the commit chooses; with QUIETLINE_MATRIX_ROWS, the pairwise rows are those.
+/// CI: the whole suite in one row of values, what sees the data path in two others, and the quickest tests in every sixth pairwise
+/// row. The hash of the commit chooses the rows; QUIETLINE_MATRIX_COMMIT repeats another commit's part, and with
+/// QUIETLINE_MATRIX_ROWS the pairwise rows are those.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
     let mut sum = Sum::default();
-    // The first row is the default, which `netns` has run.
-    let commit = steps::commit()?;
+    let commit = std::env::var(COMMIT).map_or_else(|_| steps::commit(), Ok)?;
     let values = rows("each")?;
-    let whole = whole_of(&commit, values.len());
-    for (number, row) in values.iter().enumerate().skip(1) {
-        if number == whole {
-            sum.run(&format!("value row {number}, all"), row, || netns(row, &[]));
-        } else {
-            sum.run(&format!("value row {number}, the data path"), row, || netns(row, &DATA_PATH));
-        }
-    }
-    let rows = rows("pairwise")?;
+    let pairs = rows("pairwise")?;
+    let (whole, data_path) = values_of(&commit, values.len());
     let numbers = match std::env::var(ROWS) {
-        Ok(list) => chosen(&list, rows.len())?,
-        Err(_) => turn_of(&commit, rows.len()),
+        Ok(list) => chosen(&list, pairs.len())?,
+        Err(_) => turn_of(&commit, pairs.len()),
     };
+    println!(
+        "\n== part of {COMMIT}={}: value row {whole} whole, value rows {data_path:?} the data path, pairwise rows {numbers:?}; \
+         the other rows: cargo xtask matrix",
+        commit.trim()
+    );
+    let row = &values[whole];
+    sum.run(&format!("value row {whole}, all"), row, || netns(row, &[]));
+    for number in data_path {
+        let row = &values[number];
+        sum.run(&format!("value row {number}, the data path"), row, || netns(row, &DATA_PATH));
+    }
     for number in numbers {
-        let row = &rows[number];
+        let row = &pairs[number];
         sum.run(&format!("row {number}, the quickest"), row, || netns(row, &SHORT));
     }
     Ok(sum.outcome())
 }
 
-/// The rows that a commit runs, of so many. Not the first, which is the default.
+/// The pairwise rows that a commit runs, of so many. Not the first, which is the default.
 fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
     let turn = number_of(commit) % TURNS;
     (1..rows).filter(|row| row % TURNS == turn).collect()
 }
 
-/// The row of values that a commit runs whole. Not the first, which is the default.
-fn whole_of(commit: &str, rows: usize) -> usize {
-    1 + number_of(commit) / TURNS % (rows - 1)
+/// The row of values that a commit runs whole, and the two in which it runs the data path. Not the first, which is the default.
+fn values_of(commit: &str, rows: usize) -> (usize, [usize; 2]) {
+    let [whole, first, second] =
+        [0, 1, 2].map(|next| 1 + (number_of(commit) / TURNS + next) % (rows - 1));
+    (whole, [first, second])
 }
 
 /// A number that commits have by chance.
@@ -97,8 +110,9 @@ fn number_of(commit: &str) -> usize {
     head.unwrap_or_default()
 }
 
-/// A night: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row. Where
-/// there is no kernel to be had it is all but that, and said so. A row that fails does not keep the others from running.
+/// All of it: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row. Where
+/// there is no kernel to be had, the rest runs, and the step says so. A row that fails does not keep the others from running; a matrix
+/// that was interrupted goes on where it stopped.
 pub(crate) fn everything() -> Result<Outcome> {
     let seeds = number(SEEDS)?.unwrap_or(NIGHT_SEEDS).to_string();
     let rows = rows("pairwise")?;
@@ -107,7 +121,14 @@ pub(crate) fn everything() -> Result<Outcome> {
         Err(_) => (0..rows.len()).collect(),
     };
     let no_kernel = prepare_netns()?;
-    let mut sum = Sum::default();
+    let suites = if no_kernel.is_none() { 2 } else { 1 };
+    let head = format!("{}, {seeds} seeds", steps::commit()?.trim());
+    let progress = Progress::resume(
+        root().join("target/matrix.txt"),
+        head,
+        wanted.len() * suites + sanitize::STEPS.len(),
+    );
+    let mut sum = Sum { progress: Some(progress), ..Sum::default() };
     for number in wanted {
         let row = &rows[number];
         println!("\n== row {number} of {}: {VARIABLE}={row}", rows.len());
@@ -143,7 +164,7 @@ fn chosen(list: &str, rows: usize) -> Result<Vec<usize>> {
 /// What needs no kernel, in this mode.
 fn simulated(row: &str, seeds: &str) -> Result<Outcome> {
     let mut command = cargo();
-    command.args(["test", "-p", "quietline-sim", "--no-fail-fast"]);
+    command.args(["test", "--profile", "ci", "-p", "quietline-sim", "--no-fail-fast"]);
     for suite in ["scripts", "network", "hostile", "duel"] {
         command.args(["--test", suite]);
     }
@@ -179,17 +200,30 @@ struct Sum {
     /// A line for each run.
     lines: Vec<String>,
     failed: Vec<String>,
+    /// Results of an earlier matrix, and where to keep those of this one.
+    progress: Option<Progress>,
 }
 
 impl Sum {
     /// Runs one suite in one row. That it cannot be run is its failure, not that of the rows to come.
     fn run(&mut self, what: &str, row: &str, run: impl FnOnce() -> Result<Outcome>) {
+        if let Some(result) = self.progress.as_ref().and_then(|progress| progress.result(what)) {
+            self.lines.push(format!("{what}: {result} before"));
+            return;
+        }
         let (outcome, took) = steps::timed(run);
         let seconds = took.as_secs();
         match outcome {
             Outcome::Passed(tally) => {
                 self.tally.add(tally);
-                self.lines.push(format!("{what}: ok, {} tests ({seconds} s)", tally.passed));
+                let result = format!("ok, {} tests ({seconds} s)", tally.passed);
+                if let Some(progress) = &mut self.progress {
+                    if let Err(error) = progress.keep(what, &result, took) {
+                        println!("matrix: {error:#}");
+                    }
+                    println!("\n== {}", progress.describe());
+                }
+                self.lines.push(format!("{what}: {result}"));
             }
             Outcome::Failed(why, tally) => {
                 self.tally.add(tally);
@@ -218,6 +252,8 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -236,10 +272,13 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, (1..44).collect::<Vec<_>>());
         assert_eq!(turn_of("", 44), turn_of("00000000", 44));
-        let mut whole: Vec<_> = commits.map(|commit| whole_of(&commit, 5)).collect();
-        whole.sort_unstable();
-        whole.dedup();
-        assert_eq!(whole, [1, 2, 3, 4]);
+        let mut whole = BTreeSet::new();
+        for commit in commits {
+            let (row, [first, second]) = values_of(&commit, 5);
+            whole.insert(row);
+            assert_eq!(BTreeSet::from([row, first, second]).len(), 3, "three rows");
+        }
+        assert_eq!(whole, BTreeSet::from([1, 2, 3, 4]));
     }
 
     #[test]

@@ -1,0 +1,96 @@
+//! The runs of the matrix that have passed, kept in a file, so that an interrupted matrix goes on where it stopped.
+//!
+//! The file belongs to one commit and one number of seeds: with another of either the matrix begins again. A run that failed is
+//! not kept. The time that is left is the mean of the runs so far times the number of runs to come.
+//!
+//! Not here: what a run does (`matrix`).
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+/// Runs that have passed, and runs to come.
+#[derive(Debug)]
+pub(super) struct Progress {
+    path: PathBuf,
+    /// First line of the file: what the results belong to.
+    head: String,
+    /// Name, result and seconds of each run that has passed.
+    passed: Vec<(String, String, u64)>,
+    /// Runs of the whole matrix.
+    total: usize,
+}
+
+impl Progress {
+    /// Reads what an earlier matrix left, if it was of the same `head`.
+    pub(super) fn resume(path: PathBuf, head: String, total: usize) -> Self {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut lines = text.lines();
+        let same = lines.next() == Some(&head);
+        let passed = lines.take_while(|_| same).filter_map(|line| {
+            let mut cells = line.split('\t');
+            let (name, result, seconds) = (cells.next()?, cells.next()?, cells.next()?);
+            Some((name.to_owned(), result.to_owned(), seconds.parse().ok()?))
+        });
+        let passed = passed.collect();
+        Self { path, head, passed, total }
+    }
+
+    /// The result of a run that has passed before.
+    pub(super) fn result(&self, name: &str) -> Option<&str> {
+        self.passed.iter().find(|(other, ..)| other == name).map(|(_, result, _)| result.as_str())
+    }
+
+    /// Keeps the result of a run that passed.
+    pub(super) fn keep(&mut self, name: &str, result: &str, took: Duration) -> Result<()> {
+        self.passed.push((name.to_owned(), result.to_owned(), took.as_secs()));
+        let mut text = format!("{}\n", self.head);
+        for (name, result, seconds) in &self.passed {
+            writeln!(text, "{name}\t{result}\t{seconds}")?;
+        }
+        let directory = self.path.parent().context("a file in a directory")?;
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        fs::write(&self.path, text).with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    /// One line: runs that have passed, runs to come, and the time that these will take.
+    pub(super) fn describe(&self) -> String {
+        let left = self.total.saturating_sub(self.passed.len());
+        let line = format!("matrix: {} of {} runs have passed", self.passed.len(), self.total);
+        if self.passed.is_empty() {
+            return line;
+        }
+        let seconds: u64 = self.passed.iter().map(|(.., seconds)| seconds).sum();
+        let minutes = seconds * left as u64 / self.passed.len() as u64 / 60;
+        format!("{line}; the other {left} will take about {minutes} minutes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("quietline-matrix-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_matrix_of_the_same_commit_goes_on() {
+        let path = path("resume");
+        let head = || String::from("abc, 2000 seeds");
+        let mut progress = Progress::resume(path.clone(), head(), 3);
+        assert_eq!(progress.describe(), "matrix: 0 of 3 runs have passed");
+        progress.keep("row 1, kernel", "ok, 5 tests", Duration::from_secs(120)).unwrap();
+        let progress = Progress::resume(path.clone(), head(), 3);
+        assert_eq!(progress.result("row 1, kernel"), Some("ok, 5 tests"));
+        assert_eq!(progress.result("row 2, kernel"), None);
+        let said = "matrix: 1 of 3 runs have passed; the other 2 will take about 4 minutes";
+        assert_eq!(progress.describe(), said);
+        let other = Progress::resume(path.clone(), String::from("def, 2000 seeds"), 3);
+        assert_eq!(other.result("row 1, kernel"), None);
+        fs::remove_file(path).unwrap();
+    }
+}
