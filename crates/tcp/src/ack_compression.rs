@@ -13,11 +13,11 @@
 use core::time::Duration;
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     segment,
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
+    wire::seq::SeqNum,
 };
 
 /// Duplicate ACKs that leave at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).

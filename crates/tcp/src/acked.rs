@@ -12,7 +12,7 @@ use pkt::Instant;
 use crate::{
     delivery_rate::Snapshot,
     send_queue::{Entry, EntryFlags},
-    seq::SeqNum,
+    wire::seq::SeqNum,
 };
 
 /// A transmission, in the order of transmissions: by time, and by sequence number among those of one moment.

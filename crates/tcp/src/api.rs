@@ -11,71 +11,17 @@ use bitflags::bitflags;
 use pkt::Payload;
 
 use crate::{
+    base::{
+        error::{RecvError, SendError, TcpError},
+        state::State,
+    },
     cx::Cx,
     delivery_rate, memory,
     packet_cache::Lent,
     receive_window::{receive_window, rmem_alloc, wanted_window},
-    state::State,
     tcb::{Tcb, TcbFlags},
     urgent::{self, ReadLimit},
 };
-
-/// What ended a connection or an attempt. The socket layer maps each to its errno.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpError {
-    /// ECONNREFUSED: a reset answered our SYN.
-    ConnectionRefused,
-    /// ECONNRESET: a reset ended the connection.
-    ConnectionReset,
-    /// EPIPE: a reset came after the peer had closed its side.
-    BrokenPipe,
-    /// ETIMEDOUT: R2, keepalive or the user timeout gave up.
-    TimedOut,
-    /// EHOSTUNREACH: the network said so.
-    HostUnreachable,
-    /// ENETUNREACH: the network said so.
-    NetworkUnreachable,
-    /// ENOPROTOOPT: the peer's host does not speak TCP.
-    ProtocolUnreachable,
-    /// EHOSTDOWN: the last router does not know the host.
-    HostDown,
-    /// ENONET: a router says that our host is isolated.
-    NotOnNetwork,
-    /// EOPNOTSUPP: a source route failed.
-    NotSupported,
-    /// EPROTO: somebody on the way did not understand our header.
-    Protocol,
-    /// ECONNABORTED: the stack ended it.
-    Aborted,
-    /// ENETDOWN: the host has lost the local address together with the device that had it.
-    NetworkDown,
-}
-
-/// Why nothing was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {
-    /// EAGAIN: the send buffer is full, or the handshake is not done.
-    WouldBlock,
-    /// EPIPE: this side is closed for writing.
-    BrokenPipe,
-    /// ENOBUFS: no packet memory.
-    NoMemory,
-    /// The connection ended; reported once.
-    Connection(TcpError),
-}
-
-/// Why nothing was received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecvError {
-    /// EAGAIN: nothing has come yet.
-    WouldBlock,
-    /// ENOTCONN: there is no connection.
-    NotConnected,
-    /// EINVAL: no urgent data, or none that is not read in line.
-    NoUrgentData,
-    /// The connection ended; reported once, after everything received was read.
-    Connection(TcpError),
-}
 
 bitflags! {
     /// What the application may do without waiting (Linux `tcp_poll`).

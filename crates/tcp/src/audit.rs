@@ -10,10 +10,10 @@
 use pkt::Instant;
 
 use crate::{
+    base::state::State,
     receive_window::{highest_edge, least_window, receive_window, wanted_window},
-    seq::SeqNum,
-    state::State,
     tcb::{Tcb, TcbFlags},
+    wire::seq::SeqNum,
 };
 
 /// Sequence numbers that only move forward while a connection lives.

@@ -6,11 +6,9 @@
 //! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
 
 use crate::{
-    api::TcpError,
-    counters::Counter,
+    base::{counters::Counter, error::TcpError, state::State},
     cx::Cx,
     segment,
-    state::State,
     tcb::{Tcb, TcbFlags},
     time_wait::TIME_WAIT_LEN,
 };

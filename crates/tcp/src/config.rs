@@ -208,7 +208,7 @@ impl Default for TcpConfig {
             tcp_probe_interval: Duration::from_secs(600),
             tcp_base_mss: 1024,
             tcp_min_snd_mss: 48,
-            tcp_challenge_ack_limit: crate::challenge::UNLIMITED,
+            tcp_challenge_ack_limit: crate::base::challenge::UNLIMITED,
             tcp_abort_on_overflow: false,
             tcp_invalid_ratelimit: Duration::from_millis(500),
             tcp_slow_start_after_idle: true,

@@ -50,7 +50,7 @@ pub use self::sample::{
     AckSample, CongestionConfig, LossSample, LossThresh, ModelSample, SendSample,
 };
 use self::window::{Usage, Window};
-use crate::rng::Rng;
+use crate::base::rng::Rng;
 
 /// `ssthresh` before any loss: slow start has no end.
 pub const SSTHRESH_INFINITE: u32 = u32::MAX;

@@ -12,11 +12,13 @@ use core::fmt;
 use pkt::{Instant, PacketList, Pool, Verdict};
 
 use crate::{
-    challenge::ChallengeBudget,
+    base::{
+        challenge::ChallengeBudget,
+        counters::{Counter, Counters},
+        memory::MemoryState,
+        rng::Rng,
+    },
     config::TcpConfig,
-    counters::{Counter, Counters},
-    memory::MemoryState,
-    rng::Rng,
     small_queue::HostQueue,
 };
 

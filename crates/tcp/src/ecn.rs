@@ -24,9 +24,9 @@ use crate::{
     config::TcpConfig,
     congestion::Algorithm,
     cx::Cx,
-    header::{Flags, SegmentHeader},
     segment,
     tcb::Tcb,
+    wire::header::{Flags, SegmentHeader},
 };
 
 /// A SYN that asks for ECN (RFC 3168 §6.1.1).

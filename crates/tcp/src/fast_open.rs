@@ -23,19 +23,19 @@ use alloc::boxed::Box;
 use pkt::Packet;
 
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    header::{Flags, SegmentHeader},
     input::Segment,
-    option::Options,
     segment,
-    state::State,
     tcb::Tcb,
+    wire::{
+        cookie::Cookie,
+        header::{Flags, SegmentHeader},
+        option::Options,
+    },
 };
 
-mod cookie;
-
-pub use cookie::{Cookie, FastOpenKeys, KEY_BYTES, KeyUsed};
+pub mod keys;
 
 /// Bytes of options that a SYN with our own cookie carries: MSS, SACK and timestamps, window scale, cookie.
 const SYN_OPTION_BYTES: u32 = 4 + 12 + 4 + 20;

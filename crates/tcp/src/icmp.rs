@@ -22,31 +22,17 @@
 use pkt::Instant;
 
 use crate::{
-    api::TcpError,
-    counters::Counter,
+    base::{
+        counters::Counter,
+        error::{IcmpError, TcpError},
+        state::State,
+    },
     cx::Cx,
     fast_open, mtu_probe, recovery, retransmit,
-    seq::SeqNum,
-    state::State,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
+    wire::seq::SeqNum,
 };
-
-/// What an ICMP error says, independent of the IP version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IcmpError {
-    /// Fragmentation needed, or packet too big: the path takes IP packets of at most this many bytes.
-    PacketTooBig {
-        /// Next-hop MTU, as reported or guessed; the network layer bounds it from below.
-        mtu: u32,
-    },
-    /// Network or host unreachable by the plain codes 0 and 1: the path is broken at present (RFC 6069 §4.1).
-    PathBroken(TcpError),
-    /// Any other destination unreachable, time exceeded, parameter problem.
-    Unreachable(TcpError),
-    /// Whatever says nothing that TCP may act upon.
-    Other,
-}
 
 /// Tells the connection about an ICMP error that quotes a segment with `seq`. The caller runs `output` after it.
 ///

@@ -9,10 +9,10 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
+    base::state::State,
     ecn::EcnState,
     fast_open::FastOpenFailure,
     receive_window::receive_window,
-    state::State,
     tcb::{Tcb, TcbFlags},
     totals::SenderTime,
 };

@@ -21,20 +21,19 @@ mod reset;
 mod sequence;
 mod syn_sent;
 
-pub(crate) use sequence::is_older;
-
 use pkt::{DropReason, GsoKind, Packet, Verdict};
 
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::{Cx, SegmentVerdict},
-    fast_open,
-    header::{Flags, SegmentHeader},
-    receive_window,
-    seq::SeqNum,
-    state::State,
+    fast_open, receive_window,
     tcb::{Tcb, TcbFlags},
     time_wait, urgent,
+    wire::{
+        header::{Flags, SegmentHeader},
+        option::is_older,
+        seq::SeqNum,
+    },
 };
 
 /// A segment on its way through the steps: its front and tail may be trimmed to the window.

@@ -16,9 +16,10 @@ use core::fmt;
 use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
-use crate::four_tuple::FourTuple;
-use crate::secret::{SECRET_BYTES, keyed_pair};
-use crate::seq::SeqNum;
+use crate::{
+    secret::{SECRET_BYTES, keyed_pair},
+    wire::{four_tuple::FourTuple, seq::SeqNum},
+};
 
 /// Nanoseconds of one step of the ISN clock: RFC 9293 §3.4.1's 4 µs, one turn of the circle in 4.77
 /// hours.
@@ -78,7 +79,7 @@ mod tests {
     use pkt::Instant;
 
     use super::{IsnGenerator, SECRET_BYTES};
-    use crate::four_tuple::FourTuple;
+    use crate::wire::four_tuple::FourTuple;
 
     fn tuple(local_port: u16) -> FourTuple {
         FourTuple::new(([10, 0, 0, 1], local_port).into(), "10.0.0.2:80".parse().unwrap())

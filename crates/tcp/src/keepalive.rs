@@ -17,12 +17,10 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    api::TcpError,
+    base::{counters::Counter, error::TcpError, state::State},
     config::{Keepalive, SocketOptions, TcpConfig},
-    counters::Counter,
     cx::Cx,
     segment,
-    state::State,
     tcb::{Tcb, TcbFlags},
 };
 

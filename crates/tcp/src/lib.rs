@@ -84,18 +84,15 @@ mod ack_compression;
 mod acked;
 pub mod api;
 pub mod audit;
-pub mod challenge;
+pub mod base;
 mod close;
 pub mod config;
 pub mod congestion;
-pub mod counters;
 pub mod cx;
 mod delayed_ack;
 pub mod delivery_rate;
 mod ecn;
 pub mod fast_open;
-pub mod four_tuple;
-pub mod header;
 pub mod icmp;
 pub mod info;
 pub mod input;
@@ -104,7 +101,6 @@ mod keepalive;
 pub mod memory;
 mod mss;
 mod mtu_probe;
-pub mod option;
 pub mod output;
 mod pacing;
 mod packet_cache;
@@ -118,17 +114,14 @@ mod recovery;
 pub mod request;
 pub mod reset;
 mod retransmit;
-pub mod rng;
 pub mod rtt;
 mod sack_report;
 mod scoreboard;
 pub mod secret;
 mod segment;
 mod send_queue;
-pub mod seq;
 mod small_queue;
 mod sockopt;
-pub mod state;
 pub mod syn_cookie;
 pub mod tcb;
 pub mod time_wait;
@@ -136,41 +129,51 @@ pub mod timer;
 mod tlp;
 mod totals;
 mod urgent;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use api::{Readiness, RecvError, SendError, TcpError};
+pub use api::Readiness;
 pub use audit::Edges;
-pub use challenge::ChallengeBudget;
+pub use base::{
+    challenge::ChallengeBudget,
+    counters::{Counter, Counters},
+    error::{IcmpError, RecvError, SendError, TcpError},
+    memory::{MemoryPressure, MemoryState},
+    rng::{RNG_KEY_BYTES, Rng},
+    state::State,
+};
 pub use config::{BufferLimits, Keepalive, PathParams, SocketOptions, TcpConfig};
 pub use congestion::{
     Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, UnknownAlgorithm,
 };
-pub use counters::{Counter, Counters};
 pub use cx::{Cx, SegmentVerdict};
 pub use delivery_rate::RateSample;
-pub use fast_open::{Cookie, FastOpen, FastOpenFailure, FastOpenKeys, FastOpenNews, KeyUsed};
-pub use four_tuple::FourTuple;
-pub use header::{Flags, SegmentHeader};
-pub use icmp::{IcmpError, on_icmp};
+pub use fast_open::{
+    FastOpen, FastOpenFailure, FastOpenNews,
+    keys::{FastOpenKeys, KeyUsed},
+};
+pub use icmp::on_icmp;
 pub use info::{HandshakeInfo, TcpInfo};
 pub use input::{input, input_to_user};
 pub use isn::IsnGenerator;
-pub use memory::{MemoryPressure, MemoryState};
-pub use option::Options;
 pub use output::{is_settled_after_read, output, output_nothing};
 pub use packet_cache::PacketRecycle;
 pub use ports::PortSelector;
 pub use reassembly::Reassembly;
 pub use request::{Request, RequestTimer, RequestVerdict};
-pub use rng::{RNG_KEY_BYTES, Rng};
 pub use rtt::{RttConfig, RttEstimator};
-pub use seq::SeqNum;
 pub use small_queue::{HostQueue, TsqLimit};
-pub use state::State;
 pub use syn_cookie::SynCookies;
 pub use tcb::{OpenParams, Tcb};
 pub use time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};
 pub use timer::on_timer;
 pub use totals::SenderTime;
+pub use wire::{
+    cookie::Cookie,
+    four_tuple::FourTuple,
+    header::{Flags, SegmentHeader},
+    option::Options,
+    seq::SeqNum,
+};

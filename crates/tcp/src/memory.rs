@@ -1,12 +1,7 @@
-//! How scarce memory for TCP is: what the engine is told, and what a connection then does without.
+//! Memory that a connection holds, and what it does without while memory is scarce.
 //!
-//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into [`Cx`]. Linux:
-//! __sk_mem_raise_allocated, tcp_under_memory_pressure, sk_stream_moderate_sndbuf.
-//!
-//! ```text
-//!   pages of all connections    0 ------- low ------- pressure ------- high
-//!   verdict                       None     '-- stays -->  Pressure      Exhausted
-//! ```
+//! Above: the calls of the application and the receive path ask before they queue. Below: the verdict of the host
+//! (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
 //!
 //! Under pressure buffers and windows stop growing, the limit of the announced window falls to four segments, and a
 //! connection that holds more than its share gets no more. When memory is exhausted nobody does, except for the first few
@@ -14,59 +9,21 @@
 //!
 //! Not here: the account itself, and packet memory, whose own limit is a hard one.
 
-use crate::{counters::Counter, cx::Cx, receive_window::rmem_alloc, tcb::Tcb};
+use crate::{
+    base::{
+        counters::Counter,
+        memory::{MemoryPressure, MemoryState},
+    },
+    cx::Cx,
+    receive_window::rmem_alloc,
+    tcb::Tcb,
+};
 
 /// Smallest send buffer that scarcity leaves a socket (Linux `SOCK_MIN_SNDBUF`).
 const SNDBUF_MIN: u32 = 4608;
 
 /// Segments that may be announced under pressure beyond what was promised.
 pub(crate) const PRESSURE_SEGMENTS: u32 = 4;
-
-/// How scarce memory is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MemoryPressure {
-    /// Enough for everybody.
-    #[default]
-    None,
-    /// `tcp_mem[1]` was exceeded and `tcp_mem[0]` is not yet reached again: nobody grows.
-    Pressure,
-    /// `tcp_mem[2]` is exceeded: nobody gets any.
-    Exhausted,
-}
-
-/// What the engine is told of the host's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryState {
-    /// How scarce it is.
-    pub pressure: MemoryPressure,
-    /// Under pressure: bytes of memory that a connection may hold and still get more, `tcp_mem[2]` over the connections.
-    pub share_bytes: u32,
-}
-
-impl MemoryState {
-    /// Memory without end.
-    pub const PLENTY: Self = Self { pressure: MemoryPressure::None, share_bytes: u32::MAX };
-
-    /// Buffers and windows may grow.
-    pub(crate) fn is_plenty(&self) -> bool {
-        self.pressure == MemoryPressure::None
-    }
-
-    /// A connection that holds `bytes` gets no more.
-    fn suppresses(&self, bytes: u32) -> bool {
-        match self.pressure {
-            MemoryPressure::None => false,
-            MemoryPressure::Pressure => bytes > self.share_bytes,
-            MemoryPressure::Exhausted => true,
-        }
-    }
-}
-
-impl Default for MemoryState {
-    fn default() -> Self {
-        Self::PLENTY
-    }
-}
 
 impl Tcb {
     /// Memory that the connection's queues hold, in `truesize` bytes (Linux `sk_wmem_queued` and `sk_rmem_alloc`): what the

@@ -10,9 +10,11 @@
 
 use crate::{
     config::{PathParams, SocketOptions, TcpConfig},
-    four_tuple::FourTuple,
-    header::HEADER_BYTES_MIN,
-    option::{OPTIONS_BYTES_MAX, TIMESTAMPS_BYTES},
+    wire::{
+        four_tuple::FourTuple,
+        header::HEADER_BYTES_MIN,
+        option::{OPTIONS_BYTES_MAX, TIMESTAMPS_BYTES},
+    },
 };
 
 /// MSS of a peer that announces none (RFC 9293 §3.7.1).

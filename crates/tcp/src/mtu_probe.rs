@@ -20,14 +20,14 @@ use alloc::boxed::Box;
 use pkt::Instant;
 
 use crate::{
+    base::counters::Counter,
     config::TcpConfig,
-    counters::Counter,
     cx::Cx,
     output,
     recovery::{self, CaState},
     segment,
-    seq::SeqNum,
     tcb::Tcb,
+    wire::seq::SeqNum,
 };
 
 /// Segments of the window that a probe needs to be worth its risk (Linux: 11 in tcp_mtu_probe).

@@ -17,8 +17,8 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
+    base::{counters::Counter, state::State},
     congestion::SendSample,
-    counters::Counter,
     cx::Cx,
     fast_open, memory,
     mtu_probe::{self, Probed},
@@ -26,12 +26,11 @@ use crate::{
     recovery::CaState,
     retransmit, segment,
     send_queue::EntryFlags,
-    seq::SeqNum,
     small_queue,
-    state::State,
     tcb::{Tcb, TcbFlags},
     timer::{self, RtxPurpose},
     totals,
+    wire::seq::SeqNum,
 };
 
 /// Longest wait of a part of a superframe for the ACK that lets more of it go.

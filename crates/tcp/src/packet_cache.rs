@@ -25,11 +25,13 @@ use alloc::boxed::Box;
 use pkt::{FreeMode, Packet, PacketList, Pool};
 
 use crate::{
+    base::{
+        counters::{Counter, Counters},
+        memory::MemoryState,
+        state::State,
+    },
     config::TcpConfig,
-    counters::{Counter, Counters},
     cx::Cx,
-    memory::MemoryState,
-    state::State,
     tcb::{Tcb, TcbFlags},
 };
 

@@ -23,8 +23,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
-use crate::four_tuple::write_address;
-use crate::secret::{SECRET_BYTES, keyed_pair};
+use crate::{
+    secret::{SECRET_BYTES, keyed_pair},
+    wire::four_tuple::write_address,
+};
 
 /// Linux's `net.ipv4.ip_local_port_range`.
 pub const PORT_RANGE_DEFAULT: RangeInclusive<u16> = 32768..=60999;

@@ -18,12 +18,12 @@ use pkt::Instant;
 
 use crate::{
     acked::{Acked, Transmission},
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     recovery::CaState,
     send_queue::{Entry, EntryFlags},
-    seq::SeqNum,
     tcb::Tcb,
+    wire::seq::SeqNum,
 };
 
 /// Recoveries after which an enlarged window is forgotten (RFC 8985 §6.2 step 4: RACK.reo_wnd_persist).

@@ -41,7 +41,7 @@ use self::{
     place::Place,
     run::{Run, is_small, payload_len, trim, truesize},
 };
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// Runs held at once. One for each gap: a 64 MiB window of full segments at 1 % random loss has
 /// about 450. More is a peer that wants the queue to be slow.

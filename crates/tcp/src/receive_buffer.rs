@@ -22,8 +22,7 @@ use pkt::Instant;
 
 use crate::{
     config::{SocketOptions, TcpConfig},
-    option::WINDOW_SCALE_MAX,
-    seq::SeqNum,
+    wire::{option::WINDOW_SCALE_MAX, seq::SeqNum},
 };
 
 /// Half of the buffer is window until arrivals show better (Linux `tcp_adv_win_scale` = 1).

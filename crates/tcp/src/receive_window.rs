@@ -11,12 +11,12 @@
 //! Not here: how the buffer grows (`receive_buffer`), what happens to data beyond the window (`input`).
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     memory::PRESSURE_SEGMENTS,
     receive_buffer::UNSCALED_MAX,
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
+    wire::seq::SeqNum,
 };
 
 /// What is left of the announced window.

@@ -33,9 +33,9 @@ use pkt::Instant;
 
 use crate::{
     acked::Acked,
+    base::counters::Counter,
     config::TcpConfig,
     congestion::{AckSample, SlowStartEnd},
-    counters::Counter,
     cx::Cx,
     ecn, mtu_probe, pacing, rack,
     tcb::{Tcb, TcbFlags},

@@ -15,22 +15,23 @@ use core::time::Duration;
 use pkt::{DropReason, Ecn, Instant, Packet};
 
 use crate::{
+    base::{counters::Counter, error::IcmpError, state::State},
     config::{PathParams, SocketOptions, TcpConfig},
-    counters::Counter,
     cx::Cx,
     ecn::{self, EcnState},
-    fast_open::{self, Cookie, FastOpen},
-    four_tuple::FourTuple,
-    header::{Flags, SegmentHeader},
-    icmp::IcmpError,
-    input::is_older,
+    fast_open::{self, FastOpen},
     mss::PathMss,
-    option::Options,
     receive_buffer::ReceiveBuffer,
     reset, retransmit, segment,
-    seq::SeqNum,
-    state::State,
     tcb::{OpenParams, Tcb, TcbFlags},
+    wire::{
+        cookie::Cookie,
+        four_tuple::FourTuple,
+        header::{Flags, SegmentHeader},
+        option::{self, Options, is_older},
+        pseudo,
+        seq::SeqNum,
+    },
 };
 
 /// First wait for the ACK of a SYN-ACK (RFC 6298 §2.1); it doubles.
@@ -184,7 +185,7 @@ impl Request {
             ecn: false,
             retransmits: 0,
             defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
-            ts_first: segment::ts_clock(cx.now, *ts_offset),
+            ts_first: option::ts_clock(cx.now, *ts_offset),
             acked: false,
             cookie: match params.fast_open {
                 FastOpen::Grant(cookie) => Some(cookie),
@@ -304,7 +305,7 @@ impl Request {
         let Some((_, echo)) = header.options.timestamps.filter(|_| self.timestamps) else {
             return false;
         };
-        let now = segment::ts_clock(cx.now, self.ts_offset);
+        let now = option::ts_clock(cx.now, self.ts_offset);
         echo != 0 && !self.from_cookie && (is_older(echo, self.ts_first) || is_older(now, echo))
     }
 
@@ -421,7 +422,7 @@ impl Request {
     }
 
     fn options(&self, cx: &Cx<'_>) -> Options {
-        let value = segment::ts_clock(cx.now, self.ts_offset);
+        let value = option::ts_clock(cx.now, self.ts_offset);
         Options { timestamps: self.timestamps.then_some((value, self.ts_recent)), ..Options::new() }
     }
 
@@ -445,7 +446,7 @@ impl Request {
             ..SegmentHeader::default()
         };
         packet.meta_mut().flow_hash = self.path.flow_hash;
-        segment::push_header(&mut packet, &header, segment::pseudo_sum(&self.tuple));
+        segment::push_header(&mut packet, &header, pseudo::pseudo_sum(&self.tuple));
         cx.out.push_back(packet);
         true
     }

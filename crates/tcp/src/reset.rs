@@ -7,12 +7,15 @@
 //! Not here: resets that abort a connection (`segment::send_reset`), resets received (`input::reset`).
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
-    four_tuple::FourTuple,
-    header::{Flags, SegmentHeader},
     segment,
-    seq::SeqNum,
+    wire::{
+        four_tuple::FourTuple,
+        header::{Flags, SegmentHeader},
+        pseudo,
+        seq::SeqNum,
+    },
 };
 
 /// Answers a segment no connection wants. `tuple` is the pair as seen from here; `payload_len` the bytes of data it
@@ -39,7 +42,7 @@ pub fn reply(cx: &mut Cx<'_>, tuple: &FourTuple, received: &SegmentHeader, paylo
         flags,
         ..SegmentHeader::default()
     };
-    segment::push_header(&mut packet, &header, segment::pseudo_sum(tuple));
+    segment::push_header(&mut packet, &header, pseudo::pseudo_sum(tuple));
     cx.count(Counter::TcpOutSegs);
     cx.count(Counter::TcpOutRsts);
     cx.out.push_back(packet);

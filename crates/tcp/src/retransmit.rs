@@ -10,16 +10,14 @@ use core::time::Duration;
 use pkt::{Instant, Packet};
 
 use crate::{
-    api::TcpError,
+    base::{counters::Counter, error::TcpError, state::State},
     config::TcpConfig,
-    counters::Counter,
     cx::Cx,
     fast_open, mtu_probe, output, pacing,
     recovery::{self, CaState},
     segment,
     send_queue::EntryFlags,
     small_queue::{self, Kind},
-    state::State,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
     tlp,

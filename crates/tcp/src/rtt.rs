@@ -24,7 +24,7 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// Samples beyond this count as this: 2^28 µs, above any time-out.
 const SAMPLE_US_MAX: u32 = 1 << 28;

@@ -12,13 +12,12 @@
 use arrayvec::ArrayVec;
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
-    option::SACK_BLOCKS_MAX,
     reassembly::Reassembly,
     segment,
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
+    wire::{option::SACK_BLOCKS_MAX, seq::SeqNum},
 };
 
 /// See the module head.

@@ -11,11 +11,10 @@
 
 use crate::{
     acked::Acked,
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
-    header::SegmentHeader,
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
+    wire::{header::SegmentHeader, seq::SeqNum},
 };
 
 /// Takes the SACK blocks of an ACK not beyond SND.NXT; it may be older than SND.UNA. `Acked` then tells what they reported for the first

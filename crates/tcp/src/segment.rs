@@ -9,32 +9,26 @@
 //!
 //! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
 
-use pkt::{
-    Ecn, Gso, GsoKind, Instant, Packet, TxChecksum,
-    checksum::{self, Sum},
-};
+use pkt::{Ecn, Gso, GsoKind, Packet, TxChecksum};
 
 use crate::{
     ack_compression,
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
     ecn::{self, EcnState},
-    fast_open,
-    four_tuple::FourTuple,
-    header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
-    option::Options,
-    pacing,
+    fast_open, pacing,
     receive_window::{hold_window, select_window},
     retransmit,
     send_queue::EntryFlags,
-    seq::SeqNum,
-    state::State,
     tcb::{Tcb, TcbFlags},
     urgent,
+    wire::{
+        header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
+        option::Options,
+        pseudo::pseudo_header,
+        seq::SeqNum,
+    },
 };
-
-/// Protocol number of TCP in a pseudo-header.
-const PROTOCOL_TCP: u8 = 6;
 
 /// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
 /// there is no memory.
@@ -252,25 +246,6 @@ fn send_packet(
     push_header(&mut packet, &header, tcb.pseudo_sum);
     tcb.totals.segs_out = tcb.totals.segs_out.wrapping_add(len.div_ceil(mss).max(1));
     cx.out.push_back(packet);
-}
-
-/// The millisecond clock of TSval, shifted by a connection's `offset` (RFC 7323 §5.4, §7.1).
-#[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
-pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
-    (now.as_millis() as u32).wrapping_add(offset)
-}
-
-/// What the pseudo-headers of a connection's segments have in common: all but their length, summed and folded.
-pub(crate) fn pseudo_sum(tuple: &FourTuple) -> u16 {
-    checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), PROTOCOL_TCP, 0).fold()
-}
-
-/// The sum of a whole pseudo-header, of `pseudo_sum` and a segment of `len` bytes.
-#[inline]
-pub(crate) fn pseudo_header(pseudo_sum: u16, len: usize) -> u16 {
-    let mut sum = Sum::from_folded(pseudo_sum);
-    sum.add_u32(u32::try_from(len).unwrap_or(u32::MAX));
-    sum.fold()
 }
 
 /// Writes `header` in front of `packet` with the pseudo-header sum, made with [`pseudo_sum`], where the checksum belongs.

@@ -30,7 +30,7 @@ use crate::{
     acked::Acked,
     congestion::{LossSample, LossThresh},
     delivery_rate::Snapshot,
-    seq::SeqNum,
+    wire::seq::SeqNum,
 };
 
 bitflags! {

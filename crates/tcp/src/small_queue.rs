@@ -12,7 +12,7 @@
 use pkt::Packet;
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     pacing,
     tcb::{Tcb, TcbFlags},

@@ -16,10 +16,8 @@ use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
 use crate::{
-    four_tuple::FourTuple,
-    input::is_older,
     secret::{SECRET_BYTES, keyed_pair},
-    seq::SeqNum,
+    wire::{four_tuple::FourTuple, option::is_older, seq::SeqNum},
 };
 
 /// Seconds of a time slot. With [`SLOTS_VALID`] a third segment may take one to two minutes, above the longest wait
@@ -159,7 +157,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::rng::Rng;
+    use crate::base::rng::Rng;
 
     fn cookies() -> SynCookies {
         SynCookies::new(&[7; SECRET_BYTES])

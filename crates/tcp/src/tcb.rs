@@ -19,16 +19,14 @@ use pkt::Instant;
 
 use crate::{
     ack_compression::AckCompression,
-    api::TcpError,
+    base::{counters::Counter, error::TcpError, state::State},
     config::{PathParams, SocketOptions, TcpConfig},
     congestion::{Congestion, CongestionConfig, LossThresh},
-    counters::Counter,
     cx::Cx,
     delayed_ack::DelayedAck,
     delivery_rate::DeliveryRate,
     ecn::EcnState,
     fast_open::{self, FastOpen, FastOpenState},
-    four_tuple::FourTuple,
     keepalive::{self, IdleLimits},
     mss::PathMss,
     mtu_probe::{self, MtuProbing},
@@ -42,12 +40,11 @@ use crate::{
     sack_report::SackReport,
     segment,
     send_queue::SendQueue,
-    seq::SeqNum,
     sockopt,
-    state::State,
     timer::Timers,
     totals::Totals,
     urgent::Urgent,
+    wire::{four_tuple::FourTuple, option, pseudo, seq::SeqNum},
 };
 
 bitflags! {
@@ -184,7 +181,7 @@ pub struct Tcb {
     pub(crate) snd_sml: SeqNum,
     /// Sequence number up to which PSH was set.
     pub(crate) pushed_seq: SeqNum,
-    /// What the pseudo-headers of all segments have in common ([`segment::pseudo_sum`]). Never written again.
+    /// What the pseudo-headers of all segments have in common ([`pseudo::pseudo_sum`]). Never written again.
     pub(crate) pseudo_sum: u16,
     /// When data was last sent.
     pub(crate) last_sent_at: Instant,
@@ -343,7 +340,7 @@ impl Tcb {
             snd_nxt: *iss + 1,
             snd_sml: *iss,
             pushed_seq: *iss,
-            pseudo_sum: segment::pseudo_sum(tuple),
+            pseudo_sum: pseudo::pseudo_sum(tuple),
             last_sent_at: cx.now,
             send_queue: SendQueue::new(*iss + 1, LossThresh(config.bbr_loss_thresh)),
             timers: Timers::new(),
@@ -488,7 +485,7 @@ impl Tcb {
 
     /// Our millisecond timestamp clock at `now`, as sent in TSval.
     pub(crate) fn ts_now(&self, now: Instant) -> u32 {
-        segment::ts_clock(now, self.ts_offset)
+        option::ts_clock(now, self.ts_offset)
     }
 
     /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux `tcp_oow_rate_limited`).

@@ -13,15 +13,17 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
-    four_tuple::FourTuple,
-    header::{Flags, SegmentHeader},
-    input::is_older,
-    option::Options,
     segment,
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
+    wire::{
+        four_tuple::FourTuple,
+        header::{Flags, SegmentHeader},
+        option::{self, Options, is_older},
+        pseudo,
+        seq::SeqNum,
+    },
 };
 
 /// 2 MSL as Linux counts it (`TCP_TIMEWAIT_LEN`).
@@ -147,7 +149,7 @@ impl TimeWait {
         self.ack_sent_at = Some(cx.now);
         let mut options = Options::new();
         if self.timestamps {
-            options.timestamps = Some((segment::ts_clock(cx.now, self.ts_offset), self.ts_recent));
+            options.timestamps = Some((option::ts_clock(cx.now, self.ts_offset), self.ts_recent));
         }
         let header = SegmentHeader {
             src_port: self.tuple.local.port(),
@@ -160,7 +162,7 @@ impl TimeWait {
             ..SegmentHeader::default()
         };
         packet.meta_mut().flow_hash = self.flow_hash;
-        segment::push_header(&mut packet, &header, segment::pseudo_sum(&self.tuple));
+        segment::push_header(&mut packet, &header, pseudo::pseudo_sum(&self.tuple));
         cx.count(Counter::TcpOutSegs);
         cx.out.push_back(packet);
     }

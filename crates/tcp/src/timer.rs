@@ -15,11 +15,9 @@ use pkt::Instant;
 
 use crate::{
     ack_compression,
-    api::TcpError,
-    counters::Counter,
+    base::{counters::Counter, error::TcpError, state::State},
     cx::Cx,
     keepalive, output, recovery, retransmit, segment,
-    state::State,
     tcb::{Tcb, TcbFlags},
     tlp,
 };

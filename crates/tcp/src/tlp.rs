@@ -15,14 +15,14 @@ use pkt::Instant;
 
 use crate::{
     acked::Acked,
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     ecn, output, pacing,
     recovery::CaState,
     retransmit, segment,
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
+    wire::seq::SeqNum,
 };
 
 /// Added to two round trips so that an answer on its way is not overtaken (Linux `TCP_TIMEOUT_MIN`).

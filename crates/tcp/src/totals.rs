@@ -3,7 +3,7 @@
 //! Above: `info`. Written beside the events themselves. Linux: the totals of struct tcp_sock, tcp_chrono_start,
 //! tcp_update_rto_stats.
 //!
-//! Not here: counters of the host ([`counters`](crate::counters)).
+//! Not here: counters of the host ([`counters`](crate::base::counters)).
 
 use core::time::Duration;
 

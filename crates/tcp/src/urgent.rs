@@ -22,12 +22,16 @@
 use pkt::Packet;
 
 use crate::{
-    api::{RecvError, SendError},
+    base::{
+        error::{RecvError, SendError},
+        state::State,
+    },
     cx::Cx,
-    header::{Flags, SegmentHeader},
-    seq::SeqNum,
-    state::State,
     tcb::{Tcb, TcbFlags},
+    wire::{
+        header::{Flags, SegmentHeader},
+        seq::SeqNum,
+    },
 };
 
 /// What is known of the peer's urgent byte.

@@ -6,7 +6,7 @@
 //! Between marks it grows as Reno does. The receiver's half, which tells marks exactly, is `ecn`.
 
 use super::{reno::Reno, window::Window};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// α = 1.
 const ALPHA_ONE: u32 = 1 << 20;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use super::Algorithm;
-use crate::{delivery_rate::RateSample, seq::SeqNum};
+use crate::{delivery_rate::RateSample, wire::seq::SeqNum};
 
 /// What a connection's window starts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

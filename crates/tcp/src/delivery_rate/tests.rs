@@ -7,8 +7,8 @@ use pkt::Instant;
 use super::{DeliveryRate, RateSample};
 use crate::{
     acked::{Acked, Rated, Transmission},
-    seq::SeqNum,
     tests::net::{Net, Side},
+    wire::seq::SeqNum,
 };
 
 const MIN_RTT_US: u32 = 20_000;

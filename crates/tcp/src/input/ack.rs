@@ -15,19 +15,16 @@ use pkt::{DropReason, Instant};
 use super::{Segment, reset, sequence};
 use crate::{
     acked::Acked,
+    base::{counters::Counter, state::State},
     congestion::ModelSample,
-    counters::Counter,
     cx::Cx,
-    delivery_rate, ecn,
-    header::Flags,
-    mtu_probe, pacing,
+    delivery_rate, ecn, mtu_probe, pacing,
     packet_cache::Lent,
     recovery, reset as reset_segment, retransmit, scoreboard,
-    seq::SeqNum,
-    state::State,
     tcb::{Tcb, TcbFlags},
     timer::{self, RtxPurpose},
     urgent,
+    wire::{header::Flags, seq::SeqNum},
 };
 
 /// Whether the segment's ACK may be the peer's, and all that follows from it.

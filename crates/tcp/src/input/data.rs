@@ -12,18 +12,16 @@ use pkt::{DropReason, Packet};
 use super::{Segment, prune};
 use crate::{
     ack_compression,
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
     delayed_ack::DataSeen,
     ecn,
-    header::Flags,
     memory::PRESSURE_SEGMENTS,
     reassembly::Insert,
     receive_buffer::GROW_BYTES_MIN,
     receive_window, reset, sack_report,
-    seq::SeqNum,
-    state::State,
     tcb::{Tcb, TcbFlags},
+    wire::{header::Flags, seq::SeqNum},
 };
 
 /// Duplicate ranges that one superframe may report. The segments of a superframe would have been answered one by one, each

@@ -9,7 +9,10 @@
 //!
 //! Not here: how far the buffer may grow (`receive_buffer`), small packets in order (`receive_queue` copies them).
 
-use crate::{counters::Counter, cx::Cx, memory, receive_window::rmem_alloc, seq::SeqNum, tcb::Tcb};
+use crate::{
+    base::counters::Counter, cx::Cx, memory, receive_window::rmem_alloc, tcb::Tcb,
+    wire::seq::SeqNum,
+};
 
 /// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
 #[inline]

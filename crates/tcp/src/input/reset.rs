@@ -10,7 +10,11 @@ use pkt::DropReason;
 
 use super::Segment;
 use crate::{
-    api::TcpError, counters::Counter, cx::Cx, fast_open, header::Flags, state::State, tcb::Tcb,
+    base::{counters::Counter, error::TcpError, state::State},
+    cx::Cx,
+    fast_open,
+    tcb::Tcb,
+    wire::header::Flags,
 };
 
 /// Any RST ends here, one way or the other.

@@ -13,13 +13,12 @@ use pkt::{DropReason, Instant};
 
 use super::{Segment, reset};
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    header::Flags,
     receive_window::acceptable_window,
     sack_report,
-    state::State,
     tcb::{Tcb, TcbFlags},
+    wire::{header::Flags, option::is_older},
 };
 
 /// TS.Recent of an idle connection is no longer trusted after this (RFC 7323 §5.5): half the wrap of a 1 ms clock.
@@ -194,9 +193,4 @@ pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant)
         tcb.ts_recent = value;
         tcb.ts_recent_at = now;
     }
-}
-
-/// Timestamp `a` is before `b`, modulo 2^32.
-pub(crate) fn is_older(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) > u32::MAX / 2
 }

@@ -8,13 +8,11 @@ use pkt::DropReason;
 
 use super::{Segment, ack, data, reset};
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    ecn, fast_open,
-    header::Flags,
-    reset as reset_segment, segment,
-    state::State,
+    ecn, fast_open, reset as reset_segment, segment,
     tcb::{Tcb, TcbFlags},
+    wire::{header::Flags, option::is_older},
 };
 
 #[inline(never)]
@@ -132,7 +130,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
 /// The segment is older than the connection whose TIME-WAIT we have taken over: it is that one's (RFC 6191 §2).
 fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     match segment.header.options.timestamps {
-        Some((value, _)) => tcb.ts_recent != 0 && super::is_older(value, tcb.ts_recent),
+        Some((value, _)) => tcb.ts_recent != 0 && is_older(value, tcb.ts_recent),
         None => false,
     }
 }
@@ -141,7 +139,7 @@ fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 fn is_echo_invented(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((_, echo)) if tcb.flags.contains(TcbFlags::OFFERS_TIMESTAMPS) && echo != 0 => {
-            super::is_older(tcb.ts_now(cx.now), echo)
+            is_older(tcb.ts_now(cx.now), echo)
         }
         _ => false,
     }

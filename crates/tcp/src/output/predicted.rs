@@ -9,16 +9,18 @@
 use pkt::{Gso, Instant, Packet, TxChecksum};
 
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
     ecn::EcnState,
-    header::{CHECKSUM_OFFSET, Flags, PlainHeader},
     pacing, receive_window, retransmit, segment,
     send_queue::{Entry, EntryFlags},
-    state::State,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
     tlp, totals,
+    wire::{
+        header::{CHECKSUM_OFFSET, Flags, PlainHeader},
+        pseudo,
+    },
 };
 
 /// Where nothing is to be sent and no ACK is due before its timer, says so to who watches, and that is all. False leaves
@@ -127,7 +129,7 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader)
     cx.host_queue.bytes = cx.host_queue.bytes.saturating_add(packet.truesize());
     let ports = (tcb.tuple.local.port(), tcb.tuple.remote.port());
     let header = PlainHeader { ports, ..header };
-    let sum = segment::pseudo_header(tcb.pseudo_sum, packet.len() + PlainHeader::BYTES);
+    let sum = pseudo::pseudo_header(tcb.pseudo_sum, packet.len() + PlainHeader::BYTES);
     packet.push(PlainHeader::BYTES).copy_from_slice(&header.bytes(sum));
     let meta = packet.meta_mut();
     meta.flow_hash = tcb.flow_hash;

@@ -3,7 +3,7 @@
 //! Above: `reassembly`, before anything is changed. Linux: none; tcp_data_queue_ofo walks its tree.
 
 use super::Reassembly;
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// Where a range goes and how it meets what is there.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 
 use pkt::{Packet, PacketList, Pool};
 
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// Packets up to this size are copied together: below it a descriptor weighs more than their bytes.
 const COLLAPSE_BYTES_MAX: usize = 512;

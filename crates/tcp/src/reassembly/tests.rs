@@ -6,7 +6,7 @@ use pkt::{Domain, DomainConfig, DropReason, Packet, PacketList, Pool};
 use proptest::prelude::*;
 
 use super::{Insert, Queued, RUNS_MAX, Ready, Reassembly};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 mod exhaustive;
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     acked::Acked,
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     ecn, mtu_probe, rack, retransmit,
     tcb::{Tcb, TcbFlags},

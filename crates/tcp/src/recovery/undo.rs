@@ -14,11 +14,11 @@
 use super::CaState;
 use crate::{
     acked::Acked,
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
-    input, rack,
-    seq::SeqNum,
+    rack,
     tcb::{Tcb, TcbFlags},
+    wire::{option::is_older, seq::SeqNum},
 };
 
 /// What a later ACK is held against.
@@ -85,7 +85,7 @@ pub(super) fn is_original(tcb: &Tcb, acked: &Acked) -> bool {
     let stamp = tcb.recovery.undo.and_then(|undo| undo.stamp);
     match (stamp, acked.echo) {
         (Some(stamp), Some(echo)) if acked.bytes > 0 => {
-            tcb.flags.contains(TcbFlags::TIMESTAMPS) && input::is_older(echo, stamp)
+            tcb.flags.contains(TcbFlags::TIMESTAMPS) && is_older(echo, stamp)
         }
         _ => false,
     }

@@ -7,13 +7,12 @@ use pkt::{DropReason, Ecn};
 
 use super::Request;
 use crate::{
+    base::counters::Counter,
     config::TcpConfig,
-    counters::Counter,
     cx::Cx,
-    header::SegmentHeader,
-    segment,
     syn_cookie::{CookieOptions, SynCookies},
     tcb::OpenParams,
+    wire::{header::SegmentHeader, option},
 };
 
 /// MSS of a peer that announces none, as far as a cookie is concerned: rounded down in any case.
@@ -38,7 +37,7 @@ impl Request {
         let mss = request.peer_mss.unwrap_or(MSS_UNKNOWN);
         request.iss = cookies.isn(&request.tuple, request.irs, mss, cx.now);
         if request.timestamps {
-            let clock = segment::ts_clock(cx.now, 0);
+            let clock = option::ts_clock(cx.now, 0);
             let value = request.cookie_options().encode(clock);
             // What every later timestamp is compared with: ours never goes back.
             request.ts_offset = request.ts_offset.wrapping_sub(clock.wrapping_sub(value));

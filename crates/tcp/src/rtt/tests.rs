@@ -6,7 +6,7 @@ use pkt::Instant;
 use proptest::prelude::*;
 
 use super::{RttConfig, RttEstimator};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -5,7 +5,7 @@
 use pkt::Packet;
 
 use super::{Entry, EntryFlags, SendQueue};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 impl SendQueue {
     /// Panics unless the sums and the order of the module head hold. `una` and `nxt` are SND.UNA and SND.NXT.

@@ -18,7 +18,7 @@ use super::{EntryFlags, SendQueue};
 use crate::{
     acked::{Acked, Transmission},
     congestion::{LossSample, LossThresh},
-    seq::SeqNum,
+    wire::seq::SeqNum,
 };
 
 /// Charge of the queue above the send buffer at which no entry is cut for SACK any more: two superframes' worth.

@@ -9,7 +9,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// See the module head.
 #[derive(Debug, Default)]

@@ -6,10 +6,10 @@ use pkt::Instant;
 
 use super::{Bbr, INFINITE, INFINITE_BW, Phase, probe_bw::inflight_at_loss, signals::MaxBw};
 use crate::{
+    base::rng::Rng,
     congestion::{LossSample, LossThresh, ModelSample, SSTHRESH_INFINITE, window::Window},
     delivery_rate::RateSample,
-    rng::Rng,
-    seq::SeqNum,
+    wire::seq::SeqNum,
 };
 
 const MSS: u32 = 1000;

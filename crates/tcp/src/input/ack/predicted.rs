@@ -9,15 +9,15 @@
 
 use crate::{
     acked::{Rated, Transmission},
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     input::Segment,
     pacing,
     packet_cache::Lent,
     send_queue::{Entry, EntryFlags},
-    seq::SeqNum,
     tcb::{Tcb, TcbFlags},
     timer::RtxPurpose,
+    wire::seq::SeqNum,
 };
 
 /// Takes the ACK, if everything about it was to be expected. False leaves the connection as it was.

@@ -7,8 +7,10 @@
 use std::vec::Vec;
 
 use super::{Bench, Insert, UNBOUNDED};
-use crate::reassembly::{Reassembly, place::Place, run::Run};
-use crate::seq::SeqNum;
+use crate::{
+    reassembly::{Reassembly, place::Place, run::Run},
+    wire::seq::SeqNum,
+};
 
 /// Bytes of the stream.
 const BYTES: u32 = 9;

@@ -12,9 +12,11 @@
 //! AO. The kinds not listed are skipped by their length, so a new one needs a field, an arm in
 //! `parse` and a place in `emit`.
 
+use pkt::Instant;
+
 use arrayvec::ArrayVec;
 
-use crate::{fast_open::Cookie, seq::SeqNum};
+use crate::wire::{cookie::Cookie, seq::SeqNum};
 
 /// Bytes of options a header can hold: 60 bytes at most (data offset 15), less the fixed 20.
 pub const OPTIONS_BYTES_MAX: usize = 40;
@@ -268,6 +270,17 @@ impl Writer<'_> {
         self.bytes[self.at..self.at + 4].copy_from_slice(&word);
         self.at += 4;
     }
+}
+
+/// The millisecond clock of TSval, shifted by a connection's `offset` (RFC 7323 §5.4, §7.1).
+#[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
+pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
+    (now.as_millis() as u32).wrapping_add(offset)
+}
+
+/// Timestamp `a` is before `b`, modulo 2^32.
+pub(crate) fn is_older(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) > u32::MAX / 2
 }
 
 #[cfg(test)]

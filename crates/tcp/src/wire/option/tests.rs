@@ -5,7 +5,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, WINDOW_SCALE_MAX};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 fn emitted(options: &Options) -> Vec<u8> {
     let mut bytes = std::vec![0xee; options.encoded_len()];

@@ -9,8 +9,7 @@ use proptest::prelude::*;
 use super::{
     Flags, HEADER_BYTES_MAX, HEADER_BYTES_MIN, PlainHeader, SegmentHeader, write_checksum,
 };
-use crate::option::Options;
-use crate::seq::SeqNum;
+use crate::wire::{option::Options, seq::SeqNum};
 
 /// A SYN laid out as Linux lays it out; the numbers, checksum included, are invented.
 const SYN: [u8; 40] = [

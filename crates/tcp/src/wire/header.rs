@@ -24,8 +24,10 @@ use core::fmt;
 use bitflags::bitflags;
 use pkt::DropReason;
 
-use crate::option::{OPTIONS_BYTES_MAX, Options, TIMESTAMPS_BYTES, TIMESTAMPS_WORD};
-use crate::seq::SeqNum;
+use crate::wire::{
+    option::{OPTIONS_BYTES_MAX, Options, TIMESTAMPS_BYTES, TIMESTAMPS_WORD},
+    seq::SeqNum,
+};
 
 /// Bytes of a header without options.
 pub const HEADER_BYTES_MIN: usize = 20;

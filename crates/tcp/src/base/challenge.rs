@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use pkt::Instant;
 
-use crate::rng::Rng;
+use crate::base::rng::Rng;
 
 /// `tcp_challenge_ack_limit` of this value is no limit (Linux: INT_MAX).
 pub const UNLIMITED: u32 = i32::MAX as u32;

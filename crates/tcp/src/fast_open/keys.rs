@@ -1,72 +1,18 @@
-//! Cookies: what a client shows to have its data taken from a SYN, and the server's keys that make them.
+//! The keys of a Fast Open server. They make the cookie of a client's address, and check the cookie of a SYN.
 //!
-//! RFC 7413 §4.1. Not here: the option that carries one (`option`), who keeps a client's (`stack::fast_open`).
+//! RFC 7413 §4.1. Not here: the cookie as bytes of an option (`wire::cookie`), the client's cache (`stack::fast_open`).
 
 use core::fmt;
 
 use siphasher::sip::SipHasher24;
 
-use crate::four_tuple::{FourTuple, write_address};
+use crate::wire::{
+    cookie::Cookie,
+    four_tuple::{FourTuple, write_address},
+};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-
-/// Bytes of the longest cookie (RFC 7413 §4.1.1).
-const COOKIE_BYTES_MAX: usize = 16;
-/// Bytes of the shortest.
-const COOKIE_BYTES_MIN: usize = 4;
-
-/// What the Fast Open option carries; empty when a client asks for a cookie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cookie {
-    /// The option is the experimental one.
-    experimental: bool,
-    len: u8,
-    bytes: [u8; COOKIE_BYTES_MAX],
-}
-
-impl Cookie {
-    /// A client asks for one.
-    pub const REQUEST: Self = Self { experimental: false, len: 0, bytes: [0; COOKIE_BYTES_MAX] };
-
-    /// A cookie of these bytes, or a request; `None` for a length that RFC 7413 §4.1.1 does not allow.
-    #[must_use]
-    pub fn new(value: &[u8]) -> Option<Self> {
-        let allowed = value.is_empty()
-            || ((COOKIE_BYTES_MIN..=COOKIE_BYTES_MAX).contains(&value.len())
-                && value.len().is_multiple_of(2));
-        if !allowed {
-            return None;
-        }
-        let mut bytes = [0; COOKIE_BYTES_MAX];
-        bytes[..value.len()].copy_from_slice(value);
-        Some(Self { experimental: false, len: u8::try_from(value.len()).ok()?, bytes })
-    }
-
-    /// The value.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-
-    /// The same in the experimental option (kind 254 with the number 0xF989), or in the one of RFC 7413.
-    #[must_use]
-    pub const fn in_form(self, experimental: bool) -> Self {
-        Self { experimental, ..self }
-    }
-
-    /// It is carried by the experimental option.
-    #[must_use]
-    pub const fn is_experimental(&self) -> bool {
-        self.experimental
-    }
-
-    /// A client asks for a cookie.
-    #[must_use]
-    pub const fn is_request(&self) -> bool {
-        self.len == 0
-    }
-}
 
 /// Which key a cookie was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,10 +63,7 @@ fn cookie(key: &SipHasher24, tuple: &FourTuple) -> Cookie {
     let mut bytes = [0; 32];
     let client = write_address(&mut bytes, tuple.remote.ip());
     let end = client + write_address(&mut bytes[client..], tuple.local.ip());
-    let hash = key.hash(&bytes[..end]).to_le_bytes();
-    let mut value = [0; COOKIE_BYTES_MAX];
-    value[..8].copy_from_slice(&hash);
-    Cookie { experimental: false, len: 8, bytes: value }
+    Cookie::of_hash(key.hash(&bytes[..end]).to_le_bytes())
 }
 
 impl fmt::Debug for FastOpenKeys {
@@ -155,13 +98,5 @@ mod tests {
         let cookie = old.cookie(&tuple("10.0.0.2:1000"));
         assert_eq!(new.check(&tuple("10.0.0.2:1000"), &cookie), Some(KeyUsed::Backup));
         assert_ne!(new.cookie(&tuple("10.0.0.2:1000")), cookie);
-    }
-
-    #[test]
-    fn lengths_are_those_of_the_rfc() {
-        for len in 0..=20 {
-            let allowed = matches!(len, 0 | 4 | 6 | 8 | 10 | 12 | 14 | 16);
-            assert_eq!(Cookie::new(&[7; 20][..len]).is_some(), allowed, "{len}");
-        }
     }
 }
