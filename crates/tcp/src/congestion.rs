@@ -46,8 +46,9 @@ pub use self::hystart::{HystartDetect, SlowStartEnd};
 use self::policy::Policy;
 use self::prr::Prr;
 use self::reduction::Prior;
+pub(crate) use self::sample::bytes_per_second;
 pub use self::sample::{
-    AckSample, CongestionConfig, LossSample, LossThresh, ModelSample, SendSample,
+    AckSample, CongestionConfig, LossSample, LossThresh, ModelSample, RateSample, SendSample,
 };
 use self::window::{Usage, Window};
 use crate::base::rng::Rng;

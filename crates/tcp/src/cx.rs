@@ -7,6 +7,9 @@
 //!
 //! Not here: the stack's own execution context (`stack::cx`).
 
+pub mod config;
+pub(crate) mod host_queue;
+
 use core::fmt;
 
 use pkt::{Instant, PacketList, Pool, Verdict};
@@ -18,8 +21,7 @@ use crate::{
         memory::MemoryState,
         rng::Rng,
     },
-    config::TcpConfig,
-    small_queue::HostQueue,
+    cx::{config::TcpConfig, host_queue::HostQueue},
 };
 
 /// Arguments every engine call shares.

@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-use crate::config::TcpConfig;
+use crate::cx::config::TcpConfig;
 
 /// ACKs sent at once when a connection starts or wakes: Linux `TCP_MAX_QUICKACKS`, enough for slow start to pass
 /// the initial window.

@@ -24,6 +24,7 @@ use pkt::Instant;
 
 use crate::{
     acked::{Acked, Rated},
+    congestion::{RateSample, bytes_per_second},
     tcb::Tcb,
 };
 
@@ -40,44 +41,6 @@ pub(crate) struct Snapshot {
     pub(crate) in_flight: u32,
     /// P.lost: [`SendQueue::lost_total`](crate::send_queue::SendQueue::lost_total) at that moment.
     pub(crate) lost: u32,
-}
-
-/// One estimate (the draft's `RS`), given for every ACK that delivered or lost something.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RateSample {
-    /// RS.delivered: bytes that arrived in `interval`.
-    pub delivered: u32,
-    /// RS.interval; `None` when this ACK gives no estimate: nothing new arrived, or it took less than the smallest round
-    /// trip, as after a peer dropped what it had reported.
-    pub interval: Option<Duration>,
-    /// RS.prior_delivered: what had been delivered when the transmission left that this estimate rests on.
-    pub prior_delivered: u64,
-    /// RS.newly_acked: bytes this ACK delivered.
-    pub newly_acked: u32,
-    /// RS.newly_lost: bytes found lost since the ACK before.
-    pub newly_lost: u32,
-    /// RS.lost: bytes found lost since that transmission left.
-    pub lost: u32,
-    /// RS.tx_in_flight: bytes in flight when it had left.
-    pub tx_in_flight: u32,
-    /// RS.is_app_limited.
-    pub is_app_limited: bool,
-    /// The transmission was a retransmission.
-    pub is_retransmission: bool,
-}
-
-impl RateSample {
-    /// RS.delivery_rate in bytes per second.
-    #[must_use]
-    pub fn rate(&self) -> Option<u64> {
-        self.interval.map(|interval| rate(self.delivered, interval))
-    }
-}
-
-/// Bytes per second; an interval of less than a nanosecond counts as one.
-fn rate(delivered: u32, interval: Duration) -> u64 {
-    let ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-    u64::from(delivered) * 1_000_000_000 / ns
 }
 
 /// See the module head.
@@ -221,7 +184,7 @@ impl DeliveryRate {
     pub(crate) fn best(&self) -> Option<(u64, bool)> {
         let (delivered, interval_ns, app_limited) = self.best;
         (interval_ns != 0)
-            .then(|| (rate(delivered, Duration::from_nanos(interval_ns)), app_limited))
+            .then(|| (bytes_per_second(delivered, Duration::from_nanos(interval_ns)), app_limited))
     }
 }
 

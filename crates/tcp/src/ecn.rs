@@ -21,9 +21,8 @@ use bitflags::bitflags;
 use pkt::{Ecn, Packet};
 
 use crate::{
-    config::TcpConfig,
     congestion::Algorithm,
-    cx::Cx,
+    cx::{Cx, config::TcpConfig},
     segment,
     tcb::Tcb,
     wire::header::{Flags, SegmentHeader},

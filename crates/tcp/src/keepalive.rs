@@ -18,8 +18,10 @@ use pkt::Instant;
 
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
-    config::{Keepalive, SocketOptions, TcpConfig},
-    cx::Cx,
+    cx::{
+        Cx,
+        config::{Keepalive, SocketOptions, TcpConfig},
+    },
     segment,
     tcb::{Tcb, TcbFlags},
 };

@@ -86,7 +86,6 @@ pub mod api;
 pub mod audit;
 pub mod base;
 mod close;
-pub mod config;
 pub mod congestion;
 pub mod cx;
 mod delayed_ack;
@@ -144,12 +143,15 @@ pub use base::{
     rng::{RNG_KEY_BYTES, Rng},
     state::State,
 };
-pub use config::{BufferLimits, Keepalive, PathParams, SocketOptions, TcpConfig};
 pub use congestion::{
-    Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, UnknownAlgorithm,
+    Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, RateSample,
+    UnknownAlgorithm,
 };
-pub use cx::{Cx, SegmentVerdict};
-pub use delivery_rate::RateSample;
+pub use cx::{
+    Cx, SegmentVerdict,
+    config::{BufferLimits, Keepalive, PacketRecycle, PathParams, SocketOptions, TcpConfig},
+    host_queue::{HostQueue, TsqLimit},
+};
 pub use fast_open::{
     FastOpen, FastOpenFailure, FastOpenNews,
     keys::{FastOpenKeys, KeyUsed},
@@ -159,12 +161,10 @@ pub use info::{HandshakeInfo, TcpInfo};
 pub use input::{input, input_to_user};
 pub use isn::IsnGenerator;
 pub use output::{is_settled_after_read, output, output_nothing};
-pub use packet_cache::PacketRecycle;
 pub use ports::PortSelector;
 pub use reassembly::Reassembly;
 pub use request::{Request, RequestTimer, RequestVerdict};
 pub use rtt::{RttConfig, RttEstimator};
-pub use small_queue::{HostQueue, TsqLimit};
 pub use syn_cookie::SynCookies;
 pub use tcb::{OpenParams, Tcb};
 pub use time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};

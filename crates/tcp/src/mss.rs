@@ -9,7 +9,7 @@
 //! Not here: cutting queued data to a new size (`output` does it when it sends).
 
 use crate::{
-    config::{PathParams, SocketOptions, TcpConfig},
+    cx::config::{PathParams, SocketOptions, TcpConfig},
     wire::{
         four_tuple::FourTuple,
         header::HEADER_BYTES_MIN,

@@ -21,8 +21,7 @@ use pkt::Instant;
 
 use crate::{
     base::counters::Counter,
-    config::TcpConfig,
-    cx::Cx,
+    cx::{Cx, config::TcpConfig},
     output,
     recovery::{self, CaState},
     segment,

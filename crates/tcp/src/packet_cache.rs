@@ -22,7 +22,7 @@
 
 use alloc::boxed::Box;
 
-use pkt::{FreeMode, Packet, PacketList, Pool};
+use pkt::{Packet, PacketList, Pool};
 
 use crate::{
     base::{
@@ -30,39 +30,12 @@ use crate::{
         memory::MemoryState,
         state::State,
     },
-    config::TcpConfig,
-    cx::Cx,
+    cx::{
+        Cx,
+        config::{PacketRecycle, TcpConfig},
+    },
     tcb::{Tcb, TcbFlags},
 };
-
-/// What becomes of packets that have served (`net.quietline.skb_recycle`): as the versions of Linux did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PacketRecycle {
-    /// Each goes home from where it died, alone. Linux before 5.2.
-    None,
-    /// A connection keeps one for its next write and one for softirq to free. Linux 5.2 to 5.15.
-    SocketOne,
-    /// What a read has emptied is freed after the socket was let go, by the reader or by softirq, whoever comes first.
-    /// Linux 5.16 to 5.18.
-    ListAfterUnlock,
-    /// Each goes home whole and dies there. Linux from 5.19 on.
-    PerCoreDefer,
-    /// Each stays where it dies, for the next one that is needed there.
-    #[default]
-    UnifiedPool,
-}
-
-impl PacketRecycle {
-    /// What this asks of packet memory, with `defer_max` packets that may wait for their home.
-    #[must_use]
-    pub const fn free_mode(self, defer_max: u32) -> FreeMode {
-        match self {
-            Self::None | Self::SocketOne | Self::ListAfterUnlock => FreeMode::Home,
-            Self::PerCoreDefer => FreeMode::Defer { max: defer_max },
-            Self::UnifiedPool => FreeMode::Unified,
-        }
-    }
-}
 
 /// See the module head. In most modes it is never made.
 #[derive(Debug, Default)]
@@ -246,21 +219,5 @@ impl Tcb {
         self.packet_cache.0.as_ref().is_none_or(|slots| {
             (slots.tx.is_none() || config.caches_tx()) && (slots.rx.is_none() || config.caches_rx())
         })
-    }
-}
-
-impl TcpConfig {
-    /// Connections may keep packets that have served, or leave them behind for whoever comes next.
-    #[must_use]
-    pub const fn keeps_packets(&self) -> bool {
-        matches!(self.packet_recycle, PacketRecycle::SocketOne | PacketRecycle::ListAfterUnlock)
-    }
-
-    fn caches_tx(&self) -> bool {
-        self.packet_recycle == PacketRecycle::SocketOne && self.tcp_tx_packet_cache
-    }
-
-    fn caches_rx(&self) -> bool {
-        self.packet_recycle == PacketRecycle::SocketOne && self.tcp_rx_packet_cache
     }
 }

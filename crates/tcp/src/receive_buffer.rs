@@ -21,7 +21,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    config::{SocketOptions, TcpConfig},
+    cx::config::{SocketOptions, TcpConfig},
     wire::{option::WINDOW_SCALE_MAX, seq::SeqNum},
 };
 

@@ -34,9 +34,8 @@ use pkt::Instant;
 use crate::{
     acked::Acked,
     base::counters::Counter,
-    config::TcpConfig,
     congestion::{AckSample, SlowStartEnd},
-    cx::Cx,
+    cx::{Cx, config::TcpConfig},
     ecn, mtu_probe, pacing, rack,
     tcb::{Tcb, TcbFlags},
 };

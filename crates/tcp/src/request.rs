@@ -16,8 +16,10 @@ use pkt::{DropReason, Ecn, Instant, Packet};
 
 use crate::{
     base::{counters::Counter, error::IcmpError, state::State},
-    config::{PathParams, SocketOptions, TcpConfig},
-    cx::Cx,
+    cx::{
+        Cx,
+        config::{PathParams, SocketOptions, TcpConfig},
+    },
     ecn::{self, EcnState},
     fast_open::{self, FastOpen},
     mss::PathMss,

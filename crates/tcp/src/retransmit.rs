@@ -11,8 +11,7 @@ use pkt::{Instant, Packet};
 
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
-    config::TcpConfig,
-    cx::Cx,
+    cx::{Cx, config::TcpConfig},
     fast_open, mtu_probe, output, pacing,
     recovery::{self, CaState},
     segment,

@@ -20,9 +20,11 @@ use pkt::Instant;
 use crate::{
     ack_compression::AckCompression,
     base::{counters::Counter, error::TcpError, state::State},
-    config::{PathParams, SocketOptions, TcpConfig},
     congestion::{Congestion, CongestionConfig, LossThresh},
-    cx::Cx,
+    cx::{
+        Cx,
+        config::{PathParams, SocketOptions, TcpConfig},
+    },
     delayed_ack::DelayedAck,
     delivery_rate::DeliveryRate,
     ecn::EcnState,

@@ -8,8 +8,7 @@ use pkt::{DropReason, Ecn};
 use super::Request;
 use crate::{
     base::counters::Counter,
-    config::TcpConfig,
-    cx::Cx,
+    cx::{Cx, config::TcpConfig},
     syn_cookie::{CookieOptions, SynCookies},
     tcb::OpenParams,
     wire::{header::SegmentHeader, option},

@@ -7,8 +7,9 @@ use pkt::Instant;
 use super::{Bbr, INFINITE, INFINITE_BW, Phase, probe_bw::inflight_at_loss, signals::MaxBw};
 use crate::{
     base::rng::Rng,
-    congestion::{LossSample, LossThresh, ModelSample, SSTHRESH_INFINITE, window::Window},
-    delivery_rate::RateSample,
+    congestion::{
+        LossSample, LossThresh, ModelSample, RateSample, SSTHRESH_INFINITE, window::Window,
+    },
     wire::seq::SeqNum,
 };
 

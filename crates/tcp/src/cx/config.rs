@@ -6,15 +6,45 @@
 //! socket may override (keepalive times, buffer sizes) is copied into the [`Tcb`](crate::Tcb) when it is made, so
 //! that a later change concerns new connections, as in Linux.
 //!
-//! Not here: ranges and error texts (`stack::sysctl`), per-socket options (`api.rs`).
+//! Not here: ranges and error texts (`stack::sysctl`), per-socket options of a connection (`socket::sockopt`).
 
 use core::time::Duration;
 
+use pkt::FreeMode;
+
 use crate::{
     congestion::{Algorithm, HystartDetect},
-    packet_cache::PacketRecycle,
-    small_queue::TsqLimit,
+    cx::host_queue::TsqLimit,
 };
+
+/// What becomes of packets that have served (`net.quietline.skb_recycle`): as the versions of Linux did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketRecycle {
+    /// Each goes home from where it died, alone. Linux before 5.2.
+    None,
+    /// A connection keeps one for its next write and one for softirq to free. Linux 5.2 to 5.15.
+    SocketOne,
+    /// What a read has emptied is freed after the socket was let go, by the reader or by softirq, whoever comes first.
+    /// Linux 5.16 to 5.18.
+    ListAfterUnlock,
+    /// Each goes home whole and dies there. Linux from 5.19 on.
+    PerCoreDefer,
+    /// Each stays where it dies, for the next one that is needed there.
+    #[default]
+    UnifiedPool,
+}
+
+impl PacketRecycle {
+    /// What this asks of packet memory, with `defer_max` packets that may wait for their home.
+    #[must_use]
+    pub const fn free_mode(self, defer_max: u32) -> FreeMode {
+        match self {
+            Self::None | Self::SocketOne | Self::ListAfterUnlock => FreeMode::Home,
+            Self::PerCoreDefer => FreeMode::Defer { max: defer_max },
+            Self::UnifiedPool => FreeMode::Unified,
+        }
+    }
+}
 
 /// Minimum, default and maximum of a buffer, in bytes of `truesize` (Linux: the three numbers of `tcp_rmem`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +202,22 @@ pub struct TcpConfig {
     pub tcp_delack_max: Duration,
     /// Shortest delayed-ACK time (Linux `TCP_DELACK_MIN`).
     pub tcp_delack_min: Duration,
+}
+
+impl TcpConfig {
+    /// Connections may keep packets that have served, or leave them behind for whoever comes next.
+    #[must_use]
+    pub const fn keeps_packets(&self) -> bool {
+        matches!(self.packet_recycle, PacketRecycle::SocketOne | PacketRecycle::ListAfterUnlock)
+    }
+
+    pub(crate) fn caches_tx(&self) -> bool {
+        self.packet_recycle == PacketRecycle::SocketOne && self.tcp_tx_packet_cache
+    }
+
+    pub(crate) fn caches_rx(&self) -> bool {
+        self.packet_recycle == PacketRecycle::SocketOne && self.tcp_rx_packet_cache
+    }
 }
 
 impl Default for TcpConfig {
