@@ -16,10 +16,12 @@ use crate::{
         state::State,
     },
     cx::Cx,
-    delivery_rate, memory,
-    packet_cache::Lent,
-    receive_window::{receive_window, rmem_alloc, wanted_window},
-    tcb::{Tcb, TcbFlags},
+    receive_window::{receive_window, wanted_window},
+    tcb::{
+        Tcb, TcbFlags, delivery_rate,
+        memory::{self, rmem_alloc},
+        packet_cache::Lent,
+    },
     urgent::{self, ReadLimit},
 };
 

@@ -13,8 +13,7 @@ use crate::{
     ecn::EcnState,
     fast_open::FastOpenFailure,
     receive_window::receive_window,
-    tcb::{Tcb, TcbFlags},
-    totals::SenderTime,
+    tcb::{Tcb, TcbFlags, totals::SenderTime},
 };
 
 /// What `TCP_INFO` reports of the handshake.

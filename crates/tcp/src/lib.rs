@@ -81,15 +81,12 @@ extern crate alloc;
 extern crate std;
 
 mod ack_compression;
-mod acked;
 pub mod api;
 pub mod audit;
 pub mod base;
 mod close;
 pub mod congestion;
 pub mod cx;
-mod delayed_ack;
-pub mod delivery_rate;
 mod ecn;
 pub mod fast_open;
 pub mod icmp;
@@ -97,28 +94,20 @@ pub mod info;
 pub mod input;
 pub mod isn;
 mod keepalive;
-pub mod memory;
-mod mss;
 mod mtu_probe;
 pub mod output;
 mod pacing;
-mod packet_cache;
 pub mod ports;
 mod rack;
-pub mod reassembly;
-mod receive_buffer;
-mod receive_queue;
 mod receive_window;
 mod recovery;
 pub mod request;
 pub mod reset;
 mod retransmit;
-pub mod rtt;
 mod sack_report;
 mod scoreboard;
 pub mod secret;
 mod segment;
-mod send_queue;
 mod small_queue;
 mod sockopt;
 pub mod syn_cookie;
@@ -126,7 +115,6 @@ pub mod tcb;
 pub mod time_wait;
 pub mod timer;
 mod tlp;
-mod totals;
 mod urgent;
 pub mod wire;
 
@@ -162,14 +150,16 @@ pub use input::{input, input_to_user};
 pub use isn::IsnGenerator;
 pub use output::{is_settled_after_read, output, output_nothing};
 pub use ports::PortSelector;
-pub use reassembly::Reassembly;
 pub use request::{Request, RequestTimer, RequestVerdict};
-pub use rtt::{RttConfig, RttEstimator};
 pub use syn_cookie::SynCookies;
-pub use tcb::{OpenParams, Tcb};
+pub use tcb::{
+    OpenParams, Tcb,
+    reassembly::Reassembly,
+    rtt::{RttConfig, RttEstimator},
+    totals::SenderTime,
+};
 pub use time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};
 pub use timer::on_timer;
-pub use totals::SenderTime;
 pub use wire::{
     cookie::Cookie,
     four_tuple::FourTuple,

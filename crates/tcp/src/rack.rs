@@ -17,12 +17,14 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    acked::{Acked, Transmission},
     base::counters::Counter,
     cx::Cx,
     recovery::CaState,
-    send_queue::{Entry, EntryFlags},
-    tcb::Tcb,
+    tcb::{
+        Tcb,
+        acked::{Acked, Transmission},
+        send_queue::{Entry, EntryFlags},
+    },
     wire::seq::SeqNum,
 };
 

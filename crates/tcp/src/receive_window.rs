@@ -13,9 +13,11 @@
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    memory::PRESSURE_SEGMENTS,
-    receive_buffer::UNSCALED_MAX,
-    tcb::{Tcb, TcbFlags},
+    tcb::{
+        Tcb, TcbFlags,
+        memory::{PRESSURE_SEGMENTS, rmem_alloc},
+        receive_buffer::UNSCALED_MAX,
+    },
     wire::seq::SeqNum,
 };
 
@@ -39,12 +41,6 @@ pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
 pub(crate) fn acceptable_window(tcb: &Tcb) -> u32 {
     let end = highest_edge(tcb);
     if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
-}
-
-/// Memory the receive side holds.
-pub(crate) fn rmem_alloc(tcb: &Tcb) -> u32 {
-    let waiting = u32::try_from(tcb.reassembly.truesize()).unwrap_or(u32::MAX);
-    tcb.receive_queue.rmem_alloc().saturating_add(waiting)
 }
 
 /// The window that the memory left carries.

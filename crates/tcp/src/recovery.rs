@@ -32,12 +32,11 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    acked::Acked,
     base::counters::Counter,
     congestion::{AckSample, SlowStartEnd},
     cx::{Cx, config::TcpConfig},
     ecn, mtu_probe, pacing, rack,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, acked::Acked},
 };
 
 /// An ACK was processed: `acked` is what it tells, `duplicate` says that it fits RFC 5681's definition of one. Answers

@@ -22,10 +22,8 @@ use crate::{
     },
     ecn::{self, EcnState},
     fast_open::{self, FastOpen},
-    mss::PathMss,
-    receive_buffer::ReceiveBuffer,
     reset, retransmit, segment,
-    tcb::{OpenParams, Tcb, TcbFlags},
+    tcb::{OpenParams, Tcb, TcbFlags, mss::PathMss, receive_buffer::ReceiveBuffer},
     wire::{
         cookie::Cookie,
         four_tuple::FourTuple,

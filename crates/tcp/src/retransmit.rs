@@ -15,9 +15,8 @@ use crate::{
     fast_open, mtu_probe, output, pacing,
     recovery::{self, CaState},
     segment,
-    send_queue::EntryFlags,
     small_queue::{self, Kind},
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, send_queue::EntryFlags},
     timer::RtxPurpose,
     tlp,
 };

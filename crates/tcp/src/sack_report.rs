@@ -14,9 +14,8 @@ use arrayvec::ArrayVec;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    reassembly::Reassembly,
     segment,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, reassembly::Reassembly},
     wire::{option::SACK_BLOCKS_MAX, seq::SeqNum},
 };
 

@@ -10,10 +10,9 @@
 //! Not here: what is lost (`rack`), reneging (`retransmit`: a timeout that finds the head reported).
 
 use crate::{
-    acked::Acked,
     base::counters::Counter,
     cx::Cx,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, acked::Acked},
     wire::{header::SegmentHeader, seq::SeqNum},
 };
 

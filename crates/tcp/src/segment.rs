@@ -19,8 +19,7 @@ use crate::{
     fast_open, pacing,
     receive_window::{hold_window, select_window},
     retransmit,
-    send_queue::EntryFlags,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, send_queue::EntryFlags},
     urgent,
     wire::{
         header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},

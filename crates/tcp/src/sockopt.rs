@@ -12,8 +12,7 @@ use core::time::Duration;
 use crate::{
     congestion::Algorithm,
     cx::Cx,
-    receive_window::rmem_alloc,
-    tcb::{LINGER_OFF, LINGER2_DEFAULT, Tcb, TcbFlags},
+    tcb::{LINGER_OFF, LINGER2_DEFAULT, Tcb, TcbFlags, memory::rmem_alloc},
 };
 
 /// Linux's TCP_FIN_TIMEOUT_MAX.

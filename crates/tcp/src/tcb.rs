@@ -11,6 +11,19 @@
 //!
 //! Not here: steps of the state machine (`input`, `output`, `retransmit`, `timer`), the application's calls (`api`).
 
+pub(crate) mod acked;
+pub(crate) mod delayed_ack;
+pub mod delivery_rate;
+pub mod memory;
+pub(crate) mod mss;
+pub(crate) mod packet_cache;
+pub mod reassembly;
+pub(crate) mod receive_buffer;
+pub(crate) mod receive_queue;
+pub mod rtt;
+pub(crate) mod send_queue;
+pub(crate) mod totals;
+
 use alloc::boxed::Box;
 use core::{mem::offset_of, time::Duration};
 
@@ -25,26 +38,27 @@ use crate::{
         Cx,
         config::{PathParams, SocketOptions, TcpConfig},
     },
-    delayed_ack::DelayedAck,
-    delivery_rate::DeliveryRate,
     ecn::EcnState,
     fast_open::{self, FastOpen, FastOpenState},
     keepalive::{self, IdleLimits},
-    mss::PathMss,
     mtu_probe::{self, MtuProbing},
     pacing::{self, Pacing},
-    packet_cache::PacketCache,
-    reassembly::Reassembly,
-    receive_buffer::ReceiveBuffer,
-    receive_queue::ReceiveQueue,
     recovery::Recovery,
-    rtt::{RttConfig, RttEstimator},
     sack_report::SackReport,
-    segment,
-    send_queue::SendQueue,
-    sockopt,
+    segment, sockopt,
+    tcb::{
+        delayed_ack::DelayedAck,
+        delivery_rate::DeliveryRate,
+        mss::PathMss,
+        packet_cache::PacketCache,
+        reassembly::Reassembly,
+        receive_buffer::ReceiveBuffer,
+        receive_queue::ReceiveQueue,
+        rtt::{RttConfig, RttEstimator},
+        send_queue::SendQueue,
+        totals::Totals,
+    },
     timer::Timers,
-    totals::Totals,
     urgent::Urgent,
     wire::{four_tuple::FourTuple, option, pseudo, seq::SeqNum},
 };

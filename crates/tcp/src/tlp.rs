@@ -14,13 +14,12 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    acked::Acked,
     base::counters::Counter,
     cx::Cx,
     ecn, output, pacing,
     recovery::CaState,
     retransmit, segment,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, acked::Acked},
     timer::RtxPurpose,
     wire::seq::SeqNum,
 };

@@ -14,14 +14,11 @@ use pkt::{DropReason, Instant};
 
 use super::{Segment, reset, sequence};
 use crate::{
-    acked::Acked,
     base::{counters::Counter, state::State},
     congestion::ModelSample,
     cx::Cx,
-    delivery_rate, ecn, mtu_probe, pacing,
-    packet_cache::Lent,
-    recovery, reset as reset_segment, retransmit, scoreboard,
-    tcb::{Tcb, TcbFlags},
+    ecn, mtu_probe, pacing, recovery, reset as reset_segment, retransmit, scoreboard,
+    tcb::{Tcb, TcbFlags, acked::Acked, delivery_rate, packet_cache::Lent},
     timer::{self, RtxPurpose},
     urgent,
     wire::{header::Flags, seq::SeqNum},

@@ -14,13 +14,11 @@ use crate::{
     ack_compression,
     base::{counters::Counter, state::State},
     cx::Cx,
-    delayed_ack::DataSeen,
-    ecn,
-    memory::PRESSURE_SEGMENTS,
-    reassembly::Insert,
-    receive_buffer::GROW_BYTES_MIN,
-    receive_window, reset, sack_report,
-    tcb::{Tcb, TcbFlags},
+    ecn, receive_window, reset, sack_report,
+    tcb::{
+        Tcb, TcbFlags, delayed_ack::DataSeen, memory::PRESSURE_SEGMENTS, reassembly::Insert,
+        receive_buffer::GROW_BYTES_MIN,
+    },
     wire::{header::Flags, seq::SeqNum},
 };
 

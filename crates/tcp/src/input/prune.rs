@@ -10,7 +10,12 @@
 //! Not here: how far the buffer may grow (`receive_buffer`), small packets in order (`receive_queue` copies them).
 
 use crate::{
-    base::counters::Counter, cx::Cx, memory, receive_window::rmem_alloc, tcb::Tcb,
+    base::counters::Counter,
+    cx::Cx,
+    tcb::{
+        Tcb,
+        memory::{self, rmem_alloc},
+    },
     wire::seq::SeqNum,
 };
 

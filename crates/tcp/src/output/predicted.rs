@@ -13,10 +13,13 @@ use crate::{
     cx::Cx,
     ecn::EcnState,
     pacing, receive_window, retransmit, segment,
-    send_queue::{Entry, EntryFlags},
-    tcb::{Tcb, TcbFlags},
+    tcb::{
+        Tcb, TcbFlags,
+        send_queue::{Entry, EntryFlags},
+        totals,
+    },
     timer::RtxPurpose,
-    tlp, totals,
+    tlp,
     wire::{
         header::{CHECKSUM_OFFSET, Flags, PlainHeader},
         pseudo,

@@ -14,11 +14,10 @@ use super::{
     undo::{self, Undo},
 };
 use crate::{
-    acked::Acked,
     base::counters::Counter,
     cx::Cx,
     ecn, mtu_probe, rack, retransmit,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, acked::Acked},
     tlp,
 };
 

@@ -5,7 +5,7 @@
 use pkt::Instant;
 
 use super::undo::{Frto, Undo};
-use crate::{acked::Transmission, rack::Rack, tlp::Probe, wire::seq::SeqNum};
+use crate::{rack::Rack, tcb::acked::Transmission, tlp::Probe, wire::seq::SeqNum};
 
 /// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;

@@ -13,11 +13,10 @@
 
 use super::CaState;
 use crate::{
-    acked::Acked,
     base::counters::Counter,
     cx::Cx,
     rack,
-    tcb::{Tcb, TcbFlags},
+    tcb::{Tcb, TcbFlags, acked::Acked},
     wire::{option::is_older, seq::SeqNum},
 };
 

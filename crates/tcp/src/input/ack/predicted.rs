@@ -8,14 +8,16 @@
 //! Not here: any condition of the header (`input::fast_path`).
 
 use crate::{
-    acked::{Rated, Transmission},
     base::counters::Counter,
     cx::Cx,
     input::Segment,
     pacing,
-    packet_cache::Lent,
-    send_queue::{Entry, EntryFlags},
-    tcb::{Tcb, TcbFlags},
+    tcb::{
+        Tcb, TcbFlags,
+        acked::{Rated, Transmission},
+        packet_cache::Lent,
+        send_queue::{Entry, EntryFlags},
+    },
     timer::RtxPurpose,
     wire::seq::SeqNum,
 };
@@ -52,7 +54,7 @@ pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut C
     true
 }
 
-/// As [`delivery_rate::check_app_limited`](crate::delivery_rate::check_app_limited), where nothing in flight has a mark.
+/// As [`delivery_rate::check_app_limited`](crate::tcb::delivery_rate::check_app_limited), where nothing in flight has a mark.
 #[inline]
 fn note_app_limited(tcb: &mut Tcb) {
     let in_flight = tcb.snd_nxt.since(tcb.snd_una);

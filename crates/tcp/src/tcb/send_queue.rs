@@ -27,9 +27,8 @@ use pkt::{Instant, Packet, Payload, Pool};
 
 use self::{marks::Again, sacked::Sacked};
 use crate::{
-    acked::Acked,
     congestion::{LossSample, LossThresh},
-    delivery_rate::Snapshot,
+    tcb::{acked::Acked, delivery_rate::Snapshot},
     wire::seq::SeqNum,
 };
 

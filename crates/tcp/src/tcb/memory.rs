@@ -15,7 +15,6 @@ use crate::{
         memory::{MemoryPressure, MemoryState},
     },
     cx::Cx,
-    receive_window::rmem_alloc,
     tcb::Tcb,
 };
 
@@ -77,4 +76,10 @@ pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
 /// The receive queues get no more memory.
 pub(crate) fn suppresses_receive(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     cx.memory.suppresses(tcb.memory_bytes()) && rmem_alloc(tcb) >= cx.config.tcp_rmem.min
+}
+
+/// Memory the receive side holds.
+pub(crate) fn rmem_alloc(tcb: &Tcb) -> u32 {
+    let waiting = u32::try_from(tcb.reassembly.truesize()).unwrap_or(u32::MAX);
+    tcb.receive_queue.rmem_alloc().saturating_add(waiting)
 }

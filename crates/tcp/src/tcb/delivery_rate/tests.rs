@@ -6,7 +6,7 @@ use pkt::Instant;
 
 use super::{DeliveryRate, RateSample};
 use crate::{
-    acked::{Acked, Rated, Transmission},
+    tcb::acked::{Acked, Rated, Transmission},
     tests::net::{Net, Side},
     wire::seq::SeqNum,
 };

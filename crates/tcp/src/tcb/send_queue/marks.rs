@@ -16,8 +16,8 @@ use pkt::{Instant, Pool};
 
 use super::{EntryFlags, SendQueue};
 use crate::{
-    acked::{Acked, Transmission},
     congestion::{LossSample, LossThresh},
+    tcb::acked::{Acked, Transmission},
     wire::seq::SeqNum,
 };
 

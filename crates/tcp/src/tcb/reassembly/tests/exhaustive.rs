@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use super::{Bench, Insert, UNBOUNDED};
 use crate::{
-    reassembly::{Reassembly, place::Place, run::Run},
+    tcb::reassembly::{Reassembly, place::Place, run::Run},
     wire::seq::SeqNum,
 };
 

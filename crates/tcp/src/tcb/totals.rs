@@ -9,10 +9,7 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-use crate::{
-    send_queue::SendQueue,
-    tcb::{Tcb, TcbFlags},
-};
+use crate::tcb::{Tcb, TcbFlags, send_queue::SendQueue};
 
 /// Totals that `TCP_INFO` reports.
 #[derive(Clone, Debug, Default)]

@@ -10,8 +10,10 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    delivery_rate::Snapshot,
-    send_queue::{Entry, EntryFlags},
+    tcb::{
+        delivery_rate::Snapshot,
+        send_queue::{Entry, EntryFlags},
+    },
     wire::seq::SeqNum,
 };
 

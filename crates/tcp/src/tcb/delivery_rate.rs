@@ -23,9 +23,11 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    acked::{Acked, Rated},
     congestion::{RateSample, bytes_per_second},
-    tcb::Tcb,
+    tcb::{
+        Tcb,
+        acked::{Acked, Rated},
+    },
 };
 
 /// The state of the connection when an entry was last transmitted.
@@ -39,7 +41,7 @@ pub(crate) struct Snapshot {
     first_sent_at: Instant,
     /// P.tx_in_flight: bytes in flight, this entry included.
     pub(crate) in_flight: u32,
-    /// P.lost: [`SendQueue::lost_total`](crate::send_queue::SendQueue::lost_total) at that moment.
+    /// P.lost: [`SendQueue::lost_total`](crate::tcb::send_queue::SendQueue::lost_total) at that moment.
     pub(crate) lost: u32,
 }
 
