@@ -13,11 +13,9 @@
 use core::time::Duration;
 
 use crate::{
-    base::counters::Counter,
     cx::Cx,
     segment,
     tcb::{Tcb, TcbFlags},
-    wire::seq::SeqNum,
 };
 
 /// Duplicate ACKs that leave at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
@@ -25,38 +23,6 @@ const DUP_ACKS_AT_ONCE: u8 = 3;
 
 /// A compressed ACK waits for this part of the round trip.
 const RTT_DIVISOR: u32 = 20;
-
-/// See the module head.
-#[derive(Clone, Debug)]
-pub(crate) struct AckCompression {
-    /// RCV.NXT of the hole that is being answered.
-    rcv_nxt: SeqNum,
-    /// Duplicate ACKs sent for it.
-    dup_acks: u8,
-    /// Segments since then that the next ACK answers together.
-    compressed: u8,
-}
-
-impl AckCompression {
-    pub(crate) const fn new() -> Self {
-        Self { rcv_nxt: SeqNum(0), dup_acks: 0, compressed: 0 }
-    }
-
-    /// Segments wait for one ACK.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.compressed > 0
-    }
-
-    /// An ACK left: it answers everything. Answers how many ACKs it saved.
-    pub(crate) fn on_ack_sent(&mut self) -> u8 {
-        core::mem::take(&mut self.compressed)
-    }
-
-    /// The wait is over: the ACK that leaves is none of those saved.
-    fn on_timeout(&mut self) {
-        self.compressed = self.compressed.saturating_sub(1);
-    }
-}
 
 /// A segment came out of order: its answer leaves, or joins those that wait.
 pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
@@ -112,13 +78,5 @@ pub(crate) fn release(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.ack_compression.on_timeout();
     if !segment::send_ack(tcb, cx) {
         tcb.ack.schedule_now();
-    }
-}
-
-/// An ACK left, whatever it was sent for.
-pub(crate) fn on_ack_sent(tcb: &mut Tcb, cx: &Cx<'_>) {
-    let saved = tcb.ack_compression.on_ack_sent();
-    if saved > 0 {
-        cx.counters.add(Counter::TcpExtTCPAckCompressed, u64::from(saved));
     }
 }

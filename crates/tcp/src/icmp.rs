@@ -29,8 +29,7 @@ use crate::{
     },
     cx::Cx,
     fast_open, mtu_probe, recovery, retransmit,
-    tcb::{Tcb, TcbFlags},
-    timer::RtxPurpose,
+    tcb::{Tcb, TcbFlags, timers::RtxPurpose},
     wire::seq::SeqNum,
 };
 

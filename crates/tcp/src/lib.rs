@@ -95,6 +95,7 @@ pub mod input;
 pub mod isn;
 mod keepalive;
 mod mtu_probe;
+pub mod open;
 pub mod output;
 mod pacing;
 pub mod ports;

@@ -22,10 +22,8 @@ use pkt::Instant;
 use crate::{
     base::counters::Counter,
     cx::{Cx, config::TcpConfig},
-    output,
-    recovery::{self, CaState},
-    segment,
-    tcb::Tcb,
+    output, recovery, segment,
+    tcb::{Tcb, recovery::CaState},
     wire::seq::SeqNum,
 };
 

@@ -22,11 +22,14 @@ use crate::{
     cx::Cx,
     fast_open,
     mtu_probe::{self, Probed},
-    pacing,
-    recovery::CaState,
-    retransmit, segment, small_queue,
-    tcb::{Tcb, TcbFlags, memory, send_queue::EntryFlags, totals},
-    timer::{self, RtxPurpose},
+    pacing, retransmit, segment, small_queue,
+    tcb::{
+        Tcb, TcbFlags, memory,
+        recovery::CaState,
+        send_queue::EntryFlags,
+        timers::{self, RtxPurpose},
+        totals,
+    },
     wire::seq::SeqNum,
 };
 
@@ -122,7 +125,7 @@ fn arm_timers(tcb: &mut Tcb, cx: &Cx<'_>) {
         && tcb.timers.rtx().is_none()
         && !tcb.timers.is_pacing()
     {
-        timer::arm_persist(tcb, cx);
+        timers::arm_persist(tcb, cx);
     }
 }
 
@@ -368,7 +371,7 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
     }
     cx.counters.add(Counter::TcpOutSegs, u64::from(segments));
     if !tcb.timers.is_watching() {
-        retransmit::arm_rto(tcb, cx);
+        timers::arm_rto(tcb, cx);
     }
 }
 

@@ -19,13 +19,10 @@
 //! Not here: how far the window falls (`congestion`), the timer (`retransmit`).
 
 mod sack;
-mod state;
 mod undo;
 
 pub(crate) use sack::on_reorder_timer;
-pub(crate) use state::{CaState, Recovery};
 pub(crate) use undo::on_retransmitted;
-use undo::{Frto, Undo};
 
 use core::time::Duration;
 
@@ -36,7 +33,11 @@ use crate::{
     congestion::{AckSample, SlowStartEnd},
     cx::{Cx, config::TcpConfig},
     ecn, mtu_probe, pacing, rack,
-    tcb::{Tcb, TcbFlags, acked::Acked},
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        recovery::{CaState, Frto, Undo},
+    },
 };
 
 /// An ACK was processed: `acked` is what it tells, `duplicate` says that it fits RFC 5681's definition of one. Answers

@@ -22,8 +22,8 @@ use crate::{
     },
     ecn::{self, EcnState},
     fast_open::{self, FastOpen},
-    reset, retransmit, segment,
-    tcb::{OpenParams, Tcb, TcbFlags, mss::PathMss, receive_buffer::ReceiveBuffer},
+    reset, segment,
+    tcb::{OpenParams, Tcb, TcbFlags, mss::PathMss, receive_buffer::ReceiveBuffer, timers},
     wire::{
         cookie::Cookie,
         four_tuple::FourTuple,
@@ -342,7 +342,7 @@ impl Request {
         if self.from_cookie {
             tcb.recovery.on_unsampled_handshake();
         }
-        retransmit::arm_rto(&mut tcb, cx);
+        timers::arm_rto(&mut tcb, cx);
         tcb
     }
 

@@ -7,17 +7,19 @@
 
 use core::time::Duration;
 
-use pkt::{Instant, Packet};
+use pkt::Packet;
 
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
     cx::{Cx, config::TcpConfig},
-    fast_open, mtu_probe, output, pacing,
-    recovery::{self, CaState},
-    segment,
+    fast_open, mtu_probe, output, pacing, recovery, segment,
     small_queue::{self, Kind},
-    tcb::{Tcb, TcbFlags, send_queue::EntryFlags},
-    timer::RtxPurpose,
+    tcb::{
+        Tcb, TcbFlags,
+        recovery::CaState,
+        send_queue::EntryFlags,
+        timers::{MEMORY_RETRY, RtxPurpose, arm_rto, rto_deadline},
+    },
     tlp,
 };
 
@@ -29,9 +31,6 @@ const THIN_LINEAR_RETRIES: u8 = 6;
 
 /// Packets in flight from which on a stream is not thin.
 const THIN_SEGMENTS: usize = 4;
-
-/// How long to wait before trying again when packet memory ran out (Linux `TCP_RESOURCE_PROBE_INTERVAL`).
-pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(500);
 
 /// The retransmission timer ran out.
 pub(crate) fn on_rto(tcb: &mut Tcb, cx: &mut Cx<'_>) {
@@ -240,24 +239,6 @@ pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
     if tcb.recovery.timeouts() == 0 || index > 0 {
         cx.counters.add(kind, u64::from(segments));
     }
-}
-
-/// RFC 6298 §5.1–5.3: runs while anything is in flight, an RTO from now.
-pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
-    let mut wait = tcb.rtt.rto();
-    if let Some(limit) = tcb.user_timeout
-        && tcb.recovery.timeouts() > 0
-    {
-        let left = limit.saturating_sub(cx.now - tcb.recovery.since());
-        wait = wait.min(left.max(Duration::from_millis(1)));
-    }
-    tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + wait);
-}
-
-/// When the RTO of what is in flight is due, counted from the last transmission of the oldest.
-pub(crate) fn rto_deadline(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
-    let head = tcb.send_queue.head().map_or(cx.now, |entry| entry.sent_at);
-    head.plus_micros(tcb.rtt.rto_us().into()).max(cx.now.plus_micros(1_000))
 }
 
 /// Arms what watches the flight: the reordering timer when it has to run, else a tail loss probe or the RTO. `restart`

@@ -12,14 +12,12 @@
 use pkt::{Ecn, Gso, GsoKind, Packet, TxChecksum};
 
 use crate::{
-    ack_compression,
     base::{counters::Counter, state::State},
     cx::Cx,
     ecn::{self, EcnState},
     fast_open, pacing,
     receive_window::{hold_window, select_window},
-    retransmit,
-    tcb::{Tcb, TcbFlags, send_queue::EntryFlags},
+    tcb::{Tcb, TcbFlags, send_queue::EntryFlags, timers},
     urgent,
     wire::{
         header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
@@ -153,7 +151,7 @@ fn emit(
     report_blocks(tcb, &mut header, len);
     if !tcb.sack_report.has_duplicate() {
         tcb.ack.on_ack_sent();
-        ack_compression::on_ack_sent(tcb, cx);
+        count_compressed(tcb, cx);
         tcb.timers.stop_delack();
     }
     send_packet(tcb, cx, packet, header, (len, mss));
@@ -180,9 +178,17 @@ fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
     }
 }
 
+/// An ACK left, whatever it was sent for.
+fn count_compressed(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let saved = tcb.ack_compression.on_ack_sent();
+    if saved > 0 {
+        cx.counters.add(Counter::TcpExtTCPAckCompressed, u64::from(saved));
+    }
+}
+
 /// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
 pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    retransmit::arm_rto(tcb, cx);
+    timers::arm_rto(tcb, cx);
     let crossed = tcb.state == State::SynRecv;
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
     let Some((mut packet, len)) = fast_open::syn_packet(tcb, cx, &mut options) else { return };

@@ -12,11 +12,8 @@ use core::time::Duration;
 use crate::{
     congestion::Algorithm,
     cx::Cx,
-    tcb::{LINGER_OFF, LINGER2_DEFAULT, Tcb, TcbFlags, memory::rmem_alloc},
+    tcb::{LINGER_OFF, Tcb, TcbFlags, linger_ms, memory::rmem_alloc},
 };
-
-/// Linux's TCP_FIN_TIMEOUT_MAX.
-const LINGER2_MAX: Duration = Duration::from_secs(120);
 
 impl Tcb {
     /// `TCP_NODELAY`: small segments leave at once. Turning it on releases what is held, even under a cork.
@@ -51,21 +48,6 @@ impl Tcb {
     #[must_use]
     pub fn linger(&self) -> Option<Duration> {
         (self.linger_ms != LINGER_OFF).then(|| Duration::from_millis(u64::from(self.linger_ms)))
-    }
-
-    /// `TCP_LINGER2`: how long the orphan stays in FIN-WAIT-2, at most two minutes; zero resets it there, `None` is
-    /// `tcp_fin_timeout`.
-    pub fn set_linger2(&mut self, timeout: Option<Duration>) {
-        self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
-            u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
-        });
-    }
-
-    /// `TCP_LINGER2`.
-    #[must_use]
-    pub fn linger2(&self) -> Option<Duration> {
-        (self.linger2_ms != LINGER2_DEFAULT)
-            .then(|| Duration::from_millis(u64::from(self.linger2_ms)))
     }
 
     /// `TCP_USER_TIMEOUT` (RFC 5482): `None` leaves it to `tcp_retries2`.
@@ -276,12 +258,4 @@ impl Tcb {
     pub fn set_header_prediction(&mut self, on: bool) {
         self.flags.set(TcbFlags::NO_FAST_PATH, !on);
     }
-}
-
-/// A linger time as the block keeps it: a part of a millisecond counts as a whole one, 49 days are for ever.
-pub(crate) fn linger_ms(linger: Option<Duration>) -> u32 {
-    linger.map_or(LINGER_OFF, |time| {
-        let ms = time.as_nanos().div_ceil(1_000_000);
-        u32::try_from(ms).unwrap_or(LINGER_OFF - 1).min(LINGER_OFF - 1)
-    })
 }

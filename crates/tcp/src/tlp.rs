@@ -16,25 +16,17 @@ use pkt::Instant;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    ecn, output, pacing,
-    recovery::CaState,
-    retransmit, segment,
-    tcb::{Tcb, TcbFlags, acked::Acked},
-    timer::RtxPurpose,
-    wire::seq::SeqNum,
+    ecn, output, pacing, retransmit, segment,
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        recovery::{CaState, Probe},
+        timers::{self, RtxPurpose},
+    },
 };
 
 /// Added to two round trips so that an answer on its way is not overtaken (Linux `TCP_TIMEOUT_MIN`).
 const MARGIN: Duration = Duration::from_millis(2);
-
-/// A probe that waits for its answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Probe {
-    /// TLP.end_seq: SND.NXT when it left.
-    end_seq: SeqNum,
-    /// TLP.is_retrans: it repeated the last segment.
-    is_retransmission: bool,
-}
 
 /// When a probe is due, if the connection is in a state for one (RFC 8985 §7.2). `rto_at` bounds it.
 pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instant> {
@@ -71,7 +63,7 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         cx.count(Counter::TcpExtTCPLossProbes);
     }
     // RFC 8985 §7.3: the RTO counts from the probe, whose answer else would come too late.
-    let rto_at = if probed { cx.now + tcb.rtt.rto() } else { retransmit::rto_deadline(tcb, cx) };
+    let rto_at = if probed { cx.now + tcb.rtt.rto() } else { timers::rto_deadline(tcb, cx) };
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, rto_at);
 }
 

@@ -18,8 +18,13 @@ use crate::{
     congestion::ModelSample,
     cx::Cx,
     ecn, mtu_probe, pacing, recovery, reset as reset_segment, retransmit, scoreboard,
-    tcb::{Tcb, TcbFlags, acked::Acked, delivery_rate, packet_cache::Lent},
-    timer::{self, RtxPurpose},
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        delivery_rate,
+        packet_cache::Lent,
+        timers::{self, RtxPurpose},
+    },
     urgent,
     wire::{header::Flags, seq::SeqNum},
 };
@@ -84,7 +89,7 @@ fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<()
     on_syn_acked(tcb, segment, cx);
     if tcb.send_queue.sent_count() > 0 {
         // What Fast Open sent early was watched by the SYN-ACK's timer.
-        retransmit::arm_rto(tcb, cx);
+        timers::arm_rto(tcb, cx);
     }
     Ok(())
 }
@@ -280,7 +285,7 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Durat
             }
             tcb.timers.stop_rtx();
             if held && tcb.snd_wnd == 0 {
-                timer::arm_persist(tcb, cx);
+                timers::arm_persist(tcb, cx);
             }
         }
         Some(_) if tcb.send_queue.sent_count() == 0 => tcb.timers.stop_rtx(),

@@ -12,13 +12,13 @@ use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
     ecn::EcnState,
-    pacing, receive_window, retransmit, segment,
+    pacing, receive_window, segment,
     tcb::{
         Tcb, TcbFlags,
         send_queue::{Entry, EntryFlags},
+        timers::{self, RtxPurpose},
         totals,
     },
-    timer::RtxPurpose,
     tlp,
     wire::{
         header::{CHECKSUM_OFFSET, Flags, PlainHeader},
@@ -147,8 +147,8 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader)
 /// The first segment of a flight is watched by a tail loss probe, or else by the RTO.
 #[inline]
 fn watch(tcb: &mut Tcb, cx: &Cx<'_>) {
-    match tlp::deadline(tcb, cx, retransmit::rto_deadline(tcb, cx)) {
+    match tlp::deadline(tcb, cx, timers::rto_deadline(tcb, cx)) {
         Some(at) => tcb.timers.arm_rtx(RtxPurpose::LossProbe, at),
-        None => retransmit::arm_rto(tcb, cx),
+        None => timers::arm_rto(tcb, cx),
     }
 }

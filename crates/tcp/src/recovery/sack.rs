@@ -9,15 +9,16 @@
 
 use core::time::Duration;
 
-use super::{
-    CaState,
-    undo::{self, Undo},
-};
+use super::undo;
 use crate::{
     base::counters::Counter,
     cx::Cx,
     ecn, mtu_probe, rack, retransmit,
-    tcb::{Tcb, TcbFlags, acked::Acked},
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        recovery::{CaState, Undo},
+    },
     tlp,
 };
 

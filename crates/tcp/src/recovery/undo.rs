@@ -11,48 +11,17 @@
 //!
 //! Differs from RFC 5682: F-RTO runs with SACK only; without it timestamps alone tell.
 
-use super::CaState;
 use crate::{
     base::counters::Counter,
     cx::Cx,
     rack,
-    tcb::{Tcb, TcbFlags, acked::Acked},
-    wire::{option::is_older, seq::SeqNum},
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        recovery::{CaState, Frto, Undo},
+    },
+    wire::option::is_older,
 };
-
-/// What a later ACK is held against.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Undo {
-    /// SND.UNA when the window was reduced.
-    marker: SeqNum,
-    /// Bytes sent again since then and not reported as duplicates.
-    outstanding: u32,
-    /// TSval of the first retransmission; `None` until there is one.
-    stamp: Option<u32>,
-}
-
-impl Undo {
-    pub(super) fn new(snd_una: SeqNum) -> Self {
-        Self { marker: snd_una, outstanding: 0, stamp: None }
-    }
-
-    /// Every retransmission was reported as a duplicate.
-    #[inline]
-    pub(super) fn is_refuted(self) -> bool {
-        self.stamp.is_some() && self.outstanding == 0
-    }
-}
-
-/// Where F-RTO stands (RFC 5682 §3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frto {
-    /// Not running: the timeout is taken at its word.
-    Off,
-    /// The head was sent again, step 2.
-    Head,
-    /// New data is sent in place of what is marked lost, step 3.
-    NewData,
-}
 
 /// `bytes` were sent again.
 pub(crate) fn on_retransmitted(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {

@@ -17,8 +17,8 @@ use crate::{
         acked::{Rated, Transmission},
         packet_cache::Lent,
         send_queue::{Entry, EntryFlags},
+        timers::RtxPurpose,
     },
-    timer::RtxPurpose,
     wire::seq::SeqNum,
 };
 

@@ -1,11 +1,15 @@
-//! What a connection remembers about losses, and what follows from it for whoever asks.
+//! State of loss recovery, and the questions that other modules ask it.
 //!
-//! Not here: what an ACK or a timeout changes of it (`recovery`, `sack`, `undo`).
+//! RFC 5681 §3.2, RFC 6582; Linux: the `TCP_CA_*` states of struct inet_connection_sock.
+//!
+//! Not here: what an ACK or a timeout changes of it (`loss::recovery`).
 
 use pkt::Instant;
 
-use super::undo::{Frto, Undo};
-use crate::{rack::Rack, tcb::acked::Transmission, tlp::Probe, wire::seq::SeqNum};
+use crate::{
+    tcb::{acked::Transmission, rack::Rack},
+    wire::seq::SeqNum,
+};
 
 /// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
@@ -38,32 +42,75 @@ impl CaState {
     }
 }
 
+/// What a later ACK is held against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undo {
+    /// SND.UNA when the window was reduced.
+    pub(crate) marker: SeqNum,
+    /// Bytes sent again since then and not reported as duplicates.
+    pub(crate) outstanding: u32,
+    /// TSval of the first retransmission; `None` until there is one.
+    pub(crate) stamp: Option<u32>,
+}
+
+impl Undo {
+    pub(crate) fn new(snd_una: SeqNum) -> Self {
+        Self { marker: snd_una, outstanding: 0, stamp: None }
+    }
+
+    /// Every retransmission was reported as a duplicate.
+    #[inline]
+    pub(crate) fn is_refuted(self) -> bool {
+        self.stamp.is_some() && self.outstanding == 0
+    }
+}
+
+/// Where F-RTO stands (RFC 5682 §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frto {
+    /// Not running: the timeout is taken at its word.
+    Off,
+    /// The head was sent again, step 2.
+    Head,
+    /// New data is sent in place of what is marked lost, step 3.
+    NewData,
+}
+
+/// A probe that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    /// TLP.end_seq: SND.NXT when it left.
+    pub(crate) end_seq: SeqNum,
+    /// TLP.is_retrans: it repeated the last segment.
+    pub(crate) is_retransmission: bool,
+}
+
 /// See the module head.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     /// When the first retransmission without progress happened (Linux `retrans_stamp`): R2 counts from here.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
     pub(crate) rack: Rack,
     /// A tail loss probe without an answer.
     pub(crate) probe: Option<Probe>,
     /// What may show that the last reduction was needless.
-    pub(super) undo: Option<Undo>,
-    pub(super) frto: Frto,
+    pub(crate) undo: Option<Undo>,
+    pub(crate) frto: Frto,
     /// RFC 6582's `recover`: SND.NXT when the last recovery began.
-    pub(super) recover: SeqNum,
+    pub(crate) recover: SeqNum,
     /// Where the last retransmission of a hole ended.
-    pub(super) hole_end: SeqNum,
+    pub(crate) hole_end: SeqNum,
     /// Duplicate ACKs since SND.UNA moved.
-    pub(super) dup_acks: u32,
+    pub(crate) dup_acks: u32,
     /// Segments of that retransmission.
-    pub(super) hole_segments: u16,
-    pub(super) state: CaState,
+    pub(crate) hole_segments: u16,
+    pub(crate) state: CaState,
     /// Timeouts since SND.UNA moved.
-    pub(super) timeouts: u8,
+    pub(crate) timeouts: u8,
     /// The SYN or SYN-ACK was sent more than once.
-    pub(super) handshake_lossy: bool,
+    pub(crate) handshake_lossy: bool,
     /// When our SYN-ACK left is not known: a cookie keeps nothing.
-    pub(super) handshake_unsampled: bool,
+    pub(crate) handshake_unsampled: bool,
 }
 
 impl Recovery {
