@@ -5,6 +5,8 @@
 //!
 //! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
 
+pub(crate) mod keepalive;
+
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
     cx::Cx,

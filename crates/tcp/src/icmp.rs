@@ -28,8 +28,8 @@ use crate::{
         state::State,
     },
     cx::Cx,
-    fast_open, mtu_probe, recovery, retransmit,
-    tcb::{Tcb, TcbFlags, timers::RtxPurpose},
+    fast_open, recovery, retransmit,
+    tcb::{Tcb, TcbFlags, mtu_probe, timers::RtxPurpose},
     wire::seq::SeqNum,
 };
 

@@ -10,10 +10,9 @@ use pkt::Instant;
 
 use crate::{
     base::state::State,
-    ecn::EcnState,
     fast_open::FastOpenFailure,
     receive_window::receive_window,
-    tcb::{Tcb, TcbFlags, totals::SenderTime},
+    tcb::{Tcb, TcbFlags, ecn::EcnState, totals::SenderTime},
 };
 
 /// What `TCP_INFO` reports of the handshake.

@@ -16,10 +16,12 @@
 
 mod ack;
 mod data;
+mod ecn;
 mod prune;
 mod reset;
 mod sequence;
 mod syn_sent;
+mod urgent;
 
 use pkt::{DropReason, GsoKind, Packet, Verdict};
 
@@ -28,7 +30,7 @@ use crate::{
     cx::{Cx, SegmentVerdict},
     fast_open, receive_window,
     tcb::{Tcb, TcbFlags},
-    time_wait, urgent,
+    time_wait,
     wire::{
         header::{Flags, SegmentHeader},
         option::is_older,

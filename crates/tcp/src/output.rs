@@ -8,6 +8,7 @@
 //!
 //! Not here: what is lost (`recovery`), headers (`segment`), the window we announce (`receive_window`).
 
+mod mtu_probe;
 mod predicted;
 
 pub use predicted::output_nothing;
@@ -21,7 +22,7 @@ use crate::{
     congestion::SendSample,
     cx::Cx,
     fast_open,
-    mtu_probe::{self, Probed},
+    output::mtu_probe::Probed,
     pacing, retransmit, segment, small_queue,
     tcb::{
         Tcb, TcbFlags, memory,

@@ -32,10 +32,11 @@ use crate::{
     base::counters::Counter,
     congestion::{AckSample, SlowStartEnd},
     cx::{Cx, config::TcpConfig},
-    ecn, mtu_probe, pacing, rack,
+    pacing, rack,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,
+        ecn, mtu_probe,
         recovery::{CaState, Frto, Undo},
     },
 };
@@ -195,7 +196,7 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         // Duplicates of an episode that is over: its retransmissions caused them (RFC 6582 §4.1).
         return;
     }
-    if mtu_probe::took_the_loss(tcb, cx) {
+    if probe_took_the_loss(tcb, cx) {
         return;
     }
     let mss = tcb.mss.effective();
@@ -273,6 +274,16 @@ fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     tcb.recovery.hole_end = tcb.snd_una + hole.min(len);
     tcb.send_queue.mark_lost(0);
+}
+
+/// Whether the path has refused a probe of its MTU, and nothing else was lost: then segments stay as small as they are, and
+/// the window as large as it is.
+fn probe_took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+    let took = mtu_probe::took_the_loss(tcb, cx);
+    if took {
+        enter_resize(tcb);
+    }
+    took
 }
 
 /// The path takes smaller segments only: what was too large is sent again, and it was not congestion.

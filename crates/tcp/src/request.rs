@@ -20,10 +20,15 @@ use crate::{
         Cx,
         config::{PathParams, SocketOptions, TcpConfig},
     },
-    ecn::{self, EcnState},
     fast_open::{self, FastOpen},
     reset, segment,
-    tcb::{OpenParams, Tcb, TcbFlags, mss::PathMss, receive_buffer::ReceiveBuffer, timers},
+    tcb::{
+        OpenParams, Tcb, TcbFlags,
+        ecn::{self, EcnState},
+        mss::PathMss,
+        receive_buffer::ReceiveBuffer,
+        timers,
+    },
     wire::{
         cookie::Cookie,
         four_tuple::FourTuple,

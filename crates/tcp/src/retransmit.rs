@@ -12,10 +12,10 @@ use pkt::Packet;
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
     cx::{Cx, config::TcpConfig},
-    fast_open, mtu_probe, output, pacing, recovery, segment,
+    fast_open, output, pacing, recovery, segment,
     small_queue::{self, Kind},
     tcb::{
-        Tcb, TcbFlags,
+        Tcb, TcbFlags, mtu_probe,
         recovery::CaState,
         send_queue::EntryFlags,
         timers::{MEMORY_RETRY, RtxPurpose, arm_rto, rto_deadline},

@@ -14,11 +14,14 @@ use pkt::{Ecn, Gso, GsoKind, Packet, TxChecksum};
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
-    ecn::{self, EcnState},
     fast_open, pacing,
     receive_window::{hold_window, select_window},
-    tcb::{Tcb, TcbFlags, send_queue::EntryFlags, timers},
-    urgent,
+    tcb::{
+        Tcb, TcbFlags,
+        ecn::{self, EcnState},
+        send_queue::EntryFlags,
+        timers, urgent,
+    },
     wire::{
         header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
         option::Options,

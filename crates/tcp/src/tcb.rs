@@ -15,8 +15,11 @@ pub(crate) mod ack_compression;
 pub(crate) mod acked;
 pub(crate) mod delayed_ack;
 pub mod delivery_rate;
+pub(crate) mod ecn;
+pub(crate) mod keepalive;
 pub mod memory;
 pub(crate) mod mss;
+pub(crate) mod mtu_probe;
 pub(crate) mod pacing;
 pub(crate) mod packet_cache;
 pub(crate) mod rack;
@@ -26,9 +29,11 @@ pub(crate) mod receive_queue;
 pub(crate) mod recovery;
 pub mod rtt;
 pub(crate) mod sack_report;
+pub(crate) mod send_buffer;
 pub(crate) mod send_queue;
 pub(crate) mod timers;
 pub(crate) mod totals;
+pub(crate) mod urgent;
 
 use alloc::boxed::Box;
 use core::{mem::offset_of, time::Duration};
@@ -43,15 +48,15 @@ use crate::{
         Cx,
         config::{PathParams, SocketOptions, TcpConfig},
     },
-    ecn::EcnState,
     fast_open::{self, FastOpen, FastOpenState},
-    keepalive::IdleLimits,
-    mtu_probe::MtuProbing,
     tcb::{
         ack_compression::AckCompression,
         delayed_ack::DelayedAck,
         delivery_rate::DeliveryRate,
+        ecn::EcnState,
+        keepalive::IdleLimits,
         mss::PathMss,
+        mtu_probe::MtuProbing,
         pacing::Pacing,
         packet_cache::PacketCache,
         reassembly::Reassembly,
@@ -63,8 +68,8 @@ use crate::{
         send_queue::SendQueue,
         timers::Timers,
         totals::Totals,
+        urgent::Urgent,
     },
-    urgent::Urgent,
     wire::{four_tuple::FourTuple, option, pseudo, seq::SeqNum},
 };
 

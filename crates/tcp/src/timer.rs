@@ -9,8 +9,9 @@
 use crate::{
     ack_compression,
     base::{counters::Counter, error::TcpError, state::State},
+    close::keepalive,
     cx::Cx,
-    keepalive, output, recovery, retransmit, segment,
+    output, recovery, retransmit, segment,
     tcb::{
         Tcb, TcbFlags,
         timers::{RtxPurpose, arm_persist, persist_wait},

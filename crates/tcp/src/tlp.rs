@@ -16,10 +16,11 @@ use pkt::Instant;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    ecn, output, pacing, retransmit, segment,
+    output, pacing, retransmit, segment,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,
+        ecn,
         recovery::{CaState, Probe},
         timers::{self, RtxPurpose},
     },

@@ -17,15 +17,15 @@ use crate::{
     base::{counters::Counter, state::State},
     congestion::ModelSample,
     cx::Cx,
-    ecn, mtu_probe, pacing, recovery, reset as reset_segment, retransmit, scoreboard,
+    pacing, recovery, reset as reset_segment, retransmit, scoreboard,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,
-        delivery_rate,
+        delivery_rate, ecn, mtu_probe,
         packet_cache::Lent,
         timers::{self, RtxPurpose},
+        urgent,
     },
-    urgent,
     wire::{header::Flags, seq::SeqNum},
 };
 

@@ -9,12 +9,12 @@
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
 
-use super::{Segment, prune};
+use super::{Segment, ecn, prune};
 use crate::{
     ack_compression,
     base::{counters::Counter, state::State},
     cx::Cx,
-    ecn, receive_window, reset, sack_report,
+    receive_window, reset, sack_report,
     tcb::{
         Tcb, TcbFlags, delayed_ack::DataSeen, memory::PRESSURE_SEGMENTS, reassembly::Insert,
         receive_buffer::GROW_BYTES_MIN,

@@ -6,11 +6,11 @@
 
 use pkt::DropReason;
 
-use super::{Segment, ack, data, reset};
+use super::{Segment, ack, data, ecn, reset};
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
-    ecn, fast_open, reset as reset_segment, segment,
+    fast_open, reset as reset_segment, segment,
     tcb::{Tcb, TcbFlags},
     wire::{header::Flags, option::is_older},
 };

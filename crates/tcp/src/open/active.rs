@@ -9,8 +9,8 @@ use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
     fast_open::FastOpenState,
-    keepalive, mtu_probe, pacing, segment,
-    tcb::{OpenParams, Tcb, TcbFlags},
+    pacing, segment,
+    tcb::{OpenParams, Tcb, TcbFlags, keepalive, mtu_probe},
 };
 
 impl Tcb {

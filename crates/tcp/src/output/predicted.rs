@@ -11,10 +11,10 @@ use pkt::{Gso, Instant, Packet, TxChecksum};
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
-    ecn::EcnState,
     pacing, receive_window, segment,
     tcb::{
         Tcb, TcbFlags,
+        ecn::EcnState,
         send_queue::{Entry, EntryFlags},
         timers::{self, RtxPurpose},
         totals,

@@ -13,10 +13,11 @@ use super::undo;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    ecn, mtu_probe, rack, retransmit,
+    rack, retransmit,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,
+        ecn,
         recovery::{CaState, Undo},
     },
     tlp,
@@ -45,7 +46,7 @@ pub(super) fn on_ack(
     let found = rack::detect(tcb, cx);
     match tcb.recovery.state {
         CaState::Open | CaState::Disorder | CaState::Cwr if tcb.send_queue.lost_bytes() > 0 => {
-            if !mtu_probe::took_the_loss(tcb, cx) {
+            if !super::probe_took_the_loss(tcb, cx) {
                 enter(tcb, cx, acked.delivered);
             }
         }
@@ -110,7 +111,7 @@ pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
     }
     let found = rack::detect(tcb, cx);
     let calm = !tcb.recovery.state.is_repairing();
-    if calm && tcb.send_queue.lost_bytes() > 0 && !mtu_probe::took_the_loss(tcb, cx) {
+    if calm && tcb.send_queue.lost_bytes() > 0 && !super::probe_took_the_loss(tcb, cx) {
         enter(tcb, cx, 0);
     }
     retransmit::arm_watch(tcb, cx, found.wait, false);

@@ -1,7 +1,6 @@
 //! Urgent data: the one byte that the sockets API calls out of band.
 //!
-//! Above: `api` (`MSG_OOB`, `SIOCATMARK`) and step six of `input`. Below: `segment` writes the pointer, the receive queue
-//! holds the byte. RFC 9293 §3.8.5, RFC 6093; Linux: tcp_urg, tcp_check_urg, tcp_recv_urg, tcp_mark_urg.
+//! Above: `socket` (`MSG_OOB`, `SIOCATMARK`), step six of `input`, and `segment`, which writes the pointer. RFC 9293 §3.8.5, RFC 6093; Linux: tcp_urg, tcp_check_urg, tcp_recv_urg, tcp_mark_urg.
 //!
 //! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux the pointer names the
 //! byte *behind* the last urgent one (RFC 6093 §3.2; §4 makes that the standard's reading too; `tcp_stdurg` reads a peer's
@@ -19,14 +18,7 @@
 //!
 //! Differs from Linux: nobody gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) tells.
 
-use pkt::Packet;
-
 use crate::{
-    base::{
-        error::{RecvError, SendError},
-        state::State,
-    },
-    cx::Cx,
     tcb::{Tcb, TcbFlags},
     wire::{
         header::{Flags, SegmentHeader},
@@ -36,7 +28,7 @@ use crate::{
 
 /// What is known of the peer's urgent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Byte {
+pub(crate) enum Byte {
     /// A pointer announced it, it has not come (Linux `TCP_URG_NOTYET`).
     Announced,
     /// It is here (Linux `TCP_URG_VALID`).
@@ -50,12 +42,12 @@ enum Byte {
 #[derive(Clone, Debug)]
 pub(crate) struct Urgent {
     /// SND.UP: behind the last byte that was sent as urgent.
-    snd_up: SeqNum,
+    pub(crate) snd_up: SeqNum,
     /// Sequence number of the peer's urgent byte: RCV.UP less one.
-    seq: SeqNum,
-    byte: Byte,
+    pub(crate) seq: SeqNum,
+    pub(crate) byte: Byte,
     /// `SO_OOBINLINE`: the byte stays in the stream.
-    inline: bool,
+    pub(crate) inline: bool,
 }
 
 impl Urgent {
@@ -76,61 +68,13 @@ pub(crate) enum ReadLimit {
 }
 
 impl Tcb {
-    /// Sends `bytes`, the last of which is urgent (`MSG_OOB`), and answers how many were taken. When not all were, the
-    /// last one taken is marked, as in Linux. The caller runs `output` after it.
-    ///
-    /// # Errors
-    ///
-    /// See [`SendError`].
-    pub fn send_oob(&mut self, cx: &mut Cx<'_>, bytes: &[u8]) -> Result<usize, SendError> {
-        let sent = self.send(cx, &[bytes], false)?;
-        if sent > 0 {
-            self.urgent.snd_up = self.send_queue.write_seq();
-            self.flags |= TcbFlags::URGENT_OUT;
-        }
-        Ok(sent)
-    }
-
-    /// The urgent byte (`recv` with `MSG_OOB`); `None` is the end of the stream. With `peek` it stays.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::NoUrgentData`] when there is none, it was read, or it is read in line; [`RecvError::WouldBlock`] when
-    /// it was announced and has not come; [`RecvError::NotConnected`].
-    pub fn recv_oob(&mut self, peek: bool) -> Result<Option<u8>, RecvError> {
-        if self.urgent.inline || !self.has_mark() || self.urgent.byte == Byte::Read {
-            return Err(RecvError::NoUrgentData);
-        }
-        if let Byte::Valid(byte) = self.urgent.byte {
-            if !peek {
-                self.urgent.byte = Byte::Read;
-            }
-            return Ok(Some(byte));
-        }
-        if self.state == State::Close || self.flags.contains(TcbFlags::SHUT_READ) {
-            return Ok(None);
-        }
-        Err(RecvError::WouldBlock)
-    }
-
     /// The next byte to read is the urgent one (`SIOCATMARK`).
     #[must_use]
     pub fn at_mark(&self) -> bool {
         self.has_mark() && self.urgent.seq == copied_seq(self)
     }
 
-    /// `SO_OOBINLINE`: the urgent byte is read with the stream, which still stops before it.
-    pub fn set_oob_inline(&mut self, on: bool) {
-        self.urgent.inline = on;
-    }
-
-    /// `SO_OOBINLINE`.
-    #[must_use]
-    pub fn oob_inline(&self) -> bool {
-        self.urgent.inline
-    }
-
-    fn has_mark(&self) -> bool {
+    pub(crate) fn has_mark(&self) -> bool {
         self.flags.contains(TcbFlags::URGENT_IN)
     }
 
@@ -146,7 +90,7 @@ impl Tcb {
 }
 
 /// Linux `copied_seq`: the next byte the application reads.
-fn copied_seq(tcb: &Tcb) -> SeqNum {
+pub(crate) fn copied_seq(tcb: &Tcb) -> SeqNum {
     let fin = u32::from(tcb.flags.contains(TcbFlags::FIN_RECEIVED));
     tcb.rcv_nxt - (tcb.receive_queue.bytes() + fin)
 }
@@ -179,50 +123,6 @@ pub(crate) fn on_read(tcb: &mut Tcb) {
     if tcb.has_mark() && copied_seq(tcb).gt(tcb.urgent.seq) {
         tcb.flags -= TcbFlags::URGENT_IN;
     }
-}
-
-/// RFC 9293 §3.10.7.4, sixth: the URG bit. `packet` is what is left of the payload, `seq` its first byte.
-pub(crate) fn on_segment(
-    tcb: &mut Tcb,
-    cx: &mut Cx<'_>,
-    header: &SegmentHeader,
-    seq: SeqNum,
-    packet: Option<&Packet>,
-) {
-    if header.has(Flags::URG) {
-        announce(tcb, cx, header);
-    }
-    if !tcb.has_mark() || tcb.urgent.byte != Byte::Announced || tcb.urgent.seq.lt(seq) {
-        return;
-    }
-    let mut byte = [0];
-    let offset = tcb.urgent.seq.since(seq) as usize;
-    if let Some(packet) = packet
-        && offset < packet.len()
-        && packet.copy_to(offset, &mut byte) == 1
-    {
-        tcb.urgent.byte = Byte::Valid(byte[0]);
-    }
-}
-
-/// A pointer: only one that is newer than what is known counts, and none to what was read (RFC 9293 §3.8.5).
-fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
-    let behind = u32::from(header.urgent);
-    let at = header.seq + if cx.config.tcp_stdurg { behind } else { behind.saturating_sub(1) };
-    let copied = copied_seq(tcb);
-    if copied.gt(at) || at.lt(tcb.rcv_nxt) {
-        return;
-    }
-    if tcb.has_mark() && at.le(tcb.urgent.seq) {
-        return;
-    }
-    // The old byte was at the mark and nobody read past it: it must not become part of the stream now.
-    if tcb.skips_urgent_byte() {
-        tcb.receive_queue.skip(1, &mut |packet| cx.pool.free(packet));
-    }
-    tcb.urgent.seq = at;
-    tcb.urgent.byte = Byte::Announced;
-    tcb.flags |= TcbFlags::URGENT_IN;
 }
 
 /// SND.UNA moved: a mark that is acknowledged ends urgent mode.

@@ -1,7 +1,7 @@
 //! Packetization-layer path MTU discovery: finds by trying what ICMP does not tell.
 //!
-//! Above: `output` asks whether a probe may leave, `input::ack` and `recovery` tell what became of it, `retransmit` when
-//! the path seems to swallow everything. RFC 4821, RFC 8899; Linux: tcp_mtu_probe, tcp_mtup_probe_success,
+//! Above: `output::mtu_probe` sends a probe, `input::ack` and `loss::recovery` report its end, and `loss::retransmit` reports a
+//! path that seems to drop every full segment. RFC 4821, RFC 8899; Linux: tcp_mtup_probe_success,
 //! tcp_mtup_probe_failed, tcp_mtu_probing.
 //!
 //! Between `low`, which passes, and `high`, which may not, one segment of the size in the middle is sent with the stream's
@@ -13,7 +13,7 @@
 //! `tcp_retries1` first fall back to `tcp_base_mss`, each further one halves that, down to `tcp_mtu_probe_floor` (RFC 4821
 //! §7.7). 0 never does.
 //!
-//! Not here: reports (`icmp`), what a connection may send at present (`mss`).
+//! Not here: reports (`input::icmp`), what a connection may send at present (`mss`).
 
 use alloc::boxed::Box;
 
@@ -22,44 +22,29 @@ use pkt::Instant;
 use crate::{
     base::counters::Counter,
     cx::{Cx, config::TcpConfig},
-    output, recovery, segment,
-    tcb::{Tcb, recovery::CaState},
+    tcb::Tcb,
     wire::seq::SeqNum,
 };
 
-/// Segments of the window that a probe needs to be worth its risk (Linux: 11 in tcp_mtu_probe).
-const CWND_SEGMENTS_MIN: u32 = 11;
-
 /// A probe in flight.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
-    start: SeqNum,
-    end: SeqNum,
+pub(crate) struct Probe {
+    pub(crate) start: SeqNum,
+    pub(crate) end: SeqNum,
     /// Its IP packet in bytes.
-    mtu: u32,
+    pub(crate) mtu: u32,
 }
 
 /// The search of one connection. Sizes are bytes of IP packet.
 #[derive(Clone, Debug)]
 pub(crate) struct MtuProbing {
     /// Largest size taken to pass: segments are no larger.
-    low: u32,
+    pub(crate) low: u32,
     /// Largest size that may pass.
-    high: u32,
+    pub(crate) high: u32,
     /// When the search began.
-    began_at: Instant,
-    probe: Option<Probe>,
-}
-
-/// What `output` does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Probed {
-    /// No probe is wanted or possible: send as usual.
-    No,
-    /// A probe left.
-    Sent,
-    /// A probe is wanted and the window has no room: send nothing until an ACK makes some.
-    Wait,
+    pub(crate) began_at: Instant,
+    pub(crate) probe: Option<Probe>,
 }
 
 /// ESTABLISHED: the search begins with it when `tcp_mtu_probing` says so.
@@ -108,54 +93,6 @@ pub(crate) fn on_path_mtu(tcb: &mut Tcb, mtu: u32) {
     }
 }
 
-/// Sends the stream's next bytes in one segment of the size in question, if this is a moment for it (RFC 4821 §7.3–7.4).
-pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
-    let Some(search) = &mut tcb.mtu_probing else { return Probed::No };
-    let mss = tcb.mss.effective();
-    let calm = tcb.recovery.state() == CaState::Open && tcb.reassembly.is_empty();
-    if search.probe.is_some() || !calm || tcb.congestion.cwnd() < CWND_SEGMENTS_MIN * mss {
-        return Probed::No;
-    }
-    let mtu = u32::midpoint(search.low, search.high);
-    let len = tcb.mss.payload_of(mtu);
-    if search.high - search.low < u32::from(cx.config.tcp_probe_threshold).max(1) || len <= mss {
-        search_again(tcb, cx);
-        return Probed::No;
-    }
-    // What follows the probe tells its loss from that of the whole flight.
-    let needed = len + (u32::from(cx.config.tcp_reordering) + 1) * mss;
-    let unsent = tcb.send_queue.write_seq().since(tcb.snd_nxt);
-    if unsent < needed || tcb.snd_wnd < needed || len > tcb.congestion.cwnd() {
-        return Probed::No;
-    }
-    let flight = tcb.snd_nxt.since(tcb.snd_una);
-    if tcb.snd_wnd - flight.min(tcb.snd_wnd) < needed || tcb.pipe() + len > tcb.congestion.cwnd() {
-        return if flight > 0 { Probed::Wait } else { Probed::No };
-    }
-    let start = tcb.snd_nxt;
-    let index = tcb.send_queue.sent_count();
-    if !tcb.send_queue.gather(cx.pool, len) || !segment::transmit_whole(tcb, cx, index) {
-        return Probed::No;
-    }
-    output::note_first(tcb, cx, index, 1);
-    if let Some(search) = &mut tcb.mtu_probing {
-        search.probe = Some(Probe { start, end: start + len, mtu });
-    }
-    Probed::Sent
-}
-
-/// The search is over: after `tcp_probe_interval` the path may have become wider (RFC 4821 §7.2; Linux:
-/// tcp_mtu_check_reprobe).
-fn search_again(tcb: &mut Tcb, cx: &Cx<'_>) {
-    let high = tcb.mss.searchable_mtu();
-    if let Some(search) = &mut tcb.mtu_probing
-        && cx.now - search.began_at >= cx.config.tcp_probe_interval
-    {
-        search.began_at = cx.now;
-        search.high = high.max(search.low);
-    }
-}
-
 /// SND.UNA moved: has the probe arrived?
 pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>) {
     let Some(search) = &mut tcb.mtu_probing else { return };
@@ -181,7 +118,6 @@ pub(crate) fn took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     cx.count(Counter::TcpExtTCPMTUPFail);
     search.high = (probe.mtu - 1).max(search.low);
     tcb.send_queue.mark_lost(0);
-    recovery::enter_resize(tcb);
     true
 }
 

@@ -17,12 +17,11 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    base::{counters::Counter, error::TcpError, state::State},
+    base::state::State,
     cx::{
         Cx,
         config::{Keepalive, SocketOptions, TcpConfig},
     },
-    segment,
     tcb::{Tcb, TcbFlags},
 };
 
@@ -33,7 +32,7 @@ const TIMEOUT_DEFAULT: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct IdleLimits {
     /// When keepalive looks again; never without `SO_KEEPALIVE`.
-    probe_at: Instant,
+    pub(crate) probe_at: Instant,
     /// Idle time counts from here at the earliest: the handshake, the call that set the timeout, the peer's FIN.
     from: Instant,
     /// The socket's idle timeout in seconds: 0 is none, [`TIMEOUT_DEFAULT`] is the sysctl's.
@@ -67,7 +66,7 @@ impl IdleLimits {
     }
 
     /// What the socket has set of keepalive's times.
-    fn times(&self) -> Keepalive {
+    pub(crate) fn times(&self) -> Keepalive {
         Keepalive {
             time: Duration::from_millis(self.time_ms.into()),
             interval: Duration::from_millis(self.interval_ms.into()),
@@ -139,7 +138,7 @@ fn timeout_s(timeout: Option<Duration>) -> u32 {
 }
 
 /// The `keep` slot is keepalive's and the idle timeout's in this state.
-fn is_watched(tcb: &Tcb) -> bool {
+pub(crate) fn is_watched(tcb: &Tcb) -> bool {
     let orphan_waits = tcb.state == State::FinWait2 && tcb.flags.contains(TcbFlags::ORPHAN);
     tcb.state.is_synchronized() && tcb.state != State::TimeWait && !orphan_waits
 }
@@ -155,66 +154,15 @@ pub(crate) fn arm(tcb: &mut Tcb, cx: &Cx<'_>) {
     arm_earlier(tcb, cx.config);
 }
 
-fn arm_earlier(tcb: &mut Tcb, config: &TcpConfig) {
+pub(crate) fn arm_earlier(tcb: &mut Tcb, config: &TcpConfig) {
     let idle_end = idle_end(tcb, config).unwrap_or(Instant::FAR_FUTURE);
     tcb.timers.arm_keep(tcb.idle.probe_at.min(idle_end));
 }
 
 /// When the idle timeout ends the connection if nothing moves any more; `None` without a timeout.
-fn idle_end(tcb: &Tcb, config: &TcpConfig) -> Option<Instant> {
+pub(crate) fn idle_end(tcb: &Tcb, config: &TcpConfig) -> Option<Instant> {
     let timeout = tcb.idle_timeout().unwrap_or(config.tcp_idle_timeout);
     let received = tcb.ack.last_data_at().unwrap_or(Instant::ZERO);
     let moved = tcb.idle.from.max(received).max(tcb.rate.delivered_at());
     (!timeout.is_zero()).then(|| moved + timeout)
-}
-
-/// The slot fires. Either deadline may have moved since it was armed.
-pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if !is_watched(tcb) {
-        return;
-    }
-    if idle_end(tcb, cx.config).is_some_and(|end| end <= cx.now) {
-        cx.count(Counter::IdleTimeouts);
-        return abort(tcb, cx, TcpError::TimedOut);
-    }
-    if tcb.idle.probe_at <= cx.now {
-        on_keepalive(tcb, cx);
-    }
-    if tcb.state != State::Close {
-        arm_earlier(tcb, cx.config);
-    }
-}
-
-/// The peer learns that the connection is over, in case it is there.
-fn abort(tcb: &mut Tcb, cx: &mut Cx<'_>, error: TcpError) {
-    segment::send_reset(tcb, cx);
-    cx.count(Counter::TcpExtTCPAbortOnTimeout);
-    tcb.finish(cx, Some(error));
-}
-
-/// RFC 9293 §3.8.4. The deadline is lazy: traffic since it was armed only moves it here.
-fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
-    let idle = cx.now - tcb.last_received_at;
-    let keepalive = tcb.idle.times().or_config(cx.config);
-    if busy || idle < keepalive.time {
-        // Data in flight has the retransmission timer to find out.
-        let left = if busy { keepalive.time } else { keepalive.time - idle };
-        tcb.idle.probe_at = cx.now + left;
-        return;
-    }
-    if keepalive_exhausted(tcb, idle, keepalive.probes) {
-        return abort(tcb, cx, tcb.soft_error.unwrap_or(TcpError::TimedOut));
-    }
-    segment::send_probe(tcb, cx);
-    cx.count(Counter::TcpExtTCPKeepAlive);
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
-    tcb.idle.probe_at = cx.now + keepalive.interval;
-}
-
-fn keepalive_exhausted(tcb: &Tcb, idle: Duration, probes: u8) -> bool {
-    match tcb.user_timeout {
-        Some(limit) => tcb.probes_out > 0 && idle >= limit,
-        None => tcb.probes_out >= probes,
-    }
 }

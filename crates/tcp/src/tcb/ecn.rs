@@ -1,7 +1,7 @@
 //! Explicit congestion notification: agreeing on it, echoing marks, telling that the echo was heard.
 //!
-//! Above: the handshake (`segment::send_syn`, `input::syn_sent`, `request`), `input::data` and `segment`. RFC 3168 §6.1, RFC
-//! 8257 §3.2; Linux: tcp_ecn.h, `__tcp_ecn_check_ce`, dctcp_ece_ack_update.
+//! Above: the handshake (`open::syn`, `open::request`), `input::ecn`, and `segment`, which sends the bits. RFC 3168 §6.1,
+//! RFC 8257 §3.2; Linux: tcp_ecn.h.
 //!
 //! ```text
 //!   data, ECT ──► router marks CE ──► receiver: ECE on every ACK ──► sender: window reduced once,
@@ -15,21 +15,20 @@
 //! Only new data is ECN-capable: a mark on anything else could be lost without notice (RFC 3168 §6.1.4–6.1.6). With DCTCP
 //! everything is, because its routers drop what is not.
 //!
-//! Not here: what an echo does to the window (`recovery`, `congestion`), AccECN, the bits of the IP header (crate stack).
+//! Not here: marks that arrive (`input::ecn`), what an echo does to the window (`loss`, `congestion`), AccECN, the bits of the IP header (crate stack).
 
 use bitflags::bitflags;
 use pkt::{Ecn, Packet};
 
 use crate::{
     congestion::Algorithm,
-    cx::{Cx, config::TcpConfig},
-    segment,
+    cx::config::TcpConfig,
     tcb::Tcb,
     wire::header::{Flags, SegmentHeader},
 };
 
 /// A SYN that asks for ECN (RFC 3168 §6.1.1).
-const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
+pub(crate) const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
 bitflags! {
     /// Where a connection stands.
@@ -57,19 +56,6 @@ pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> 
     if offered { ECN_SETUP } else { Flags::empty() }
 }
 
-/// The peer's SYN-ACK, or its SYN that crossed ours, answers our offer.
-pub(crate) fn on_answer(tcb: &mut Tcb, header: &SegmentHeader) {
-    let agreed = if header.has(Flags::ACK) {
-        // Both bits set: something reflects what it gets.
-        header.flags & ECN_SETUP == Flags::ECE
-    } else {
-        header.flags.contains(ECN_SETUP)
-    };
-    if !agreed {
-        tcb.ecn.remove(EcnState::AGREED);
-    }
-}
-
 /// Whether a SYN from a peer makes an ECN connection. `codepoint` is that of its IP header: a SYN that arrives ECN-capable
 /// comes through something that writes these bits as it likes.
 pub(crate) fn accepts(
@@ -80,42 +66,6 @@ pub(crate) fn accepts(
 ) -> bool {
     let intact = codepoint == Ecn::NotEct && config.tcp_ecn != 0;
     syn.flags.contains(ECN_SETUP) && (intact || algorithm.needs_ecn())
-}
-
-/// A segment with data arrived under `codepoint` (RFC 3168 §6.1.3). Call it before RCV.NXT moves.
-pub(crate) fn on_data(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, codepoint: Ecn) {
-    if !tcb.ecn.contains(EcnState::AGREED) {
-        return;
-    }
-    if codepoint != Ecn::NotEct {
-        tcb.ecn |= EcnState::SEEN;
-    }
-    if tcb.congestion.algorithm().needs_ecn() {
-        return on_data_dctcp(tcb, cx, codepoint);
-    }
-    if header.has(Flags::CWR) {
-        tcb.ecn.remove(EcnState::ECHO);
-        // A peer that reduced waits for our ACKs.
-        tcb.ack.schedule_now();
-    }
-    if codepoint == Ecn::Ce && !tcb.ecn.contains(EcnState::ECHO) {
-        tcb.ecn |= EcnState::ECHO;
-        tcb.ack.enter_quick(tcb.rcv_wnd);
-    }
-}
-
-/// RFC 8257 §3.2: every ACK tells of data that was marked all the same, so that the sender can count.
-fn on_data_dctcp(tcb: &mut Tcb, cx: &mut Cx<'_>, codepoint: Ecn) {
-    let marked = codepoint == Ecn::Ce;
-    if marked == tcb.ecn.contains(EcnState::CE) {
-        return;
-    }
-    if tcb.ack.is_pending() {
-        // What came before is acknowledged with what was true of it.
-        segment::send_ack(tcb, cx);
-    }
-    tcb.ecn.set(EcnState::CE, marked);
-    tcb.ack.enter_quick(tcb.rcv_wnd);
 }
 
 /// The window was reduced, for whatever reason: the peer is told (RFC 3168 §6.1.2).
