@@ -28,8 +28,8 @@ use crate::{
         state::State,
     },
     cx::Cx,
-    fast_open, recovery, retransmit,
-    tcb::{Tcb, TcbFlags, mtu_probe, timers::RtxPurpose},
+    recovery, retransmit,
+    tcb::{Tcb, TcbFlags, fast_open, mtu_probe, timers::RtxPurpose},
     wire::seq::SeqNum,
 };
 

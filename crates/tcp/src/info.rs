@@ -10,9 +10,8 @@ use pkt::Instant;
 
 use crate::{
     base::state::State,
-    fast_open::FastOpenFailure,
     receive_window::receive_window,
-    tcb::{Tcb, TcbFlags, ecn::EcnState, totals::SenderTime},
+    tcb::{Tcb, TcbFlags, ecn::EcnState, fast_open::FastOpenFailure, totals::SenderTime},
 };
 
 /// What `TCP_INFO` reports of the handshake.

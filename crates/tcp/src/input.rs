@@ -28,7 +28,7 @@ use pkt::{DropReason, GsoKind, Packet, Verdict};
 use crate::{
     base::{counters::Counter, state::State},
     cx::{Cx, SegmentVerdict},
-    fast_open, receive_window,
+    receive_window,
     tcb::{Tcb, TcbFlags},
     time_wait,
     wire::{
@@ -153,7 +153,7 @@ fn synchronized(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    if fast_open::is_repeated_syn(tcb, cx, segment) {
+    if sequence::is_repeated_syn(tcb, cx, segment) {
         return Err(DropReason::TcpInvalidSyn);
     }
     // First: the sequence number, and the timestamp (RFC 7323 §5.3). What lies outside the window is cut off.

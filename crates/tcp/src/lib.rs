@@ -87,29 +87,23 @@ pub mod base;
 mod close;
 pub mod congestion;
 pub mod cx;
-pub mod fast_open;
 pub mod icmp;
 pub mod info;
 pub mod input;
-pub mod isn;
 pub mod open;
 pub mod output;
 mod pacing;
-pub mod ports;
 mod rack;
 mod receive_window;
 mod recovery;
-pub mod request;
 pub mod reset;
 mod retransmit;
 mod sack_report;
 mod scoreboard;
-pub mod secret;
 mod segment;
 mod small_queue;
 pub mod socket;
 mod sockopt;
-pub mod syn_cookie;
 pub mod tcb;
 pub mod time_wait;
 pub mod timer;
@@ -138,20 +132,20 @@ pub use cx::{
     config::{BufferLimits, Keepalive, PacketRecycle, PathParams, SocketOptions, TcpConfig},
     host_queue::{HostQueue, TsqLimit},
 };
-pub use fast_open::{
-    FastOpen, FastOpenFailure, FastOpenNews,
-    keys::{FastOpenKeys, KeyUsed},
-};
 pub use icmp::on_icmp;
 pub use info::{HandshakeInfo, TcpInfo};
 pub use input::{input, input_to_user};
-pub use isn::IsnGenerator;
+pub use open::{
+    fast_open::keys::{FastOpenKeys, KeyUsed},
+    isn::IsnGenerator,
+    ports::PortSelector,
+    request::{Request, RequestTimer, RequestVerdict},
+    syn_cookie::SynCookies,
+};
 pub use output::{is_settled_after_read, output, output_nothing};
-pub use ports::PortSelector;
-pub use request::{Request, RequestTimer, RequestVerdict};
-pub use syn_cookie::SynCookies;
 pub use tcb::{
     OpenParams, Tcb,
+    fast_open::{FastOpen, FastOpenFailure, FastOpenNews},
     reassembly::Reassembly,
     rtt::{RttConfig, RttEstimator},
     totals::SenderTime,

@@ -21,7 +21,7 @@ use crate::{
     base::{counters::Counter, state::State},
     congestion::SendSample,
     cx::Cx,
-    fast_open,
+    open::syn,
     output::mtu_probe::Probed,
     pacing, retransmit, segment, small_queue,
     tcb::{
@@ -56,7 +56,7 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     // Whatever has to wait arms it anew.
     tcb.timers.stop_pacing();
-    fast_open::poll_syn(tcb, cx);
+    syn::poll_syn(tcb, cx);
     let may_transmit = tcb.state.may_transmit() || tcb.is_open_early();
     if may_transmit && !tcb.send_queue.is_empty() {
         retransmit::transmit_lost(tcb, cx);

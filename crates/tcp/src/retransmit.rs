@@ -12,10 +12,11 @@ use pkt::Packet;
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
     cx::{Cx, config::TcpConfig},
-    fast_open, output, pacing, recovery, segment,
+    open::syn,
+    output, pacing, recovery, segment,
     small_queue::{self, Kind},
     tcb::{
-        Tcb, TcbFlags, mtu_probe,
+        Tcb, TcbFlags, fast_open, mtu_probe,
         recovery::CaState,
         send_queue::EntryFlags,
         timers::{MEMORY_RETRY, RtxPurpose, arm_rto, rto_deadline},
@@ -74,7 +75,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPSynRetrans);
     cx.count(Counter::TcpRetransSegs);
     tcb.totals.total_retrans += 1;
-    segment::send_syn(tcb, cx);
+    syn::send_syn(tcb, cx);
 }
 
 /// RFC 6298 §5.4–5.6 for data and FIN.

@@ -9,22 +9,16 @@
 //!
 //! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
 
-use pkt::{Ecn, Gso, GsoKind, Packet, TxChecksum};
+use pkt::{Gso, GsoKind, Packet, TxChecksum};
 
 use crate::{
-    base::{counters::Counter, state::State},
+    base::counters::Counter,
     cx::Cx,
-    fast_open, pacing,
+    pacing,
     receive_window::{hold_window, select_window},
-    tcb::{
-        Tcb, TcbFlags,
-        ecn::{self, EcnState},
-        send_queue::EntryFlags,
-        timers, urgent,
-    },
+    tcb::{Tcb, TcbFlags, ecn, send_queue::EntryFlags, urgent},
     wire::{
         header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
-        option::Options,
         pseudo::pseudo_header,
         seq::SeqNum,
     },
@@ -189,43 +183,7 @@ fn count_compressed(tcb: &mut Tcb, cx: &Cx<'_>) {
     }
 }
 
-/// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
-pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    timers::arm_rto(tcb, cx);
-    let crossed = tcb.state == State::SynRecv;
-    let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
-    let Some((mut packet, len)) = fast_open::syn_packet(tcb, cx, &mut options) else { return };
-    // The first SYN offers, the crossed one agrees to what the peer offered.
-    let has = |agreed, offered| tcb.flags.contains(if crossed { agreed } else { offered });
-    options.sack_permitted = has(TcbFlags::SACK, TcbFlags::OFFERS_SACK);
-    options.timestamps = has(TcbFlags::TIMESTAMPS, TcbFlags::OFFERS_TIMESTAMPS)
-        .then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
-    options.window_scale =
-        has(TcbFlags::WINDOW_SCALING, TcbFlags::OFFERS_SCALING).then_some(tcb.rcv_wscale);
-    let flags = if crossed {
-        let echo = tcb.ecn.contains(EcnState::AGREED);
-        Flags::SYN | Flags::ACK | if echo { Flags::ECE } else { Flags::empty() }
-    } else {
-        let again = tcb.recovery.timeouts() > 0;
-        Flags::SYN | ecn::offer(tcb, cx.config, again)
-    };
-    if tcb.ecn.contains(EcnState::AGREED) && tcb.congestion.algorithm().needs_ecn() {
-        packet.meta_mut().ecn = Ecn::Ect0;
-    }
-    let window = u16::try_from(tcb.rcv_wnd).unwrap_or(u16::MAX);
-    let ack = if crossed { tcb.rcv_nxt } else { SeqNum(0) };
-    let header =
-        SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..SegmentHeader::default() };
-    tcb.last_sent_at = cx.now;
-    tcb.ack.on_ack_sent();
-    if tcb.recovery.timeouts() == 0 {
-        cx.count(Counter::TcpOutSegs);
-    }
-    send_packet(tcb, cx, packet, header, (len, u32::MAX));
-    fast_open::on_syn_sent(tcb, cx, len);
-}
-
-fn send_packet(
+pub(crate) fn send_packet(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
     mut packet: Packet,

@@ -16,6 +16,7 @@ pub(crate) mod acked;
 pub(crate) mod delayed_ack;
 pub mod delivery_rate;
 pub(crate) mod ecn;
+pub mod fast_open;
 pub(crate) mod keepalive;
 pub mod memory;
 pub(crate) mod mss;
@@ -48,12 +49,12 @@ use crate::{
         Cx,
         config::{PathParams, SocketOptions, TcpConfig},
     },
-    fast_open::{self, FastOpen, FastOpenState},
     tcb::{
         ack_compression::AckCompression,
         delayed_ack::DelayedAck,
         delivery_rate::DeliveryRate,
         ecn::EcnState,
+        fast_open::{FastOpen, FastOpenState},
         keepalive::IdleLimits,
         mss::PathMss,
         mtu_probe::MtuProbing,

@@ -12,8 +12,7 @@ use super::Segment;
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
     cx::Cx,
-    fast_open,
-    tcb::Tcb,
+    tcb::{Tcb, fast_open},
     wire::header::Flags,
 };
 

@@ -15,6 +15,7 @@ use super::{Segment, reset};
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
+    open::syn,
     receive_window::acceptable_window,
     sack_report,
     tcb::{Tcb, TcbFlags},
@@ -69,6 +70,18 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && segment.header.flags == Flags::ACK
         && segment.seq_len() == 0
         && segment.seq.ge(tcb.retracted_to)
+}
+
+/// The client repeats its SYN: our SYN-ACK was lost. True if the segment is that.
+pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
+    let header = segment.header;
+    let repeated = tcb.is_open_early()
+        && header.flags.intersection(Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN
+        && header.seq == tcb.irs;
+    if repeated && tcb.may_answer_invalid(cx) {
+        syn::send_syn(tcb, cx);
+    }
+    repeated
 }
 
 /// Names why the segment is refused, and answers it.

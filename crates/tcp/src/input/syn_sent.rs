@@ -10,8 +10,12 @@ use super::{Segment, ack, data, ecn, reset};
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
-    fast_open, reset as reset_segment, segment,
-    tcb::{Tcb, TcbFlags},
+    open::{fast_open, syn},
+    reset as reset_segment,
+    tcb::{
+        Tcb, TcbFlags,
+        fast_open::{is_writer_waiting, takes_syn_ack_data},
+    },
     wire::{header::Flags, option::is_older},
 };
 
@@ -46,7 +50,7 @@ pub(super) fn process(
     }
     // Simultaneous open: the SYNs crossed.
     tcb.set_state(cx, State::SynRecv);
-    segment::send_syn(tcb, cx);
+    syn::send_syn(tcb, cx);
     Ok(())
 }
 
@@ -85,12 +89,12 @@ fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Resu
     if tcb.send_queue.head().is_some() {
         // It carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare one, should the data have to wait for its first copy to leave,
         // begins behind bytes that a server with SYN cookies has not kept, and which takes it for nobody's.
-    } else if fast_open::is_writer_waiting(tcb) {
+    } else if is_writer_waiting(tcb) {
         tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
     } else {
         tcb.ack.schedule_now();
     }
-    if fast_open::takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
+    if takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
         data::process(tcb, segment, cx)?;
         data::process_fin(tcb, segment, cx);
     }

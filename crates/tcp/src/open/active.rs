@@ -8,9 +8,9 @@
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
-    fast_open::FastOpenState,
-    pacing, segment,
-    tcb::{OpenParams, Tcb, TcbFlags, keepalive, mtu_probe},
+    open::syn,
+    pacing,
+    tcb::{OpenParams, Tcb, TcbFlags, fast_open::FastOpenState, keepalive, mtu_probe},
 };
 
 impl Tcb {
@@ -28,7 +28,7 @@ impl Tcb {
         tcb.flags.set(TcbFlags::OFFERS_SCALING, cx.config.tcp_window_scaling);
         tcb.flags.set(TcbFlags::OFFERS_SACK, cx.config.tcp_sack);
         if !tcb.is_syn_held() {
-            segment::send_syn(&mut tcb, cx);
+            syn::send_syn(&mut tcb, cx);
         }
         tcb
     }

@@ -1,6 +1,6 @@
 //! Requests that are not kept: the SYN-ACK is a cookie, and the third segment brings the request back.
 //!
-//! Below: [`crate::syn_cookie`], which knows the number. RFC 4987 §3.6; Linux: cookie_v4_init_sequence,
+//! Below: [`crate::open::syn_cookie`], which knows the number. RFC 4987 §3.6; Linux: cookie_v4_init_sequence,
 //! cookie_v4_check.
 
 use pkt::{DropReason, Ecn};
@@ -9,7 +9,7 @@ use super::Request;
 use crate::{
     base::counters::Counter,
     cx::{Cx, config::TcpConfig},
-    syn_cookie::{CookieOptions, SynCookies},
+    open::syn_cookie::{CookieOptions, SynCookies},
     tcb::OpenParams,
     wire::{header::SegmentHeader, option},
 };

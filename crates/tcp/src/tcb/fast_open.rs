@@ -1,47 +1,16 @@
-//! TCP Fast Open: data in the SYN, for a peer that has proved its address before.
+//! Fast Open's part of a connection: the setting of an open, how far the SYN is, and what the handshake has shown.
 //!
-//! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413; Linux:
-//! net/ipv4/tcp_fastopen.c.
+//! Above: `open` sends and takes a SYN with data; timers, resets and the end of a connection raise a suspicion here. RFC
+//! 7413; Linux: struct tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
 //!
-//! A server gives every client address a cookie: a keyed hash that only it can make. A client that brings its cookie along
-//! with data in the SYN is answered as if the handshake were done: the data goes to the application at once, and the
-//! application may answer before the third segment.
-//!
-//! *What the application must know* (RFC 7413 §6): a SYN may be duplicated by the network after its connection has ended, and is
-//! then a second connection with the same data. A server that turns Fast Open on says that a request may be carried out twice.
-//!
-//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`). A server that does not
-//! take the data acknowledges the SYN alone, and the data is sent again at once.
-//!
-//! Before RFC 7413 gave the option a kind of its own it was an experiment's (kind 254, RFC 6994). Both forms are read, a
-//! server answers in the client's, and a client whose request in the first form is not answered tries the other once.
-//!
-//! Not here: the cache of cookies, the pause after suspicion, the queue of a listener (all `stack`).
+//! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies (`stack::fast_open`).
 
 use alloc::boxed::Box;
 
-use pkt::Packet;
-
-use crate::{
-    base::{counters::Counter, state::State},
-    cx::Cx,
-    input::Segment,
-    segment,
-    tcb::Tcb,
-    wire::{
-        cookie::Cookie,
-        header::{Flags, SegmentHeader},
-        option::Options,
-    },
-};
-
-pub mod keys;
+use crate::{base::state::State, tcb::Tcb, wire::cookie::Cookie};
 
 /// Bytes of options that a SYN with our own cookie carries: MSS, SACK and timestamps, window scale, cookie.
 const SYN_OPTION_BYTES: u32 = 4 + 12 + 4 + 20;
-
-/// MSS of a peer that announces none (RFC 9293 §3.7.1).
-const MSS_UNKNOWN: u16 = 536;
 
 /// What an open does about Fast Open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +49,7 @@ pub struct FastOpenNews {
 
 /// How far the SYN of a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SynPhase {
+pub(crate) enum SynPhase {
     /// It waits for data.
     Held,
     /// It has left.
@@ -110,26 +79,26 @@ pub enum FastOpenFailure {
 #[derive(Debug)]
 pub(crate) struct FastOpenState {
     /// We are the server, and the SYN's data was taken.
-    passive: bool,
+    pub(crate) passive: bool,
     /// What the SYN or the SYN-ACK carries.
-    cookie: Option<Cookie>,
-    phase: SynPhase,
+    pub(crate) cookie: Option<Cookie>,
+    pub(crate) phase: SynPhase,
     /// What the peer announced last time.
-    peer_mss: u16,
+    pub(crate) peer_mss: u16,
     /// Bytes that left with the SYN, or came with it.
-    syn_data: u32,
+    pub(crate) syn_data: u32,
     /// Data in the SYN was taken, by the peer or by us.
-    taken: bool,
+    pub(crate) taken: bool,
     /// The path may swallow what belongs to Fast Open; nobody has been told.
-    suspicion: bool,
+    pub(crate) suspicion: bool,
     /// A writer sleeps until the handshake ends.
-    writer_waits: bool,
-    failure: FastOpenFailure,
-    news: Option<FastOpenNews>,
+    pub(crate) writer_waits: bool,
+    pub(crate) failure: FastOpenFailure,
+    pub(crate) news: Option<FastOpenNews>,
 }
 
 impl FastOpenState {
-    fn new(passive: bool, cookie: Option<Cookie>, phase: SynPhase) -> Box<Self> {
+    pub(crate) fn new(passive: bool, cookie: Option<Cookie>, phase: SynPhase) -> Box<Self> {
         Box::new(Self {
             passive,
             cookie,
@@ -182,16 +151,6 @@ impl Tcb {
         self.fast_open.as_ref().is_some_and(|state| state.taken)
     }
 
-    /// The SYN leaves now, with what data there is for it: a client with a cookie and nothing to write.
-    pub fn release_syn(&mut self, cx: &mut Cx<'_>) {
-        if self.is_syn_held() {
-            segment::send_syn(self, cx);
-            if let Some(state) = &mut self.fast_open {
-                state.phase = SynPhase::Left;
-            }
-        }
-    }
-
     pub(crate) fn fast_open_failure(&self) -> FastOpenFailure {
         self.fast_open.as_ref().map_or(FastOpenFailure::None, |state| state.failure)
     }
@@ -233,100 +192,6 @@ impl Tcb {
         let mss = self.mss.effective().min(u32::from(peer));
         mss.saturating_sub(SYN_OPTION_BYTES) as usize
     }
-}
-
-/// The held SYN leaves as soon as there is data for it; one that was too large for the path leaves again without.
-pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if tcb.state != State::SynSent {
-        return;
-    }
-    match tcb.fast_open.as_mut() {
-        Some(state) if state.phase == SynPhase::TooLarge => {
-            state.phase = SynPhase::Plain;
-            // Nothing was lost to congestion; which of the two is answered remains open.
-            tcb.recovery.on_unsampled_handshake();
-            tcb.totals.total_retrans += 1;
-            cx.count(Counter::TcpExtTCPSynRetrans);
-            cx.count(Counter::TcpRetransSegs);
-            segment::send_syn(tcb, cx);
-        }
-        Some(_) if !tcb.send_queue.is_empty() => tcb.release_syn(cx),
-        _ => {}
-    }
-}
-
-/// The packet of a SYN or SYN-ACK, how much payload it carries, and its Fast Open option. Data goes with the first SYN
-/// only: a repetition is plain, in case the path minds.
-pub(crate) fn syn_packet(
-    tcb: &mut Tcb,
-    cx: &mut Cx<'_>,
-    options: &mut Options,
-) -> Option<(Packet, u32)> {
-    let Some(state) = &mut tcb.fast_open else { return Some((cx.pool.alloc()?, 0)) };
-    if state.passive {
-        options.fast_open = state.cookie;
-        return Some((cx.pool.alloc()?, 0));
-    }
-    if tcb.recovery.timeouts() > 0 || state.phase == SynPhase::Plain || tcb.state != State::SynSent
-    {
-        return Some((cx.pool.alloc()?, 0));
-    }
-    options.fast_open = state.cookie;
-    let held = state.phase == SynPhase::Held;
-    let entry = tcb.send_queue.first_unsent().filter(|_| held);
-    let Some(packet) = entry.and_then(|(_, entry)| entry.packet.as_ref()) else {
-        return Some((cx.pool.alloc()?, 0));
-    };
-    let packet = packet.clone_in(cx.pool)?;
-    let len = u32::try_from(packet.len()).ok()?;
-    state.syn_data = len;
-    Some((packet, len))
-}
-
-/// The data of the first SYN has left with it.
-pub(crate) fn on_syn_sent(tcb: &mut Tcb, cx: &Cx<'_>, len: u32) {
-    if len == 0 {
-        return;
-    }
-    let snapshot = tcb.rate.on_transmit(cx.now, true, len, tcb.send_queue.lost_total());
-    tcb.send_queue.on_transmit(0, cx.now, snapshot, tcb.rate.is_app_limited());
-    tcb.snd_nxt = tcb.send_queue.entry(0).end_seq();
-    tcb.totals.bytes_sent += u64::from(len);
-    cx.count(Counter::TcpExtTCPOrigDataSent);
-}
-
-/// The SYN-ACK has come, and the block is established: what became of the data (RFC 7413 §4.2.1).
-pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
-    let lossy = tcb.recovery.handshake_was_lossy();
-    let Some(state) = &mut tcb.fast_open else { return };
-    // What acknowledges a part comes from a server that has not understood, on a path that carries such SYNs.
-    let taken = header.ack.ge(tcb.iss + 1 + state.syn_data);
-    let offered = header.options.fast_open.filter(|cookie| !cookie.is_request());
-    // A cookie that nobody has asked for is not kept.
-    let cookie = offered.filter(|_| state.cookie.is_some());
-    let asked = state.cookie.filter(|cookie| cookie.is_request());
-    state.news = Some(FastOpenNews {
-        cookie,
-        peer_mss: header.options.mss.unwrap_or(MSS_UNKNOWN),
-        syn_dropped: lossy && cookie.is_none() && state.syn_data > 0 && !taken,
-        refused: asked
-            .filter(|_| !lossy && cookie.is_none())
-            .map(|request| request.is_experimental()),
-    });
-    if state.syn_data == 0 {
-        return;
-    }
-    state.taken = taken;
-    state.failure = match (taken, lossy) {
-        (true, _) => FastOpenFailure::None,
-        (false, false) => FastOpenFailure::DataNotAcknowledged,
-        (false, true) => FastOpenFailure::SynRetransmitted,
-    };
-    cx.count(if taken {
-        Counter::TcpExtTCPFastOpenActive
-    } else {
-        Counter::TcpExtTCPFastOpenActiveFail
-    });
 }
 
 /// The SYN has been repeated, so that the peer has answered none with data.
@@ -394,46 +259,4 @@ pub(crate) fn is_writer_waiting(tcb: &Tcb) -> bool {
 /// of our SYN to be sent again (RFC 7413 §4.2.1).
 pub(crate) fn takes_syn_ack_data(tcb: &Tcb) -> bool {
     tcb.fast_open.as_ref().is_some_and(|state| state.syn_data == 0 || state.taken)
-}
-
-/// A server takes the data of a SYN: the block is as good as open. `cookie` goes into the SYN-ACK, if the client's is out
-/// of date.
-pub(crate) fn accept(
-    tcb: &mut Tcb,
-    cx: &mut Cx<'_>,
-    header: &SegmentHeader,
-    packet: Packet,
-    cookie: Option<Cookie>,
-) {
-    let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
-    let mut state = FastOpenState::new(true, cookie, SynPhase::Left);
-    state.syn_data = len;
-    state.taken = len > 0;
-    tcb.fast_open = Some(state);
-    tcb.snd_wnd = u32::from(header.window);
-    tcb.mss.on_window(tcb.snd_wnd);
-    tcb.snd_wl1 = header.seq;
-    tcb.congestion.set_mss(tcb.mss.effective());
-    if len > 0 {
-        tcb.rcv_nxt += len;
-        tcb.totals.bytes_received += u64::from(len);
-        tcb.receive_queue.push(cx.pool, packet);
-    } else {
-        cx.pool.free(packet);
-    }
-    tcb.rcv_wup = tcb.rcv_nxt;
-    cx.count(Counter::TcpExtTCPFastOpenPassive);
-    segment::send_syn(tcb, cx);
-}
-
-/// The client repeats its SYN: our SYN-ACK was lost. True if the segment is that.
-pub(crate) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
-    let header = segment.header;
-    let repeated = tcb.is_open_early()
-        && header.flags.intersection(Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN
-        && header.seq == tcb.irs;
-    if repeated && tcb.may_answer_invalid(cx) {
-        segment::send_syn(tcb, cx);
-    }
-    repeated
 }

@@ -16,7 +16,7 @@ use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
 use crate::{
-    secret::{SECRET_BYTES, keyed_pair},
+    open::isn::{SECRET_BYTES, keyed_pair},
     wire::{four_tuple::FourTuple, option::is_older, seq::SeqNum},
 };
 

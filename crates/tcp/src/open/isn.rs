@@ -9,17 +9,17 @@
 //! an address, and never changes for a four-tuple, so that PAWS and TIME_WAIT's reuse rule hold
 //! across incarnations.
 //!
-//! Not here: SYN cookies ([`crate::syn_cookie`]), which need their own key.
+//! Not here: SYN cookies ([`crate::open::syn_cookie`]), which need their own key.
 
 use core::fmt;
 
 use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
-use crate::{
-    secret::{SECRET_BYTES, keyed_pair},
-    wire::{four_tuple::FourTuple, seq::SeqNum},
-};
+use crate::wire::{four_tuple::FourTuple, seq::SeqNum};
+
+/// Bytes of a secret, which must come from the operating system's source of randomness except in tests and simulations.
+pub const SECRET_BYTES: usize = 32;
 
 /// Nanoseconds of one step of the ISN clock: RFC 9293 §3.4.1's 4 µs, one turn of the circle in 4.77
 /// hours.
@@ -62,6 +62,15 @@ fn hash(hasher: &SipHasher24, tuple: &FourTuple) -> u32 {
 #[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
 const fn low_half(number: u64) -> u32 {
     number as u32
+}
+
+/// The two functions of a secret: each number that an outsider must not predict needs two keyed hashes (SipHash-2-4)
+/// that know nothing of each other.
+pub(crate) fn keyed_pair(secret: &[u8; SECRET_BYTES]) -> [SipHasher24; 2] {
+    let (mut first, mut second) = ([0; 16], [0; 16]);
+    first.copy_from_slice(&secret[..16]);
+    second.copy_from_slice(&secret[16..]);
+    [first, second].map(|key| SipHasher24::new_with_key(&key))
 }
 
 impl fmt::Debug for IsnGenerator {

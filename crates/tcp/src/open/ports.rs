@@ -24,7 +24,7 @@ use pkt::Instant;
 use siphasher::sip::SipHasher24;
 
 use crate::{
-    secret::{SECRET_BYTES, keyed_pair},
+    open::isn::{SECRET_BYTES, keyed_pair},
     wire::four_tuple::write_address,
 };
 

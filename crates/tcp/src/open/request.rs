@@ -20,11 +20,12 @@ use crate::{
         Cx,
         config::{PathParams, SocketOptions, TcpConfig},
     },
-    fast_open::{self, FastOpen},
+    open::fast_open,
     reset, segment,
     tcb::{
         OpenParams, Tcb, TcbFlags,
         ecn::{self, EcnState},
+        fast_open::FastOpen,
         mss::PathMss,
         receive_buffer::ReceiveBuffer,
         timers,
