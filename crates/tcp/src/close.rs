@@ -6,13 +6,15 @@
 //! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
 
 pub(crate) mod keepalive;
+pub mod time_wait;
+pub mod timer;
 
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
+    close::time_wait::TIME_WAIT_LEN,
     cx::Cx,
     segment,
     tcb::{Tcb, TcbFlags},
-    time_wait::TIME_WAIT_LEN,
 };
 
 impl Tcb {

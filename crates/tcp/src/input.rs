@@ -17,6 +17,7 @@
 mod ack;
 mod data;
 mod ecn;
+pub(crate) mod icmp;
 mod prune;
 mod reset;
 mod sequence;
@@ -27,10 +28,10 @@ use pkt::{DropReason, GsoKind, Packet, Verdict};
 
 use crate::{
     base::{counters::Counter, state::State},
+    close::time_wait,
     cx::{Cx, SegmentVerdict},
-    receive_window,
+    segment::window,
     tcb::{Tcb, TcbFlags},
-    time_wait,
     wire::{
         header::{Flags, SegmentHeader},
         option::is_older,
@@ -200,7 +201,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && timestamps
         && header.options.sack_blocks.is_empty()
         && segment.seq == tcb.rcv_nxt
-        && segment.len <= receive_window::receive_window(tcb)
+        && segment.len <= window::receive_window(tcb)
         && header.ack.between(tcb.snd_una, tcb.snd_nxt)
         && tcb.snd_wnd != 0
         && u32::from(header.window) << tcb.snd_wscale == tcb.snd_wnd

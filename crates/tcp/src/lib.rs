@@ -80,41 +80,22 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod ack_compression;
-pub mod api;
-pub mod audit;
 pub mod base;
-mod close;
+pub mod close;
 pub mod congestion;
 pub mod cx;
-pub mod icmp;
-pub mod info;
 pub mod input;
+mod loss;
 pub mod open;
 pub mod output;
-mod pacing;
-mod rack;
-mod receive_window;
-mod recovery;
-pub mod reset;
-mod retransmit;
-mod sack_report;
-mod scoreboard;
-mod segment;
-mod small_queue;
+pub mod segment;
 pub mod socket;
-mod sockopt;
 pub mod tcb;
-pub mod time_wait;
-pub mod timer;
-mod tlp;
 pub mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use api::Readiness;
-pub use audit::Edges;
 pub use base::{
     challenge::ChallengeBudget,
     counters::{Counter, Counters},
@@ -122,6 +103,10 @@ pub use base::{
     memory::{MemoryPressure, MemoryState},
     rng::{RNG_KEY_BYTES, Rng},
     state::State,
+};
+pub use close::{
+    time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict},
+    timer::on_timer,
 };
 pub use congestion::{
     Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, RateSample,
@@ -132,9 +117,7 @@ pub use cx::{
     config::{BufferLimits, Keepalive, PacketRecycle, PathParams, SocketOptions, TcpConfig},
     host_queue::{HostQueue, TsqLimit},
 };
-pub use icmp::on_icmp;
-pub use info::{HandshakeInfo, TcpInfo};
-pub use input::{input, input_to_user};
+pub use input::{icmp::on_icmp, input, input_to_user};
 pub use open::{
     fast_open::keys::{FastOpenKeys, KeyUsed},
     isn::IsnGenerator,
@@ -143,6 +126,11 @@ pub use open::{
     syn_cookie::SynCookies,
 };
 pub use output::{is_settled_after_read, output, output_nothing};
+pub use socket::{
+    api::Readiness,
+    audit::Edges,
+    info::{HandshakeInfo, TcpInfo},
+};
 pub use tcb::{
     OpenParams, Tcb,
     fast_open::{FastOpen, FastOpenFailure, FastOpenNews},
@@ -150,8 +138,6 @@ pub use tcb::{
     rtt::{RttConfig, RttEstimator},
     totals::SenderTime,
 };
-pub use time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};
-pub use timer::on_timer;
 pub use wire::{
     cookie::Cookie,
     four_tuple::FourTuple,

@@ -9,13 +9,20 @@
 //!
 //! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
 
+pub(crate) mod ack_compression;
+pub(crate) mod next;
+pub(crate) mod pacing;
+pub mod reset;
+pub(crate) mod sack_report;
+pub(crate) mod small_queue;
+pub(crate) mod window;
+
 use pkt::{Gso, GsoKind, Packet, TxChecksum};
 
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    pacing,
-    receive_window::{hold_window, select_window},
+    segment::window::{hold_window, select_window},
     tcb::{Tcb, TcbFlags, ecn, send_queue::EntryFlags, urgent},
     wire::{
         header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},

@@ -1,5 +1,11 @@
 //! Calls of the application and of its tools: data, options, `TCP_INFO`, the invariants.
 //!
-//! Above: `stack::socket`. Below: everything that the calls start, `input` and `close` excepted.
+//! Above: `stack::socket`. None of these blocks or sends: the caller runs `output` after them.
+//!
+//! Not here: opening (`open`) and closing (`close`).
 
-pub(crate) mod urgent;
+pub mod api;
+pub mod audit;
+pub mod info;
+mod sockopt;
+mod urgent;

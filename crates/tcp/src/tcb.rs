@@ -2,7 +2,7 @@
 //!
 //! Above: `stack::socket` owns it behind a socket lock. RFC 9293 §3.3.1; Linux: struct tcp_sock.
 //!
-//! Call order per batch: any of [`input`](crate::input::input), [`on_timer`](crate::timer::on_timer) and the
+//! Call order per batch: any of [`input`](crate::input::input), [`on_timer`](crate::close::timer::on_timer) and the
 //! calls of `api.rs`, then [`output`](crate::output::output) once, then look at `state`, `readiness` and
 //! `next_deadline`. Nothing is sent by setters; `input` itself sends only what the RFC wants at once.
 //!

@@ -17,7 +17,9 @@ use crate::{
     base::{counters::Counter, state::State},
     congestion::ModelSample,
     cx::Cx,
-    pacing, recovery, reset as reset_segment, retransmit, scoreboard,
+    loss::{recovery, retransmit, scoreboard},
+    segment::pacing,
+    segment::reset as reset_segment,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,

@@ -11,10 +11,9 @@ use pkt::{DropReason, Packet};
 
 use super::{Segment, ecn, prune};
 use crate::{
-    ack_compression,
     base::{counters::Counter, state::State},
     cx::Cx,
-    receive_window, reset, sack_report,
+    segment::{ack_compression, reset, sack_report, window},
     tcb::{
         Tcb, TcbFlags, delayed_ack::DataSeen, memory::PRESSURE_SEGMENTS, reassembly::Insert,
         receive_buffer::GROW_BYTES_MIN,
@@ -143,7 +142,7 @@ fn schedule_ack(tcb: &mut Tcb) {
     let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
     let useful = unacked <= tcb.ack.rcv_mss()
         || tcb.receive_queue.bytes() < tcb.receive_buffer.lowat()
-        || receive_window::wanted_window(tcb) >= tcb.rcv_wnd;
+        || window::wanted_window(tcb) >= tcb.rcv_wnd;
     tcb.ack.schedule(unacked, useful);
 }
 
@@ -301,7 +300,7 @@ fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         // Nothing grows by so little.
         return;
     }
-    let free = receive_window::free_window(tcb);
+    let free = window::free_window(tcb);
     if tcb.receive_buffer.on_arrival(segment.len, truesize, rcv_mss, free, cx.config) {
         tcb.ack.on_window_grown();
     }

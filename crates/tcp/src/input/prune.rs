@@ -10,7 +10,7 @@
 //! Not here: how far the buffer may grow (`receive_buffer`), small packets in order (`receive_queue` copies them).
 
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, memory::MemoryPressure},
     cx::Cx,
     tcb::{
         Tcb,
@@ -18,6 +18,26 @@ use crate::{
     },
     wire::seq::SeqNum,
 };
+
+impl Tcb {
+    /// The host looks for memory (`stack` calls it when packet memory runs low): what the connection keeps for later goes, small
+    /// payloads that wait are copied together, and when memory is exhausted everything out of order goes, whether or not the peer
+    /// sends. Answers whether it gave anything up. Linux: none; there only a segment that comes makes room (`tcp_prune_queue`).
+    pub fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.trim_packet_cache(cx);
+        if cx.memory.is_plenty() {
+            return false;
+        }
+        self.receive_queue.condense(cx.pool);
+        if cx.memory.pressure != MemoryPressure::Exhausted || self.reassembly.is_empty() {
+            return false;
+        }
+        cx.count(Counter::TcpExtOfoPruned);
+        self.reassembly.prune(0).free_all(cx.pool);
+        self.announce_room();
+        true
+    }
+}
 
 /// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
 #[inline]

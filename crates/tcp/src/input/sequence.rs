@@ -16,8 +16,7 @@ use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
     open::syn,
-    receive_window::acceptable_window,
-    sack_report,
+    segment::{sack_report, window::acceptable_window},
     tcb::{Tcb, TcbFlags},
     wire::{header::Flags, option::is_older},
 };

@@ -11,7 +11,7 @@ use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
     open::{fast_open, syn},
-    reset as reset_segment,
+    segment::reset as reset_segment,
     tcb::{
         Tcb, TcbFlags,
         fast_open::{is_writer_waiting, takes_syn_ack_data},

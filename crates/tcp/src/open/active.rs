@@ -9,7 +9,7 @@ use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
     open::syn,
-    pacing,
+    segment::pacing,
     tcb::{OpenParams, Tcb, TcbFlags, fast_open::FastOpenState, keepalive, mtu_probe},
 };
 

@@ -18,6 +18,8 @@
 //!
 //! Not here: the cache of cookies, the pause after suspicion, the queue of a listener (all `stack`).
 
+pub mod keys;
+
 use pkt::Packet;
 
 use crate::{
@@ -30,8 +32,6 @@ use crate::{
     },
     wire::{cookie::Cookie, header::SegmentHeader},
 };
-
-pub mod keys;
 
 /// MSS of a peer that announces none (RFC 9293 §3.7.1).
 const MSS_UNKNOWN: u16 = 536;

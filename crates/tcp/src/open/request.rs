@@ -21,7 +21,7 @@ use crate::{
         config::{PathParams, SocketOptions, TcpConfig},
     },
     open::fast_open,
-    reset, segment,
+    segment::{self, reset},
     tcb::{
         OpenParams, Tcb, TcbFlags,
         ecn::{self, EcnState},

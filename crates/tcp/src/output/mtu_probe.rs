@@ -6,7 +6,7 @@
 
 use crate::{
     cx::Cx,
-    output, segment,
+    segment::{self, next},
     tcb::{Tcb, mtu_probe::Probe, recovery::CaState},
 };
 
@@ -53,7 +53,7 @@ pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
     if !tcb.send_queue.gather(cx.pool, len) || !segment::transmit_whole(tcb, cx, index) {
         return Probed::No;
     }
-    output::note_first(tcb, cx, index, 1);
+    next::note_first(tcb, cx, index, 1);
     if let Some(search) = &mut tcb.mtu_probing {
         search.probe = Some(Probe { start, end: start + len, mtu });
     }

@@ -11,7 +11,8 @@ use pkt::{Gso, Instant, Packet, TxChecksum};
 use crate::{
     base::{counters::Counter, state::State},
     cx::Cx,
-    pacing, receive_window, segment,
+    loss::tlp,
+    segment::{self, pacing, window},
     tcb::{
         Tcb, TcbFlags,
         ecn::EcnState,
@@ -19,7 +20,6 @@ use crate::{
         timers::{self, RtxPurpose},
         totals,
     },
-    tlp,
     wire::{
         header::{CHECKSUM_OFFSET, Flags, PlainHeader},
         pseudo,
@@ -62,7 +62,7 @@ pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let (seq, len, end_seq) = (entry.seq, entry.len, entry.end_seq());
     let mut flags = Flags::ACK;
     flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH));
-    let window = receive_window::select_window(tcb, cx);
+    let window = window::select_window(tcb, cx);
     let timestamps = (tcb.ts_now(cx.now), tcb.ts_recent);
     let ack = tcb.rcv_nxt;
     emit(tcb, cx, packet, PlainHeader { ports: (0, 0), seq, ack, flags, window, timestamps });

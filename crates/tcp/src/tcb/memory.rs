@@ -10,10 +10,7 @@
 //! Not here: the account itself, and packet memory, whose own limit is a hard one.
 
 use crate::{
-    base::{
-        counters::Counter,
-        memory::{MemoryPressure, MemoryState},
-    },
+    base::memory::{MemoryPressure, MemoryState},
     cx::Cx,
     tcb::Tcb,
 };
@@ -39,26 +36,6 @@ impl Tcb {
     #[must_use]
     pub fn is_out_of_memory(&self, memory: &MemoryState) -> bool {
         memory.pressure == MemoryPressure::Exhausted && self.send_queue.wmem_queued() > SNDBUF_MIN
-    }
-}
-
-impl Tcb {
-    /// The host looks for memory (`stack` calls it when packet memory runs low): what the connection keeps for later goes, small
-    /// payloads that wait are copied together, and when memory is exhausted everything out of order goes, whether or not the peer
-    /// sends. Answers whether it gave anything up. Linux: none; there only a segment that comes makes room (`tcp_prune_queue`).
-    pub fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.trim_packet_cache(cx);
-        if cx.memory.is_plenty() {
-            return false;
-        }
-        self.receive_queue.condense(cx.pool);
-        if cx.memory.pressure != MemoryPressure::Exhausted || self.reassembly.is_empty() {
-            return false;
-        }
-        cx.count(Counter::TcpExtOfoPruned);
-        self.reassembly.prune(0).free_all(cx.pool);
-        self.announce_room();
-        true
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     input::Segment,
-    pacing,
+    segment::pacing,
     tcb::{
         Tcb, TcbFlags,
         acked::{Rated, Transmission},

@@ -13,14 +13,13 @@ use super::undo;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    rack, retransmit,
+    loss::{rack, retransmit, tlp},
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,
         ecn,
         recovery::{CaState, Undo},
     },
-    tlp,
 };
 
 /// An ACK was processed. Answers when the reordering timer is due, if it has to run.

@@ -14,7 +14,7 @@ use pkt::Packet;
 use crate::{
     base::counters::Counter,
     cx::{Cx, host_queue::TsqLimit},
-    pacing,
+    segment::pacing,
     tcb::{Tcb, TcbFlags},
 };
 

@@ -32,7 +32,8 @@ use crate::{
     base::counters::Counter,
     congestion::{AckSample, SlowStartEnd},
     cx::{Cx, config::TcpConfig},
-    pacing, rack,
+    loss::rack,
+    segment::pacing,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,

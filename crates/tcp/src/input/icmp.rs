@@ -28,7 +28,7 @@ use crate::{
         state::State,
     },
     cx::Cx,
-    recovery, retransmit,
+    loss::{recovery, retransmit},
     tcb::{Tcb, TcbFlags, fast_open, mtu_probe, timers::RtxPurpose},
     wire::seq::SeqNum,
 };

@@ -10,7 +10,7 @@ use pkt::Instant;
 
 use crate::{
     base::state::State,
-    receive_window::receive_window,
+    segment::window::receive_window,
     tcb::{Tcb, TcbFlags, ecn::EcnState, fast_open::FastOpenFailure, totals::SenderTime},
 };
 

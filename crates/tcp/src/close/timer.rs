@@ -7,16 +7,15 @@
 //! idle timeout (`close::keepalive`).
 
 use crate::{
-    ack_compression,
     base::{counters::Counter, error::TcpError, state::State},
     close::keepalive,
     cx::Cx,
-    output, recovery, retransmit, segment,
+    loss::{recovery, retransmit, tlp},
+    segment::{self, ack_compression, next},
     tcb::{
         Tcb, TcbFlags,
         timers::{RtxPurpose, arm_persist, persist_wait},
     },
-    tlp,
 };
 
 /// Handles every deadline that is due at `cx.now`, and none that is not. The caller calls [`output::output`] after it.
@@ -79,7 +78,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     tcb.send_queue.mark_held_pushed();
-    if output::send_held(tcb, cx) {
+    if next::send_held(tcb, cx) {
         // The window had room and a cork, Nagle or missing memory held the data: it is out, RTO watches it.
         return;
     }

@@ -16,7 +16,8 @@ use pkt::Instant;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    output, pacing, retransmit, segment,
+    loss::retransmit,
+    segment::{self, next, pacing},
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,
@@ -56,7 +57,7 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     let end_before = tcb.snd_nxt;
-    let new_data = output::send_held(tcb, cx);
+    let new_data = next::send_held(tcb, cx);
     let probed = new_data || repeat_last(tcb, cx);
     if probed {
         tcb.recovery.probe = Some(Probe { end_seq: tcb.snd_nxt, is_retransmission: !new_data });

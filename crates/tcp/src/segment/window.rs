@@ -137,3 +137,20 @@ pub(crate) fn hold_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     }
     u16::try_from(tcb.rcv_wnd >> tcb.rcv_wscale).unwrap_or(u16::MAX)
 }
+
+impl Tcb {
+    /// Sends a window update if it is worth a segment: the window at least doubles, which is half the buffer or two
+    /// segments (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
+    pub(crate) fn announce_room(&mut self) {
+        if !self.state.may_receive() {
+            return;
+        }
+        let window = receive_window(self);
+        if window <= self.receive_buffer.window_clamp() / 2 {
+            let wanted = wanted_window(self);
+            if wanted > 0 && wanted / 2 >= window {
+                self.ack.schedule_now();
+            }
+        }
+    }
+}

@@ -14,7 +14,7 @@
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    rack,
+    loss::rack,
     tcb::{
         Tcb, TcbFlags,
         acked::Acked,

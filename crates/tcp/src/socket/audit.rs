@@ -11,7 +11,7 @@ use pkt::Instant;
 
 use crate::{
     base::state::State,
-    receive_window::{highest_edge, least_window, receive_window, wanted_window},
+    segment::window::{highest_edge, least_window, receive_window, wanted_window},
     tcb::{Tcb, TcbFlags},
     wire::seq::SeqNum,
 };

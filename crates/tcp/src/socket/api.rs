@@ -16,7 +16,7 @@ use crate::{
         state::State,
     },
     cx::Cx,
-    receive_window::{receive_window, wanted_window},
+    segment::window::receive_window,
     tcb::{
         Tcb, TcbFlags, delivery_rate,
         memory::{self, rmem_alloc},
@@ -255,21 +255,6 @@ impl Tcb {
             return;
         }
         self.announce_room();
-    }
-
-    /// Sends a window update if it is worth a segment: the window at least doubles, which is half the buffer or two
-    /// segments (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
-    pub(crate) fn announce_room(&mut self) {
-        if !self.state.may_receive() {
-            return;
-        }
-        let window = receive_window(self);
-        if window <= self.receive_buffer.window_clamp() / 2 {
-            let wanted = wanted_window(self);
-            if wanted > 0 && wanted / 2 >= window {
-                self.ack.schedule_now();
-            }
-        }
     }
 
     /// What the application may do without waiting.

@@ -12,16 +12,18 @@ use pkt::Packet;
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},
     cx::{Cx, config::TcpConfig},
+    loss::{recovery, tlp},
     open::syn,
-    output, pacing, recovery, segment,
-    small_queue::{self, Kind},
+    segment::{
+        self, next, pacing,
+        small_queue::{self, Kind},
+    },
     tcb::{
         Tcb, TcbFlags, fast_open, mtu_probe,
         recovery::CaState,
         send_queue::EntryFlags,
         timers::{MEMORY_RETRY, RtxPurpose, arm_rto, rto_deadline},
     },
-    tlp,
 };
 
 /// R2 of an orphan when `tcp_orphan_retries` is 0 and the peer may be alive.
@@ -154,7 +156,7 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// `paced` retransmissions wait for their moment; the one that answers a timeout does not.
 fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     if tcb.recovery.wants_new_data() {
-        if tcb.recovery.has_new_data(tcb.snd_nxt) || output::has_sendable(tcb, cx) {
+        if tcb.recovery.has_new_data(tcb.snd_nxt) || next::has_sendable(tcb, cx) {
             return;
         }
         tcb.recovery.stop_frto();
