@@ -20,7 +20,7 @@
 //! `on_mark`, then `on_recovery_ack` for each ACK and `on_transmitted` for each segment, then `on_recovery_complete` or
 //! `on_rto`.
 //!
-//! Not here: when a loss is detected and what is sent again, when a segment may leave (`pacing`).
+//! Not here: when a loss is detected and what is sent again, when a segment may leave (`segment::pacing`).
 
 mod algorithm;
 mod bbr;

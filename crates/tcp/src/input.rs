@@ -9,10 +9,10 @@
 //!
 //! The steps stand in the RFC's order, one call each. A step that ends the processing answers with the reason the
 //! packet is dropped for; what it owes the peer is noted before (`ack.schedule_now`) and leaves with `output`. Only
-//! what must not be merged with its neighbours leaves here: duplicate ACKs and resets.
+//! what must not be merged with its neighbors leaves here: duplicate ACKs and resets.
 //!
-//! Not here: LISTEN (`request`), TIME-WAIT once it is its own small object (`time_wait`), segments for no connection
-//! (`reset`).
+//! Not here: LISTEN (`open::request`), TIME-WAIT once it is its own small object (`close::time_wait`), segments for no
+//! connection (`segment::reset`).
 
 mod ack;
 mod data;

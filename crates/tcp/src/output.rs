@@ -6,7 +6,7 @@
 //! Order of one run: what is lost, what is new, then the ACK that is owed if no data carried it. New data leaves in
 //! whole queue entries: one that holds more than the windows allow is cut first.
 //!
-//! Not here: what is lost (`recovery`), headers (`segment`), the window we announce (`receive_window`).
+//! Not here: what is lost (`loss`), how much of the stream is the next segment (`segment::next`), headers (`segment`).
 
 mod mtu_probe;
 mod predicted;

@@ -1,13 +1,16 @@
 //! The segments of a connection: header, options, metadata.
 //!
-//! Above: `output` decides, and everything else that owes the peer a segment. Below: `cx.out`. RFC 9293 §3.1, §3.10;
+//! Above: `output`, and every other step that owes the peer a segment. Below: `cx.out`. RFC 9293 §3.1, §3.10;
 //! Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
 //! A segment with payload leaves as a clone of its queue entry: own header space, shared payload. The checksum field
 //! holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header; the IP layer adds its own). Every
 //! segment with ACK settles what was owed.
 //!
-//! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
+//! The files of `segment/` answer what every sender asks: how much of the stream is the next segment (`next`), which window
+//! it announces (`window`), and whether the pace (`pacing`) or the packets below TCP (`small_queue`) hold it back.
+//!
+//! Not here: the order in which segments leave (`output`), repetitions (`loss::retransmit`), the SYN (`open::syn`).
 
 pub(crate) mod ack_compression;
 pub(crate) mod next;
@@ -76,7 +79,7 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
 }
 
 /// A clone of a queued packet that is about to leave. Where something below may keep it the queued one knows how long
-/// ([`retransmit::still_in_host_queue`]).
+/// (`loss::retransmit::still_in_host_queue`).
 #[inline]
 pub(crate) fn clone_to_send(packet: &Packet, cx: &mut Cx<'_>) -> Option<Packet> {
     if cx.host_queue.direct { packet.clone_apart(cx.pool) } else { packet.clone_in(cx.pool) }

@@ -3,13 +3,16 @@
 //! Above: `stack::socket` owns it behind a socket lock. RFC 9293 §3.3.1; Linux: struct tcp_sock.
 //!
 //! Call order per batch: any of [`input`](crate::input::input), [`on_timer`](crate::close::timer::on_timer) and the
-//! calls of `api.rs`, then [`output`](crate::output::output) once, then look at `state`, `readiness` and
-//! `next_deadline`. Nothing is sent by setters; `input` itself sends only what the RFC wants at once.
+//! calls of `socket::api`, then [`output`](crate::output::output) once, then look at `state`, `readiness` and
+//! `next_deadline`. Setters send nothing; `input` itself sends only what the RFC wants at once.
+//!
+//! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data. They read and write the
+//! block, and no segment leaves from here.
 //!
 //! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence variable has its RFC
 //! name; `snd_nxt` never moves back: a retransmission is a mark in the send queue, not a smaller SND.NXT.
 //!
-//! Not here: steps of the state machine (`input`, `output`, `retransmit`, `timer`), the application's calls (`api`).
+//! Not here: steps of the state machine (`open`, `loss`, `output`, `close`, `input`), the application's calls (`socket`).
 
 pub(crate) mod ack_compression;
 pub(crate) mod acked;
@@ -113,7 +116,7 @@ bitflags! {
         const MID_WRITE = 1 << 15;
         /// The application has written since output last ran.
         const WRITTEN = 1 << 16;
-        /// Output stopped because of what waits below (`small_queue`).
+        /// Output stopped because of what waits below (`segment::small_queue`).
         const THROTTLED = 1 << 17;
         /// `TCP_NOTSENT_LOWAT` was set: the sysctl does not decide.
         const OWN_NOTSENT_LOWAT = 1 << 18;

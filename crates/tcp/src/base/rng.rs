@@ -5,7 +5,7 @@
 //! from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which lets the simulator replay
 //! a run, and a few of its outputs give away all others.
 //!
-//! Not here: keys of sequence numbers, ports and cookies ([`crate::secret`]), which no generator makes.
+//! Not here: keys of sequence numbers, ports and cookies (`open::isn::keyed_pair`), which no generator makes.
 
 use core::fmt;
 

@@ -1,8 +1,8 @@
-//! What a connection has below TCP, and the rule that limits it, as the stack says them with every call.
+//! Packets that a connection has below TCP, and the setting that limits them.
 //!
-//! Above: `stack::socket` counts packets in qdiscs and devices. Linux: `sk_wmem_alloc`, tcp_small_queue_check.
+//! Above: `stack::socket` counts packets in qdiscs and devices, and passes the number with every call. Linux: `sk_wmem_alloc`, tcp_small_queue_check.
 //!
-//! Not here: what follows for a connection (`segment::small_queue`).
+//! Not here: the limit in bytes, and a connection that has reached it (`segment::small_queue`).
 
 /// What a connection has below TCP, as the stack counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue, tcp_ack_update_window.
 //!
-//! Not here: what SACK blocks mark (`scoreboard`), what a duplicate ACK means (`recovery`).
+//! Not here: what SACK blocks mark (`loss::scoreboard`), what a duplicate ACK means (`loss::recovery`).
 
 mod predicted;
 

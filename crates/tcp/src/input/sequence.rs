@@ -4,8 +4,8 @@
 //! tcp_paws_discard.
 //!
 //! After it the segment starts at RCV.NXT or later and ends inside the window: what was received before and what
-//! lies beyond are cut off. The one exception carries nothing (`ends_at_retracted_edge`). A segment that is refused is answered by an ACK, at most one per
-//! `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
+//! lies beyond are cut off. The one exception carries nothing (`ends_at_retracted_edge`). A segment that is refused is
+//! answered by an ACK, at most one per `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
 
 use core::time::Duration;
 

@@ -10,7 +10,7 @@
 //! already, and `send_queue`'s list of retransmissions. Each stops at the first that is not due, so that an ACK costs a
 //! step per loss it declares.
 //!
-//! Not here: tail loss probes (`tlp`), what a loss means for the window (`recovery`).
+//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), what a loss means for the window (`recovery`).
 
 use core::time::Duration;
 

@@ -16,7 +16,7 @@
 //! A mark that the peer echoes lowers the window without a loss: CWR, until what was in flight is acknowledged (RFC 3168
 //! §6.1.2). It is left for Recovery or Loss by a loss, which lowers nothing again.
 //!
-//! Not here: how far the window falls (`congestion`), the timer (`retransmit`).
+//! Not here: the state as data (`tcb::recovery`), how far the window falls (`congestion`), the timer (`retransmit`).
 
 mod sack;
 mod undo;

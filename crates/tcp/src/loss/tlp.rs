@@ -1,6 +1,6 @@
 //! Tail loss probe: when the tail of a flight stays unanswered, one segment asks.
 //!
-//! Above: `retransmit` arms it in place of the RTO, `timer` runs it. RFC 8985 §7; Linux: tcp_schedule_loss_probe,
+//! Above: `retransmit` arms it in place of the RTO, `close::timer` runs it. RFC 8985 §7; Linux: tcp_schedule_loss_probe,
 //! tcp_send_loss_probe, tcp_process_tlp_ack.
 //!
 //! Nothing follows the last segments of a flight, so no SACK tells of their loss. A probe after two round trips brings an

@@ -16,7 +16,8 @@
 //! Before RFC 7413 gave the option a kind of its own it was an experiment's (kind 254, RFC 6994). Both forms are read, a
 //! server answers in the client's, and a client whose request in the first form is not answered tries the other once.
 //!
-//! Not here: the cache of cookies, the pause after suspicion, the queue of a listener (all `stack`).
+//! Not here: the state of a connection that uses it (`tcb::fast_open`), the SYN with its data (`open::syn`), and in `stack` the
+//! cache of cookies, the pause after suspicion, the queue of a listener.
 
 pub mod keys;
 

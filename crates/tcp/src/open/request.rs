@@ -1,6 +1,6 @@
 //! SYN-RECEIVED of a passive open as a small object: the SYN queue's entry.
 //!
-//! Above: a listener keeps these until the handshake ends. RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct
+//! Above: a listener of `stack` keeps these until the handshake ends. RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct
 //! tcp_request_sock, tcp_conn_request, tcp_check_req.
 //!
 //! A SYN costs this and one packet that leaves at once; the control block comes with the third segment of the

@@ -1,6 +1,6 @@
 //! Answers to what arrives out of order: at once while they tell the sender of a loss, few of them afterwards.
 //!
-//! Above: `input::data`. Below: `segment` sends, the delayed-ACK slot of `timer` waits. RFC 5681 §4.2, RFC 2018 §4; Linux:
+//! Above: `input::data`, and `close::timer` when the delayed-ACK slot fires. Below: `segment` sends. RFC 5681 §4.2, RFC 2018 §4; Linux:
 //! __tcp_ack_snd_check, tcp_sack_compress_send_ack.
 //!
 //! Three duplicate ACKs are what fast retransmit needs, so the first of a hole leave for every segment. What follows
@@ -8,7 +8,7 @@
 //! at most `tcp_comp_sack_delay`, and answers at most `tcp_comp_sack_nr` segments. Without SACK duplicates are counted,
 //! so none is saved.
 //!
-//! Not here: ACKs of data in order (`delayed_ack`), which blocks an ACK carries (`sack_report`).
+//! Not here: ACKs of data in order (`tcb::delayed_ack`), which blocks an ACK carries (`tcb::sack_report`).
 
 use core::time::Duration;
 

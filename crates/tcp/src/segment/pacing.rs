@@ -1,6 +1,6 @@
 //! Pacing: how fast segments leave, and how large one packet is at that pace.
 //!
-//! Above: `output` and `retransmit` ask before they send; `input::ack` sets the rate. Linux: tcp_update_pacing_rate,
+//! Above: `output` and `loss::retransmit` ask before they send; `input::ack` sets the rate. Linux: tcp_update_pacing_rate,
 //! tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
 //!
 //! Every connection has a rate: of an algorithm that models the path its own, of the others twice the window per round trip in
@@ -11,7 +11,7 @@
 //! in its metadata. Where a queue below TCP holds packets until then (`fq`), it waits instead of the timer, and every connection is
 //! paced (Linux: `SK_PACING_FQ`).
 //!
-//! Not here: which rate a model wants (`congestion`).
+//! Not here: the rate and the next departure as data (`tcb::pacing`), which rate a model wants (`congestion`).
 
 use core::time::Duration;
 

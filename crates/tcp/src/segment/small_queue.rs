@@ -1,6 +1,6 @@
 //! TCP Small Queues: how much of one connection may wait below TCP, in qdiscs and devices.
 //!
-//! Above: `output` and `retransmit` ask before each packet. Below: the stack counts what it hands down and says it with
+//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts what it hands down and says it with
 //! each call ([`HostQueue`]); what stops here is resumed by the completion of what waits. Linux: tcp_small_queue_check,
 //! tcp_tsq_write, tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!

@@ -1,6 +1,6 @@
 //! The receive window: how much the peer may send.
 //!
-//! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2; Linux:
+//! Above: every segment that leaves announces one; `input::sequence` asks how much of it is left. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2; Linux:
 //! __tcp_select_window, tcp_select_window.
 //!
 //! The right edge of an announced window never moves back, unless `tcp_shrink_window` lets it; then what the window once
@@ -8,7 +8,7 @@
 //! Linux: neither when memory has run out, because a peer that is told to be silent about what is in flight has to guess; it
 //! repeats what was dropped.
 //!
-//! Not here: how the buffer grows (`receive_buffer`), what happens to data beyond the window (`input`).
+//! Not here: how the buffer grows (`tcb::receive_buffer`), what happens to data beyond the window (`input`).
 
 use crate::{
     base::counters::Counter,

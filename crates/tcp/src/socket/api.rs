@@ -5,7 +5,7 @@
 //! None of these blocks or sends: they move bytes between the application and the queues. The caller runs `output`
 //! after them, and waits when they answer `WouldBlock`.
 //!
-//! Not here: closing (`close`), options (`sockopt`).
+//! Not here: the limit of the send buffer (`tcb::send_buffer`), closing (`close`), options (`sockopt`).
 
 use bitflags::bitflags;
 use pkt::Payload;

@@ -5,7 +5,7 @@
 //! A setter changes state only; the caller runs `output` after one that may release data (`set_nodelay`, `set_cork`).
 //!
 //! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)), keepalive and the idle timeout
-//! (`keepalive`).
+//! (`tcb::keepalive`).
 
 use core::time::Duration;
 

@@ -1,9 +1,9 @@
-//! What one acknowledgment tells, gathered while the send queue is walked.
+//! Facts that one acknowledgment tells, gathered while the send queue is walked.
 //!
-//! Below: filled by `send_queue` and `scoreboard`. Above: read by `recovery`, `rack`, `congestion` and the round-trip
-//! estimate. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
+//! Above: `send_queue` and `loss::scoreboard` fill it; `loss`, `congestion` and the round-trip estimate read it. Linux: struct
+//! tcp_sacktag_state, and the FLAG_* of tcp_ack.
 //!
-//! Not here: what follows from it.
+//! Not here: the consequences (`input::ack`, `loss`).
 
 use core::time::Duration;
 

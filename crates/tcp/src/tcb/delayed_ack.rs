@@ -9,7 +9,8 @@
 //! Owing is noted by `input`; one ACK for everything leaves with `output`. Once the reader has fallen behind so far that
 //! an ACK could not move the window's edge, it waits for the reader.
 //!
-//! Not here: the timer slot (`timer`), the segment (`output`), answers to what comes out of order (`ack_compression`).
+//! Not here: the timer slot (`timers`), the segment (`output`), answers to segments out of order
+//! (`segment::ack_compression`).
 
 use core::time::Duration;
 

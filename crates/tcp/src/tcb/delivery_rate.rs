@@ -1,7 +1,7 @@
 //! How fast the path delivers: one estimate per ACK, of what arrived between two moments in the life of one transmission.
 //!
-//! Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks the newest that arrived. Above: `congestion`
-//! (a model of the path), `TCP_INFO`. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
+//! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the path) and for `TCP_INFO`. Below:
+//! `send_queue` keeps a `Snapshot` with every entry, `acked` picks the newest that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
 //!
 //! ```text
 //!   sending     |<------- send interval ------->|
@@ -16,7 +16,7 @@
 //!
 //! Names as in the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered` `Snapshot::delivered`.
 //!
-//! Not here: what follows from a rate.
+//! Not here: the estimate as `congestion` takes it (`congestion::RateSample`), what follows from a rate.
 
 use core::time::Duration;
 

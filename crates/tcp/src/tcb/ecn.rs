@@ -15,7 +15,8 @@
 //! Only new data is ECN-capable: a mark on anything else could be lost without notice (RFC 3168 §6.1.4–6.1.6). With DCTCP
 //! everything is, because its routers drop what is not.
 //!
-//! Not here: marks that arrive (`input::ecn`), what an echo does to the window (`loss`, `congestion`), AccECN, the bits of the IP header (crate stack).
+//! Not here: marks that arrive (`input::ecn`), the reduction that an echo causes (`loss`, `congestion`), AccECN, the bits of
+//! the IP header (crate stack).
 
 use bitflags::bitflags;
 use pkt::{Ecn, Packet};

@@ -1,6 +1,7 @@
 //! Keepalive and the idle timeout: two limits of a connection on which nothing happens, behind one deadline.
 //!
-//! Above: `timer`, whose `keep` slot holds the earlier of both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer.
+//! Above: `close::keepalive` runs when the `keep` slot of `timers` fires, which holds the earlier of both deadlines. Keepalive: RFC
+//! 9293 §3.8.4; Linux: tcp_keepalive_timer.
 //! Linux has no idle timeout (`net.quietline.tcp_idle_timeout`); the daemons above its sockets have one each.
 //!
 //! Keepalive asks whether the peer is there, and any acceptable segment is an answer. The idle timeout asks whether the connection
@@ -10,7 +11,8 @@
 //! Both deadlines are lazy. A segment stores when it came in fields that other mechanisms need as well; the deadline moves when
 //! the slot fires, and a segment costs nothing.
 //!
-//! Not here: probes of a closed window (`timer`), the wait of an orphan in FIN-WAIT-2, which has the slot for itself (`close`).
+//! Not here: the probes themselves (`close::keepalive`), probes of a closed window (`close::timer`), the wait of an orphan in
+//! FIN-WAIT-2, which has the slot for itself (`close`).
 
 use core::time::Duration;
 

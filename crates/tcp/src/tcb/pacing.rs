@@ -1,8 +1,8 @@
 //! The pace of a connection, and the moment its next packet may leave.
 //!
-//! Linux: `sk_pacing_rate`, `tcp_wstamp_ns`; tcp_update_skb_after_send.
+//! Above: `segment::pacing` sets the pace and asks for it. Linux: `sk_pacing_rate`, `tcp_wstamp_ns`; tcp_update_skb_after_send.
 //!
-//! Not here: who sets the pace, and who asks for it (`segment::pacing`).
+//! Not here: which pace an ACK leads to, and which packets are held back to it (`segment::pacing`).
 
 use core::time::Duration;
 

@@ -1,6 +1,6 @@
 //! What a connection does with packets that have served: the one-packet caches of Linux 5.2 and their successor.
 //!
-//! Above: `api` (reads, writes), `input::ack`; `stack` takes what softirq frees. Below: `pkt::Pool`. Linux:
+//! Above: `socket::api` (reads, writes), `input::ack`; `stack` takes what softirq frees. Below: `pkt::Pool`. Linux:
 //! sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb, sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the
 //! defer_list of a socket (5.16 to 5.18).
 //!

@@ -1,6 +1,6 @@
 //! State of RACK: the transmission that left last of those which arrived, and how far the path reorders.
 //!
-//! RFC 8985 §5.3; Linux: struct tcp_rack.
+//! Above: `loss::rack`. RFC 8985 §5.3; Linux: struct tcp_rack.
 //!
 //! Not here: which transmissions count as lost (`loss::rack`).
 

@@ -1,6 +1,6 @@
 //! The receive buffer: how much memory arrivals may hold, how much window that is, and how both grow.
 //!
-//! Above: `receive_window` announces what is free; `input::data` and `api::recv` report. RFC 7323 §1.1 (a
+//! Above: `segment::window` announces what is free; `input::data` and `socket::api` report. RFC 7323 §1.1 (a
 //! window of one bandwidth-delay product) and §2 (its scale), RFC 9293 §3.8.6; Linux: tcp_rcv_space_adjust (dynamic right-sizing),
 //! tcp_grow_window, tcp_clamp_window, tcp_set_window_clamp, tcp_set_rcvlowat.
 //!
@@ -14,7 +14,7 @@
 //!
 //! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts and follows what arrives.
 //!
-//! Not here: the window of a segment (`receive_window`), pruning (`input::prune`).
+//! Not here: the window of a segment (`segment::window`), pruning (`input::prune`).
 
 use core::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Send queue: every byte the application wrote and the peer has not acknowledged.
 //!
-//! Above: `api::send` appends. Below: `output` transmits clones of the entries, `input::ack` removes them.
+//! Above: `socket::api` appends, `segment` transmits clones of the entries, `input::ack` removes them.
 //! Linux: sk_write_queue and tcp_rtx_queue; here one queue, cut in two by `sent`.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! whole or cut first (`split`), so that what is in flight, lost, retransmitted or reported by SACK is always a whole
 //! entry: the scoreboard (`marks`) is flags and the sums over them.
 //!
-//! Not here: which entry to send and when (`output`, `retransmit`), headers.
+//! Not here: which entry to send and when (`output`, `loss::retransmit`), headers (`segment`).
 
 mod audit;
 mod gather;

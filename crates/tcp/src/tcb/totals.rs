@@ -1,6 +1,6 @@
 //! What `TCP_INFO` adds up over a connection's life: bytes, segments, events, and what the sender's time went by.
 //!
-//! Above: `info`. Written beside the events themselves. Linux: the totals of struct tcp_sock, tcp_chrono_start,
+//! Above: `socket::info`. Written beside the events themselves. Linux: the totals of struct tcp_sock, tcp_chrono_start,
 //! tcp_update_rto_stats.
 //!
 //! Not here: counters of the host ([`counters`](crate::base::counters)).

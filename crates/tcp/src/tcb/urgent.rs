@@ -1,6 +1,7 @@
 //! Urgent data: the one byte that the sockets API calls out of band.
 //!
-//! Above: `socket` (`MSG_OOB`, `SIOCATMARK`), step six of `input`, and `segment`, which writes the pointer. RFC 9293 §3.8.5, RFC 6093; Linux: tcp_urg, tcp_check_urg, tcp_recv_urg, tcp_mark_urg.
+//! Above: `socket` (`MSG_OOB`, `SIOCATMARK`), step six of `input`, and `segment`, which writes the pointer. RFC 9293 §3.8.5,
+//! RFC 6093; Linux: `urg_data`, `urg_seq` and `snd_up` of struct tcp_sock.
 //!
 //! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux the pointer names the
 //! byte *behind* the last urgent one (RFC 6093 §3.2; §4 makes that the standard's reading too; `tcp_stdurg` reads a peer's
@@ -16,7 +17,9 @@
 //! While the peer has not acknowledged the mark (urgent mode), segments leave one by one, without Nagle and without being
 //! gathered into superframes, so that each can carry its own pointer.
 //!
-//! Differs from Linux: nobody gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) tells.
+//! Differs from Linux: no process gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) tells.
+//!
+//! Not here: a pointer that arrives (`input::urgent`), the calls that send and take the byte (`socket::urgent`).
 
 use crate::{
     tcb::{Tcb, TcbFlags},

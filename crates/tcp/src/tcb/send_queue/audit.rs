@@ -1,6 +1,6 @@
 //! What always holds of a queue: its order, its sums, and the marks of its entries.
 //!
-//! Above: `Tcb::check`.
+//! Above: `socket::audit`.
 
 use pkt::Packet;
 

@@ -1,6 +1,6 @@
 //! One entry of a wanted size out of what is not yet sent: the payload of a path MTU probe.
 //!
-//! Above: `mtu_probe`. Linux: the copying half of tcp_mtu_probe.
+//! Above: `output::mtu_probe`. Linux: the copying half of tcp_mtu_probe.
 
 use pkt::{Packet, Pool};
 

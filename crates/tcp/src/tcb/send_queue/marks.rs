@@ -1,6 +1,6 @@
 //! The scoreboard: what is known about the entries in flight.
 //!
-//! Above: `scoreboard`, `rack`, `recovery` and `retransmit` set and read the marks. RFC 6675 §4; Linux: TCPCB_* flags and
+//! Above: the files of `loss` set and read the marks. RFC 6675 §4; Linux: TCPCB_* flags and
 //! the counters sacked_out, lost_out, retrans_out.
 //!
 //! ```text

@@ -5,7 +5,7 @@
 //! A peer repeats its blocks in every ACK, and a hostile one in any order. With the ranges at hand only what is new is
 //! walked, so that an ACK costs a binary search per block and a step per entry that it marks for the first time.
 //!
-//! Not here: validity of a block (`scoreboard`), cutting entries at a block's edges.
+//! Not here: validity of a block (`loss::scoreboard`), cutting entries at a block's edges.
 
 use alloc::collections::VecDeque;
 
