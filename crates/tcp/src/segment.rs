@@ -26,7 +26,7 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     segment::window::{hold_window, select_window},
-    tcb::{Tcb, TcbFlags, ecn, send_queue::EntryFlags, urgent},
+    tcb::{Tcb, TcbFlags, ecn, send_queue::entry::EntryFlags, urgent},
     wire::{
         header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
         pseudo::pseudo_header,

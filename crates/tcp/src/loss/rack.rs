@@ -21,7 +21,7 @@ use crate::{
         Tcb,
         acked::{Acked, Transmission},
         recovery::CaState,
-        send_queue::{Entry, EntryFlags},
+        send_queue::entry::{Entry, EntryFlags},
     },
 };
 

@@ -21,7 +21,7 @@ use crate::{
     tcb::{
         Tcb, TcbFlags, fast_open, mtu_probe,
         recovery::CaState,
-        send_queue::EntryFlags,
+        send_queue::entry::EntryFlags,
         timers::{MEMORY_RETRY, RtxPurpose, arm_rto, rto_deadline},
     },
 };

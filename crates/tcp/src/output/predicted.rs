@@ -16,7 +16,7 @@ use crate::{
     tcb::{
         Tcb, TcbFlags,
         ecn::EcnState,
-        send_queue::{Entry, EntryFlags},
+        send_queue::entry::{Entry, EntryFlags},
         timers::{self, RtxPurpose},
         totals,
     },

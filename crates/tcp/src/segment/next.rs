@@ -12,7 +12,7 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     segment,
-    tcb::{Tcb, TcbFlags, recovery::CaState, send_queue::EntryFlags, timers},
+    tcb::{Tcb, TcbFlags, recovery::CaState, send_queue::entry::EntryFlags, timers},
     wire::seq::SeqNum,
 };
 

@@ -10,10 +10,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    tcb::{
-        delivery_rate::Snapshot,
-        send_queue::{Entry, EntryFlags},
-    },
+    tcb::send_queue::entry::{Entry, EntryFlags, Snapshot},
     wire::seq::SeqNum,
 };
 

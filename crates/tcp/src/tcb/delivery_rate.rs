@@ -27,23 +27,9 @@ use crate::{
     tcb::{
         Tcb,
         acked::{Acked, Rated},
+        send_queue::entry::Snapshot,
     },
 };
-
-/// The state of the connection when an entry was last transmitted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Snapshot {
-    /// P.delivered.
-    delivered: u64,
-    /// P.delivered_time.
-    delivered_at: Instant,
-    /// P.first_sent_time: when the transmission left that began this flight's send interval.
-    first_sent_at: Instant,
-    /// P.tx_in_flight: bytes in flight, this entry included.
-    pub(crate) in_flight: u32,
-    /// P.lost: [`SendQueue::lost_total`](crate::tcb::send_queue::SendQueue::lost_total) at that moment.
-    pub(crate) lost: u32,
-}
 
 /// See the module head.
 #[derive(Clone, Debug, Default)]

@@ -16,7 +16,7 @@ use crate::{
         Tcb, TcbFlags,
         acked::{Rated, Transmission},
         packet_cache::Lent,
-        send_queue::{Entry, EntryFlags},
+        send_queue::entry::{Entry, EntryFlags},
         timers::RtxPurpose,
     },
     wire::seq::SeqNum,
