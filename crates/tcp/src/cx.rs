@@ -1,11 +1,11 @@
-//! Arguments that a caller lends to every call: time, packet memory, counters, settings, chance, and the list of packets to
-//! send.
+//! Arguments that a caller lends to every call: time, packet memory, counters, settings, chance,
+//! and the list of packets to send.
 //!
-//! Above: `stack::Cx`, which builds one of these around a socket call or a batch of segments. Below: `config` has the
-//! settings, `host_queue` the packets of a connection below TCP.
+//! Above: `stack::Cx`, which builds one of these around a socket call or a batch of segments.
+//! Below: `config` has the settings, `host_queue` the packets of a connection below TCP.
 //!
-//! The engine keeps no reference to any of it, reads no clock and owns no pool: two runs with equal arguments give
-//! equal packets.
+//! The engine keeps no reference to any of it, reads no clock and owns no pool: two runs with equal
+//! arguments give equal packets.
 //!
 //! Not here: the running context of the stack (`stack::cx`).
 

@@ -3,16 +3,17 @@
 //! Above: `stack::socket`. Below: the receive queue. RFC 9293 §3.10.7; Linux: tcp_rcv_established,
 //! tcp_rcv_state_process.
 //!
-//! The IP layer has verified the checksum and pulled the TCP header: the packet is payload alone, the header arrives
-//! as values. A packet may be a superframe of 64 KB and more; it is one segment here, and everything that counts
-//! segments counts bytes.
+//! The IP layer has verified the checksum and pulled the TCP header: the packet is payload alone,
+//! the header arrives as values. A packet may be a superframe of 64 KB and more; it is one segment
+//! here, and everything that counts segments counts bytes.
 //!
-//! The steps stand in the RFC's order, one call each. A step that ends the processing answers with the reason the
-//! packet is dropped for; what it owes the peer is noted before (`ack.schedule_now`) and leaves with `output`. Only
-//! what must not be merged with its neighbors leaves here: duplicate ACKs and resets.
+//! The steps stand in the RFC's order, one call each. A step that ends the processing returns the
+//! drop reason of the packet; an answer that it owes the peer is noted before (`ack.schedule_now`)
+//! and leaves with `output`. Only duplicate ACKs and resets leave from here, because they must not
+//! be merged with others.
 //!
-//! Not here: LISTEN (`open::request`), TIME-WAIT once it is its own small object (`close::time_wait`), segments for no
-//! connection (`segment::reset`).
+//! Not here: LISTEN (`open::request`), TIME-WAIT once it is its own small object
+//! (`close::time_wait`), segments for no connection (`segment::reset`).
 
 mod ack;
 mod data;

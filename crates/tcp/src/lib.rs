@@ -1,21 +1,24 @@
 //! The TCP engine of quietline, sans-IO.
 //!
-//! Above: `stack::socket`. Below: `stack::ip` sends what the engine puts on `cx.out`. RFC 9293; Linux: net/ipv4/tcp*.c.
+//! Above: `stack::socket`. Below: `stack::ip` sends what the engine puts on `cx.out`. RFC 9293;
+//! Linux: net/ipv4/tcp*.c.
 //!
-//! The engine reads no clock, draws no chance of its own and makes no call to the outside: `now`, packet memory, counters
-//! and random numbers are arguments, and packets to send leave in a list. The same segments at the same instants give the
-//! same answer. The simulator and the packet scripts rely on that.
+//! The engine reads no clock, draws no chance of its own and makes no call to the outside: `now`,
+//! packet memory, counters and random numbers are arguments, and packets to send leave in a list.
+//! The same segments at the same instants give the same answer. The simulator and the packet
+//! scripts rely on that.
 //!
 //! # Theory of operation
 //!
-//! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost per packet, not per
-//! segment. A packet may be a superframe of 64 KB and more in both directions, so that everything that counts segments counts
-//! bytes.
+//! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost
+//! per packet, not per segment. A packet may be a superframe of 64 KB and more in both directions,
+//! so that everything that counts segments counts bytes.
 //!
-//! *Objects.* A connection is one [`Tcb`]. The thread that holds its socket lock calls the engine with a [`Cx`]. A passive open
-//! is a [`Request`] until its handshake is done, and a connection whose two FINs are acknowledged is a [`TimeWait`]. Both are
-//! small, because a peer can create many of them at no cost. `send` writes payload into packets, `recv` reads it from
-//! packets, and nothing copies it between.
+//! *Objects.* A connection is one [`Tcb`]. The thread that holds its socket lock calls the engine
+//! with a [`Cx`]. A passive open is a [`Request`] until its handshake is done, and a connection
+//! whose two FINs are acknowledged is a [`TimeWait`]. Both are small, because a peer can create
+//! many of them at no cost. `send` writes payload into packets, `recv` reads it from packets, and
+//! nothing copies it between.
 //!
 //! ```text
 //!                   Request ── Establish ──► Tcb ── state TIME_WAIT ──► TimeWait
@@ -23,43 +26,51 @@
 //!          SYN to a listener            Tcb::connect
 //! ```
 //!
-//! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`]; then [`output()`] once for
-//! the batch; then the caller hands `cx.out` to IP, and reads `state`, `readiness` and `next_deadline`. Calls of the first kind
-//! only note that an ACK or data is owed. `output` sends it, so that one ACK answers a batch of sixty-four segments.
+//! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
+//! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,
+//! `readiness` and `next_deadline`. Calls of the first kind only note that an ACK or data is owed.
+//! `output` sends it, so that one ACK answers a batch of sixty-four segments.
 //!
-//! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence number and timestamp, RST, SYN,
-//! ACK (which frees the front of the send queue, samples the round trip, tells `loss::recovery` and moves the window), URG,
-//! payload (into the receive queue, or into [`tcb::reassembly`] with a duplicate ACK), FIN. Header prediction skips the steps
-//! that would change nothing.
+//! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence
+//! number and timestamp, RST, SYN, ACK (which frees the front of the send queue, samples the round
+//! trip, tells `loss::recovery` and moves the window), URG, payload (into the receive queue, or
+//! into [`tcb::reassembly`] with a duplicate ACK), FIN. Header prediction skips the steps that
+//! would change nothing.
 //!
-//! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends first the entries that are
-//! marked lost, then as much new data as both windows and Nagle's rule allow, as clones that share the payload; `segment` writes
-//! the header. The ACK frees the original.
+//! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
+//! first the entries that are marked lost, then as much new data as both windows and Nagle's rule
+//! allow, as clones that share the payload; `segment` writes the header. The ACK frees the
+//! original.
 //!
-//! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too early does nothing.
+//! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too
+//! early does nothing.
 //!
-//! *Loss.* With SACK the peer's blocks mark entries of the send queue (`loss::scoreboard`), RACK finds losses by time
-//! (`loss::rack`), a probe asks when the tail of a flight stays unanswered (`loss::tlp`), and the window follows PRR
-//! (`loss::recovery`, [`congestion`]). Without SACK duplicate ACKs are counted (NewReno).
+//! *Loss.* With SACK the peer's blocks mark entries of the send queue (`loss::scoreboard`), RACK
+//! finds losses by time (`loss::rack`), a probe asks when the tail of a flight stays unanswered
+//! (`loss::tlp`), and the window follows PRR (`loss::recovery`, [`congestion`]). Without SACK
+//! duplicate ACKs are counted (NewReno).
 //!
-//! *Flow.* Arriving packets are charged by memory, and the window promises bytes: `tcb::receive_buffer` converts between the
-//! two and grows with the application's reads, `segment::window` announces the free part and never takes it back,
-//! `tcb::delayed_ack` and `segment::ack_compression` decide when. When the buffer overruns, packets out of order are dropped
-//! from its far end (`input::prune`). When the host's memory is scarce, connections stop growing ([`tcb::memory`]). Urgent
-//! data ([`Tcb::at_mark`]) is a mark in the stream.
+//! *Flow.* Arriving packets are charged by memory, and the window promises bytes:
+//! `tcb::receive_buffer` converts between the two and grows with the application's reads,
+//! `segment::window` announces the free part and never takes it back, `tcb::delayed_ack` and
+//! `segment::ack_compression` decide when. When the buffer overruns, packets out of order are
+//! dropped from its far end (`input::prune`). When the host's memory is scarce, connections stop
+//! growing ([`tcb::memory`]). Urgent data ([`Tcb::at_mark`]) is a mark in the stream.
 //!
-//! *Pace.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR builds its model of the path.
-//! Segments are held back to a pace where the algorithm or the application wants one (`segment::pacing`). Congestion marks are
-//! echoed (`tcb::ecn`, `input::ecn`), and an echo lowers the window.
+//! *Pace.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
+//! builds its model of the path. Segments are held back to a pace where the algorithm or the
+//! application wants one (`segment::pacing`). Congestion marks are echoed (`tcb::ecn`,
+//! `input::ecn`), and an echo lowers the window.
 //!
-//! *Before the handshake.* SYN cookies keep no state ([`open::syn_cookie`]); Fast Open takes data before the third segment
-//! ([`open::fast_open`]).
+//! *Before the handshake.* SYN cookies keep no state ([`open::syn_cookie`]); Fast Open takes data
+//! before the third segment ([`open::fast_open`]).
 //!
 //! *Limits.* No AccECN yet.
 //!
 //! # Modules
 //!
-//! A module imports only modules that come before it in this list; `cargo xtask layers` checks that.
+//! A module imports only modules that come before it in this list; `cargo xtask layers` checks
+//! that.
 //!
 //! - [`base`]: names that every module reads: counters, chance, states, errors, how scarce memory is.
 //! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. The only code that reads or

@@ -1,12 +1,14 @@
-//! Transmit: what may leave, and when.
+//! Transmission: one run sends every segment that may leave.
 //!
-//! Above: `stack::socket`, once per batch. Below: `segment` puts it on `cx.out`. RFC 9293 §3.8, RFC 5681 §3.1; Linux:
-//! tcp_write_xmit, tcp_push_pending_frames.
+//! Above: `stack::socket`, once per batch. Below: `segment` puts it on `cx.out`. RFC 9293 §3.8,
+//! RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
 //!
-//! Order of one run: what is lost, what is new, then the ACK that is owed if no data carried it. New data leaves in
-//! whole queue entries: one that holds more than the windows allow is cut first.
+//! Order of one run: lost segments, new segments, then the ACK that is owed if no data carried it.
+//! New data leaves in whole queue entries: an entry that holds more than the windows allow is cut
+//! first.
 //!
-//! Not here: what is lost (`loss`), how much of the stream is the next segment (`segment::next`), headers (`segment`).
+//! Not here: what is lost (`loss`), how much of the stream is the next segment (`segment::next`),
+//! headers (`segment`).
 
 mod mtu_probe;
 mod predicted;
@@ -15,13 +17,13 @@ pub use predicted::output_nothing;
 
 use pkt::Instant;
 
+use self::mtu_probe::Probed;
 use crate::{
     base::state::State,
     congestion::SendSample,
     cx::Cx,
     loss::retransmit,
     open::syn,
-    output::mtu_probe::Probed,
     segment::{
         self,
         next::{Blocked, has_sendable, next_len, send_first},

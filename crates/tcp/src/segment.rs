@@ -1,16 +1,18 @@
 //! The segments of a connection: header, options, metadata.
 //!
-//! Above: `output`, and every other step that owes the peer a segment. Below: `cx.out`. RFC 9293 §3.1, §3.10;
-//! Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
+//! Above: `output`, and every other step that owes the peer a segment. Below: `cx.out`.
+//! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
-//! A segment with payload leaves as a clone of its queue entry: own header space, shared payload. The checksum field
-//! holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header; the IP layer adds its own). Every
-//! segment with ACK settles what was owed.
+//! A segment with payload leaves as a clone of its queue entry: own header space, shared payload.
+//! The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP
+//! header; the IP layer adds its own). Every segment with ACK settles what was owed.
 //!
-//! The files of `segment/` answer what every sender asks: how much of the stream is the next segment (`next`), which window
-//! it announces (`window`), and whether the pace (`pacing`) or the packets below TCP (`small_queue`) hold it back.
+//! The files of `segment/` answer what every sender asks: how much of the stream is the next
+//! segment (`next`), which window it announces (`window`), and whether the pace (`pacing`) or the
+//! packets below TCP (`small_queue`) hold it back.
 //!
-//! Not here: the order in which segments leave (`output`), repetitions (`loss::retransmit`), the SYN (`open::syn`).
+//! Not here: the order in which segments leave (`output`), repetitions (`loss::retransmit`), the
+//! SYN (`open::syn`).
 
 pub(crate) mod ack_compression;
 pub(crate) mod next;

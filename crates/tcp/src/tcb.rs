@@ -2,17 +2,20 @@
 //!
 //! Above: `stack::socket` owns it behind a socket lock. RFC 9293 §3.3.1; Linux: struct tcp_sock.
 //!
-//! Call order per batch: any of [`input`](crate::input::input), [`on_timer`](crate::close::timer::on_timer) and the
-//! calls of `socket::api`, then [`output`](crate::output::output) once, then look at `state`, `readiness` and
-//! `next_deadline`. Setters send nothing; `input` itself sends only what the RFC wants at once.
+//! Call order per batch: any of [`input`](crate::input::input),
+//! [`on_timer`](crate::close::timer::on_timer) and the calls of `socket::api`, then
+//! [`output`](crate::output::output) once, then look at `state`, `readiness` and `next_deadline`.
+//! Setters send nothing; `input` itself sends only what the RFC wants at once.
 //!
-//! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data. They read and write the
-//! block, and no segment leaves from here.
+//! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data.
+//! They read and write the block, and no segment leaves from here.
 //!
-//! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence variable has its RFC
-//! name; `snd_nxt` never moves back: a retransmission is a mark in the send queue, not a smaller SND.NXT.
+//! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence
+//! variable has its RFC name; `snd_nxt` never moves back: a retransmission is a mark in the send
+//! queue, not a smaller SND.NXT.
 //!
-//! Not here: steps of the state machine (`open`, `loss`, `output`, `close`, `input`), the application's calls (`socket`).
+//! Not here: steps of the state machine (`open`, `loss`, `output`, `close`, `input`), the
+//! application's calls (`socket`).
 
 pub(crate) mod ack_compression;
 pub(crate) mod acked;

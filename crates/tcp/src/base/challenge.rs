@@ -3,9 +3,10 @@
 //! Above: `cx` lends it, `input::reset` takes from it. RFC 5961 §7; Linux: tcp_send_challenge_ack,
 //! `tcp_challenge_ack_limit`.
 //!
-//! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection show whether others were
-//! sent meanwhile (CVE-2016-5696). Therefore the limit is drawn anew each second, and the default is no shared limit: each
-//! connection has a limit of its own (`tcp_invalid_ratelimit`).
+//! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection
+//! show whether others were sent meanwhile (CVE-2016-5696). Therefore the limit is drawn anew each
+//! second, and the default is no shared limit: each connection has a limit of its own
+//! (`tcp_invalid_ratelimit`).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -4,8 +4,8 @@
 //! name *is* the printed name, so a search for either finds both.
 //!
 //! One table yields the enum, the text and the page. A page has one writer at a time and any number
-//! of readers; the value of a counter is the wrapping sum over all pages. What Linux counts and this
-//! engine has no cause to is in [`NOT_COUNTED`], with the reason; docs/counters.md shows both.
+//! of readers; the value of a counter is the wrapping sum over all pages. What Linux counts and
+//! this engine never counts is in [`NOT_COUNTED`], with the reason; docs/counters.md shows both.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 

@@ -1,7 +1,7 @@
 //! How scarce memory for TCP is, as the stack tells the engine with every call.
 //!
-//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into `Cx`. Linux:
-//! __sk_mem_raise_allocated, tcp_under_memory_pressure.
+//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into `Cx`.
+//! Linux: __sk_mem_raise_allocated, tcp_under_memory_pressure.
 //!
 //! ```text
 //!   pages of all connections    0 ------- low ------- pressure ------- high

@@ -1,11 +1,12 @@
 //! The engine's source of chance: a keyed generator, and a seeded one for replays.
 //!
-//! The keyed generator is SipHash-2-4 over a counter: with a key from the operating system, an observer
-//! of any number of outputs cannot compute another one. The seeded generator is xoshiro256++ filled
-//! from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which lets the simulator replay
-//! a run, and a few of its outputs give away all others.
+//! The keyed generator is SipHash-2-4 over a counter: with a key from the operating system, an
+//! observer of any number of outputs cannot compute another one. The seeded generator is
+//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which
+//! lets the simulator replay a run, and a few of its outputs give away all others.
 //!
-//! Not here: keys of sequence numbers, ports and cookies (`open::isn::keyed_pair`), which no generator makes.
+//! Not here: keys of sequence numbers, ports and cookies (`open::isn::keyed_pair`), which no
+//! generator makes.
 
 use core::fmt;
 

@@ -1,4 +1,5 @@
-//! The slot of keepalive and of the idle timeout fires: a probe, the end of the connection, or another wait.
+//! The slot of keepalive and of the idle timeout fires: a probe, the end of the connection, or
+//! another wait.
 //!
 //! Above: `close::timer`. RFC 9293 §3.8.4; Linux: tcp_keepalive_timer.
 //!

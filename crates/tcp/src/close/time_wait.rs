@@ -1,10 +1,11 @@
-//! TIME-WAIT as a small object: what is left of a connection while old duplicates drain.
+//! TIME-WAIT as a small object: the part of a connection that stays while old duplicates may
+//! arrive.
 //!
-//! Above: the stack's demux keeps it in place of the connection for 60 s. RFC 9293 §3.6.1 and §3.10.7.4, RFC 1337,
-//! RFC 6191; Linux: inet_timewait_sock, tcp_timewait_state_process.
+//! Above: the stack's demux keeps it in place of the connection for 60 s. RFC 9293 §3.6.1 and
+//! §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock, tcp_timewait_state_process.
 //!
-//! It answers what the peer repeats, dies by a valid RST (unless `tcp_rfc1337`), and gives way to a SYN that cannot
-//! be an old duplicate.
+//! It answers segments that the peer repeats, ends with a valid RST (unless `tcp_rfc1337`), and is
+//! replaced by a connection whose SYN cannot be an old duplicate.
 //!
 //! Not here: FIN-WAIT-2, which keeps its control block.
 

@@ -1,11 +1,11 @@
 //! A deadline of a connection has passed.
 //!
-//! Above: the stack's timer wheel. Below: each slot has a step of its own in `loss`, `segment::ack_compression` or
-//! `keepalive`; probes of a closed window are here. RFC 9293 §3.8, RFC 6298 §5, RFC 1122 §4.2.3; Linux:
-//! net/ipv4/tcp_timer.c.
+//! Above: the stack's timer wheel. Below: each slot has a step of its own in `loss`,
+//! `segment::ack_compression` or `keepalive`; probes of a closed window are here. RFC 9293 §3.8,
+//! RFC 6298 §5, RFC 1122 §4.2.3; Linux: net/ipv4/tcp_timer.c.
 //!
-//! Not here: the deadlines as data (`tcb::timers`), the retransmission timeout (`loss::retransmit`), keepalive and the idle
-//! timeout (`keepalive`).
+//! Not here: the deadlines as data (`tcb::timers`), the retransmission timeout
+//! (`loss::retransmit`), keepalive and the idle timeout (`keepalive`).
 
 use crate::{
     base::{counters::Counter, error::TcpError, state::State},

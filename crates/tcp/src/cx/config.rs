@@ -1,12 +1,15 @@
 //! Settings of TCP, by their Linux names.
 //!
-//! Above: `stack::sysctl` parses and validates text into these fields. Linux: Documentation/networking/ip-sysctl.rst.
+//! Above: `stack::sysctl` parses and validates text into these fields. Linux:
+//! Documentation/networking/ip-sysctl.rst.
 //!
-//! One `TcpConfig` belongs to a stack (Linux: a network namespace) and is only read by the engine. A value that a
-//! socket may override (keepalive times, buffer sizes) is copied into the [`Tcb`](crate::Tcb) when it is made, so
-//! that a later change concerns new connections, as in Linux.
+//! One `TcpConfig` belongs to a stack (Linux: a network namespace) and is only read by the engine.
+//! A value that a socket may override (keepalive times, buffer sizes) is copied into the
+//! [`Tcb`](crate::Tcb) when it is made, so that a later change concerns new connections, as in
+//! Linux.
 //!
-//! Not here: ranges and error texts (`stack::sysctl`), per-socket options of a connection (`socket::sockopt`).
+//! Not here: ranges and error texts (`stack::sysctl`), per-socket options of a connection
+//! (`socket::sockopt`).
 
 use core::time::Duration;
 

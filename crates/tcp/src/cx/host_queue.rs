@@ -1,6 +1,7 @@
 //! Packets that a connection has below TCP, and the setting that limits them.
 //!
-//! Above: `stack::socket` counts packets in qdiscs and devices, and passes the number with every call. Linux: `sk_wmem_alloc`, tcp_small_queue_check.
+//! Above: `stack::socket` counts packets in qdiscs and devices, and passes the number with every
+//! call. Linux: `sk_wmem_alloc`, tcp_small_queue_check.
 //!
 //! Not here: the limit in bytes, and a connection that has reached it (`segment::small_queue`).
 

@@ -1,8 +1,10 @@
 //! Fifth step: what the peer acknowledges, and its window.
 //!
-//! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue, tcp_ack_update_window.
+//! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue,
+//! tcp_ack_update_window.
 //!
-//! Not here: what SACK blocks mark (`loss::scoreboard`), what a duplicate ACK means (`loss::recovery`).
+//! Not here: what SACK blocks mark (`loss::scoreboard`), what a duplicate ACK means
+//! (`loss::recovery`).
 
 mod predicted;
 

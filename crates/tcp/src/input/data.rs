@@ -1,10 +1,11 @@
 //! Seventh and eighth step: payload and FIN.
 //!
-//! RFC 9293 §3.10.7.4 seventh and eighth, RFC 5681 §4.2; Linux: tcp_data_queue, tcp_ofo_queue, tcp_fin.
+//! RFC 9293 §3.10.7.4 seventh and eighth, RFC 5681 §4.2; Linux: tcp_data_queue, tcp_ofo_queue,
+//! tcp_fin.
 //!
-//! The segment starts at RCV.NXT or later and lies inside the window (first step). In order it goes to the receive
-//! queue with everything it makes contiguous; out of order it waits in `reassembly` and is answered at once, because
-//! three such answers are what fast retransmit needs.
+//! The segment starts at RCV.NXT or later and lies inside the window (first step). In order it goes
+//! to the receive queue with everything it makes contiguous; out of order it waits in `reassembly`
+//! and is answered at once, because three such answers are what fast retransmit needs.
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};

@@ -1,7 +1,7 @@
 //! Congestion marks and control bits of a segment that arrives.
 //!
-//! Above: `input::data` and `input::syn_sent`. RFC 3168 §6.1, RFC 8257 §3.2; Linux: `__tcp_ecn_check_ce`,
-//! dctcp_ece_ack_update.
+//! Above: `input::data` and `input::syn_sent`. RFC 3168 §6.1, RFC 8257 §3.2; Linux:
+//! `__tcp_ecn_check_ce`, dctcp_ece_ack_update.
 //!
 //! Not here: the state of both directions, and the bits of segments that leave (`tcb::ecn`).
 

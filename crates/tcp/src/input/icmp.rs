@@ -1,11 +1,12 @@
-//! What the network reports about a connection's packets.
+//! ICMP errors about packets of a connection.
 //!
-//! Above: `stack::ip::icmp`, which finds the connection by the quoted headers. RFC 9293 §3.9.2.2, RFC 5461, RFC 5927,
-//! RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced, tcp_ld_RTO_revert.
+//! Above: `stack::ip::icmp`, which finds the connection by the quoted headers. RFC 9293 §3.9.2.2,
+//! RFC 5461, RFC 5927, RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced,
+//! tcp_ld_RTO_revert.
 //!
-//! Only a report that quotes a sequence number now in flight counts: others are forged or too late. In a synchronized
-//! state no report ends the connection; it becomes the reason a timer gives when it gives up, or with `IP_RECVERR` an error
-//! that the next call answers with.
+//! A report counts only if it quotes a sequence number that is in flight: others are forged or too
+//! late. In a synchronized state no report ends the connection; it becomes the reason a timer gives
+//! when it gives up, or with `IP_RECVERR` an error that the next call answers with.
 //!
 //! ```text
 //!                        SYN-SENT, SYN-RECEIVED    synchronized
@@ -17,7 +18,8 @@
 //!    source quench       ignored (RFC 6633 §3)     ignored
 //! ```
 //!
-//! Not here: parsing ICMP, which code maps to which kind, what is known about a destination's path (`stack::route`).
+//! Not here: parsing ICMP, which code maps to which kind, what is known about a destination's path
+//! (`stack::route`).
 
 use pkt::Instant;
 

@@ -1,14 +1,15 @@
-//! Room in the receive buffer, and what is given up for it.
+//! Room in the receive buffer, and the packets that are dropped for it.
 //!
-//! Above: `data`, before it queues anything; `stack`, when the host looks for memory. Below: `tcb::reassembly`. RFC 2018 §8 (what SACK reported may be dropped); Linux:
+//! Above: `data`, before it queues anything; `stack`, when the host looks for memory. Below:
+//! `tcb::reassembly`. RFC 2018 §8 (what SACK reported may be dropped); Linux:
 //! tcp_try_rmem_schedule, tcp_prune_queue, tcp_prune_ofo_queue.
 //!
-//! Data in order is promised and is kept; data out of order can be sent again. It is given up from its far end, which the
-//! sender needs last, and an eighth of the buffer at a time, so that the walk is paid for by many segments (CVE-2018-5390,
-//! SegmentSmack).
+//! Data in order was acknowledged and is kept; the peer can send data out of order again. It is
+//! dropped from its far end, which the reader needs last, and an eighth of the buffer at a time, so
+//! that many segments share the cost of one walk (CVE-2018-5390, SegmentSmack).
 //!
-//! Not here: how far the buffer may grow (`tcb::receive_buffer`), whether memory is scarce (`tcb::memory`), small packets in
-//! order (`tcb::receive_queue` copies them).
+//! Not here: how far the buffer may grow (`tcb::receive_buffer`), whether memory is scarce
+//! (`tcb::memory`), small packets in order (`tcb::receive_queue` copies them).
 
 use crate::{
     base::{counters::Counter, memory::MemoryPressure},

@@ -1,11 +1,13 @@
-//! First step: is the segment inside the window, and not from an earlier time around the sequence space?
+//! First step: is the segment inside the window, and not from an earlier time around the sequence
+//! space?
 //!
-//! RFC 9293 §3.4 and §3.10.7.4 first, RFC 7323 §5 (PAWS); Linux: tcp_validate_incoming, tcp_sequence,
-//! tcp_paws_discard.
+//! RFC 9293 §3.4 and §3.10.7.4 first, RFC 7323 §5 (PAWS); Linux: tcp_validate_incoming,
+//! tcp_sequence, tcp_paws_discard.
 //!
-//! After it the segment starts at RCV.NXT or later and ends inside the window: what was received before and what
-//! lies beyond are cut off. The one exception carries nothing (`ends_at_retracted_edge`). A segment that is refused is
-//! answered by an ACK, at most one per `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
+//! After it the segment starts at RCV.NXT or later and ends inside the window: what was received
+//! before and what lies beyond are cut off. The one exception carries nothing
+//! (`ends_at_retracted_edge`). A segment that is refused is answered by an ACK, at most one per
+//! `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
 
 use core::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
 //!
-//! Data that comes with a SYN-ACK is dropped and comes again, unless Fast Open was spoken of.
+//! Data that comes with a SYN-ACK is dropped and comes again, unless the handshake used Fast Open.
 
 use pkt::DropReason;
 

@@ -1,16 +1,19 @@
 //! RACK: a transmission is lost when one that left enough later has arrived.
 //!
-//! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6; Linux: tcp_recovery.c.
+//! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6;
+//! Linux: tcp_recovery.c.
 //!
-//! Time replaces counting: lost retransmissions, lost tails behind a later segment and small flights are found the same
-//! way. How much later is enough follows the path: a quarter of the smallest round trip at first, nothing while no
-//! reordering was ever seen, and more for every round in which the peer reports that a retransmission was needless.
+//! Time replaces counting: lost retransmissions, lost tails behind a later segment and small
+//! flights are found the same way. How much later is enough follows the path: a quarter of the
+//! smallest round trip at first, nothing while no reordering was ever seen, and more for every
+//! round in which the peer reports that a retransmission was needless.
 //!
-//! Transmissions are looked at in the order they were made, in two queues: entries sent once, which are in that order
-//! already, and `send_queue`'s list of retransmissions. Each stops at the first that is not due, so that an ACK costs a
-//! step per loss it declares.
+//! Transmissions are looked at in the order they were made, in two queues: entries sent once, which
+//! are in that order already, and `send_queue`'s list of retransmissions. Each stops at the first
+//! that is not due, so that an ACK costs a step per loss it declares.
 //!
-//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), what a loss means for the window (`recovery`).
+//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), what a loss means for the
+//! window (`recovery`).
 
 use core::time::Duration;
 

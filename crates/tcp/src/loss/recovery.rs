@@ -1,7 +1,9 @@
-//! Loss: what follows for the window when a segment counts as lost; without SACK, also when it does.
+//! Loss recovery: the consequence for the window when a segment counts as lost, and without SACK
+//! the decision that it does.
 //!
-//! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2, RFC 6582 (NewReno),
-//! RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux: tcp_fastretrans_alert, tcp_enter_loss.
+//! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2,
+//! RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux:
+//! tcp_fastretrans_alert, tcp_enter_loss.
 //!
 //! ```text
 //!            dup ACK             third dup ACK               ACK of `recover`
@@ -10,13 +12,15 @@
 //!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
 //! ```
 //!
-//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the window allows. With SACK
-//! the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only without it.
+//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the
+//! window allows. With SACK the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only
+//! without it.
 //!
-//! A mark that the peer echoes lowers the window without a loss: CWR, until what was in flight is acknowledged (RFC 3168
-//! §6.1.2). It is left for Recovery or Loss by a loss, which lowers nothing again.
+//! A mark that the peer echoes lowers the window without a loss: CWR, until what was in flight is
+//! acknowledged (RFC 3168 §6.1.2). A loss moves it to Recovery or Loss without a second reduction.
 //!
-//! Not here: the state as data (`tcb::recovery`), how far the window falls (`congestion`), the timer (`retransmit`).
+//! Not here: the state as data (`tcb::recovery`), how far the window falls (`congestion`), the
+//! timer (`retransmit`).
 
 mod sack;
 mod undo;

@@ -1,9 +1,11 @@
-//! Sending again: the retransmission timer, its limits, and what is marked lost.
+//! Retransmission: the timer, its limits, and the transmission of entries that are marked lost.
 //!
-//! Above: `close::timer`, `output` and `input::icmp`. Below: `segment::transmit`. RFC 6298 §5, RFC 9293 §3.8.1 and §3.8.3 (R1, R2), RFC 5482
-//! (user timeout); Linux: tcp_retransmit_timer, tcp_xmit_retransmit_queue, tcp_write_timeout.
+//! Above: `close::timer`, `output` and `input::icmp`. Below: `segment::transmit`. RFC 6298 §5,
+//! RFC 9293 §3.8.1 and §3.8.3 (R1, R2), RFC 5482 (user timeout); Linux: tcp_retransmit_timer,
+//! tcp_xmit_retransmit_queue, tcp_write_timeout.
 //!
-//! Not here: what counts as lost (`recovery`), the deadline as data (`tcb::timers`), probes of a closed window (`close::timer`).
+//! Not here: which entries count as lost (`recovery`), the deadline as data (`tcb::timers`), probes
+//! of a closed window (`close::timer`).
 
 use core::time::Duration;
 

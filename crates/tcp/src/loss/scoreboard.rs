@@ -1,13 +1,15 @@
 //! The peer's SACK blocks: which are believed, and what they mark.
 //!
-//! Above: `input::ack`. Below: marks in `send_queue`. RFC 2018 §5, RFC 2883, RFC 3708 §3; Linux: tcp_sacktag_write_queue,
-//! tcp_check_dsack, tcp_is_sackblock_valid.
+//! Above: `input::ack`. Below: marks in `send_queue`. RFC 2018 §5, RFC 2883, RFC 3708 §3; Linux:
+//! tcp_sacktag_write_queue, tcp_check_dsack, tcp_is_sackblock_valid.
 //!
-//! Hostile blocks cost little: at most four of them, each a binary search and a step per entry marked for the first time;
-//! only an edge can cut an entry, at a multiple of the segment size, so that no block makes pieces smaller than segments;
-//! and a queue whose pieces cost more memory than its data is not cut further.
+//! Hostile blocks cost little: at most four of them, each a binary search and a step per entry
+//! marked for the first time; only an edge can cut an entry, at a multiple of the segment size, so
+//! that no block makes pieces smaller than segments; and a queue whose pieces cost more memory than
+//! its data is not cut further.
 //!
-//! Not here: what is lost (`rack`), reneging (`retransmit`: a timeout that finds the head reported).
+//! Not here: what is lost (`rack`), reneging (`retransmit`: a timeout whose oldest entry was
+//! reported).
 
 use crate::{
     base::counters::Counter,

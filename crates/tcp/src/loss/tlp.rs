@@ -1,11 +1,12 @@
 //! Tail loss probe: when the tail of a flight stays unanswered, one segment asks.
 //!
-//! Above: `retransmit` arms it in place of the RTO, `close::timer` runs it. RFC 8985 §7; Linux: tcp_schedule_loss_probe,
-//! tcp_send_loss_probe, tcp_process_tlp_ack.
+//! Above: `retransmit` arms it in place of the RTO, `close::timer` runs it. RFC 8985 §7; Linux:
+//! tcp_schedule_loss_probe, tcp_send_loss_probe, tcp_process_tlp_ack.
 //!
-//! Nothing follows the last segments of a flight, so no SACK tells of their loss. A probe after two round trips brings an
-//! answer that RACK can read, an RTO earlier. A probe that was itself the lost segment repairs the loss unseen: the ACK
-//! that proves it lowers the window.
+//! Nothing follows the last segments of a flight, so no SACK tells of their loss. A probe after two
+//! round trips brings an answer that RACK can read, an RTO earlier. A probe that repeats the lost
+//! segment repairs the loss before anything else detects it: the ACK that proves it lowers the
+//! window.
 //!
 //! Not here: what the answer marks lost (`rack`).
 

@@ -1,7 +1,7 @@
 //! The beginning of an active open, and the step into ESTABLISHED that both kinds of open share.
 //!
-//! Above: `stack::socket` connects; `input::ack` establishes. RFC 9293 §3.10.1; Linux: tcp_v4_connect,
-//! tcp_finish_connect, tcp_init_transfer.
+//! Above: `stack::socket` connects; `input::ack` establishes. RFC 9293 §3.10.1; Linux:
+//! tcp_v4_connect, tcp_finish_connect, tcp_init_transfer.
 //!
 //! Not here: the SYN as a segment (`syn`), its answer (`input::syn_sent`).
 

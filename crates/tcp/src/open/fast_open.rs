@@ -1,23 +1,27 @@
-//! TCP Fast Open: data in the SYN, for a peer that has proved its address before.
+//! TCP Fast Open: data in the SYN of a peer that has proved its address before.
 //!
-//! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413; Linux:
-//! net/ipv4/tcp_fastopen.c.
+//! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413;
+//! Linux: net/ipv4/tcp_fastopen.c.
 //!
-//! A server gives every client address a cookie: a keyed hash that only it can make. A client that brings its cookie along
-//! with data in the SYN is answered as if the handshake were done: the data goes to the application at once, and the
-//! application may answer before the third segment.
+//! A server gives every client address a cookie: a keyed hash that only it can make. A client that
+//! brings its cookie along with data in the SYN is answered as if the handshake were done: the data
+//! goes to the application at once, and the application may answer before the third segment.
 //!
-//! *What the application must know* (RFC 7413 §6): a SYN may be duplicated by the network after its connection has ended, and is
-//! then a second connection with the same data. A server that turns Fast Open on says that a request may be carried out twice.
+//! *Consequence for the application* (RFC 7413 §6): the network may duplicate a SYN after its
+//! connection has ended, which opens a second connection with the same data. A server that turns
+//! Fast Open on accepts that a request may be executed twice.
 //!
-//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`). A server that does not
-//! take the data acknowledges the SYN alone, and the data is sent again at once.
+//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`,
+//! `MSG_FASTOPEN`). A server that does not take the data acknowledges the SYN alone, and the data
+//! is sent again at once.
 //!
-//! Before RFC 7413 gave the option a kind of its own it was an experiment's (kind 254, RFC 6994). Both forms are read, a
-//! server answers in the client's, and a client whose request in the first form is not answered tries the other once.
+//! Before RFC 7413 assigned a kind the option was an experiment (kind 254, RFC 6994). Both forms
+//! are read, a server answers in the form of the client, and a client whose request in the first
+//! form gets no answer tries the other form once.
 //!
-//! Not here: the state of a connection that uses it (`tcb::fast_open`), the SYN with its data (`open::syn`), and in `stack` the
-//! cache of cookies, the pause after suspicion, the queue of a listener.
+//! Not here: the state of a connection that uses it (`tcb::fast_open`), the SYN with its data
+//! (`open::syn`), and in `stack` the cache of cookies, the pause after suspicion, the queue of a
+//! listener.
 
 pub mod keys;
 

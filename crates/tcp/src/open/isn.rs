@@ -9,7 +9,8 @@
 //! an address, and never changes for a four-tuple, so that PAWS and TIME_WAIT's reuse rule hold
 //! across incarnations.
 //!
-//! The secret behind these numbers is that of ports and SYN cookies, too: two keys of SipHash-2-4 each (`keyed_pair`).
+//! The secret behind these numbers is that of ports and SYN cookies, too: two keys of SipHash-2-4
+//! each (`keyed_pair`).
 //!
 //! Not here: SYN cookies ([`crate::open::syn_cookie`]), which need a secret of their own.
 

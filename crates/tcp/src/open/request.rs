@@ -1,12 +1,14 @@
 //! SYN-RECEIVED of a passive open as a small object: the SYN queue's entry.
 //!
-//! Above: a listener of `stack` keeps these until the handshake ends. RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct
-//! tcp_request_sock, tcp_conn_request, tcp_check_req.
+//! Above: a listener of `stack` keeps these until the handshake ends. RFC 9293 §3.10.7.2 and
+//! §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request, tcp_check_req.
 //!
-//! A SYN costs this and one packet that leaves at once; the control block comes with the third segment of the
-//! handshake. Until then the peer's data is dropped: it has seen no window it could rely on.
+//! A SYN costs a request and one packet that leaves at once; the third segment of the handshake
+//! creates the control block. Until then data of the peer is dropped: the peer has seen no window
+//! to rely on.
 //!
-//! Not here: how many requests a listener holds, the accept queue. Requests that are not kept are in `cookie`.
+//! Not here: how many requests a listener holds, the accept queue. Requests that are not kept are
+//! in `cookie`.
 
 mod cookie;
 

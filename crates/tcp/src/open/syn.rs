@@ -1,9 +1,10 @@
 //! The SYN of an active open, and the SYN-ACK of a block whose peer's SYN has come already.
 //!
-//! Above: `open::active`, `loss::retransmit`, `input::syn_sent` and `output`. Below: `segment`. RFC 9293 §3.5, RFC 7413 §4;
-//! Linux: tcp_connect, tcp_send_syn_data, tcp_send_synack.
+//! Above: `open::active`, `loss::retransmit`, `input::syn_sent` and `output`. Below: `segment`.
+//! RFC 9293 §3.5, RFC 7413 §4; Linux: tcp_connect, tcp_send_syn_data, tcp_send_synack.
 //!
-//! With Fast Open the first SYN carries data: it waits for the first write, and a repetition of it is plain.
+//! With Fast Open the first SYN carries data: it waits for the first write, and a repetition of it
+//! is plain.
 //!
 //! Not here: the SYN-ACK of a request without a block (`open::request`).
 

@@ -1,12 +1,16 @@
-//! SYN cookies: a SYN-ACK whose sequence number says all that has to be known, so that nothing is kept.
+//! SYN cookies: a SYN-ACK whose sequence number encodes the request, so that the host keeps no
+//! state.
 //!
-//! Above: [`Request::send_cookie`](crate::Request::send_cookie) and [`Request::from_cookie`](crate::Request::from_cookie). RFC 4987 §3.6; Linux: net/ipv4/syncookies.c.
+//! Above: [`Request::send_cookie`](crate::Request::send_cookie) and
+//! [`Request::from_cookie`](crate::Request::from_cookie). RFC 4987 §3.6; Linux:
+//! net/ipv4/syncookies.c.
 //!
-//! The number is made of a keyed hash of the four-tuple, the peer's own initial number, the time slot, and in its low 24
-//! bits a second keyed hash that covers the last two as well, plus which of four segment sizes the peer announced. The third
-//! segment of the handshake brings it back; a cookie is good in the slot it was made in and in the one after it. Window
-//! scale, SACK and ECN stand in the low bits of the timestamp, which comes back as well if the peer speaks timestamps, and
-//! are lost otherwise.
+//! The number is made of a keyed hash of the four-tuple, the peer's own initial number, the time
+//! slot, and in its low 24 bits a second keyed hash that covers the last two as well, plus which of
+//! four segment sizes the peer announced. The third segment of the handshake brings it back; a
+//! cookie is good in the slot it was made in and in the one after it. Window scale, SACK and ECN
+//! stand in the low bits of the timestamp, which comes back as well if the peer speaks timestamps,
+//! and are lost otherwise.
 //!
 //! Not here: when cookies are sent and believed (`stack::socket`).
 

@@ -1,6 +1,8 @@
-//! A probe of the path MTU leaves: the next bytes of the stream in one segment of the size in question.
+//! A probe of the path MTU leaves: the next bytes of the stream in one segment of the size in
+//! question.
 //!
-//! Above: `output`, before each run of new data. RFC 4821 §7.3 and §7.4; Linux: tcp_mtu_probe, tcp_mtu_check_reprobe.
+//! Above: `output`, before each run of new data. RFC 4821 §7.3 and §7.4; Linux: tcp_mtu_probe,
+//! tcp_mtu_check_reprobe.
 //!
 //! Not here: the search, and what an answer or a loss means for it (`tcb::mtu_probe`).
 

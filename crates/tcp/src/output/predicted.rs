@@ -1,8 +1,10 @@
-//! Two runs of output whose end is known before they begin: one small segment and nothing in flight, and nothing at all.
+//! Two short forms of a run: one small segment leaves while nothing is in flight, or nothing
+//! leaves.
 //!
-//! What a run does is [`super::output`] and what it calls. Under the conditions of [`is_lone_write`] and [`output_nothing`]
-//! most of that finds nothing to do, and what is left is written down here in one piece; `tests::fast_path` compares the
-//! two. Linux has the second as the checks in front of tcp_push_pending_frames and tcp_data_snd_check.
+//! [`super::output`] is the long form. Under the conditions of [`is_lone_write`] and
+//! [`output_nothing`] most of its steps change nothing, and the rest stands here in one piece;
+//! `tests::fast_path` compares both forms. Linux has the second as the checks in front of
+//! tcp_push_pending_frames and tcp_data_snd_check.
 //!
 //! Not here: which header a segment has in general (`segment`).
 

@@ -1,14 +1,17 @@
-//! Answers to what arrives out of order: at once while they tell the sender of a loss, few of them afterwards.
+//! Answers to segments out of order: each at once while they tell the sender of a loss, one for
+//! many afterwards.
 //!
-//! Above: `input::data`, and `close::timer` when the delayed-ACK slot fires. Below: `segment` sends. RFC 5681 §4.2, RFC 2018 §4; Linux:
-//! __tcp_ack_snd_check, tcp_sack_compress_send_ack.
+//! Above: `input::data`, and `close::timer` when the delayed-ACK slot fires. Below: `segment`
+//! sends. RFC 5681 §4.2, RFC 2018 §4; Linux: __tcp_ack_snd_check, tcp_sack_compress_send_ack.
 //!
-//! Three duplicate ACKs are what fast retransmit needs, so the first of a hole leave for every segment. What follows
-//! tells the sender only that more has arrived, which one ACK says for many: it waits for a twentieth of the round trip,
-//! at most `tcp_comp_sack_delay`, and answers at most `tcp_comp_sack_nr` segments. Without SACK duplicates are counted,
-//! so none is saved.
+//! Fast retransmit needs three duplicate ACKs, so the first three of a hole leave at once. Later
+//! ones tell the sender only that more has arrived, and one ACK can say that for many segments: it
+//! waits for a twentieth of the round trip, at most `tcp_comp_sack_delay`, and answers at most
+//! `tcp_comp_sack_nr` segments. Without SACK the sender counts duplicates, so that every one
+//! leaves.
 //!
-//! Not here: ACKs of data in order (`tcb::delayed_ack`), which blocks an ACK carries (`tcb::sack_report`).
+//! Not here: ACKs of data in order (`tcb::delayed_ack`), which blocks an ACK carries
+//! (`tcb::sack_report`).
 
 use core::time::Duration;
 

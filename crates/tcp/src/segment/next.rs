@@ -1,10 +1,12 @@
-//! The next new segment: how many bytes of it may leave now, what holds it back, and its first transmission.
+//! The next new segment: how many bytes of it may leave now, what holds it back, and its first
+//! transmission.
 //!
-//! Above: `output`, the tail loss probe and the persist timer, which send new data, and `loss::retransmit`, which asks whether
-//! there is some. RFC 9293 §3.7.4 and §3.8.6.2.1, RFC 5681 §3.1; Linux: tcp_snd_wnd_test, tcp_cwnd_test, tcp_nagle_test,
-//! tcp_tso_should_defer.
+//! Above: `output`, the tail loss probe and the persist timer, which send new data, and
+//! `loss::retransmit`, which asks whether there is some. RFC 9293 §3.7.4 and §3.8.6.2.1,
+//! RFC 5681 §3.1; Linux: tcp_snd_wnd_test, tcp_cwnd_test, tcp_nagle_test, tcp_tso_should_defer.
 //!
-//! Not here: the loop over new segments (`output`), the pace and the limit of what waits below (`pacing`, `small_queue`).
+//! Not here: the loop over new segments (`output`), the pace and the limit of what waits below
+//! (`pacing`, `small_queue`).
 
 use core::time::Duration;
 

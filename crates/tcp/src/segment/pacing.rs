@@ -1,17 +1,20 @@
 //! Pacing: how fast segments leave, and how large one packet is at that pace.
 //!
-//! Above: `output` and `loss::retransmit` ask before they send; `input::ack` sets the rate. Linux: tcp_update_pacing_rate,
-//! tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
+//! Above: `output` and `loss::retransmit` ask before they send; `input::ack` sets the rate. Linux:
+//! tcp_update_pacing_rate, tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
 //!
-//! Every connection has a rate: of an algorithm that models the path its own, of the others twice the window per round trip in
-//! slow start and 1.2 times of it later. It decides how much one packet carries (a millisecond's worth), and stands in
-//! `TCP_INFO`. Packets are held back to it only when the algorithm needs that or `SO_MAX_PACING_RATE` asks for it: then
-//! each transmission says when the next may follow, and a timer waits for it, in the wheel of the core with those of all other
-//! connections: what falls into one tick of it is sent in one turn. Every packet carries its departure time
-//! in its metadata. Where a queue below TCP holds packets until then (`fq`), it waits instead of the timer, and every connection is
-//! paced (Linux: `SK_PACING_FQ`).
+//! Every connection has a rate. An algorithm that models the path computes its own; for the others
+//! it is twice the window per round trip in slow start, and 1.2 times the window later. The rate
+//! decides how much one packet carries (a millisecond's worth), and `TCP_INFO` reports it. Packets
+//! are held back to the rate only if the algorithm needs that or `SO_MAX_PACING_RATE` asks for it.
+//! Then each transmission sets the moment of the next one, and a timer in the wheel of the core
+//! waits for it; connections whose moments fall into one tick of the wheel are sent in one turn.
+//! Every packet carries its departure time in its metadata. A queue below TCP that holds packets
+//! until their departure (`fq`) replaces the timer, and then every connection is paced (Linux:
+//! `SK_PACING_FQ`).
 //!
-//! Not here: the rate and the next departure as data (`tcb::pacing`), which rate a model wants (`congestion`).
+//! Not here: the rate and the next departure as data (`tcb::pacing`), which rate a model wants
+//! (`congestion`).
 
 use core::time::Duration;
 

@@ -1,10 +1,12 @@
 //! Reset segments for what belongs to no connection.
 //!
-//! Above: the stack's demux, `open::request`, `input`, and `close::time_wait`. RFC 9293 §3.5.2 and §3.10.7.1; Linux: tcp_v4_send_reset.
+//! Above: the stack's demux, `open::request`, `input`, and `close::time_wait`. RFC 9293 §3.5.2 and
+//! §3.10.7.1; Linux: tcp_v4_send_reset.
 //!
 //! A reset is never answered by a reset, so two stacks cannot reset each other for ever.
 //!
-//! Not here: resets that abort a connection (`segment::send_reset`), resets received (`input::reset`).
+//! Not here: resets that abort a connection (`segment::send_reset`), resets received
+//! (`input::reset`).
 
 use crate::{
     base::counters::Counter,

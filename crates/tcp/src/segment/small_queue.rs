@@ -1,13 +1,15 @@
 //! TCP Small Queues: how much of one connection may wait below TCP, in qdiscs and devices.
 //!
-//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts what it hands down and says it with
-//! each call ([`HostQueue`]); what stops here is resumed by the completion of what waits. Linux: tcp_small_queue_check,
-//! tcp_tsq_write, tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
+//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the
+//! packets that it hands down and passes the number with each call ([`HostQueue`]); a completion
+//! resumes a connection that stops here. Linux: tcp_small_queue_check, tcp_tsq_write,
+//! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!
-//! What waits in our own queues is a delay that neither congestion control nor other flows should see: a connection
-//! keeps about a millisecond of its pace below itself, and never less than two packets.
+//! Packets that wait in our own queues delay other flows, and congestion control takes the delay
+//! for the path's: a connection keeps about a millisecond of its pace below itself, and never less
+//! than two packets.
 //!
-//! Not here: the wake-up and its races (`sync::small_queue`).
+//! Not here: the setting (`cx::host_queue`), the wake-up and its races (`sync::small_queue`).
 
 use pkt::Packet;
 

@@ -1,14 +1,19 @@
 //! The receive window: how much the peer may send.
 //!
-//! Above: every segment that leaves announces one; `input::sequence` asks how much of it is left. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2; Linux:
-//! __tcp_select_window, tcp_select_window.
+//! Above: every segment that leaves announces one; `input::sequence` asks how much of it is left.
+//! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2;
+//! Linux: __tcp_select_window, tcp_select_window.
 //!
-//! The right edge of an announced window never moves back, unless `tcp_shrink_window` lets it; then what the window once
-//! held is still taken, because it may be on its way (RFC 7323 §2.4; Linux: tcp_max_receive_window). Differs from
-//! Linux: neither when memory has run out, because a peer that is told to be silent about what is in flight has to guess; it
-//! repeats what was dropped.
+//! The right edge of an announced window never moves back, unless `tcp_shrink_window` allows it;
+//! then data up to the highest edge ever announced is still taken, because it may be in flight
+//! (RFC 7323 §2.4; Linux: tcp_max_receive_window).
 //!
-//! Not here: how the buffer grows (`tcb::receive_buffer`), what happens to data beyond the window (`input`).
+//! Differs from Linux: the edge stays also when memory has run out, because a peer whose data in
+//! flight lies beyond a moved edge can only guess what became of it; it repeats data that was
+//! dropped.
+//!
+//! Not here: how the buffer grows (`tcb::receive_buffer`), data beyond the window
+//! (`input::sequence`).
 
 use crate::{
     base::counters::Counter,

@@ -1,11 +1,12 @@
-//! The application's calls: send, receive, what it may do next, and what went wrong.
+//! Calls of the application: send, receive, readiness, and errors.
 //!
 //! Above: `stack::socket`. RFC 9293 §3.10.2–3.10.3; Linux: tcp_sendmsg, tcp_recvmsg, tcp_poll.
 //!
-//! None of these blocks or sends: they move bytes between the application and the queues. The caller runs `output`
-//! after them, and waits when they answer `WouldBlock`.
+//! No call blocks or sends: it moves bytes between the application and the queues. The caller runs
+//! `output` after it, and waits if the answer is `WouldBlock`.
 //!
-//! Not here: the limit of the send buffer (`tcb::send_buffer`), closing (`close`), options (`sockopt`).
+//! Not here: the limit of the send buffer (`tcb::send_buffer`), closing (`close`), options
+//! (`sockopt`).
 
 use bitflags::bitflags;
 use pkt::Payload;

@@ -1,9 +1,10 @@
-//! What always holds of a connection between two turns: the invariants that simulator, fuzzer and tests walk.
+//! Invariants of a connection between two turns, which simulator, fuzzer and tests check.
 //!
-//! Above: `sim`, `fuzz` and the tests of this crate; nothing on the data path asks.
+//! Above: `sim`, `fuzz` and the tests of this crate; nothing on the data path calls it.
 //!
-//! Sums are recomputed from what they are sums of, sequence numbers are compared with each other and with what they were
-//! ([`Edges`]), and whatever waits must have a timer. A check that fails is a bug of the engine, whatever the peer did.
+//! Sums are computed anew from their parts, sequence numbers are compared with each other and with
+//! earlier values ([`Edges`]), and everything that waits must have a timer. A check that fails is a
+//! bug of the engine, whatever the peer did.
 //!
 //! Not here: what needs both ends or the network (`sim`).
 

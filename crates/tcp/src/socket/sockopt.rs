@@ -2,10 +2,11 @@
 //!
 //! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
 //!
-//! A setter changes state only; the caller runs `output` after one that may release data (`set_nodelay`, `set_cork`).
+//! A setter changes state only; the caller runs `output` after one that may release data
+//! (`set_nodelay`, `set_cork`).
 //!
-//! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)), keepalive and the idle timeout
-//! (`tcb::keepalive`).
+//! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)),
+//! keepalive and the idle timeout (`tcb::keepalive`).
 
 use core::time::Duration;
 

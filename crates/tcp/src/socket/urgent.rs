@@ -1,8 +1,10 @@
 //! Calls that send and take the urgent byte.
 //!
-//! Above: `stack::socket` (`MSG_OOB`, `SO_OOBINLINE`). RFC 9293 §3.8.5, RFC 6093; Linux: tcp_recv_urg, tcp_mark_urg.
+//! Above: `stack::socket` (`MSG_OOB`, `SO_OOBINLINE`). RFC 9293 §3.8.5, RFC 6093; Linux:
+//! tcp_recv_urg, tcp_mark_urg.
 //!
-//! Not here: the marks of both directions (`tcb::urgent`), a pointer that arrives (`input::urgent`).
+//! Not here: the marks of both directions (`tcb::urgent`), a pointer that arrives
+//! (`input::urgent`).
 
 use crate::{
     base::{

@@ -1,6 +1,7 @@
 //! Duplicate ACKs of the hole that is being answered, and segments that wait for a common ACK.
 //!
-//! Above: `segment::ack_compression`. Linux: `dup_ack_counter` and `compressed_ack` of struct tcp_sock.
+//! Above: `segment::ack_compression`. Linux: `dup_ack_counter` and `compressed_ack` of struct
+//! tcp_sock.
 //!
 //! Not here: which answer leaves at once and which waits (`segment::ack_compression`).
 

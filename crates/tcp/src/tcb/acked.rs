@@ -1,7 +1,7 @@
 //! Facts that one acknowledgment tells, gathered while the send queue is walked.
 //!
-//! Above: `send_queue` and `loss::scoreboard` fill it; `loss`, `congestion` and the round-trip estimate read it. Linux: struct
-//! tcp_sacktag_state, and the FLAG_* of tcp_ack.
+//! Above: `send_queue` and `loss::scoreboard` fill it; `loss`, `congestion` and the round-trip
+//! estimate read it. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
 //!
 //! Not here: the consequences (`input::ack`, `loss`).
 

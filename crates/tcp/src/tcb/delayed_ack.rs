@@ -3,11 +3,12 @@
 //! RFC 9293 §3.8.6.3, RFC 5681 §4.2; Linux: inet_connection_sock's icsk_ack, tcp_event_data_recv,
 //! __tcp_ack_snd_check, tcp_send_delayed_ack.
 //!
-//! An ACK is owed at once after more than one full segment (counted in bytes, so that a superframe counts as what
-//! it carries), for anything out of order, and while `quick` lasts: at the start of a connection the peer's slow
-//! start needs every ACK. A connection that answers requests (`pingpong`) lets its answers carry them instead.
-//! Owing is noted by `input`; one ACK for everything leaves with `output`. Once the reader has fallen behind so far that
-//! an ACK could not move the window's edge, it waits for the reader.
+//! An ACK is owed at once after more than one full segment (counted in bytes, so that a superframe
+//! counts as what it carries), for anything out of order, and while `quick` lasts: at the start of
+//! a connection the peer's slow start needs every ACK. A connection that answers requests
+//! (`pingpong`) lets its answers carry the ACKs instead. `input` notes that an ACK is owed; one ACK
+//! for everything leaves with `output`. Once the reader has fallen behind so far that an ACK could
+//! not move the edge of the window, the ACK waits for the reader.
 //!
 //! Not here: the timer slot (`timers`), the segment (`output`), answers to segments out of order
 //! (`segment::ack_compression`).

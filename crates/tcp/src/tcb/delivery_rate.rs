@@ -1,7 +1,9 @@
-//! How fast the path delivers: one estimate per ACK, of what arrived between two moments in the life of one transmission.
+//! How fast the path delivers: one estimate per ACK, of what arrived between two moments in the
+//! life of one transmission.
 //!
-//! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the path) and for `TCP_INFO`. Below:
-//! `send_queue` keeps a `Snapshot` with every entry, `acked` picks the newest that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
+//! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the path) and
+//! for `TCP_INFO`. Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks the
+//! newest that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
 //!
 //! ```text
 //!   sending     |<------- send interval ------->|
@@ -10,13 +12,16 @@
 //!                                delivered_at                 now
 //! ```
 //!
-//! What was delivered between the snapshot and now, over the longer of the two intervals: neither a burst of ACKs nor a
-//! burst of sending shows more than the path can carry. A sample taken while the application had nothing to send says how
-//! fast the application is, and is marked so.
+//! The rate is the bytes delivered between the snapshot and now, over the longer of the two
+//! intervals: neither a burst of ACKs nor a burst of sending shows more than the path can carry. A
+//! sample taken while the application had nothing to send shows the rate of the application, and is
+//! marked so.
 //!
-//! Names as in the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered` `Snapshot::delivered`.
+//! Names as in the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered`
+//! `Snapshot::delivered`.
 //!
-//! Not here: the estimate as `congestion` takes it (`congestion::RateSample`), what follows from a rate.
+//! Not here: the estimate as `congestion` takes it (`congestion::RateSample`), what follows from a
+//! rate.
 
 use core::time::Duration;
 

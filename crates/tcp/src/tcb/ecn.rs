@@ -1,22 +1,25 @@
-//! Explicit congestion notification: agreeing on it, echoing marks, telling that the echo was heard.
+//! Explicit congestion notification: the agreement of the handshake, the echo of marks, and the
+//! answer to an echo.
 //!
-//! Above: the handshake (`open::syn`, `open::request`), `input::ecn`, and `segment`, which sends the bits. RFC 3168 §6.1,
-//! RFC 8257 §3.2; Linux: tcp_ecn.h.
+//! Above: the handshake (`open::syn`, `open::request`), `input::ecn`, and `segment`, which sends
+//! the bits. RFC 3168 §6.1, RFC 8257 §3.2; Linux: tcp_ecn.h.
 //!
 //! ```text
 //!   data, ECT ──► router marks CE ──► receiver: ECE on every ACK ──► sender: window reduced once,
 //!        ◄─────────────────── CWR on the next new data ends the echo ◄───────┘
 //! ```
 //!
-//! Nothing here trusts the path. A peer that echoes for ever costs one reduction per window, a path that clears marks costs
-//! ECN its use and nothing else, one that drops SYNs which ask for it costs one retransmission (`tcp_ecn_fallback`), and
-//! a SYN-ACK that repeats our own bits is a reflection, not an agreement.
+//! Nothing here trusts the path. A peer that echoes without end costs one reduction per window. A
+//! path that clears marks makes ECN useless and does no other harm. A path that drops SYNs with ECN
+//! bits costs one retransmission (`tcp_ecn_fallback`). A SYN-ACK that repeats our own bits is a
+//! reflection, not an agreement.
 //!
-//! Only new data is ECN-capable: a mark on anything else could be lost without notice (RFC 3168 §6.1.4–6.1.6). With DCTCP
-//! everything is, because its routers drop what is not.
+//! Only new data is ECN-capable: a mark on anything else could be lost without notice
+//! (RFC 3168 §6.1.4–6.1.6). With DCTCP every segment is, because its routers drop segments that are
+//! not.
 //!
-//! Not here: marks that arrive (`input::ecn`), the reduction that an echo causes (`loss`, `congestion`), AccECN, the bits of
-//! the IP header (crate stack).
+//! Not here: marks that arrive (`input::ecn`), the reduction that an echo causes (`loss`,
+//! `congestion`), AccECN, the bits of the IP header (crate stack).
 
 use bitflags::bitflags;
 use pkt::{Ecn, Packet};

@@ -1,9 +1,12 @@
-//! Fast Open's part of a connection: the setting of an open, how far the SYN is, and what the handshake has shown.
+//! Fast Open's part of a connection: the setting of an open, how far the SYN is, and what the
+//! handshake has shown.
 //!
-//! Above: `open` sends and takes a SYN with data; timers, resets and the end of a connection raise a suspicion here. RFC
-//! 7413; Linux: struct tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
+//! Above: `open` sends and takes a SYN with data; timers, resets and the end of a connection raise
+//! a suspicion here. RFC 7413; Linux: struct tcp_fastopen_context, `syn_fastopen` of struct
+//! tcp_sock.
 //!
-//! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies (`stack::fast_open`).
+//! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies
+//! (`stack::fast_open`).
 
 use alloc::boxed::Box;
 

@@ -1,18 +1,20 @@
-//! Keepalive and the idle timeout: two limits of a connection on which nothing happens, behind one deadline.
+//! Keepalive and the idle timeout: two limits of a connection on which nothing happens, behind one
+//! deadline.
 //!
-//! Above: `close::keepalive` runs when the `keep` slot of `timers` fires, which holds the earlier of both deadlines. Keepalive: RFC
-//! 9293 §3.8.4; Linux: tcp_keepalive_timer.
-//! Linux has no idle timeout (`net.quietline.tcp_idle_timeout`); the daemons above its sockets have one each.
+//! Above: `close::keepalive` runs when the `keep` slot of `timers` fires, which holds the earlier
+//! of both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer. Linux has no idle
+//! timeout (`net.quietline.tcp_idle_timeout`); the daemons above its sockets have one each.
 //!
-//! Keepalive asks whether the peer is there, and any acceptable segment is an answer. The idle timeout asks whether the connection
-//! moves: new payload arrived, payload of ours was acknowledged or reported by SACK, or payload left while none was in flight. A
-//! peer that answers probes and holds its window closed is there and moves nothing, so that the idle timeout alone ends it.
+//! Keepalive asks whether the peer is there, and any acceptable segment is an answer. The idle
+//! timeout asks whether the connection makes progress: new payload arrived, payload of ours was
+//! acknowledged or reported by SACK, or payload left while none was in flight. A peer that answers
+//! probes and keeps its window closed makes no progress, so that only the idle timeout ends it.
 //!
-//! Both deadlines are lazy. A segment stores when it came in fields that other mechanisms need as well; the deadline moves when
-//! the slot fires, and a segment costs nothing.
+//! Both deadlines are lazy. A segment stores its time of arrival in fields that other mechanisms
+//! need as well. The deadline moves when the slot fires, so that a segment costs nothing here.
 //!
-//! Not here: the probes themselves (`close::keepalive`), probes of a closed window (`close::timer`), the wait of an orphan in
-//! FIN-WAIT-2, which has the slot for itself (`close`).
+//! Not here: the probes themselves (`close::keepalive`), probes of a closed window
+//! (`close::timer`), the wait of an orphan in FIN-WAIT-2, which has the slot for itself (`close`).
 
 use core::time::Duration;
 

@@ -1,13 +1,15 @@
 //! Memory that a connection holds, and what it does without while memory is scarce.
 //!
-//! Above: `socket::api` and `input::prune` ask before they queue. Below: the state of the host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
+//! Above: `socket::api` and `input::prune` ask before they queue. Below: the state of the host
+//! (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
 //!
-//! Under pressure buffers and windows stop growing, the limit of the announced window falls to four segments, and a
-//! connection that holds more than its share gets no more. When memory is exhausted no connection gets any, except for the
-//! first few kilobytes of each direction (`tcp_rmem[0]`, `tcp_wmem[0]`) that keep a connection alive.
+//! Under pressure buffers and windows stop growing, the limit of the announced window falls to four
+//! segments, and a connection that holds more than its share gets no more. When memory is exhausted
+//! no connection gets any, except for the first few kilobytes of each direction (`tcp_rmem[0]`,
+//! `tcp_wmem[0]`) that keep a connection alive.
 //!
-//! Not here: packets that are dropped to make room (`input::prune`), the account of the host (`stack`), packet memory, whose own
-//! limit is a hard one.
+//! Not here: packets that are dropped to make room (`input::prune`), the account of the host
+//! (`stack`), packet memory, whose own limit is a hard one.
 
 use crate::{
     base::memory::{MemoryPressure, MemoryState},

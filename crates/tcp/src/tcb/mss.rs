@@ -2,9 +2,10 @@
 //!
 //! RFC 9293 §3.7.1, RFC 6691, RFC 1191; Linux: tcp_sync_mss, tcp_current_mss, tcp_send_mss.
 //!
-//! `effective` is Eff.snd.MSS: payload bytes of a full segment, options already subtracted. It is never 0. What a hostile
-//! peer or ICMP can make us do per byte is bounded: neither path nor MSS option pushes it below `tcp_min_snd_mss`, options
-//! included, and a small window, which that setting does not reach (as in Linux), not below what a packet of 68 bytes holds.
+//! `effective` is Eff.snd.MSS: payload bytes of a full segment, options already subtracted. It is
+//! never 0. What a hostile peer or ICMP can make us do per byte is bounded: neither path nor MSS
+//! option pushes it below `tcp_min_snd_mss`, options included, and a small window, which that
+//! setting does not reach (as in Linux), not below what a packet of 68 bytes holds.
 //!
 //! Not here: cutting queued data to a new size (`output` does it when it sends).
 

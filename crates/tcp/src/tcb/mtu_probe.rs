@@ -1,17 +1,19 @@
-//! Packetization-layer path MTU discovery: finds by trying what ICMP does not tell.
+//! Packetization-layer path MTU discovery: finds the path MTU by probes, where ICMP does not report
+//! it.
 //!
-//! Above: `output::mtu_probe` sends a probe, `input::ack` and `loss::recovery` report its end, and `loss::retransmit` reports a
-//! path that seems to drop every full segment. RFC 4821, RFC 8899; Linux: tcp_mtup_probe_success,
-//! tcp_mtup_probe_failed, tcp_mtu_probing.
+//! Above: `output::mtu_probe` sends a probe, `input::ack` and `loss::recovery` report its end, and
+//! `loss::retransmit` reports a path that seems to drop every full segment. RFC 4821, RFC 8899;
+//! Linux: tcp_mtup_probe_success, tcp_mtup_probe_failed, tcp_mtu_probing.
 //!
-//! Between `low`, which passes, and `high`, which may not, one segment of the size in the middle is sent with the stream's
-//! next bytes in it. Acknowledged, it raises `low` and with it every segment; lost alone, it lowers `high` and is sent again
-//! in small segments, and the loss is no congestion (RFC 4821 §7.6.2). The search ends when the two are within
-//! `tcp_probe_threshold`, and begins anew after `tcp_probe_interval`.
+//! Between `low`, which passes, and `high`, which may not, one segment of the size in the middle is
+//! sent with the stream's next bytes in it. Acknowledged, it raises `low` and with it every
+//! segment; lost alone, it lowers `high` and is sent again in small segments, and the loss is no
+//! congestion (RFC 4821 §7.6.2). The search ends when the two are within `tcp_probe_threshold`, and
+//! begins anew after `tcp_probe_interval`.
 //!
-//! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected: timeouts beyond
-//! `tcp_retries1` first fall back to `tcp_base_mss`, each further one halves that, down to `tcp_mtu_probe_floor` (RFC 4821
-//! §7.7). 0 never does.
+//! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected:
+//! timeouts beyond `tcp_retries1` first fall back to `tcp_base_mss`, each further one halves that,
+//! down to `tcp_mtu_probe_floor` (RFC 4821 §7.7). 0 never does.
 //!
 //! Not here: reports (`input::icmp`), what a connection may send at present (`mss`).
 

@@ -1,6 +1,7 @@
 //! The pace of a connection, and the moment its next packet may leave.
 //!
-//! Above: `segment::pacing` sets the pace and asks for it. Linux: `sk_pacing_rate`, `tcp_wstamp_ns`; tcp_update_skb_after_send.
+//! Above: `segment::pacing` sets the pace and asks for it. Linux: `sk_pacing_rate`,
+//! `tcp_wstamp_ns`; tcp_update_skb_after_send.
 //!
 //! Not here: which pace an ACK leads to, and which packets are held back to it (`segment::pacing`).
 

@@ -1,22 +1,24 @@
-//! What a connection does with packets that have served: the one-packet caches of Linux 5.2 and their successor.
+//! Packets that a connection keeps for reuse: the one-packet caches of Linux 5.2 and their
+//! successor.
 //!
-//! Above: `socket::api` (reads, writes), `input::ack`; `stack` takes what softirq frees. Below: `pkt::Pool`. Linux:
-//! sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb, sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the
-//! defer_list of a socket (5.16 to 5.18).
+//! Above: `socket::api` (reads, writes), `input::ack`; `stack` takes what softirq frees. Below:
+//! `pkt::Pool`. Linux: sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb,
+//! sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the defer_list of a socket (5.16 to 5.18).
 //!
 //! ```text
 //!   write ──alloc──► send queue ──ACK, on another core──► tx ──► the next write
 //!   receive, on another core ──► receive queue ──read──► rx ──► freed by the core of the next segment
 //! ```
 //!
-//! Without them a request costs its server two frees away from home: softirq frees what the application allocated, and the
-//! application what softirq did. A packet is accounted for before it comes here and has lost its payload: what a
-//! connection keeps is at most two descriptors. It keeps none while memory is scarce, once it is closed, and from the
-//! moment on that the setting changes.
+//! Without them a request costs its server two frees on a foreign core: softirq frees packets that
+//! the application allocated, and the application frees packets that softirq allocated. A packet
+//! that comes here is uncharged and has lost its payload: a connection keeps at most two
+//! descriptors. It keeps none while memory is scarce, after it was closed, and after the setting
+//! has changed.
 //!
-//! Differs from Linux: payload is dropped when a packet is put in, not when it is used again, so that an idle connection
-//! pins no page (in Linux up to 64 KB each). Heads are never shared, so that the clone that may still be on its way out
-//! is the only reason to refuse a packet.
+//! Differs from Linux: payload is dropped when a packet is put in, not when it is used again, so
+//! that an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so
+//! that a packet is refused only while a clone of it may still be queued below.
 //!
 //! Not here: what the pool does with packets of other cores (`pkt::FreeMode`).
 

@@ -1,4 +1,5 @@
-//! State of RACK: the transmission that left last of those which arrived, and how far the path reorders.
+//! State of RACK: the transmission that left last of those which arrived, and how far the path
+//! reorders.
 //!
 //! Above: `loss::rack`. RFC 8985 §5.3; Linux: struct tcp_rack.
 //!

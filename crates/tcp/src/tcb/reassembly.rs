@@ -1,7 +1,7 @@
 //! Packets that arrived before their turn, until the gap before them closes.
 //!
-//! Above: `input` inserts what is in the window but not next, and takes what became next. RFC 9293
-//! §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(), tcp_ofo_queue(),
+//! Above: `input` inserts what is in the window but not next, and takes what became next.
+//! RFC 9293 §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(), tcp_ofo_queue(),
 //! tcp_prune_ofo_queue().
 //!
 //! ```text
@@ -23,8 +23,8 @@
 //!
 //! A FIN is a mark at a sequence number, since it has no byte.
 //!
-//! Nothing is freed here: packets that leave without being delivered go back to the caller, who
-//! knows the counters.
+//! Nothing is freed here: packets that leave without being delivered go back to the caller, which
+//! counts and frees them.
 //!
 //! Not here: whether a segment is acceptable, memory accounting of the socket, the order of SACK
 //! blocks.

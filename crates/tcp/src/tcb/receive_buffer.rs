@@ -1,8 +1,10 @@
-//! The receive buffer: how much memory arrivals may hold, how much window that is, and how both grow.
+//! The receive buffer: how much memory arrivals may hold, how much window that is, and how both
+//! grow.
 //!
-//! Above: `segment::window` announces what is free; `input::data` and `socket::api` report. RFC 7323 §1.1 (a
-//! window of one bandwidth-delay product) and §2 (its scale), RFC 9293 §3.8.6; Linux: tcp_rcv_space_adjust (dynamic right-sizing),
-//! tcp_grow_window, tcp_clamp_window, tcp_set_window_clamp, tcp_set_rcvlowat.
+//! Above: `segment::window` announces what is free; `input::data` and `socket::api` report.
+//! RFC 7323 §1.1 (a window of one bandwidth-delay product) and §2 (its scale), RFC 9293 §3.8.6;
+//! Linux: tcp_rcv_space_adjust (dynamic right-sizing), tcp_grow_window, tcp_clamp_window,
+//! tcp_set_window_clamp, tcp_set_rcvlowat.
 //!
 //! Three limits, each below the next:
 //!
@@ -12,7 +14,8 @@
 //!   rcvbuf         grows with what the application reads per round trip, up to tcp_rmem[2]
 //! ```
 //!
-//! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts and follows what arrives.
+//! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts and follows what
+//! arrives.
 //!
 //! Not here: the window of a segment (`segment::window`), pruning (`input::prune`).
 

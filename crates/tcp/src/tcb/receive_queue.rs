@@ -2,10 +2,11 @@
 //!
 //! Above: `input::data` appends, `socket::api` copies out. Linux: sk_receive_queue, tcp_queue_rcv.
 //!
-//! Packets hold payload only and are never empty. `read_offset` bytes of the first are read already; the packet goes
-//! back to the pool of the thread that reads its last byte. Small payloads are copied into the tail when a reader
-//! lags, so that a flood of tiny segments costs about what it carries instead of a descriptor each. When it is far behind,
-//! or memory is scarce, payloads below an eighth of a page are copied together, so that they do not keep whole pages each.
+//! Packets hold payload only and are never empty. `read_offset` bytes of the first are read
+//! already; the packet goes back to the pool of the thread that reads its last byte. Small payloads
+//! are copied into the tail when a reader lags, so that a flood of tiny segments costs about what
+//! it carries instead of a descriptor each. When it is far behind, or memory is scarce, payloads
+//! below an eighth of a page are copied together, so that they do not keep whole pages each.
 //!
 //! Not here: segments out of order (`reassembly`), the window (`segment::window`).
 

@@ -1,6 +1,7 @@
 //! State of loss recovery, and the questions that other modules ask it.
 //!
-//! Above: `loss` changes it. RFC 5681 §3.2, RFC 6582, RFC 3522, RFC 5682; Linux: the `TCP_CA_*` states of struct inet_connection_sock.
+//! Above: `loss` changes it. RFC 5681 §3.2, RFC 6582, RFC 3522, RFC 5682; Linux: the `TCP_CA_*`
+//! states of struct inet_connection_sock.
 //!
 //! Not here: what an ACK or a timeout changes of it (`loss::recovery`).
 

@@ -1,14 +1,14 @@
 //! Ranges that arrived out of order or twice, as the next ACK reports them.
 //!
-//! Above: `input` notes arrivals; `segment` asks for the blocks of an ACK. Below: `reassembly`, whose runs are the
-//! blocks. RFC 2018 §4, RFC 2883 §4; Linux: tcp_sack_new_ofo_skb.
+//! Above: `input` notes arrivals; `segment` asks for the blocks of an ACK. Below: `reassembly`,
+//! whose runs are the blocks. RFC 2018 §4, RFC 2883 §4; Linux: tcp_sack_new_ofo_skb.
 //!
-//! Kept here are places, not blocks: a sequence number in each of the runs that changed last, newest first. The block is
-//! looked up when an ACK leaves, so that it is as long as the run has become, that merged runs are one block, and that
-//! what was pruned or delivered is never reported.
+//! Kept here are places, not blocks: a sequence number in each of the runs that changed last,
+//! newest first. The block is looked up when an ACK leaves, so that it is as long as the run has
+//! become, that merged runs are one block, and that what was pruned or delivered is never reported.
 //!
-//! Not here: how many blocks fit beside the other options (`wire::option`), a duplicate that has to leave at once
-//! (`segment::sack_report`), what the peer's blocks mean (`loss::scoreboard`).
+//! Not here: how many blocks fit beside the other options (`wire::option`), a duplicate that has to
+//! leave at once (`segment::sack_report`), what the peer's blocks mean (`loss::scoreboard`).
 
 use arrayvec::ArrayVec;
 

@@ -1,7 +1,7 @@
 //! The limit of the send buffer, and the room that a writer has.
 //!
-//! Above: `socket::api`, `input::ack`, `tcb::memory`. Linux: tcp_sndbuf_expand, sk_stream_write_space,
-//! sk_stream_moderate_sndbuf.
+//! Above: `socket::api`, `input::ack`, `tcb::memory`. Linux: tcp_sndbuf_expand,
+//! sk_stream_write_space, sk_stream_moderate_sndbuf.
 //!
 //! Not here: the queue itself (`send_queue`).
 

@@ -1,7 +1,7 @@
 //! Send queue: every byte the application wrote and the peer has not acknowledged.
 //!
-//! Above: `socket::api` appends, `segment` transmits clones of the entries, `input::ack` removes them.
-//! Linux: sk_write_queue and tcp_rtx_queue; here one queue, cut in two by `sent`.
+//! Above: `socket::api` appends, `segment` transmits clones of the entries, `input::ack` removes
+//! them. Linux: sk_write_queue and tcp_rtx_queue; here one queue, cut in two by `sent`.
 //!
 //! ```text
 //!    snd_una                     snd_nxt                      write_seq
@@ -9,9 +9,10 @@
 //!       '---- transmitted: retransmit from here ---'--- not yet sent; only the tail grows
 //! ```
 //!
-//! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is transmitted
-//! whole or cut first (`split`), so that what is in flight, lost, retransmitted or reported by SACK is always a whole
-//! entry: the scoreboard (`marks`) is flags and the sums over them.
+//! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is
+//! transmitted whole or cut first (`split`), so that what is in flight, lost, retransmitted or
+//! reported by SACK is always a whole entry: the scoreboard (`marks`) is flags and the sums over
+//! them.
 //!
 //! Not here: which entry to send and when (`output`, `loss::retransmit`), headers (`segment`).
 

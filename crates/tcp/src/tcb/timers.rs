@@ -1,11 +1,11 @@
 //! Deadlines of a connection, as data.
 //!
-//! Above: the stack's timer wheel asks `next_deadline`; `close::timer` runs what is due. RFC 9293 §3.8, RFC 6298 §5;
-//! Linux: net/ipv4/tcp_timer.c.
+//! Above: the stack's timer wheel asks `next_deadline`; `close::timer` runs what is due.
+//! RFC 9293 §3.8, RFC 6298 §5; Linux: net/ipv4/tcp_timer.c.
 //!
-//! A deadline is a field: arming or moving one costs a store. The wheel may hold an earlier instant than the real
-//! deadline; `on_timer` then does nothing and the wheel asks again, so that a bulk transfer moves its retransmission
-//! deadline with every ACK and never touches the wheel.
+//! A deadline is a field: arming or moving one costs a store. The wheel may hold an earlier instant
+//! than the real deadline; `on_timer` then does nothing and the wheel asks again, so that a bulk
+//! transfer moves its retransmission deadline with every ACK and never touches the wheel.
 //!
 //! Not here: what a deadline that has passed causes (`close::timer`).
 

@@ -1,7 +1,8 @@
-//! What `TCP_INFO` adds up over a connection's life: bytes, segments, events, and what the sender's time went by.
+//! Totals over the life of a connection, for `TCP_INFO`: bytes, segments, events, and what limited
+//! the sender for how long.
 //!
-//! Above: `socket::info`. Written beside the events themselves. Linux: the totals of struct tcp_sock, tcp_chrono_start,
-//! tcp_update_rto_stats.
+//! Above: `socket::info`. The steps add to them where the events happen. Linux: the totals of
+//! struct tcp_sock, tcp_chrono_start, tcp_update_rto_stats.
 //!
 //! Not here: counters of the host ([`counters`](crate::base::counters)).
 

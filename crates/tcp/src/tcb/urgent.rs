@@ -1,25 +1,29 @@
 //! Urgent data: the one byte that the sockets API calls out of band.
 //!
-//! Above: `socket` (`MSG_OOB`, `SIOCATMARK`), step six of `input`, and `segment`, which writes the pointer. RFC 9293 §3.8.5,
-//! RFC 6093; Linux: `urg_data`, `urg_seq` and `snd_up` of struct tcp_sock.
+//! Above: `socket` (`MSG_OOB`, `SIOCATMARK`), step six of `input`, and `segment`, which writes the
+//! pointer. RFC 9293 §3.8.5, RFC 6093; Linux: `urg_data`, `urg_seq` and `snd_up` of struct
+//! tcp_sock.
 //!
-//! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux the pointer names the
-//! byte *behind* the last urgent one (RFC 6093 §3.2; §4 makes that the standard's reading too; `tcp_stdurg` reads a peer's
-//! pointer as RFC 1122 wanted it), only the newest mark is kept, and the byte before it is taken out of the stream unless
-//! `SO_OOBINLINE` leaves it there. RFC 6093 §5 and §6: new applications should not use it, and those that must should
-//! read in line; middleboxes clear pointers (§3.4), so a mark may be lost while its byte arrives as plain data.
+//! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux
+//! the pointer names the byte *behind* the last urgent one (RFC 6093 §3.2; §4 makes that the
+//! standard's reading too; `tcp_stdurg` reads a peer's pointer as RFC 1122 wanted it), only the
+//! newest mark is kept, and the byte before it is taken out of the stream unless `SO_OOBINLINE`
+//! leaves it there. RFC 6093 §5 and §6: new applications should not use it, and those that must
+//! should read in line; middleboxes clear pointers (§3.4), so a mark may be lost while its byte
+//! arrives as plain data.
 //!
 //! ```text
 //!   stream     ... a b c [!] d e ...        copied_seq --> next byte to read
 //!                         ^ `seq`           a read stops before it, and the next one begins behind it
 //! ```
 //!
-//! While the peer has not acknowledged the mark (urgent mode), segments leave one by one, without Nagle and without being
-//! gathered into superframes, so that each can carry its own pointer.
+//! While the peer has not acknowledged the mark (urgent mode), segments leave one by one, without
+//! Nagle and without being gathered into superframes, so that each can carry its own pointer.
 //!
 //! Differs from Linux: no process gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) tells.
 //!
-//! Not here: a pointer that arrives (`input::urgent`), the calls that send and take the byte (`socket::urgent`).
+//! Not here: a pointer that arrives (`input::urgent`), the calls that send and take the byte
+//! (`socket::urgent`).
 
 use crate::{
     tcb::{Tcb, TcbFlags},

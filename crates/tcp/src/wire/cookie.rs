@@ -1,7 +1,7 @@
 //! The cookie that the Fast Open option carries.
 //!
-//! RFC 7413 §4.1.1. Not here: the keys that make cookies (`open::fast_open`), the cache of a client's cookies
-//! (`stack::fast_open`).
+//! RFC 7413 §4.1.1. Not here: the keys that make cookies (`open::fast_open`), the cache of a
+//! client's cookies (`stack::fast_open`).
 
 /// Bytes of the longest cookie (RFC 7413 §4.1.1).
 const COOKIE_BYTES_MAX: usize = 16;

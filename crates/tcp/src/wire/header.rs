@@ -13,8 +13,8 @@
 //! ```
 //!
 //! [`SegmentHeader::parse`] is the only reader of these bytes: after it the engine works with
-//! values and no index can be out of range. It checks the shape alone; the checksum is `stack`'s
-//! before it, the meaning is `input`'s after it.
+//! values and no index can be out of range. It checks the shape alone. `stack` has checked the
+//! checksum before it, `input` checks the meaning after it.
 //!
 //! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved
 //! bits are read as nothing and written as zero).

@@ -2,15 +2,15 @@
 //!
 //! RFC 9293 §3.2, RFC 7323, RFC 2018; Linux: tcp_parse_options(), tcp_options_write().
 //!
-//! Reading never fails. A malformed length ends the list and what came before it counts, because
-//! that is what Linux does and a peer that gets away with it there must get away with it here.
-//! Options that only a SYN may carry are ignored elsewhere. Every option is padded on writing so
-//! that 32-bit fields stay aligned, which is what lets the peer's fast path, and ours, recognise an
-//! established connection's header by one word.
+//! Reading never fails. A malformed length ends the list, and the options before it count: Linux
+//! reads them so, and a peer that works with Linux must work here. Options that only a SYN may
+//! carry are ignored elsewhere. Every option is padded on writing, so that 32-bit fields stay
+//! aligned; then the fast path of the peer, and ours, recognizes the header of an established
+//! connection by one word.
 //!
-//! Not here: whether an option was negotiated (the control block knows), MD5,
-//! AO. The kinds not listed are skipped by their length, so a new one needs a field, an arm in
-//! `parse` and a place in `emit`.
+//! Not here: whether an option was negotiated (the control block knows), MD5, AO. The kinds not
+//! listed are skipped by their length, so a new one needs a field, an arm in `parse` and a place in
+//! `emit`.
 
 use pkt::Instant;
 

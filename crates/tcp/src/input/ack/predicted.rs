@@ -1,9 +1,10 @@
-//! The fifth step of a segment that header prediction has let through, when it acknowledges all that is in flight, or
-//! nothing is, and nothing is the matter: a request, its answer, data in one direction.
+//! The short form of the fifth step, for a segment that header prediction has let through: it
+//! acknowledges everything in flight, or nothing is in flight, and no mechanism has work to do.
+//! Requests, answers and data in one direction take it.
 //!
-//! [`super::process`] is what an ACK means. Under the conditions of [`is_predicted`] most of it finds nothing to do, and what
-//! is left is written down here in one piece; `tests::fast_path` compares the two. Linux: the part of tcp_ack without
-//! `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
+//! [`super::process`] is the long form. Under the conditions of [`is_predicted`] most of its steps
+//! change nothing, and the rest stands here in one piece; `tests::fast_path` compares both forms.
+//! Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
 //!
 //! Not here: any condition of the header (`input::fast_path`).
 

@@ -1,9 +1,10 @@
 //! Recovery with SACK: losses are what RACK finds, the window follows PRR.
 //!
-//! Above: `recovery::on_ack` and the reordering timer. RFC 8985, RFC 6675 (pipe), RFC 6937bis; Linux: tcp_fastretrans_alert,
-//! tcp_rack_reo_timeout.
+//! Above: `recovery::on_ack` and the reordering timer. RFC 8985, RFC 6675 (pipe), RFC 6937bis;
+//! Linux: tcp_fastretrans_alert, tcp_rack_reo_timeout.
 //!
-//! Limited transmit needs no rule of its own: what is reported by SACK has left the pipe, so new data takes its place.
+//! Limited transmit needs no rule of its own: bytes reported by SACK have left the pipe, so that
+//! new data takes their place.
 //!
 //! Not here: which transmissions are lost (`rack`), recovery without SACK (`recovery`).
 

@@ -1,13 +1,14 @@
-//! Taking a reduction back: the loss that caused it was none.
+//! Undo of a reduction: the segment that counted as lost had arrived.
 //!
-//! Above: `recovery` and `recovery::sack`, with every ACK. Below: `congestion` remembers both variables. RFC 4015 (Eifel
-//! response), RFC 3522 (detection by timestamps), RFC 3708 (by D-SACK), RFC 5682 (F-RTO); Linux: tcp_may_undo,
-//! tcp_process_loss.
+//! Above: `recovery` and `recovery::sack`, with every ACK. Below: `congestion` remembers both
+//! variables. RFC 4015 (Eifel response), RFC 3522 (detection by timestamps), RFC 3708 (by D-SACK),
+//! RFC 5682 (F-RTO); Linux: tcp_may_undo, tcp_process_loss.
 //!
-//! Three kinds of evidence: the first new ACK echoes a timestamp from before the first retransmission, so that an original
-//! is what arrived; every retransmission is reported as a duplicate; or, after a timeout, something that was sent once
-//! only arrives although it was taken for lost. For the last one F-RTO sends new data instead of the second
-//! retransmission, and waits for what the next ACK covers.
+//! Three kinds of evidence: the first new ACK echoes a timestamp from before the first
+//! retransmission, so that an original is what arrived; every retransmission is reported as a
+//! duplicate; or, after a timeout, something that was sent once only arrives although it was taken
+//! for lost. For the last one F-RTO sends new data instead of the second retransmission, and waits
+//! for what the next ACK covers.
 //!
 //! Differs from RFC 5682: F-RTO runs with SACK only; without it timestamps alone tell.
 

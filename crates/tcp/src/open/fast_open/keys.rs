@@ -1,6 +1,8 @@
-//! The keys of a Fast Open server. They make the cookie of a client's address, and check the cookie of a SYN.
+//! The keys of a Fast Open server. They make the cookie of a client's address, and check the cookie
+//! of a SYN.
 //!
-//! RFC 7413 §4.1. Not here: the cookie as bytes of an option (`wire::cookie`), the client's cache (`stack::fast_open`).
+//! RFC 7413 §4.1. Not here: the cookie as bytes of an option (`wire::cookie`), the client's cache
+//! (`stack::fast_open`).
 
 use core::fmt;
 

@@ -1,7 +1,7 @@
-//! Requests that are not kept: the SYN-ACK is a cookie, and the third segment brings the request back.
+//! Requests without state: the SYN-ACK is a cookie, and the third segment brings the request back.
 //!
-//! Below: [`crate::open::syn_cookie`], which knows the number. RFC 4987 §3.6; Linux: cookie_v4_init_sequence,
-//! cookie_v4_check.
+//! Below: [`crate::open::syn_cookie`] makes and checks the number. RFC 4987 §3.6; Linux:
+//! cookie_v4_init_sequence, cookie_v4_check.
 
 use pkt::{DropReason, Ecn};
 

@@ -1,6 +1,7 @@
 //! A stretch of the sequence space without a gap, and the packets that fill it.
 //!
-//! Above: `reassembly`, which keeps runs sorted and apart. Linux: none; its queue is a tree of packets.
+//! Above: `reassembly`, which keeps runs sorted and apart. Linux: none; its queue is a tree of
+//! packets.
 
 use pkt::{Packet, PacketList, Pool};
 

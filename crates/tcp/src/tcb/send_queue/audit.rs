@@ -1,4 +1,4 @@
-//! What always holds of a queue: its order, its sums, and the marks of its entries.
+//! Invariants of the send queue: its order, its sums, and the marks of its entries.
 //!
 //! Above: `socket::audit`.
 

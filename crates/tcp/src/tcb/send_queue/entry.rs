@@ -1,6 +1,8 @@
-//! One entry of the send queue: a run of sequence numbers that is transmitted as one packet, and its history.
+//! One entry of the send queue: a run of sequence numbers that is transmitted as one packet, and
+//! its history.
 //!
-//! Above: `send_queue` keeps them in order; `acked` and `delivery_rate` read them. Linux: struct tcp_skb_cb.
+//! Above: `send_queue` keeps them in order; `acked` and `delivery_rate` read them. Linux: struct
+//! tcp_skb_cb.
 //!
 //! Not here: the sums over all entries (`send_queue`), which changes a mark may make (`marks`).
 

@@ -1,9 +1,11 @@
 //! Which ranges of the queue the peer has reported by SACK: sorted, apart from each other.
 //!
-//! Above: `send_queue`, whose entries carry the same fact as a flag. RFC 6675 §4; Linux: none, which walks the queue.
+//! Above: `send_queue`, whose entries carry the same fact as a flag. RFC 6675 §4; Linux: none,
+//! which walks the queue.
 //!
-//! A peer repeats its blocks in every ACK, and a hostile one in any order. With the ranges at hand only what is new is
-//! walked, so that an ACK costs a binary search per block and a step per entry that it marks for the first time.
+//! A peer repeats its blocks in every ACK, and a hostile one in any order. These ranges leave only
+//! new entries to walk, so that an ACK costs a binary search per block and a step per entry that it
+//! marks for the first time.
 //!
 //! Not here: validity of a block (`loss::scoreboard`), cutting entries at a block's edges.
 
