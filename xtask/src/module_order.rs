@@ -50,7 +50,7 @@ const TCP: &[&str] = &[
     "output",
     // Calls of the application and of its tools: data, options, TCP_INFO, invariants.
     "socket",
-    // Closing, TIME-WAIT, and the timers, whose last resort is the end of a connection.
+    // Closing, TIME-WAIT, and the steps of timers that have fired.
     "close",
     // A segment, or a report by ICMP, arrives: the steps of RFC 9293 in order.
     "input",

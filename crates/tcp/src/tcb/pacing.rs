@@ -27,7 +27,7 @@ pub(crate) struct Pacing {
     pub(crate) max_rate: u64,
     /// When the next transmission may leave (Linux `tcp_wstamp_ns`).
     pub(crate) next_at: Instant,
-    /// While THROTTLED: bytes below TCP above which output stays stopped (`small_queue`).
+    /// While THROTTLED: bytes below TCP above which output stays stopped (`segment::small_queue`).
     pub(crate) throttle_limit: u32,
 }
 

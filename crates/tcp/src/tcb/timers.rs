@@ -41,12 +41,15 @@ pub(crate) enum RtxPurpose {
 /// The deadlines of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers {
+    /// Deadline that watches the data in flight, or held data (Linux `icsk_retransmit_timer`).
     pub(crate) rtx: Instant,
+    /// Deadline of an ACK that waits for data to carry it, or for a reader.
     pub(crate) delack: Instant,
     /// Keepalive and the idle timeout in synchronized states; FIN-WAIT-2 and TIME-WAIT expiry in theirs (Linux `sk_timer`).
     pub(crate) keep: Instant,
-    /// When the pace lets the next packet leave.
+    /// Moment at which the pace lets the next packet leave.
     pub(crate) pacing: Instant,
+    /// Purpose of `rtx`, while that is armed.
     pub(crate) purpose: RtxPurpose,
 }
 
