@@ -119,7 +119,7 @@ fn segment(bytes: &[u8]) {
 }
 
 fn rewritten(header: &SegmentHeader) -> SegmentHeader {
-    let mut written = [0; tcp::header::HEADER_BYTES_MAX];
+    let mut written = [0; tcp::wire::header::HEADER_BYTES_MAX];
     let len = header.emit(&mut written);
     SegmentHeader::parse(&written[..len]).expect("our own header")
 }

@@ -1,9 +1,10 @@
 //! Who may depend on whom, and what the inner crates may not name.
 //!
-//! The tables below are the rooms of ARCHITECTURE.md. Cargo enforces that a crate names only its dependencies; this
+//! The tables below are the crates of ARCHITECTURE.md. Cargo enforces that a crate names only its dependencies; this
 //! chore enforces which dependencies it may have.
 //!
-//! Not here: rules clippy can hold (`crates/{tcp,stack}/clippy.toml`).
+//! Not here: the order of the modules inside a crate (`module_order`), rules clippy can hold
+//! (`crates/{tcp,stack}/clippy.toml`).
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::findings::Findings;
+use crate::module_order;
 use crate::source::RustSource;
 use crate::steps;
 
@@ -90,13 +92,16 @@ const BANNED_PATHS: &[(&str, &str)] = &[
     ("println!", "the data path counts, it does not print"),
 ];
 
-/// Checks the crate graph and the banned names.
+/// Checks the crate graph, the order of the modules, and the banned names.
 pub(crate) fn check() -> Result<Findings> {
     let mut findings = Findings::default();
     check_graph(&metadata()?, &mut findings);
-    for source in RustSource::load_all()? {
-        check_names(&source, &mut findings);
+    let sources = RustSource::load_all()?;
+    for source in &sources {
+        check_names(source, &mut findings);
+        module_order::check(source, &mut findings);
     }
+    module_order::check_tables(&sources, &mut findings);
     Ok(findings)
 }
 

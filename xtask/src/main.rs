@@ -11,6 +11,7 @@ mod findings;
 mod fuzz;
 mod layers;
 mod matrix;
+mod module_order;
 mod perf;
 mod quick;
 mod rfcs;
@@ -27,7 +28,7 @@ use anyhow::Result;
 const HELP: &str = "\
 usage: cargo xtask <chore>
 
-  layers   the crate graph and the names inner crates may not use
+  layers   the crate graph, the order of modules, and the names inner crates may not use
   tidy     words, sizes, heads, links and reasons, over every file of the repository
   rfcs     writes docs/rfcs.md from the citations in the code
   quick    the README's five-minute command: tests of every kind, and at its end what it left out

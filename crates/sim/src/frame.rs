@@ -15,7 +15,7 @@ use stack::{
         ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
     },
 };
-use tcp::{Flags, SegmentHeader, header::HEADER_BYTES_MAX};
+use tcp::{Flags, SegmentHeader, wire::header::HEADER_BYTES_MAX};
 
 /// An IPv4 packet to be built; `Default` is a plain TCP packet without options.
 #[derive(Clone, Debug)]
@@ -124,12 +124,12 @@ pub fn tcp(
 
 /// Makes the checksum of a TCP segment right, if there is a place for it.
 pub fn fix_tcp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, segment: &mut [u8]) {
-    if segment.len() < tcp::header::HEADER_BYTES_MIN {
+    if segment.len() < tcp::wire::header::HEADER_BYTES_MIN {
         return;
     }
-    tcp::header::write_checksum(segment, 0);
+    tcp::wire::header::write_checksum(segment, 0);
     let sum = tcp_checksum(src.into(), dst.into(), segment);
-    tcp::header::write_checksum(segment, sum);
+    tcp::wire::header::write_checksum(segment, sum);
 }
 
 /// An ICMP message with its checksum.

@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn not_counted() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-        stack::counters::NOT_COUNTED.iter().chain(tcp::counters::NOT_COUNTED)
+        stack::counters::NOT_COUNTED.iter().chain(tcp::base::counters::NOT_COUNTED)
     }
 
     fn root() -> PathBuf {

@@ -27,7 +27,7 @@ A value out of bounds is refused with the bounds in the message. `quietline sysc
         "stack/src/sysctl.rs",
         "stack/src/sysctl/device/settings.rs",
         "stack/src/neighbour.rs",
-        "tcp/src/config.rs",
+        "tcp/src/cx/config.rs",
     ];
 
     fn crates() -> PathBuf {

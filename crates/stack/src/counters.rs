@@ -7,7 +7,7 @@
 //! counter is the wrapping sum over all pages of a host. Groups that Linux does not have follow Linux's, and drop reasons
 //! come last, in capitals. What Linux counts and this stack has no cause to is in [`NOT_COUNTED`], with the reason.
 //!
-//! Not here: the `Tcp*` table (`tcp::counters`) and the reasons (`pkt::DropReason`). A page holds all three.
+//! Not here: the `Tcp*` table (`tcp::base::counters`) and the reasons (`pkt::DropReason`). A page holds all three.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

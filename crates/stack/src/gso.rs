@@ -22,7 +22,7 @@ use crate::{
 const SEQ: usize = 4;
 const DATA_OFFSET: usize = 12;
 const FLAGS: usize = 13;
-const CHECKSUM: usize = tcp::header::CHECKSUM_OFFSET;
+const CHECKSUM: usize = tcp::wire::header::CHECKSUM_OFFSET;
 
 /// Offsets in the IP headers.
 const IP_TOTAL_LEN: usize = 2;

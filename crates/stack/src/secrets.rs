@@ -7,7 +7,7 @@
 
 use std::{convert::Infallible, fmt};
 
-use tcp::{fast_open::KEY_BYTES, secret::SECRET_BYTES};
+use tcp::open::{fast_open::keys::KEY_BYTES, isn::SECRET_BYTES};
 
 /// Bytes of a key of SipHash.
 const HASH_KEY_BYTES: usize = 16;

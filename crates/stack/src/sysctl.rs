@@ -8,7 +8,7 @@
 //! Only settings that some code reads are listed: setting one that has no effect is an error, not a silence. To add one,
 //! add its line to the table. What Linux has as a constant is a setting here by a name below `net.quietline`.
 //!
-//! Not here: what TCP's settings mean (`tcp::config`) and the neighbours' (`neighbour`); their fields are set in place.
+//! Not here: what TCP's settings mean (`tcp::cx::config`) and the neighbours' (`neighbour`); their fields are set in place.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -15,7 +15,7 @@
 //! (`TcpMemory::note_packets`). When that is what is scarce, connections are visited and give up what they can, since a peer
 //! that holds memory on purpose sends nothing that would make them look.
 //!
-//! Not here: what a connection does without (`tcp::memory`), packet memory itself (`pkt::Domain`).
+//! Not here: what a connection does without (`tcp::tcb::memory`), packet memory itself (`pkt::Domain`).
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering},

@@ -1,18 +1,23 @@
-//! Ending a connection: half-close, close, abort, and the states that wait.
+//! The end of a connection: half-close, close, abort, and the states that wait.
 //!
-//! Above: the application, through `stack::socket`. RFC 9293 §3.6 and §3.10.4–3.10.5, RFC 1122 §4.2.2.13; Linux:
-//! tcp_shutdown, tcp_close, tcp_disconnect, tcp_fin_time.
+//! Above: the application, through `stack::socket`. RFC 9293 §3.6 and §3.10.4–3.10.5,
+//! RFC 1122 §4.2.2.13; Linux: tcp_shutdown, tcp_close, tcp_disconnect, tcp_fin_time.
+//!
+//! `timer` stands here because every deadline may be the end of the connection: it runs the steps
+//! of `loss` and `segment`, keepalive, and the states that wait.
 //!
 //! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
 
+pub(crate) mod keepalive;
+pub mod time_wait;
+pub mod timer;
+
 use crate::{
-    api::TcpError,
-    counters::Counter,
+    base::{counters::Counter, error::TcpError, state::State},
+    close::time_wait::TIME_WAIT_LEN,
     cx::Cx,
     segment,
-    state::State,
     tcb::{Tcb, TcbFlags},
-    time_wait::TIME_WAIT_LEN,
 };
 
 impl Tcb {

@@ -20,7 +20,7 @@
 //! `on_mark`, then `on_recovery_ack` for each ACK and `on_transmitted` for each segment, then `on_recovery_complete` or
 //! `on_rto`.
 //!
-//! Not here: when a loss is detected and what is sent again, when a segment may leave (`pacing`).
+//! Not here: when a loss is detected and what is sent again, when a segment may leave (`segment::pacing`).
 
 mod algorithm;
 mod bbr;
@@ -46,11 +46,12 @@ pub use self::hystart::{HystartDetect, SlowStartEnd};
 use self::policy::Policy;
 use self::prr::Prr;
 use self::reduction::Prior;
+pub(crate) use self::sample::bytes_per_second;
 pub use self::sample::{
-    AckSample, CongestionConfig, LossSample, LossThresh, ModelSample, SendSample,
+    AckSample, CongestionConfig, LossSample, LossThresh, ModelSample, RateSample, SendSample,
 };
 use self::window::{Usage, Window};
-use crate::rng::Rng;
+use crate::base::rng::Rng;
 
 /// `ssthresh` before any loss: slow start has no end.
 pub const SSTHRESH_INFINITE: u32 = u32::MAX;

@@ -1,23 +1,29 @@
-//! What the engine is lent for one call: time, memory, counters, settings, chance, and where packets leave.
+//! Arguments that a caller lends to every call: time, packet memory, counters, settings, chance,
+//! and the list of packets to send.
 //!
 //! Above: `stack::Cx`, which builds one of these around a socket call or a batch of segments.
+//! Below: `config` has the settings, `host_queue` the packets of a connection below TCP.
 //!
-//! The engine keeps no reference to any of it, reads no clock and owns no pool: two runs with equal arguments give
-//! equal packets.
+//! The engine keeps no reference to any of it, reads no clock and owns no pool: two runs with equal
+//! arguments give equal packets.
 //!
-//! Not here: the stack's own execution context (`stack::cx`).
+//! Not here: the running context of the stack (`stack::cx`).
+
+pub mod config;
+pub(crate) mod host_queue;
 
 use core::fmt;
 
 use pkt::{Instant, PacketList, Pool, Verdict};
 
 use crate::{
-    challenge::ChallengeBudget,
-    config::TcpConfig,
-    counters::{Counter, Counters},
-    memory::MemoryState,
-    rng::Rng,
-    small_queue::HostQueue,
+    base::{
+        challenge::ChallengeBudget,
+        counters::{Counter, Counters},
+        memory::MemoryState,
+        rng::Rng,
+    },
+    cx::{config::TcpConfig, host_queue::HostQueue},
 };
 
 /// Arguments every engine call shares.

@@ -3,38 +3,41 @@
 //! Above: `stack::socket`. Below: the receive queue. RFC 9293 §3.10.7; Linux: tcp_rcv_established,
 //! tcp_rcv_state_process.
 //!
-//! The IP layer has verified the checksum and pulled the TCP header: the packet is payload alone, the header arrives
-//! as values. A packet may be a superframe of 64 KB and more; it is one segment here, and everything that counts
-//! segments counts bytes.
+//! The IP layer has verified the checksum and pulled the TCP header: the packet is payload alone,
+//! the header arrives as values. A packet may be a superframe of 64 KB and more; it is one segment
+//! here, and everything that counts segments counts bytes.
 //!
-//! The steps stand in the RFC's order, one call each. A step that ends the processing answers with the reason the
-//! packet is dropped for; what it owes the peer is noted before (`ack.schedule_now`) and leaves with `output`. Only
-//! what must not be merged with its neighbours leaves here: duplicate ACKs and resets.
+//! The steps stand in the RFC's order, one call each. A step that ends the processing returns the
+//! drop reason of the packet; an answer that it owes the peer is noted before (`ack.schedule_now`)
+//! and leaves with `output`. Only duplicate ACKs and resets leave from here, because they must not
+//! be merged with others.
 //!
-//! Not here: LISTEN (`request`), TIME-WAIT once it is its own small object (`time_wait`), segments for no connection
-//! (`reset`).
+//! Not here: LISTEN (`open::request`), TIME-WAIT once it is its own small object
+//! (`close::time_wait`), segments for no connection (`segment::reset`).
 
 mod ack;
 mod data;
+mod ecn;
+pub(crate) mod icmp;
 mod prune;
 mod reset;
 mod sequence;
 mod syn_sent;
-
-pub(crate) use sequence::is_older;
+mod urgent;
 
 use pkt::{DropReason, GsoKind, Packet, Verdict};
 
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
+    close::time_wait,
     cx::{Cx, SegmentVerdict},
-    fast_open,
-    header::{Flags, SegmentHeader},
-    receive_window,
-    seq::SeqNum,
-    state::State,
+    segment::window,
     tcb::{Tcb, TcbFlags},
-    time_wait, urgent,
+    wire::{
+        header::{Flags, SegmentHeader},
+        option::is_older,
+        seq::SeqNum,
+    },
 };
 
 /// A segment on its way through the steps: its front and tail may be trimmed to the window.
@@ -152,7 +155,7 @@ fn synchronized(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    if fast_open::is_repeated_syn(tcb, cx, segment) {
+    if sequence::is_repeated_syn(tcb, cx, segment) {
         return Err(DropReason::TcpInvalidSyn);
     }
     // First: the sequence number, and the timestamp (RFC 7323 §5.3). What lies outside the window is cut off.
@@ -199,7 +202,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && timestamps
         && header.options.sack_blocks.is_empty()
         && segment.seq == tcb.rcv_nxt
-        && segment.len <= receive_window::receive_window(tcb)
+        && segment.len <= window::receive_window(tcb)
         && header.ack.between(tcb.snd_una, tcb.snd_nxt)
         && tcb.snd_wnd != 0
         && u32::from(header.window) << tcb.snd_wscale == tcb.snd_wnd

@@ -1,22 +1,24 @@
 //! The TCP engine of quietline, sans-IO.
 //!
-//! Below: `stack::ip`. Above: `stack::socket`. RFC 9293; Linux: net/ipv4/tcp*.c.
+//! Above: `stack::socket`. Below: `stack::ip` sends what the engine puts on `cx.out`. RFC 9293;
+//! Linux: net/ipv4/tcp*.c.
 //!
-//! Nothing here reads a clock, draws chance or makes a call to the outside: `now`, packet memory,
-//! counters and random numbers arrive as arguments, and packets to send leave in a list. The same
-//! segments at the same instants give the same answer, which is what the simulator and the packet
-//! scripts rely on.
+//! The engine reads no clock, draws no chance of its own and makes no call to the outside: `now`,
+//! packet memory, counters and random numbers are arguments, and packets to send leave in a list.
+//! The same segments at the same instants give the same answer. The simulator and the packet
+//! scripts rely on that.
 //!
 //! # Theory of operation
 //!
-//! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost per
-//! packet, not per segment: a packet may be a superframe of 64 KB and more in both directions, so everything
-//! that counts segments counts bytes.
+//! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost
+//! per packet, not per segment. A packet may be a superframe of 64 KB and more in both directions,
+//! so that everything that counts segments counts bytes.
 //!
-//! *Who owns what.* A connection is one [`Tcb`] and whoever holds its socket lock calls into it with a
-//! [`Cx`]. A passive open is a [`Request`] until its handshake is done, and what remains after both FINs
-//! is a [`TimeWait`]: small objects, because a peer makes them for free. Payload lives in packets:
-//! written once by `send`, read once by `recv`, never copied between.
+//! *Objects.* A connection is one [`Tcb`]. The thread that holds its socket lock calls the engine
+//! with a [`Cx`]. A passive open is a [`Request`] until its handshake is done, and a connection
+//! whose two FINs are acknowledged is a [`TimeWait`]. Both are small, because a peer can create
+//! many of them at no cost. `send` writes payload into packets, `recv` reads it from packets, and
+//! nothing copies it between.
 //!
 //! ```text
 //!                   Request ── Establish ──► Tcb ── state TIME_WAIT ──► TimeWait
@@ -24,55 +26,65 @@
 //!          SYN to a listener            Tcb::connect
 //! ```
 //!
-//! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`api`]; then [`output()`]
-//! once for the batch; then `cx.out` goes to IP, and `state`, `readiness` and `next_deadline` are looked
-//! at. Each of the first kind only notes what is owed; `output` pays it, so that a batch of sixty-four
-//! segments is answered by one ACK.
+//! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
+//! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,
+//! `readiness` and `next_deadline`. Calls of the first kind only note that an ACK or data is owed.
+//! `output` sends it, so that one ACK answers a batch of sixty-four segments.
 //!
-//! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence number
-//! and timestamp, RST, SYN, ACK (which frees the front of the send queue, samples the round trip, tells
-//! `recovery` and moves the window), payload (receive queue, or [`reassembly`] and a duplicate ACK), FIN.
-//! Header prediction skips the steps that cannot matter.
+//! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence
+//! number and timestamp, RST, SYN, ACK (which frees the front of the send queue, samples the round
+//! trip, tells `loss::recovery` and moves the window), URG, payload (into the receive queue, or
+//! into [`tcb::reassembly`] with a duplicate ACK), FIN. Header prediction skips the steps that
+//! would change nothing.
 //!
-//! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends what is
-//! marked lost, then what the two windows and Nagle let go, as clones that share the payload; `segment`
-//! writes the header. The ACK frees the original.
+//! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
+//! first the entries that are marked lost, then as much new data as both windows and Nagle's rule
+//! allow, as clones that share the payload; `segment` writes the header. The ACK frees the
+//! original.
 //!
-//! *Time.* Deadlines are fields. `next_deadline` may be asked at any time; a timer that fires too early
-//! does nothing.
+//! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too
+//! early does nothing.
 //!
-//! *Loss.* With SACK the peer's blocks mark entries of the send queue (`scoreboard`), RACK finds what is lost by time
-//! (`rack`), a probe asks for a silent tail (`tlp`), and the window follows PRR (`recovery`, [`congestion`]). Without SACK
+//! *Loss.* With SACK the peer's blocks mark entries of the send queue (`loss::scoreboard`), RACK
+//! finds losses by time (`loss::rack`), a probe asks when the tail of a flight stays unanswered
+//! (`loss::tlp`), and the window follows PRR (`loss::recovery`, [`congestion`]). Without SACK
 //! duplicate ACKs are counted (NewReno).
 //!
-//! *Flow.* What arrives is charged by memory and promised by bytes: `receive_buffer` holds the three limits and grows with
-//! what the application reads, `receive_window` announces what is free and never takes it back, `delayed_ack` and
-//! `ack_compression` say when. When the buffer overruns, what is out of order is given up from its far end
-//! (`input::prune`); when the host's memory does, everybody does without ([`memory`]). Urgent data ([`Tcb::at_mark`]) is a
-//! mark in the stream.
+//! *Flow.* Arriving packets are charged by memory, and the window promises bytes:
+//! `tcb::receive_buffer` converts between the two and grows with the application's reads,
+//! `segment::window` announces the free part and never takes it back, `tcb::delayed_ack` and
+//! `segment::ack_compression` decide when. When the buffer overruns, packets out of order are
+//! dropped from its far end (`input::prune`). When the host's memory is scarce, connections stop
+//! growing ([`tcb::memory`]). Urgent data ([`Tcb::at_mark`]) is a mark in the stream.
 //!
-//! *Pace.* Every ACK gives a sample of the delivery rate (`delivery_rate`); a model of the path (BBR) lives on it. Segments
-//! are held back to a pace where the algorithm or the application wants one (`pacing`). Marks of routers are echoed and
-//! answered (`ecn`).
+//! *Pace.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
+//! builds its model of the path. Segments are held back to a pace where the algorithm or the
+//! application wants one (`segment::pacing`). Congestion marks are echoed (`tcb::ecn`,
+//! `input::ecn`), and an echo lowers the window.
 //!
-//! *Before the handshake.* SYN cookies keep nothing ([`syn_cookie`]), Fast Open takes data before the third segment
-//! ([`fast_open`]).
+//! *Before the handshake.* SYN cookies keep no state ([`open::syn_cookie`]); Fast Open takes data
+//! before the third segment ([`open::fast_open`]).
 //!
 //! *Limits.* No AccECN yet.
 //!
-//! # Leaf modules
+//! # Modules
 //!
-//! Each knows one thing and none knows the control block:
+//! A module imports only modules that come before it in this list; `cargo xtask layers` checks
+//! that.
 //!
-//! - [`seq`]: sequence numbers, compared modulo 2^32.
-//! - [`header`] and [`option`]: a segment's header as values; the only code that reads or writes
-//!   header bytes.
-//! - [`state`], [`four_tuple`]: which state, which connection.
-//! - [`rtt`]: round-trip estimate and retransmission time-out (RFC 6298).
+//! - [`base`]: names that every module reads: counters, chance, states, errors, how scarce memory is.
+//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. The only code that reads or
+//!   writes header bytes.
 //! - [`congestion`]: how much may be in flight (RFC 5681, RFC 6582).
-//! - [`reassembly`]: packets that arrived before their turn.
-//! - [`isn`], [`ports`], [`syn_cookie`]: numbers an outsider must not guess (RFC 6528, RFC 6056, RFC 4987).
-//! - [`mod@counters`], [`rng`]: what is counted under Linux's names, and the engine's source of chance.
+//! - [`cx`]: what a caller lends to every call, and the settings.
+//! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.
+//! - [`segment`]: one segment: header, announced window, whether it may leave; resets.
+//! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers an outsider must not guess.
+//! - `loss`: which transmissions are lost, what follows for the window, and sending again.
+//! - [`mod@output`]: what leaves in one run, and in which order.
+//! - [`socket`]: calls of the application; `TCP_INFO`; the invariants.
+//! - [`close`]: closing, TIME-WAIT, and the timers.
+//! - [`mod@input`]: a segment, or an ICMP error, arrives.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -80,97 +92,68 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod ack_compression;
-mod acked;
-pub mod api;
-pub mod audit;
-pub mod challenge;
-mod close;
-pub mod config;
+pub mod base;
+pub mod close;
 pub mod congestion;
-pub mod counters;
 pub mod cx;
-mod delayed_ack;
-pub mod delivery_rate;
-mod ecn;
-pub mod fast_open;
-pub mod four_tuple;
-pub mod header;
-pub mod icmp;
-pub mod info;
 pub mod input;
-pub mod isn;
-mod keepalive;
-pub mod memory;
-mod mss;
-mod mtu_probe;
-pub mod option;
+mod loss;
+pub mod open;
 pub mod output;
-mod pacing;
-mod packet_cache;
-pub mod ports;
-mod rack;
-pub mod reassembly;
-mod receive_buffer;
-mod receive_queue;
-mod receive_window;
-mod recovery;
-pub mod request;
-pub mod reset;
-mod retransmit;
-pub mod rng;
-pub mod rtt;
-mod sack_report;
-mod scoreboard;
-pub mod secret;
-mod segment;
-mod send_queue;
-pub mod seq;
-mod small_queue;
-mod sockopt;
-pub mod state;
-pub mod syn_cookie;
+pub mod segment;
+pub mod socket;
 pub mod tcb;
-pub mod time_wait;
-pub mod timer;
-mod tlp;
-mod totals;
-mod urgent;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use api::{Readiness, RecvError, SendError, TcpError};
-pub use audit::Edges;
-pub use challenge::ChallengeBudget;
-pub use config::{BufferLimits, Keepalive, PathParams, SocketOptions, TcpConfig};
-pub use congestion::{
-    Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, UnknownAlgorithm,
+pub use base::{
+    challenge::ChallengeBudget,
+    counters::{Counter, Counters},
+    error::{IcmpError, RecvError, SendError, TcpError},
+    memory::{MemoryPressure, MemoryState},
+    rng::{RNG_KEY_BYTES, Rng},
+    state::State,
 };
-pub use counters::{Counter, Counters};
-pub use cx::{Cx, SegmentVerdict};
-pub use delivery_rate::RateSample;
-pub use fast_open::{Cookie, FastOpen, FastOpenFailure, FastOpenKeys, FastOpenNews, KeyUsed};
-pub use four_tuple::FourTuple;
-pub use header::{Flags, SegmentHeader};
-pub use icmp::{IcmpError, on_icmp};
-pub use info::{HandshakeInfo, TcpInfo};
-pub use input::{input, input_to_user};
-pub use isn::IsnGenerator;
-pub use memory::{MemoryPressure, MemoryState};
-pub use option::Options;
+pub use close::{
+    time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict},
+    timer::on_timer,
+};
+pub use congestion::{
+    Algorithm, Congestion, CongestionConfig, HystartDetect, LossThresh, RateSample,
+    UnknownAlgorithm,
+};
+pub use cx::{
+    Cx, SegmentVerdict,
+    config::{BufferLimits, Keepalive, PacketRecycle, PathParams, SocketOptions, TcpConfig},
+    host_queue::{HostQueue, TsqLimit},
+};
+pub use input::{icmp::on_icmp, input, input_to_user};
+pub use open::{
+    fast_open::keys::{FastOpenKeys, KeyUsed},
+    isn::IsnGenerator,
+    ports::PortSelector,
+    request::{Request, RequestTimer, RequestVerdict},
+    syn_cookie::SynCookies,
+};
 pub use output::{is_settled_after_read, output, output_nothing};
-pub use packet_cache::PacketRecycle;
-pub use ports::PortSelector;
-pub use reassembly::Reassembly;
-pub use request::{Request, RequestTimer, RequestVerdict};
-pub use rng::{RNG_KEY_BYTES, Rng};
-pub use rtt::{RttConfig, RttEstimator};
-pub use seq::SeqNum;
-pub use small_queue::{HostQueue, TsqLimit};
-pub use state::State;
-pub use syn_cookie::SynCookies;
-pub use tcb::{OpenParams, Tcb};
-pub use time_wait::{Reuse, TIME_WAIT_LEN, TimeWait, TimeWaitVerdict};
-pub use timer::on_timer;
-pub use totals::SenderTime;
+pub use socket::{
+    api::Readiness,
+    audit::Edges,
+    info::{HandshakeInfo, TcpInfo},
+};
+pub use tcb::{
+    OpenParams, Tcb,
+    fast_open::{FastOpen, FastOpenFailure, FastOpenNews},
+    reassembly::Reassembly,
+    rtt::{RttConfig, RttEstimator},
+    totals::SenderTime,
+};
+pub use wire::{
+    cookie::Cookie,
+    four_tuple::FourTuple,
+    header::{Flags, SegmentHeader},
+    option::Options,
+    seq::SeqNum,
+};

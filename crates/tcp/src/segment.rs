@@ -1,40 +1,40 @@
 //! The segments of a connection: header, options, metadata.
 //!
-//! Above: `output` decides, and everything else that owes the peer a segment. Below: `cx.out`. RFC 9293 §3.1, §3.10;
-//! Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
+//! Above: `output`, and every other step that owes the peer a segment. Below: `cx.out`.
+//! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
-//! A segment with payload leaves as a clone of its queue entry: own header space, shared payload. The checksum field
-//! holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header; the IP layer adds its own). Every
-//! segment with ACK settles what was owed.
+//! A segment with payload leaves as a clone of its queue entry: own header space, shared payload.
+//! The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP
+//! header; the IP layer adds its own). Every segment with ACK settles what was owed.
 //!
-//! Not here: when a segment may leave (`output`, `retransmit`), which window it announces (`receive_window`).
+//! The files of `segment/` answer what every sender asks: how much of the stream is the next
+//! segment (`next`), which window it announces (`window`), and whether the pace (`pacing`) or the
+//! packets below TCP (`small_queue`) hold it back.
+//!
+//! Not here: the order in which segments leave (`output`), repetitions (`loss::retransmit`), the
+//! SYN (`open::syn`).
 
-use pkt::{
-    Ecn, Gso, GsoKind, Instant, Packet, TxChecksum,
-    checksum::{self, Sum},
-};
+pub(crate) mod ack_compression;
+pub(crate) mod next;
+pub(crate) mod pacing;
+pub mod reset;
+pub(crate) mod sack_report;
+pub(crate) mod small_queue;
+pub(crate) mod window;
+
+use pkt::{Gso, GsoKind, Packet, TxChecksum};
 
 use crate::{
-    ack_compression,
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
-    ecn::{self, EcnState},
-    fast_open,
-    four_tuple::FourTuple,
-    header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
-    option::Options,
-    pacing,
-    receive_window::{hold_window, select_window},
-    retransmit,
-    send_queue::EntryFlags,
-    seq::SeqNum,
-    state::State,
-    tcb::{Tcb, TcbFlags},
-    urgent,
+    segment::window::{hold_window, select_window},
+    tcb::{Tcb, TcbFlags, ecn, send_queue::entry::EntryFlags, urgent},
+    wire::{
+        header::{self, CHECKSUM_OFFSET, Flags, SegmentHeader},
+        pseudo::pseudo_header,
+        seq::SeqNum,
+    },
 };
-
-/// Protocol number of TCP in a pseudo-header.
-const PROTOCOL_TCP: u8 = 6;
 
 /// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
 /// there is no memory.
@@ -81,7 +81,7 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
 }
 
 /// A clone of a queued packet that is about to leave. Where something below may keep it the queued one knows how long
-/// ([`retransmit::still_in_host_queue`]).
+/// (`loss::retransmit::still_in_host_queue`).
 #[inline]
 pub(crate) fn clone_to_send(packet: &Packet, cx: &mut Cx<'_>) -> Option<Packet> {
     if cx.host_queue.direct { packet.clone_apart(cx.pool) } else { packet.clone_in(cx.pool) }
@@ -160,7 +160,7 @@ fn emit(
     report_blocks(tcb, &mut header, len);
     if !tcb.sack_report.has_duplicate() {
         tcb.ack.on_ack_sent();
-        ack_compression::on_ack_sent(tcb, cx);
+        count_compressed(tcb, cx);
         tcb.timers.stop_delack();
     }
     send_packet(tcb, cx, packet, header, (len, mss));
@@ -187,43 +187,15 @@ fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
     }
 }
 
-/// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
-pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    retransmit::arm_rto(tcb, cx);
-    let crossed = tcb.state == State::SynRecv;
-    let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
-    let Some((mut packet, len)) = fast_open::syn_packet(tcb, cx, &mut options) else { return };
-    // The first SYN offers, the crossed one agrees to what the peer offered.
-    let has = |agreed, offered| tcb.flags.contains(if crossed { agreed } else { offered });
-    options.sack_permitted = has(TcbFlags::SACK, TcbFlags::OFFERS_SACK);
-    options.timestamps = has(TcbFlags::TIMESTAMPS, TcbFlags::OFFERS_TIMESTAMPS)
-        .then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
-    options.window_scale =
-        has(TcbFlags::WINDOW_SCALING, TcbFlags::OFFERS_SCALING).then_some(tcb.rcv_wscale);
-    let flags = if crossed {
-        let echo = tcb.ecn.contains(EcnState::AGREED);
-        Flags::SYN | Flags::ACK | if echo { Flags::ECE } else { Flags::empty() }
-    } else {
-        let again = tcb.recovery.timeouts() > 0;
-        Flags::SYN | ecn::offer(tcb, cx.config, again)
-    };
-    if tcb.ecn.contains(EcnState::AGREED) && tcb.congestion.algorithm().needs_ecn() {
-        packet.meta_mut().ecn = Ecn::Ect0;
+/// An ACK left, whatever it was sent for.
+fn count_compressed(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let saved = tcb.ack_compression.on_ack_sent();
+    if saved > 0 {
+        cx.counters.add(Counter::TcpExtTCPAckCompressed, u64::from(saved));
     }
-    let window = u16::try_from(tcb.rcv_wnd).unwrap_or(u16::MAX);
-    let ack = if crossed { tcb.rcv_nxt } else { SeqNum(0) };
-    let header =
-        SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..SegmentHeader::default() };
-    tcb.last_sent_at = cx.now;
-    tcb.ack.on_ack_sent();
-    if tcb.recovery.timeouts() == 0 {
-        cx.count(Counter::TcpOutSegs);
-    }
-    send_packet(tcb, cx, packet, header, (len, u32::MAX));
-    fast_open::on_syn_sent(tcb, cx, len);
 }
 
-fn send_packet(
+pub(crate) fn send_packet(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
     mut packet: Packet,
@@ -252,25 +224,6 @@ fn send_packet(
     push_header(&mut packet, &header, tcb.pseudo_sum);
     tcb.totals.segs_out = tcb.totals.segs_out.wrapping_add(len.div_ceil(mss).max(1));
     cx.out.push_back(packet);
-}
-
-/// The millisecond clock of TSval, shifted by a connection's `offset` (RFC 7323 §5.4, §7.1).
-#[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
-pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
-    (now.as_millis() as u32).wrapping_add(offset)
-}
-
-/// What the pseudo-headers of a connection's segments have in common: all but their length, summed and folded.
-pub(crate) fn pseudo_sum(tuple: &FourTuple) -> u16 {
-    checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), PROTOCOL_TCP, 0).fold()
-}
-
-/// The sum of a whole pseudo-header, of `pseudo_sum` and a segment of `len` bytes.
-#[inline]
-pub(crate) fn pseudo_header(pseudo_sum: u16, len: usize) -> u16 {
-    let mut sum = Sum::from_folded(pseudo_sum);
-    sum.add_u32(u32::try_from(len).unwrap_or(u32::MAX));
-    sum.fold()
 }
 
 /// Writes `header` in front of `packet` with the pseudo-header sum, made with [`pseudo_sum`], where the checksum belongs.

@@ -2,14 +2,45 @@
 //!
 //! Above: `stack::socket` owns it behind a socket lock. RFC 9293 §3.3.1; Linux: struct tcp_sock.
 //!
-//! Call order per batch: any of [`input`](crate::input::input), [`on_timer`](crate::timer::on_timer) and the
-//! calls of `api.rs`, then [`output`](crate::output::output) once, then look at `state`, `readiness` and
-//! `next_deadline`. Nothing is sent by setters; `input` itself sends only what the RFC wants at once.
+//! Call order per batch: any of [`input`](crate::input::input),
+//! [`on_timer`](crate::close::timer::on_timer) and the calls of `socket::api`, then
+//! [`output`](crate::output::output) once, then look at `state`, `readiness` and `next_deadline`.
+//! Setters send nothing; `input` itself sends only what the RFC wants at once.
 //!
-//! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence variable has its RFC
-//! name; `snd_nxt` never moves back: a retransmission is a mark in the send queue, not a smaller SND.NXT.
+//! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data.
+//! They read and write the block, and no segment leaves from here.
 //!
-//! Not here: steps of the state machine (`input`, `output`, `retransmit`, `timer`), the application's calls (`api`).
+//! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence
+//! variable has its RFC name; `snd_nxt` never moves back: a retransmission is a mark in the send
+//! queue, not a smaller SND.NXT.
+//!
+//! Not here: steps of the state machine (`open`, `loss`, `output`, `close`, `input`), the
+//! application's calls (`socket`).
+
+pub(crate) mod ack_compression;
+pub(crate) mod acked;
+pub(crate) mod delayed_ack;
+pub mod delivery_rate;
+pub(crate) mod ecn;
+pub mod fast_open;
+pub(crate) mod keepalive;
+pub mod memory;
+pub(crate) mod mss;
+pub(crate) mod mtu_probe;
+pub(crate) mod pacing;
+pub(crate) mod packet_cache;
+pub(crate) mod rack;
+pub mod reassembly;
+pub(crate) mod receive_buffer;
+pub(crate) mod receive_queue;
+pub(crate) mod recovery;
+pub mod rtt;
+pub(crate) mod sack_report;
+pub(crate) mod send_buffer;
+pub(crate) mod send_queue;
+pub(crate) mod timers;
+pub(crate) mod totals;
+pub(crate) mod urgent;
 
 use alloc::boxed::Box;
 use core::{mem::offset_of, time::Duration};
@@ -18,36 +49,35 @@ use bitflags::bitflags;
 use pkt::Instant;
 
 use crate::{
-    ack_compression::AckCompression,
-    api::TcpError,
-    config::{PathParams, SocketOptions, TcpConfig},
+    base::{counters::Counter, error::TcpError, state::State},
     congestion::{Congestion, CongestionConfig, LossThresh},
-    counters::Counter,
-    cx::Cx,
-    delayed_ack::DelayedAck,
-    delivery_rate::DeliveryRate,
-    ecn::EcnState,
-    fast_open::{self, FastOpen, FastOpenState},
-    four_tuple::FourTuple,
-    keepalive::{self, IdleLimits},
-    mss::PathMss,
-    mtu_probe::{self, MtuProbing},
-    pacing::{self, Pacing},
-    packet_cache::PacketCache,
-    reassembly::Reassembly,
-    receive_buffer::ReceiveBuffer,
-    receive_queue::ReceiveQueue,
-    recovery::Recovery,
-    rtt::{RttConfig, RttEstimator},
-    sack_report::SackReport,
-    segment,
-    send_queue::SendQueue,
-    seq::SeqNum,
-    sockopt,
-    state::State,
-    timer::Timers,
-    totals::Totals,
-    urgent::Urgent,
+    cx::{
+        Cx,
+        config::{PathParams, SocketOptions, TcpConfig},
+    },
+    tcb::{
+        ack_compression::AckCompression,
+        delayed_ack::DelayedAck,
+        delivery_rate::DeliveryRate,
+        ecn::EcnState,
+        fast_open::{FastOpen, FastOpenState},
+        keepalive::IdleLimits,
+        mss::PathMss,
+        mtu_probe::MtuProbing,
+        pacing::Pacing,
+        packet_cache::PacketCache,
+        reassembly::Reassembly,
+        receive_buffer::ReceiveBuffer,
+        receive_queue::ReceiveQueue,
+        recovery::Recovery,
+        rtt::{RttConfig, RttEstimator},
+        sack_report::SackReport,
+        send_queue::SendQueue,
+        timers::Timers,
+        totals::Totals,
+        urgent::Urgent,
+    },
+    wire::{four_tuple::FourTuple, option, pseudo, seq::SeqNum},
 };
 
 bitflags! {
@@ -89,7 +119,7 @@ bitflags! {
         const MID_WRITE = 1 << 15;
         /// The application has written since output last ran.
         const WRITTEN = 1 << 16;
-        /// Output stopped because of what waits below (`small_queue`).
+        /// Output stopped because of what waits below (`segment::small_queue`).
         const THROTTLED = 1 << 17;
         /// `TCP_NOTSENT_LOWAT` was set: the sysctl does not decide.
         const OWN_NOTSENT_LOWAT = 1 << 18;
@@ -184,7 +214,7 @@ pub struct Tcb {
     pub(crate) snd_sml: SeqNum,
     /// Sequence number up to which PSH was set.
     pub(crate) pushed_seq: SeqNum,
-    /// What the pseudo-headers of all segments have in common ([`segment::pseudo_sum`]). Never written again.
+    /// What the pseudo-headers of all segments have in common ([`pseudo::pseudo_sum`]). Never written again.
     pub(crate) pseudo_sum: u16,
     /// When data was last sent.
     pub(crate) last_sent_at: Instant,
@@ -275,6 +305,9 @@ pub(crate) const LINGER_OFF: u32 = u32::MAX;
 /// `TCP_LINGER2` was not set.
 pub(crate) const LINGER2_DEFAULT: u32 = u32::MAX;
 
+/// The longest `TCP_LINGER2` (Linux `TCP_FIN_TIMEOUT_MAX`).
+const LINGER2_MAX: Duration = Duration::from_secs(120);
+
 /// What an active or passive open needs.
 #[derive(Clone, Debug)]
 pub struct OpenParams {
@@ -296,25 +329,6 @@ pub struct OpenParams {
 }
 
 impl Tcb {
-    /// Active open: a connection in SYN-SENT whose SYN is in `cx.out` (RFC 9293 §3.10.1).
-    ///
-    /// Without packet memory the SYN leaves with the first retransmission timeout. With a Fast Open cookie it waits for the
-    /// first write and leaves with [`output`](crate::output::output).
-    #[must_use]
-    pub fn connect(cx: &mut Cx<'_>, params: &OpenParams) -> Self {
-        let mut tcb = Self::new(cx, params);
-        cx.count(Counter::TcpActiveOpens);
-        tcb.set_state(cx, State::SynSent);
-        tcb.fast_open = FastOpenState::connect(params.fast_open);
-        tcb.flags.set(TcbFlags::OFFERS_TIMESTAMPS, cx.config.tcp_timestamps);
-        tcb.flags.set(TcbFlags::OFFERS_SCALING, cx.config.tcp_window_scaling);
-        tcb.flags.set(TcbFlags::OFFERS_SACK, cx.config.tcp_sack);
-        if !tcb.is_syn_held() {
-            segment::send_syn(&mut tcb, cx);
-        }
-        tcb
-    }
-
     /// A connection in CLOSED that knows its own side only.
     pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent, .. } = params;
@@ -343,7 +357,7 @@ impl Tcb {
             snd_nxt: *iss + 1,
             snd_sml: *iss,
             pushed_seq: *iss,
-            pseudo_sum: segment::pseudo_sum(tuple),
+            pseudo_sum: pseudo::pseudo_sum(tuple),
             last_sent_at: cx.now,
             send_queue: SendQueue::new(*iss + 1, LossThresh(config.bbr_loss_thresh)),
             timers: Timers::new(),
@@ -365,7 +379,7 @@ impl Tcb {
             retracted_to: SeqNum(0),
             idle: IdleLimits::new(options, cx.now),
             user_timeout: options.user_timeout,
-            linger_ms: sockopt::linger_ms(options.linger),
+            linger_ms: linger_ms(options.linger),
             linger2_ms: LINGER2_DEFAULT,
             fast_open: None,
             last_challenge_at: None,
@@ -414,27 +428,6 @@ impl Tcb {
             cx.count(Counter::TcpEstabResets);
         }
         self.state = next;
-    }
-
-    /// ESTABLISHED is reached: buffers, timers and the first window take their real values.
-    pub(crate) fn establish(&mut self, cx: &Cx<'_>) {
-        self.set_state(cx, State::Established);
-        self.congestion.set_mss(self.mss.effective());
-        if self.recovery.handshake_was_lossy() {
-            self.congestion.on_lossy_handshake();
-            self.rtt.on_handshake_without_sample();
-        }
-        pacing::update(self, cx);
-        self.recovery.on_established(self.snd_una);
-        self.timers.stop_rtx();
-        mtu_probe::on_established(self, cx);
-        self.receive_buffer.on_established(self.rcv_nxt, cx.now);
-        let mss = self.mss.effective().min(u32::from(self.mss.advertised_payload()));
-        self.ack.on_handshake(mss, self.rcv_wnd);
-        self.grow_sndbuf(cx);
-        self.last_received_at = cx.now;
-        self.idle.note_progress(cx.now);
-        keepalive::arm(self, cx);
     }
 
     /// The connection is over: nothing is sent or taken any more. What was received stays readable, unless nobody
@@ -488,7 +481,7 @@ impl Tcb {
 
     /// Our millisecond timestamp clock at `now`, as sent in TSval.
     pub(crate) fn ts_now(&self, now: Instant) -> u32 {
-        segment::ts_clock(now, self.ts_offset)
+        option::ts_clock(now, self.ts_offset)
     }
 
     /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux `tcp_oow_rate_limited`).
@@ -504,6 +497,21 @@ impl Tcb {
     /// Header prediction is switched off.
     pub(crate) fn no_fast_path(&self) -> bool {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
+    }
+
+    /// `TCP_LINGER2`: how long the orphan stays in FIN-WAIT-2, at most two minutes; zero resets it there, `None` is
+    /// `tcp_fin_timeout`.
+    pub fn set_linger2(&mut self, timeout: Option<Duration>) {
+        self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
+            u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
+        });
+    }
+
+    /// `TCP_LINGER2`.
+    #[must_use]
+    pub fn linger2(&self) -> Option<Duration> {
+        (self.linger2_ms != LINGER2_DEFAULT)
+            .then(|| Duration::from_millis(u64::from(self.linger2_ms)))
     }
 }
 
@@ -530,4 +538,12 @@ fn flags_of(options: &SocketOptions) -> TcbFlags {
     flags.set(TcbFlags::SNDBUF_LOCKED, options.sndbuf.is_some());
     flags.set(TcbFlags::OWN_NOTSENT_LOWAT, options.notsent_lowat.is_some());
     flags
+}
+
+/// A linger time as the block keeps it: a part of a millisecond counts as a whole one, 49 days are for ever.
+pub(crate) fn linger_ms(linger: Option<Duration>) -> u32 {
+    linger.map_or(LINGER_OFF, |time| {
+        let ms = time.as_nanos().div_ceil(1_000_000);
+        u32::try_from(ms).unwrap_or(LINGER_OFF - 1).min(LINGER_OFF - 1)
+    })
 }

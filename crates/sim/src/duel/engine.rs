@@ -9,7 +9,7 @@ use tcp::{
     ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, HostQueue, MemoryState, OpenParams,
     PathParams, RecvError, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError,
     SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer,
-    output, reset,
+    output, segment::reset,
 };
 
 use super::pattern;

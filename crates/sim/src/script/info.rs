@@ -1,6 +1,6 @@
 //! `TCP_INFO` by the names of its fields, in Linux's units: segments, microseconds, bytes.
 //!
-//! Not here: the snapshot itself (`tcp::info`).
+//! Not here: the snapshot itself (`tcp::socket::info`).
 
 use tcp::{State, TcpInfo};
 

@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, Sum, checksum};
-use tcp::{Flags, SeqNum, header::CHECKSUM_OFFSET};
+use tcp::{Flags, SeqNum, wire::header::CHECKSUM_OFFSET};
 
 use super::{
     FlushReason,
@@ -228,7 +228,7 @@ impl Held {
         let bytes = self.packet.linear_mut();
         header::set_superframe::<V4>(&mut bytes[usize::from(self.network)..], segment_bytes);
         let tcp = &mut bytes[usize::from(self.transport)..];
-        tcp::header::write_checksum(tcp, partial);
+        tcp::wire::header::write_checksum(tcp, partial);
         let ecn = tcp[FLAGS] & Flags::CWR.bits() != 0;
         let meta = self.packet.meta_mut();
         let offset = checksum_offset();

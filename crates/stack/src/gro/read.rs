@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use pkt::{EtherType, GsoKind, Packet, RxChecksum, Sum, checksum};
-use tcp::{Flags, SegmentHeader, SeqNum, header::HEADER_BYTES_MIN};
+use tcp::{Flags, SegmentHeader, SeqNum, wire::header::HEADER_BYTES_MIN};
 
 use super::held::Next;
 use crate::{

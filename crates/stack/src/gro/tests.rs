@@ -94,7 +94,7 @@ impl Frame {
         let len = u32::try_from(segment.len()).unwrap();
         let mut sum = checksum::pseudo_header(src, dst, protocol::TCP, len);
         sum.add_bytes(&segment);
-        tcp::header::write_checksum(&mut segment, sum.finish());
+        tcp::wire::header::write_checksum(&mut segment, sum.finish());
         let ip = IpHeader {
             src,
             dst,

@@ -78,7 +78,7 @@ impl Case {
         tcp_header.emit(packet.push(header_bytes));
         let len = u32::try_from(packet.len()).unwrap();
         let partial = pkt::checksum::pseudo_header(src, dst, protocol::TCP, len).fold();
-        tcp::header::write_checksum(packet.linear_mut(), partial);
+        tcp::wire::header::write_checksum(packet.linear_mut(), partial);
         let ip = IpHeader {
             src,
             dst,

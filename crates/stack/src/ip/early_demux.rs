@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use pkt::{Packet, PacketType};
 use sync::epoch::Section;
-use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
+use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
 use crate::{

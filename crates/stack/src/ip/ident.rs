@@ -24,7 +24,7 @@ use std::{
 
 use pkt::Instant;
 use siphasher::sip::SipHasher24;
-use tcp::{FourTuple, Rng, secret::SECRET_BYTES};
+use tcp::{FourTuple, Rng, open::isn::SECRET_BYTES};
 
 /// Buckets of a host, 16 KiB: Linux's minimum (`ip_idents`). A fuzzer builds a host for each run, which has few destinations.
 const BUCKETS: usize = if cfg!(fuzzing) { 64 } else { 2048 };
@@ -131,7 +131,7 @@ mod tests {
     use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
     use pkt::Instant;
-    use tcp::{FourTuple, Rng, secret::SECRET_BYTES};
+    use tcp::{FourTuple, Rng, open::isn::SECRET_BYTES};
 
     use super::IpIds;
 

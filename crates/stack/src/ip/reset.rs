@@ -17,7 +17,7 @@ impl Host {
         packet: Packet,
     ) {
         let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-        tcp::reset::reply(&mut cx.tcp(), tuple, header, payload);
+        tcp::segment::reset::reply(&mut cx.tcp(), tuple, header, payload);
         cx.drop_packet(reason, packet);
         self.reply(cx, tuple, cx.running().unwrap_or(CoreId(0)));
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
 use sync::epoch::Section;
-use tcp::{FourTuple, SegmentHeader, header::HEADER_BYTES_MIN};
+use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
 use crate::{

@@ -1,6 +1,6 @@
 //! Fast Open at a listener: who may have data taken from its SYN.
 //!
-//! Below: `tcp::fast_open`. RFC 7413 §4.2.2; Linux: tcp_try_fastopen, tcp_fastopen_queue_check.
+//! Below: `tcp::open::fast_open`. RFC 7413 §4.2.2; Linux: tcp_try_fastopen, tcp_fastopen_queue_check.
 //!
 //! Connections that are open before their handshake has ended wait in the accept queue like others, and are bounded by a
 //! number of their own (`TCP_FASTOPEN`): a flood with stolen cookies costs so many control blocks and no more.

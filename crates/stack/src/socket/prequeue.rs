@@ -20,7 +20,7 @@ use std::num::NonZeroU64;
 
 use pkt::{Packet, PacketList};
 use sync::{Work, epoch::Section};
-use tcp::{SegmentHeader, header::HEADER_BYTES_MIN};
+use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use super::stream::{DEFERRED_FLUSH, StreamState, TcpSocket, parse};
 use crate::{

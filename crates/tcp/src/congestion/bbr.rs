@@ -38,7 +38,7 @@ use pkt::Instant;
 
 use self::signals::{AckAggregation, MaxBw};
 use super::{ModelSample, window::Window};
-use crate::rng::Rng;
+use crate::base::rng::Rng;
 
 /// No bound is known.
 const INFINITE: u32 = u32::MAX;

@@ -160,7 +160,7 @@ fn cube_root(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seq::SeqNum;
+    use crate::wire::seq::SeqNum;
 
     const MSS: u32 = 1000;
 

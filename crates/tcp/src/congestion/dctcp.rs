@@ -3,10 +3,10 @@
 //! RFC 8257; Linux: tcp_dctcp.c. For networks whose routers mark ECN-capable packets as soon as a queue builds up; on the
 //! open internet it takes more than its share.
 //!
-//! Between marks it grows as Reno does. The receiver's half, which tells marks exactly, is `ecn`.
+//! Between marks it grows as Reno does. The receiver's half, which tells marks exactly, is `input::ecn`.
 
 use super::{reno::Reno, window::Window};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// α = 1.
 const ALPHA_ONE: u32 = 1 << 20;

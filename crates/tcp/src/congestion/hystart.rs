@@ -21,7 +21,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use super::AckSample;
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// RFC 9406 §4.3: a rise counts from an eighth of the round trip, but within these bounds.
 const RTT_THRESH_MIN: Duration = Duration::from_millis(4);

@@ -1,6 +1,6 @@
 //! The window after a loss, a mark, a time-out; and back, when the loss was none.
 //!
-//! Above: `recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. How far it falls is the policy's.
+//! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. How far it falls is the policy's.
 //!
 //! To a model (BBR) these are only news: its window follows its bounds.
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use super::Algorithm;
-use crate::{delivery_rate::RateSample, seq::SeqNum};
+use crate::wire::seq::SeqNum;
 
 /// What a connection's window starts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +71,44 @@ impl LossThresh {
     pub fn is_exceeded(self, lost: u32, in_flight: u32) -> bool {
         u64::from(lost) * 1000 > u64::from(in_flight) * u64::from(self.0)
     }
+}
+
+/// One estimate (the draft's `RS`), given for every ACK that delivered or lost something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateSample {
+    /// RS.delivered: bytes that arrived in `interval`.
+    pub delivered: u32,
+    /// RS.interval; `None` when this ACK gives no estimate: nothing new arrived, or it took less than the smallest round
+    /// trip, as after a peer dropped what it had reported.
+    pub interval: Option<Duration>,
+    /// RS.prior_delivered: what had been delivered when the transmission left that this estimate rests on.
+    pub prior_delivered: u64,
+    /// RS.newly_acked: bytes this ACK delivered.
+    pub newly_acked: u32,
+    /// RS.newly_lost: bytes found lost since the ACK before.
+    pub newly_lost: u32,
+    /// RS.lost: bytes found lost since that transmission left.
+    pub lost: u32,
+    /// RS.tx_in_flight: bytes in flight when it had left.
+    pub tx_in_flight: u32,
+    /// RS.is_app_limited.
+    pub is_app_limited: bool,
+    /// The transmission was a retransmission.
+    pub is_retransmission: bool,
+}
+
+impl RateSample {
+    /// RS.delivery_rate in bytes per second.
+    #[must_use]
+    pub fn rate(&self) -> Option<u64> {
+        self.interval.map(|interval| bytes_per_second(self.delivered, interval))
+    }
+}
+
+/// Bytes per second; an interval of less than a nanosecond counts as one.
+pub(crate) fn bytes_per_second(delivered: u32, interval: Duration) -> u64 {
+    let ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+    u64::from(delivered) * 1_000_000_000 / ns
 }
 
 /// What every acknowledgment tells an algorithm that steers by more than losses, whatever recovery is doing.

@@ -6,7 +6,7 @@ use pkt::Instant;
 use proptest::prelude::*;
 
 use super::{AckSample, Algorithm, Congestion, CongestionConfig, SSTHRESH_INFINITE, SendSample};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 const MSS: u32 = 1000;
 const RTO: Duration = Duration::from_micros(RTO_US);

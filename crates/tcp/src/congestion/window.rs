@@ -6,7 +6,7 @@
 use pkt::Instant;
 
 use super::{SSTHRESH_SEGMENTS_MIN, SendSample};
-use crate::seq::SeqNum;
+use crate::wire::seq::SeqNum;
 
 /// The two variables every algorithm works on, and their unit.
 #[derive(Clone, Copy, Debug)]

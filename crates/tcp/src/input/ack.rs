@@ -1,8 +1,10 @@
 //! Fifth step: what the peer acknowledges, and its window.
 //!
-//! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue, tcp_ack_update_window.
+//! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue,
+//! tcp_ack_update_window.
 //!
-//! Not here: what SACK blocks mark (`scoreboard`), what a duplicate ACK means (`recovery`).
+//! Not here: what SACK blocks mark (`loss::scoreboard`), what a duplicate ACK means
+//! (`loss::recovery`).
 
 mod predicted;
 
@@ -14,20 +16,21 @@ use pkt::{DropReason, Instant};
 
 use super::{Segment, reset, sequence};
 use crate::{
-    acked::Acked,
+    base::{counters::Counter, state::State},
     congestion::ModelSample,
-    counters::Counter,
     cx::Cx,
-    delivery_rate, ecn,
-    header::Flags,
-    mtu_probe, pacing,
-    packet_cache::Lent,
-    recovery, reset as reset_segment, retransmit, scoreboard,
-    seq::SeqNum,
-    state::State,
-    tcb::{Tcb, TcbFlags},
-    timer::{self, RtxPurpose},
-    urgent,
+    loss::{recovery, retransmit, scoreboard},
+    segment::pacing,
+    segment::reset as reset_segment,
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        delivery_rate, ecn, mtu_probe,
+        packet_cache::Lent,
+        timers::{self, RtxPurpose},
+        urgent,
+    },
+    wire::{header::Flags, seq::SeqNum},
 };
 
 /// Whether the segment's ACK may be the peer's, and all that follows from it.
@@ -90,7 +93,7 @@ fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<()
     on_syn_acked(tcb, segment, cx);
     if tcb.send_queue.sent_count() > 0 {
         // What Fast Open sent early was watched by the SYN-ACK's timer.
-        retransmit::arm_rto(tcb, cx);
+        timers::arm_rto(tcb, cx);
     }
     Ok(())
 }
@@ -286,7 +289,7 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Durat
             }
             tcb.timers.stop_rtx();
             if held && tcb.snd_wnd == 0 {
-                timer::arm_persist(tcb, cx);
+                timers::arm_persist(tcb, cx);
             }
         }
         Some(_) if tcb.send_queue.sent_count() == 0 => tcb.timers.stop_rtx(),

@@ -1,29 +1,25 @@
 //! Seventh and eighth step: payload and FIN.
 //!
-//! RFC 9293 §3.10.7.4 seventh and eighth, RFC 5681 §4.2; Linux: tcp_data_queue, tcp_ofo_queue, tcp_fin.
+//! RFC 9293 §3.10.7.4 seventh and eighth, RFC 5681 §4.2; Linux: tcp_data_queue, tcp_ofo_queue,
+//! tcp_fin.
 //!
-//! The segment starts at RCV.NXT or later and lies inside the window (first step). In order it goes to the receive
-//! queue with everything it makes contiguous; out of order it waits in `reassembly` and is answered at once, because
-//! three such answers are what fast retransmit needs.
+//! The segment starts at RCV.NXT or later and lies inside the window (first step). In order it goes
+//! to the receive queue with everything it makes contiguous; out of order it waits in `reassembly`
+//! and is answered at once, because three such answers are what fast retransmit needs.
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
 
-use super::{Segment, prune};
+use super::{Segment, ecn, prune};
 use crate::{
-    ack_compression,
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    delayed_ack::DataSeen,
-    ecn,
-    header::Flags,
-    memory::PRESSURE_SEGMENTS,
-    reassembly::Insert,
-    receive_buffer::GROW_BYTES_MIN,
-    receive_window, reset, sack_report,
-    seq::SeqNum,
-    state::State,
-    tcb::{Tcb, TcbFlags},
+    segment::{ack_compression, reset, sack_report, window},
+    tcb::{
+        Tcb, TcbFlags, delayed_ack::DataSeen, memory::PRESSURE_SEGMENTS, reassembly::Insert,
+        receive_buffer::GROW_BYTES_MIN,
+    },
+    wire::{header::Flags, seq::SeqNum},
 };
 
 /// Duplicate ranges that one superframe may report. The segments of a superframe would have been answered one by one, each
@@ -147,7 +143,7 @@ fn schedule_ack(tcb: &mut Tcb) {
     let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
     let useful = unacked <= tcb.ack.rcv_mss()
         || tcb.receive_queue.bytes() < tcb.receive_buffer.lowat()
-        || receive_window::wanted_window(tcb) >= tcb.rcv_wnd;
+        || window::wanted_window(tcb) >= tcb.rcv_wnd;
     tcb.ack.schedule(unacked, useful);
 }
 
@@ -305,7 +301,7 @@ fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         // Nothing grows by so little.
         return;
     }
-    let free = receive_window::free_window(tcb);
+    let free = window::free_window(tcb);
     if tcb.receive_buffer.on_arrival(segment.len, truesize, rcv_mss, free, cx.config) {
         tcb.ack.on_window_grown();
     }

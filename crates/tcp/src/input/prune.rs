@@ -1,15 +1,45 @@
-//! Room in the receive buffer, and what is given up for it.
+//! Room in the receive buffer, and the packets that are dropped for it.
 //!
-//! Above: `data`, before it queues anything. Below: `reassembly`. RFC 2018 §8 (what SACK reported may be dropped); Linux:
+//! Above: `data`, before it queues anything; `stack`, when the host looks for memory. Below:
+//! `tcb::reassembly`. RFC 2018 §8 (what SACK reported may be dropped); Linux:
 //! tcp_try_rmem_schedule, tcp_prune_queue, tcp_prune_ofo_queue.
 //!
-//! Data in order is promised and is kept; data out of order can be sent again. It is given up from its far end, which the
-//! sender needs last, and an eighth of the buffer at a time, so that the walk is paid for by many segments (CVE-2018-5390,
-//! SegmentSmack).
+//! Data in order was acknowledged and is kept; the peer can send data out of order again. It is
+//! dropped from its far end, which the reader needs last, and an eighth of the buffer at a time, so
+//! that many segments share the cost of one walk (CVE-2018-5390, SegmentSmack).
 //!
-//! Not here: how far the buffer may grow (`receive_buffer`), small packets in order (`receive_queue` copies them).
+//! Not here: how far the buffer may grow (`tcb::receive_buffer`), whether memory is scarce
+//! (`tcb::memory`), small packets in order (`tcb::receive_queue` copies them).
 
-use crate::{counters::Counter, cx::Cx, memory, receive_window::rmem_alloc, seq::SeqNum, tcb::Tcb};
+use crate::{
+    base::{counters::Counter, memory::MemoryPressure},
+    cx::Cx,
+    tcb::{
+        Tcb,
+        memory::{self, rmem_alloc},
+    },
+    wire::seq::SeqNum,
+};
+
+impl Tcb {
+    /// The host looks for memory (`stack` calls it when packet memory runs low): what the connection keeps for later goes, small
+    /// payloads that wait are copied together, and when memory is exhausted everything out of order goes, whether or not the peer
+    /// sends. Answers whether it gave anything up. Linux: none; there only a segment that comes makes room (`tcp_prune_queue`).
+    pub fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.trim_packet_cache(cx);
+        if cx.memory.is_plenty() {
+            return false;
+        }
+        self.receive_queue.condense(cx.pool);
+        if cx.memory.pressure != MemoryPressure::Exhausted || self.reassembly.is_empty() {
+            return false;
+        }
+        cx.count(Counter::TcpExtOfoPruned);
+        self.reassembly.prune(0).free_all(cx.pool);
+        self.announce_room();
+        true
+    }
+}
 
 /// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
 #[inline]

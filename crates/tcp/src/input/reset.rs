@@ -1,16 +1,20 @@
 //! Second and fourth step: RST and SYN inside a connection.
 //!
-//! RFC 9293 §3.10.7.4 second and fourth, RFC 5961 §3 and §4; Linux: tcp_validate_incoming, tcp_reset,
-//! tcp_send_challenge_ack.
+//! RFC 9293 §3.10.7.4 second and fourth, RFC 5961 §3 and §4; Linux: tcp_validate_incoming,
+//! tcp_reset, tcp_send_challenge_ack.
 //!
-//! A blind attacker guesses a sequence number in the window; only the exact one ends a connection. Everything else is
-//! answered by a challenge ACK, which a peer that really reset the connection answers with the exact number.
+//! A blind attacker guesses a sequence number in the window; only the exact one ends a connection.
+//! Everything else is answered by a challenge ACK, which a peer that really reset the connection
+//! answers with the exact number.
 
 use pkt::DropReason;
 
 use super::Segment;
 use crate::{
-    api::TcpError, counters::Counter, cx::Cx, fast_open, header::Flags, state::State, tcb::Tcb,
+    base::{counters::Counter, error::TcpError, state::State},
+    cx::Cx,
+    tcb::{Tcb, fast_open},
+    wire::header::Flags,
 };
 
 /// Any RST ends here, one way or the other.

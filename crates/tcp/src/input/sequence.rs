@@ -1,10 +1,12 @@
-//! First step: is the segment inside the window, and not from an earlier time around the sequence space?
+//! First step: is the segment inside the window, and not from an earlier time around the sequence
+//! space?
 //!
-//! RFC 9293 §3.4 and §3.10.7.4 first, RFC 7323 §5 (PAWS); Linux: tcp_validate_incoming, tcp_sequence,
-//! tcp_paws_discard.
+//! RFC 9293 §3.4 and §3.10.7.4 first, RFC 7323 §5 (PAWS); Linux: tcp_validate_incoming,
+//! tcp_sequence, tcp_paws_discard.
 //!
-//! After it the segment starts at RCV.NXT or later and ends inside the window: what was received before and what
-//! lies beyond are cut off. The one exception carries nothing (`ends_at_retracted_edge`). A segment that is refused is answered by an ACK, at most one per
+//! After it the segment starts at RCV.NXT or later and ends inside the window: what was received
+//! before and what lies beyond are cut off. The one exception carries nothing
+//! (`ends_at_retracted_edge`). A segment that is refused is answered by an ACK, at most one per
 //! `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
 
 use core::time::Duration;
@@ -13,13 +15,12 @@ use pkt::{DropReason, Instant};
 
 use super::{Segment, reset};
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    header::Flags,
-    receive_window::acceptable_window,
-    sack_report,
-    state::State,
+    open::syn,
+    segment::{sack_report, window::acceptable_window},
     tcb::{Tcb, TcbFlags},
+    wire::{header::Flags, option::is_older},
 };
 
 /// TS.Recent of an idle connection is no longer trusted after this (RFC 7323 §5.5): half the wrap of a 1 ms clock.
@@ -70,6 +71,18 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && segment.header.flags == Flags::ACK
         && segment.seq_len() == 0
         && segment.seq.ge(tcb.retracted_to)
+}
+
+/// The client repeats its SYN: our SYN-ACK was lost. True if the segment is that.
+pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
+    let header = segment.header;
+    let repeated = tcb.is_open_early()
+        && header.flags.intersection(Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN
+        && header.seq == tcb.irs;
+    if repeated && tcb.may_answer_invalid(cx) {
+        syn::send_syn(tcb, cx);
+    }
+    repeated
 }
 
 /// Names why the segment is refused, and answers it.
@@ -194,9 +207,4 @@ pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant)
         tcb.ts_recent = value;
         tcb.ts_recent_at = now;
     }
-}
-
-/// Timestamp `a` is before `b`, modulo 2^32.
-pub(crate) fn is_older(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) > u32::MAX / 2
 }

@@ -2,19 +2,21 @@
 //!
 //! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
 //!
-//! Data that comes with a SYN-ACK is dropped and comes again, unless Fast Open was spoken of.
+//! Data that comes with a SYN-ACK is dropped and comes again, unless the handshake used Fast Open.
 
 use pkt::DropReason;
 
-use super::{Segment, ack, data, reset};
+use super::{Segment, ack, data, ecn, reset};
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    ecn, fast_open,
-    header::Flags,
-    reset as reset_segment, segment,
-    state::State,
-    tcb::{Tcb, TcbFlags},
+    open::{fast_open, syn},
+    segment::reset as reset_segment,
+    tcb::{
+        Tcb, TcbFlags,
+        fast_open::{is_writer_waiting, takes_syn_ack_data},
+    },
+    wire::{header::Flags, option::is_older},
 };
 
 #[inline(never)]
@@ -48,7 +50,7 @@ pub(super) fn process(
     }
     // Simultaneous open: the SYNs crossed.
     tcb.set_state(cx, State::SynRecv);
-    segment::send_syn(tcb, cx);
+    syn::send_syn(tcb, cx);
     Ok(())
 }
 
@@ -87,12 +89,12 @@ fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Resu
     if tcb.send_queue.head().is_some() {
         // It carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare one, should the data have to wait for its first copy to leave,
         // begins behind bytes that a server with SYN cookies has not kept, and which takes it for nobody's.
-    } else if fast_open::is_writer_waiting(tcb) {
+    } else if is_writer_waiting(tcb) {
         tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
     } else {
         tcb.ack.schedule_now();
     }
-    if fast_open::takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
+    if takes_syn_ack_data(tcb) && segment.len <= tcb.rcv_wnd {
         data::process(tcb, segment, cx)?;
         data::process_fin(tcb, segment, cx);
     }
@@ -132,7 +134,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
 /// The segment is older than the connection whose TIME-WAIT we have taken over: it is that one's (RFC 6191 §2).
 fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     match segment.header.options.timestamps {
-        Some((value, _)) => tcb.ts_recent != 0 && super::is_older(value, tcb.ts_recent),
+        Some((value, _)) => tcb.ts_recent != 0 && is_older(value, tcb.ts_recent),
         None => false,
     }
 }
@@ -141,7 +143,7 @@ fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 fn is_echo_invented(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((_, echo)) if tcb.flags.contains(TcbFlags::OFFERS_TIMESTAMPS) && echo != 0 => {
-            super::is_older(tcb.ts_now(cx.now), echo)
+            is_older(tcb.ts_now(cx.now), echo)
         }
         _ => false,
     }

@@ -1,24 +1,31 @@
-//! Two runs of output whose end is known before they begin: one small segment and nothing in flight, and nothing at all.
+//! Two short forms of a run: one small segment leaves while nothing is in flight, or nothing
+//! leaves.
 //!
-//! What a run does is [`super::output`] and what it calls. Under the conditions of [`is_lone_write`] and [`output_nothing`]
-//! most of that finds nothing to do, and what is left is written down here in one piece; `tests::fast_path` compares the
-//! two. Linux has the second as the checks in front of tcp_push_pending_frames and tcp_data_snd_check.
+//! [`super::output`] is the long form. Under the conditions of [`is_lone_write`] and
+//! [`output_nothing`] most of its steps change nothing, and the rest stands here in one piece;
+//! `tests::fast_path` compares both forms. Linux has the second as the checks in front of
+//! tcp_push_pending_frames and tcp_data_snd_check.
 //!
 //! Not here: which header a segment has in general (`segment`).
 
 use pkt::{Gso, Instant, Packet, TxChecksum};
 
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
-    ecn::EcnState,
-    header::{CHECKSUM_OFFSET, Flags, PlainHeader},
-    pacing, receive_window, retransmit, segment,
-    send_queue::{Entry, EntryFlags},
-    state::State,
-    tcb::{Tcb, TcbFlags},
-    timer::RtxPurpose,
-    tlp, totals,
+    loss::tlp,
+    segment::{self, pacing, window},
+    tcb::{
+        Tcb, TcbFlags,
+        ecn::EcnState,
+        send_queue::entry::{Entry, EntryFlags},
+        timers::{self, RtxPurpose},
+        totals,
+    },
+    wire::{
+        header::{CHECKSUM_OFFSET, Flags, PlainHeader},
+        pseudo,
+    },
 };
 
 /// Where nothing is to be sent and no ACK is due before its timer, says so to who watches, and that is all. False leaves
@@ -57,7 +64,7 @@ pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let (seq, len, end_seq) = (entry.seq, entry.len, entry.end_seq());
     let mut flags = Flags::ACK;
     flags.set(Flags::PSH, entry.flags.contains(EntryFlags::PSH));
-    let window = receive_window::select_window(tcb, cx);
+    let window = window::select_window(tcb, cx);
     let timestamps = (tcb.ts_now(cx.now), tcb.ts_recent);
     let ack = tcb.rcv_nxt;
     emit(tcb, cx, packet, PlainHeader { ports: (0, 0), seq, ack, flags, window, timestamps });
@@ -127,7 +134,7 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader)
     cx.host_queue.bytes = cx.host_queue.bytes.saturating_add(packet.truesize());
     let ports = (tcb.tuple.local.port(), tcb.tuple.remote.port());
     let header = PlainHeader { ports, ..header };
-    let sum = segment::pseudo_header(tcb.pseudo_sum, packet.len() + PlainHeader::BYTES);
+    let sum = pseudo::pseudo_header(tcb.pseudo_sum, packet.len() + PlainHeader::BYTES);
     packet.push(PlainHeader::BYTES).copy_from_slice(&header.bytes(sum));
     let meta = packet.meta_mut();
     meta.flow_hash = tcb.flow_hash;
@@ -142,8 +149,8 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader)
 /// The first segment of a flight is watched by a tail loss probe, or else by the RTO.
 #[inline]
 fn watch(tcb: &mut Tcb, cx: &Cx<'_>) {
-    match tlp::deadline(tcb, cx, retransmit::rto_deadline(tcb, cx)) {
+    match tlp::deadline(tcb, cx, timers::rto_deadline(tcb, cx)) {
         Some(at) => tcb.timers.arm_rtx(RtxPurpose::LossProbe, at),
-        None => retransmit::arm_rto(tcb, cx),
+        None => timers::arm_rto(tcb, cx),
     }
 }

@@ -9,7 +9,7 @@ use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 use crate::{
     ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathParams,
     Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb,
-    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing, reset,
+    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing, segment::reset,
 };
 
 /// What a host lends the engine for one call.

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use super::net::{Net, Side};
 use pkt::DropReason;
 
-use crate::{Counter, Rng, SeqNum, receive_window};
+use crate::{Counter, Rng, SeqNum, tcb::memory};
 
 const RCVBUF: u32 = 131_072;
 /// What the smallest packet costs.
@@ -36,7 +36,7 @@ fn smack(net: &mut Net, start: SeqNum, len: usize, offsets: impl Iterator<Item =
     for offset in offsets {
         give(net, start, offset, len);
         count += 1;
-        let held = receive_window::rmem_alloc(net.tcb(Side::B));
+        let held = memory::rmem_alloc(net.tcb(Side::B));
         let rcvbuf = net.tcb(Side::B).rcvbuf();
         assert!(held <= rcvbuf + 2 * PACKET, "{held} of {rcvbuf}");
         assert!(net.tcb(Side::B).rcvbuf() <= RCVBUF, "out-of-order data never grows the buffer");
@@ -87,8 +87,8 @@ fn a_large_buffer_bounds_the_number_of_gaps() {
         give(&mut net, start, offset, 1);
     }
     let steps = (net.tcb(Side::B).reassembly.steps - before) / 12_000;
-    assert!(net.tcb(Side::B).reassembly.blocks().len() <= crate::reassembly::RUNS_MAX);
-    assert!(steps <= crate::reassembly::RUNS_MAX / 2, "{steps}");
+    assert!(net.tcb(Side::B).reassembly.blocks().len() <= crate::tcb::reassembly::RUNS_MAX);
+    assert!(steps <= crate::tcb::reassembly::RUNS_MAX / 2, "{steps}");
     net.finish_clean();
 }
 
@@ -128,7 +128,7 @@ fn pruning_gives_up_the_far_end_and_keeps_what_is_next() {
 fn a_segment_beyond_all_others_displaces_none_of_them() {
     let (mut net, start) = target(6, Some(40_000));
     let mut offset = 1000;
-    while receive_window::rmem_alloc(net.tcb(Side::B)) <= 40_000 {
+    while memory::rmem_alloc(net.tcb(Side::B)) <= 40_000 {
         give(&mut net, start, offset, 300);
         offset += 301;
         assert!(offset < 20_000, "the window is smaller than the buffer");

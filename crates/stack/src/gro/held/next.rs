@@ -9,7 +9,7 @@ use core::ops::RangeInclusive;
 use pkt::{GsoKind, Packet, RxChecksum, Sum};
 use tcp::{
     Flags, SeqNum,
-    header::{CHECKSUM_OFFSET, HEADER_BYTES_MIN},
+    wire::header::{CHECKSUM_OFFSET, HEADER_BYTES_MIN},
 };
 
 use super::{FLAGS, Held};

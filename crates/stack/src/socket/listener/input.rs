@@ -11,7 +11,7 @@ use pkt::{DropReason, Instant, Packet};
 use sync::epoch::Section;
 use tcp::{
     Counter as TcpCounter, Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum,
-    syn_cookie::COOKIE_LIFETIME_SECONDS,
+    open::syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
 use super::{

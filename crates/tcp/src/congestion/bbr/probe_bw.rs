@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use super::{AckPhase, Bbr, INFINITE, Phase, beta_bytes, min_pipe, signals::is_inflight_too_high};
 use crate::{
+    base::rng::Rng,
     congestion::{LossSample, LossThresh, ModelSample, window::Window},
-    rng::Rng,
 };
 
 /// The shortest wait between two probes; up to a second more is drawn by lot (§5.3.3.9).

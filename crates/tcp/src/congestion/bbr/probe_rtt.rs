@@ -8,8 +8,8 @@ use pkt::Instant;
 
 use super::{Bbr, Phase, min_pipe};
 use crate::{
+    base::rng::Rng,
     congestion::{ModelSample, window::Window},
-    rng::Rng,
 };
 
 /// BBR.ProbeRTTCwndGain in percent.

@@ -4,8 +4,8 @@
 
 use super::{Bbr, Phase, signals::is_inflight_too_high};
 use crate::{
+    base::rng::Rng,
     congestion::{ModelSample, window::Window},
-    rng::Rng,
 };
 
 /// BBR.StartupPacingGain in percent: 4 × ln 2, the smallest that doubles the delivery rate each round.

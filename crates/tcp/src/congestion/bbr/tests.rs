@@ -6,10 +6,11 @@ use pkt::Instant;
 
 use super::{Bbr, INFINITE, INFINITE_BW, Phase, probe_bw::inflight_at_loss, signals::MaxBw};
 use crate::{
-    congestion::{LossSample, LossThresh, ModelSample, SSTHRESH_INFINITE, window::Window},
-    delivery_rate::RateSample,
-    rng::Rng,
-    seq::SeqNum,
+    base::rng::Rng,
+    congestion::{
+        LossSample, LossThresh, ModelSample, RateSample, SSTHRESH_INFINITE, window::Window,
+    },
+    wire::seq::SeqNum,
 };
 
 const MSS: u32 = 1000;

@@ -1,23 +1,26 @@
-//! The fifth step of a segment that header prediction has let through, when it acknowledges all that is in flight, or
-//! nothing is, and nothing is the matter: a request, its answer, data in one direction.
+//! The short form of the fifth step, for a segment that header prediction has let through: it
+//! acknowledges everything in flight, or nothing is in flight, and no mechanism has work to do.
+//! Requests, answers and data in one direction take it.
 //!
-//! [`super::process`] is what an ACK means. Under the conditions of [`is_predicted`] most of it finds nothing to do, and what
-//! is left is written down here in one piece; `tests::fast_path` compares the two. Linux: the part of tcp_ack without
-//! `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
+//! [`super::process`] is the long form. Under the conditions of [`is_predicted`] most of its steps
+//! change nothing, and the rest stands here in one piece; `tests::fast_path` compares both forms.
+//! Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
 //!
 //! Not here: any condition of the header (`input::fast_path`).
 
 use crate::{
-    acked::{Rated, Transmission},
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     input::Segment,
-    pacing,
-    packet_cache::Lent,
-    send_queue::{Entry, EntryFlags},
-    seq::SeqNum,
-    tcb::{Tcb, TcbFlags},
-    timer::RtxPurpose,
+    segment::pacing,
+    tcb::{
+        Tcb, TcbFlags,
+        acked::{Rated, Transmission},
+        packet_cache::Lent,
+        send_queue::entry::{Entry, EntryFlags},
+        timers::RtxPurpose,
+    },
+    wire::seq::SeqNum,
 };
 
 /// Takes the ACK, if everything about it was to be expected. False leaves the connection as it was.
@@ -52,7 +55,7 @@ pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut C
     true
 }
 
-/// As [`delivery_rate::check_app_limited`](crate::delivery_rate::check_app_limited), where nothing in flight has a mark.
+/// As [`delivery_rate::check_app_limited`](crate::tcb::delivery_rate::check_app_limited), where nothing in flight has a mark.
 #[inline]
 fn note_app_limited(tcb: &mut Tcb) {
     let in_flight = tcb.snd_nxt.since(tcb.snd_una);

@@ -1,0 +1,76 @@
+//! A limit of challenge ACKs that all connections of a host share.
+//!
+//! Above: `cx` lends it, `input::reset` takes from it. RFC 5961 §7; Linux: tcp_send_challenge_ack,
+//! `tcp_challenge_ack_limit`.
+//!
+//! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection
+//! show whether others were sent meanwhile (CVE-2016-5696). Therefore the limit is drawn anew each
+//! second, and the default is no shared limit: each connection has a limit of its own
+//! (`tcp_invalid_ratelimit`).
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use pkt::Instant;
+
+use crate::base::rng::Rng;
+
+/// `tcp_challenge_ack_limit` of this value is no limit (Linux: INT_MAX).
+pub const UNLIMITED: u32 = i32::MAX as u32;
+
+/// What is left of the present second. One per host; without a limit it is never touched.
+#[derive(Debug, Default)]
+pub struct ChallengeBudget {
+    /// The second `left` is of, plus one. Written by whoever challenges first in it. Relaxed, as `left`: two at once may
+    /// draw twice, which changes nothing that could be relied on.
+    second: AtomicU32,
+    left: AtomicU32,
+}
+
+impl ChallengeBudget {
+    /// A budget that nothing was taken from.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { second: AtomicU32::new(0), left: AtomicU32::new(0) }
+    }
+
+    /// Takes one challenge out of about `limit` a second: between half of it and one and a half (RFC 5961 §7).
+    pub(crate) fn take(&self, now: Instant, limit: u32, rng: &mut Rng) -> bool {
+        if limit >= UNLIMITED {
+            return true;
+        }
+        let second = u32::try_from(now.as_nanos() / 1_000_000_000).unwrap_or(u32::MAX - 1) + 1;
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.left.store(limit.div_ceil(2) + rng.below(limit), Ordering::Relaxed);
+        }
+        let take = |left: u32| left.checked_sub(1);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(budget: &ChallengeBudget, now: Instant, limit: u32, rng: &mut Rng) -> usize {
+        (0..1000).filter(|_| budget.take(now, limit, rng)).count()
+    }
+
+    #[test]
+    fn the_limit_is_another_each_second() {
+        let (budget, mut rng) = (ChallengeBudget::new(), Rng::new(1));
+        let counts: [usize; 20] = core::array::from_fn(|second| {
+            let now = Instant::from_secs(1000 + u64::try_from(second).unwrap());
+            taken(&budget, now, 100, &mut rng)
+        });
+        assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
+        assert!(counts.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5, "{counts:?}");
+        assert_eq!(taken(&budget, Instant::from_secs(1019), 100, &mut rng), 0, "spent");
+    }
+
+    #[test]
+    fn zero_allows_none_and_the_default_all() {
+        let (budget, mut rng) = (ChallengeBudget::new(), Rng::new(1));
+        assert_eq!(taken(&budget, Instant::from_secs(1), 0, &mut rng), 0);
+        assert_eq!(taken(&budget, Instant::from_secs(2), UNLIMITED, &mut rng), 1000);
+    }
+}

@@ -1,0 +1,69 @@
+//! The slot of keepalive and of the idle timeout fires: a probe, the end of the connection, or
+//! another wait.
+//!
+//! Above: `close::timer`. RFC 9293 §3.8.4; Linux: tcp_keepalive_timer.
+//!
+//! Not here: both deadlines, and the options that set them (`tcb::keepalive`).
+
+use core::time::Duration;
+
+use crate::{
+    base::{counters::Counter, error::TcpError, state::State},
+    cx::Cx,
+    segment,
+    tcb::{
+        Tcb,
+        keepalive::{arm_earlier, idle_end, is_watched},
+    },
+};
+
+/// The slot fires. Either deadline may have moved since it was armed.
+pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if !is_watched(tcb) {
+        return;
+    }
+    if idle_end(tcb, cx.config).is_some_and(|end| end <= cx.now) {
+        cx.count(Counter::IdleTimeouts);
+        return abort(tcb, cx, TcpError::TimedOut);
+    }
+    if tcb.idle.probe_at <= cx.now {
+        on_keepalive(tcb, cx);
+    }
+    if tcb.state != State::Close {
+        arm_earlier(tcb, cx.config);
+    }
+}
+
+/// The peer learns that the connection is over, in case it is there.
+fn abort(tcb: &mut Tcb, cx: &mut Cx<'_>, error: TcpError) {
+    segment::send_reset(tcb, cx);
+    cx.count(Counter::TcpExtTCPAbortOnTimeout);
+    tcb.finish(cx, Some(error));
+}
+
+/// RFC 9293 §3.8.4. The deadline is lazy: traffic since it was armed only moves it here.
+fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
+    let idle = cx.now - tcb.last_received_at;
+    let keepalive = tcb.idle.times().or_config(cx.config);
+    if busy || idle < keepalive.time {
+        // Data in flight has the retransmission timer to find out.
+        let left = if busy { keepalive.time } else { keepalive.time - idle };
+        tcb.idle.probe_at = cx.now + left;
+        return;
+    }
+    if keepalive_exhausted(tcb, idle, keepalive.probes) {
+        return abort(tcb, cx, tcb.soft_error.unwrap_or(TcpError::TimedOut));
+    }
+    segment::send_probe(tcb, cx);
+    cx.count(Counter::TcpExtTCPKeepAlive);
+    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.idle.probe_at = cx.now + keepalive.interval;
+}
+
+fn keepalive_exhausted(tcb: &Tcb, idle: Duration, probes: u8) -> bool {
+    match tcb.user_timeout {
+        Some(limit) => tcb.probes_out > 0 && idle >= limit,
+        None => tcb.probes_out >= probes,
+    }
+}

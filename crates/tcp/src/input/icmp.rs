@@ -1,0 +1,118 @@
+//! ICMP errors about packets of a connection.
+//!
+//! Above: `stack::ip::icmp`, which finds the connection by the quoted headers. RFC 9293 §3.9.2.2,
+//! RFC 5461, RFC 5927, RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced,
+//! tcp_ld_RTO_revert.
+//!
+//! A report counts only if it quotes a sequence number that is in flight: others are forged or too
+//! late. In a synchronized state no report ends the connection; it becomes the reason a timer gives
+//! when it gives up, or with `IP_RECVERR` an error that the next call answers with.
+//!
+//! ```text
+//!                        SYN-SENT, SYN-RECEIVED    synchronized
+//!    too big             PMTU                      PMTU, and what was too big is sent again at once
+//!    net, host unreach.  ends                      soft error; takes back a doubling of the RTO (RFC 6069)
+//!    other unreachable   ends                      soft error
+//!    time exceeded,
+//!    parameter problem   ends                      soft error
+//!    source quench       ignored (RFC 6633 §3)     ignored
+//! ```
+//!
+//! Not here: parsing ICMP, which code maps to which kind, what is known about a destination's path
+//! (`stack::route`).
+
+use pkt::Instant;
+
+use crate::{
+    base::{
+        counters::Counter,
+        error::{IcmpError, TcpError},
+        state::State,
+    },
+    cx::Cx,
+    loss::{recovery, retransmit},
+    tcb::{Tcb, TcbFlags, fast_open, mtu_probe, timers::RtxPurpose},
+    wire::seq::SeqNum,
+};
+
+/// Tells the connection about an ICMP error that quotes a segment with `seq`. The caller runs `output` after it.
+///
+/// Answers the path MTU that a believable report names: the caller notes it for the destination, and comes back with
+/// what has become of it by [`Tcb::set_path_mtu`].
+pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) -> Option<u32> {
+    // RFC 5927 §4.1: SND.UNA =< SEG.SEQ < SND.NXT.
+    let in_flight = seq.ge(tcb.snd_una) && seq.lt(tcb.snd_nxt);
+    if !in_flight || tcb.state == State::Close {
+        cx.count(Counter::TcpExtOutOfWindowIcmps);
+        return None;
+    }
+    match error {
+        IcmpError::PacketTooBig { mtu } => return Some(mtu),
+        IcmpError::PathBroken(reason) | IcmpError::Unreachable(reason)
+            if !tcb.state.is_synchronized() =>
+        {
+            tcb.finish(cx, Some(reason));
+        }
+        IcmpError::PathBroken(reason) => {
+            note_error(tcb, reason);
+            revert_backoff(tcb, cx, seq);
+        }
+        IcmpError::Unreachable(reason) => note_error(tcb, reason),
+        IcmpError::Other => {}
+    }
+    None
+}
+
+/// An open connection goes on; its application learns at once if it asked to (`IP_RECVERR`), else when a timer gives up.
+fn note_error(tcb: &mut Tcb, reason: TcpError) {
+    if tcb.flags.contains(TcbFlags::RECEIVE_ERROR) {
+        tcb.error = Some(reason);
+    } else {
+        tcb.soft_error = Some(reason);
+    }
+}
+
+/// RFC 6069 §4.2: the retransmission did not die of congestion but of a hole in the path, so the doubling it caused is
+/// taken back. What is overdue by the smaller timeout leaves at once.
+fn revert_backoff(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
+    let waits = tcb.timers.rtx() == Some(RtxPurpose::Retransmit);
+    if seq != tcb.snd_una || tcb.recovery.timeouts() == 0 || tcb.rtt.backoff() == 0 || !waits {
+        return;
+    }
+    let Some(sent_at) = tcb.send_queue.head().map(|head| head.sent_at) else { return };
+    tcb.rtt.revert_rto();
+    let due: Instant = sent_at + tcb.rtt.rto();
+    if due > cx.now {
+        tcb.timers.arm_rtx(RtxPurpose::Retransmit, due);
+    } else {
+        retransmit::on_rto(tcb, cx);
+    }
+}
+
+impl Tcb {
+    /// The path carries IP packets of `mtu` bytes: as the route says, as ICMP has reported, or again after a report has
+    /// expired. What is in flight too large is sent again at once (RFC 1191 §6.4). It was not congestion, so the window
+    /// stays as many segments as it was.
+    pub fn set_path_mtu(&mut self, mtu: u32) {
+        if mtu == self.mss.pmtu() {
+            return;
+        }
+        self.mss.set_pmtu(mtu);
+        mtu_probe::on_path_mtu(self, mtu);
+        self.on_mss_changed();
+    }
+
+    /// Whatever decides the size of segments has changed.
+    pub(crate) fn on_mss_changed(&mut self) {
+        let (before, mss) = (self.congestion.mss(), self.mss.effective());
+        if mss == before {
+            return;
+        }
+        self.congestion.set_mss(mss);
+        if mss < before && self.state == State::SynSent {
+            fast_open::on_narrow_path(self);
+        } else if mss < before && self.send_queue.mark_larger_lost(mss) {
+            recovery::enter_resize(self);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Sixth step: the URG bit, and the byte that the pointer names.
+//!
+//! RFC 9293 §3.8.5 and §3.10.7.4 sixth; Linux: tcp_urg, tcp_check_urg.
+//!
+//! Not here: the marks of both directions (`tcb::urgent`).
+
+use pkt::Packet;
+
+use crate::{
+    cx::Cx,
+    tcb::{
+        Tcb, TcbFlags,
+        urgent::{Byte, copied_seq},
+    },
+    wire::{
+        header::{Flags, SegmentHeader},
+        seq::SeqNum,
+    },
+};
+
+/// RFC 9293 §3.10.7.4, sixth: the URG bit. `packet` is what is left of the payload, `seq` its first byte.
+pub(super) fn on_segment(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    header: &SegmentHeader,
+    seq: SeqNum,
+    packet: Option<&Packet>,
+) {
+    if header.has(Flags::URG) {
+        announce(tcb, cx, header);
+    }
+    if !tcb.has_mark() || tcb.urgent.byte != Byte::Announced || tcb.urgent.seq.lt(seq) {
+        return;
+    }
+    let mut byte = [0];
+    let offset = tcb.urgent.seq.since(seq) as usize;
+    if let Some(packet) = packet
+        && offset < packet.len()
+        && packet.copy_to(offset, &mut byte) == 1
+    {
+        tcb.urgent.byte = Byte::Valid(byte[0]);
+    }
+}
+
+/// A pointer: only one that is newer than what is known counts, and none to what was read (RFC 9293 §3.8.5).
+fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
+    let behind = u32::from(header.urgent);
+    let at = header.seq + if cx.config.tcp_stdurg { behind } else { behind.saturating_sub(1) };
+    let copied = copied_seq(tcb);
+    if copied.gt(at) || at.lt(tcb.rcv_nxt) {
+        return;
+    }
+    if tcb.has_mark() && at.le(tcb.urgent.seq) {
+        return;
+    }
+    // The old byte was at the mark and nobody read past it: it must not become part of the stream now.
+    if tcb.skips_urgent_byte() {
+        tcb.receive_queue.skip(1, &mut |packet| cx.pool.free(packet));
+    }
+    tcb.urgent.seq = at;
+    tcb.urgent.byte = Byte::Announced;
+    tcb.flags |= TcbFlags::URGENT_IN;
+}

@@ -1,0 +1,331 @@
+//! Loss recovery: the consequence for the window when a segment counts as lost, and without SACK
+//! the decision that it does.
+//!
+//! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2,
+//! RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux:
+//! tcp_fastretrans_alert, tcp_enter_loss.
+//!
+//! ```text
+//!            dup ACK             third dup ACK               ACK of `recover`
+//!    Open ------------> Disorder --------------> Recovery -------------------> Open
+//!      |                    |                        |
+//!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
+//! ```
+//!
+//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the
+//! window allows. With SACK the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only
+//! without it.
+//!
+//! A mark that the peer echoes lowers the window without a loss: CWR, until what was in flight is
+//! acknowledged (RFC 3168 §6.1.2). A loss moves it to Recovery or Loss without a second reduction.
+//!
+//! Not here: the state as data (`tcb::recovery`), how far the window falls (`congestion`), the
+//! timer (`retransmit`).
+
+mod sack;
+mod undo;
+
+pub(crate) use sack::on_reorder_timer;
+pub(crate) use undo::on_retransmitted;
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{
+    base::counters::Counter,
+    congestion::{AckSample, SlowStartEnd},
+    cx::{Cx, config::TcpConfig},
+    loss::rack,
+    segment::pacing,
+    tcb::{
+        Tcb, TcbFlags,
+        acked::Acked,
+        ecn, mtu_probe,
+        recovery::{CaState, Frto, Undo},
+    },
+};
+
+/// An ACK was processed: `acked` is what it tells, `duplicate` says that it fits RFC 5681's definition of one. Answers
+/// when the reordering timer is due, if it has to run.
+pub(crate) fn on_ack(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    acked: &Acked,
+    rtt: Option<Duration>,
+    duplicate: bool,
+) -> Option<Duration> {
+    let progress = acked.bytes > 0;
+    if progress {
+        tcb.recovery.timeouts = 0;
+    }
+    if tcb.flags.contains(TcbFlags::SACK) {
+        return sack::on_ack(tcb, cx, acked, rtt);
+    }
+    match tcb.recovery.state {
+        CaState::Recovery | CaState::Loss if undo::is_original(tcb, acked) => {
+            take_back(tcb, cx);
+        }
+        CaState::Cwr if is_over(tcb) => {
+            tcb.congestion.on_recovery_complete();
+            open(tcb);
+        }
+        CaState::Open | CaState::Disorder if acked.marked => {
+            enter_cwr(tcb);
+            tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), progress);
+        }
+        CaState::Cwr if progress => {
+            tcb.recovery.dup_acks = 0;
+            tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), true);
+        }
+        CaState::Open | CaState::Disorder if progress => {
+            let fresh = not_told_by_duplicates(tcb, acked.bytes);
+            tcb.recovery.dup_acks = 0;
+            tcb.recovery.state = CaState::Open;
+            grow(tcb, cx, fresh, rtt);
+        }
+        CaState::Open | CaState::Disorder | CaState::Cwr if duplicate => on_dup_ack(tcb, cx),
+        CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => {
+            let flight = tcb.snd_nxt.since(tcb.snd_una);
+            tcb.congestion.on_exit_recovery(flight);
+            open(tcb);
+        }
+        CaState::Recovery if progress => on_partial_ack(tcb, cx, acked.bytes),
+        CaState::Recovery if duplicate => {
+            count_duplicate(tcb, cx);
+            tcb.congestion.on_dup_ack();
+        }
+        CaState::Loss if progress => {
+            grow(tcb, cx, acked.bytes, rtt);
+            if tcb.snd_una.ge(tcb.recovery.recover) {
+                tcb.congestion.on_recovery_complete();
+                open(tcb);
+            }
+        }
+        _ => {}
+    }
+    None
+}
+
+/// The segment that was taken for lost has arrived after all: the episode was for nothing.
+fn take_back(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let counter = if tcb.recovery.state == CaState::Loss {
+        Counter::TcpExtTCPLossUndo
+    } else {
+        Counter::TcpExtTCPFullUndo
+    };
+    undo::revert(tcb, cx, counter);
+    open(tcb);
+}
+
+/// RFC 6582 §3.2 step 3, partial ACK: the next hole begins at SND.UNA.
+fn on_partial_ack(tcb: &mut Tcb, cx: &mut Cx<'_>, acked_bytes: u32) {
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    tcb.congestion.on_partial_ack(acked_bytes, flight);
+    mark_head_lost(tcb, cx);
+}
+
+/// Whether everything the episode began with is acknowledged. A reduction for marks lasts until more than that is: the
+/// segment that carries CWR (RFC 3168 §6.1.2), or the echoes before it would reduce the window again.
+fn is_over(tcb: &Tcb) -> bool {
+    match tcb.recovery.state {
+        CaState::Cwr => tcb.snd_una.gt(tcb.recovery.recover),
+        _ => tcb.snd_una.ge(tcb.recovery.recover),
+    }
+}
+
+fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
+    let detect = cx.config.hystart_detect;
+    let watched = tcb.congestion.watches_slow_start();
+    let held = watched && tcb.flags.contains(TcbFlags::HOST_LIMITED);
+    let sample = AckSample {
+        now: cx.now,
+        acked_bytes,
+        rtt,
+        snd_una: tcb.snd_una,
+        snd_nxt: tcb.snd_nxt,
+        held_min_rtt: tcb.rtt.min_rtt().filter(|_| held),
+        train_max: if watched && detect.train() { pacing::train_max(tcb, cx) } else { None },
+        watches_delay: detect.delay(),
+    };
+    let Some(end) = tcb.congestion.on_ack(&sample) else { return };
+    let (detected, cwnd) = match end {
+        SlowStartEnd::Delay => {
+            (Counter::TcpExtTCPHystartDelayDetect, Counter::TcpExtTCPHystartDelayCwnd)
+        }
+        SlowStartEnd::Train => {
+            (Counter::TcpExtTCPHystartTrainDetect, Counter::TcpExtTCPHystartTrainCwnd)
+        }
+    };
+    cx.count(detected);
+    cx.counters.add(cwnd, u64::from(tcb.congestion.cwnd_segments()));
+}
+
+/// Each duplicate had told of a segment that arrived: it does not count twice (Linux: tcp_remove_reno_sacks).
+fn not_told_by_duplicates(tcb: &Tcb, acked_bytes: u32) -> u32 {
+    let mss = tcb.mss.effective();
+    let told = tcb.recovery.dup_acks.saturating_mul(mss);
+    acked_bytes.saturating_sub(told).max(mss.min(acked_bytes))
+}
+
+fn open(tcb: &mut Tcb) {
+    tcb.recovery.state = CaState::Open;
+    tcb.recovery.dup_acks = 0;
+    tcb.send_queue.clear_marks();
+}
+
+/// A duplicate ACK: a segment has left the network. More of them than there are segments behind the hole mean that the
+/// path reorders or copies, so that as many are no loss from here on (Linux: tcp_check_reno_reordering).
+fn count_duplicate(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    let packets = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
+    let segments = flight.div_ceil(tcb.mss.effective()).max(packets);
+    if tcb.recovery.dup_acks + 1 < segments {
+        tcb.recovery.dup_acks += 1;
+        return;
+    }
+    rack::note_reordering(tcb, cx, flight, Counter::TcpExtTCPRenoReorder);
+}
+
+/// RFC 5681 §3.2 and RFC 6582 §3.2 steps 1–2.
+fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    count_duplicate(tcb, cx);
+    let cwr = tcb.recovery.state == CaState::Cwr;
+    if !cwr {
+        tcb.recovery.state = CaState::Disorder;
+    }
+    if tcb.recovery.dup_acks < dup_ack_threshold(tcb) {
+        return;
+    }
+    if tcb.snd_una.le(tcb.recovery.recover) && !cwr {
+        // Duplicates of an episode that is over: its retransmissions caused them (RFC 6582 §4.1).
+        return;
+    }
+    if probe_took_the_loss(tcb, cx) {
+        return;
+    }
+    let mss = tcb.mss.effective();
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    let limited = tcb.recovery.limited_transmit_segments() * mss;
+    tcb.recovery.recover = tcb.snd_nxt;
+    tcb.recovery.since = cx.now;
+    tcb.recovery.state = CaState::Recovery;
+    tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
+    // No hole of an earlier episode goes on here.
+    tcb.recovery.hole_end = tcb.snd_una - 1;
+    tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
+    ecn::on_reduced(tcb);
+    cx.count(Counter::TcpExtTCPRenoRecovery);
+    mark_head_lost(tcb, cx);
+}
+
+/// The peer echoes a mark: the window falls once for everything in flight (RFC 3168 §6.1.2).
+fn enter_cwr(tcb: &mut Tcb) {
+    tcb.recovery.state = CaState::Cwr;
+    tcb.recovery.recover = tcb.snd_nxt;
+    tcb.recovery.probe = None;
+    // No later evidence unsays a mark.
+    tcb.recovery.undo = None;
+    tcb.congestion.on_mark();
+    ecn::on_reduced(tcb);
+}
+
+impl Tcb {
+    /// A queue of this host had no room for what was sent: the window falls as for a mark, once for everything in flight. What
+    /// was dropped is found out like any loss. Linux: `tcp_enter_cwr` after `NET_XMIT_DROP` or `NET_XMIT_CN`.
+    pub fn on_local_congestion(&mut self) {
+        if matches!(self.recovery.state, CaState::Open | CaState::Disorder) {
+            enter_cwr(self);
+        }
+    }
+
+    /// As [`on_local_congestion`](Self::on_local_congestion), by a queue that holds packets until their departure times: what
+    /// departs at `from` or later was dropped, so that these times are free. Linux: `tcp_update_skb_after_send` only when
+    /// `__tcp_transmit_skb` has succeeded.
+    pub fn on_local_drop(&mut self, from: Instant) {
+        self.pacing.take_back(from);
+        self.on_local_congestion();
+    }
+}
+
+/// Duplicate ACKs that mean a loss: what the path is known to reorder, or one per packet after the first when fewer are in flight
+/// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK). With one
+/// segment out none means a loss: whatever the peer answers, it was not what came behind the lost one.
+fn dup_ack_threshold(tcb: &Tcb) -> u32 {
+    let reordering = u32::from(tcb.reordering);
+    let in_flight = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
+    let one_segment = tcb.snd_nxt.since(tcb.snd_una) <= tcb.mss.effective();
+    if in_flight > reordering || one_segment || tcb.send_queue.first_unsent().is_some() {
+        return reordering;
+    }
+    in_flight.saturating_sub(1).max(1)
+}
+
+/// The hole at SND.UNA is lost: one segment of it, or more when the last retransmission filled just a part.
+///
+/// Differs from RFC 6582: a superframe that a virtual device lost whole is a hole of dozens of segments, which one
+/// segment per round trip would take seconds to fill. So a partial ACK that ends exactly where the last
+/// retransmission did doubles the next one.
+fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    let Some(head) = tcb.send_queue.head() else { return };
+    let len = head.len;
+    let mss = tcb.mss.effective();
+    let segments = &mut tcb.recovery.hole_segments;
+    *segments =
+        if tcb.snd_una == tcb.recovery.hole_end { segments.saturating_mul(2).max(1) } else { 1 };
+    let hole = mss.saturating_mul(u32::from(*segments));
+    if len > hole && !tcb.send_queue.split(cx.pool, 0, hole) {
+        return;
+    }
+    tcb.recovery.hole_end = tcb.snd_una + hole.min(len);
+    tcb.send_queue.mark_lost(0);
+}
+
+/// Whether the path has refused a probe of its MTU, and nothing else was lost: then segments stay as small as they are, and
+/// the window as large as it is.
+fn probe_took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+    let took = mtu_probe::took_the_loss(tcb, cx);
+    if took {
+        enter_resize(tcb);
+    }
+    took
+}
+
+/// The path takes smaller segments only: what was too large is sent again, and it was not congestion.
+pub(crate) fn enter_resize(tcb: &mut Tcb) {
+    if tcb.recovery.state.is_calm() || tcb.recovery.state == CaState::Cwr {
+        tcb.recovery.state = CaState::Loss;
+        tcb.recovery.recover = tcb.snd_nxt;
+        tcb.recovery.undo = None;
+        tcb.recovery.frto = Frto::Off;
+        tcb.recovery.probe = None;
+    }
+}
+
+/// RFC 5681 §3.1 after a timeout: everything is lost, the window is one segment.
+pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
+    let repeated = match tcb.recovery.state {
+        CaState::Open | CaState::Disorder => false,
+        CaState::Cwr | CaState::Recovery | CaState::Loss => tcb.snd_una.lt(tcb.recovery.recover),
+    };
+    tcb.congestion.on_rto(repeated);
+    ecn::on_reduced(tcb);
+    let calm = tcb.recovery.state.is_calm();
+    let known = tcb.send_queue.sacked_segments(tcb.mss.effective());
+    if calm && known >= u32::from(config.tcp_reordering) {
+        // Enough had arrived behind the hole: waiting for more was too patient (Linux: tcp_enter_loss).
+        tcb.reordering = tcb.reordering.min(config.tcp_reordering.into());
+    }
+    if !repeated {
+        tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
+    }
+    // A timeout in fast recovery that repeats nothing says that retransmissions were lost: F-RTO could not tell.
+    let frto = config.tcp_frto != 0 && tcb.flags.contains(TcbFlags::SACK);
+    tcb.recovery.frto =
+        if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };
+    tcb.recovery.state = CaState::Loss;
+    tcb.recovery.dup_acks = 0;
+    tcb.recovery.probe = None;
+    tcb.recovery.recover = tcb.snd_nxt;
+    tcb.send_queue.mark_all_lost();
+}

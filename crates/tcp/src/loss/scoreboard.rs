@@ -1,0 +1,81 @@
+//! The peer's SACK blocks: which are believed, and what they mark.
+//!
+//! Above: `input::ack`. Below: marks in `send_queue`. RFC 2018 §5, RFC 2883, RFC 3708 §3; Linux:
+//! tcp_sacktag_write_queue, tcp_check_dsack, tcp_is_sackblock_valid.
+//!
+//! Hostile blocks cost little: at most four of them, each a binary search and a step per entry
+//! marked for the first time; only an edge can cut an entry, at a multiple of the segment size, so
+//! that no block makes pieces smaller than segments; and a queue whose pieces cost more memory than
+//! its data is not cut further.
+//!
+//! Not here: what is lost (`rack`), reneging (`retransmit`: a timeout whose oldest entry was
+//! reported).
+
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    tcb::{Tcb, TcbFlags, acked::Acked},
+    wire::{header::SegmentHeader, seq::SeqNum},
+};
+
+/// Takes the SACK blocks of an ACK not beyond SND.NXT; it may be older than SND.UNA. `Acked` then tells what they reported for the first
+/// time, and what the peer received twice.
+pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, acked: &mut Acked) {
+    let blocks = &header.options.sack_blocks[..];
+    if blocks.is_empty() || !tcb.flags.contains(TcbFlags::SACK) {
+        return;
+    }
+    let is_duplicate = is_duplicate_report(blocks, header.ack);
+    if is_duplicate {
+        on_duplicate(tcb, cx, blocks[0], header.ack, acked);
+    }
+    let una = tcb.snd_una.max(header.ack);
+    for &(start, end) in &blocks[usize::from(is_duplicate)..] {
+        let inside = start.lt(end) && end.le(tcb.snd_nxt) && start.ge(tcb.snd_una);
+        if !inside {
+            // Below SND.UNA an old ACK's blocks are common and mean nothing.
+            if start.ge(end) || end.gt(tcb.snd_una) {
+                cx.count(Counter::TcpExtTCPSACKDiscard);
+            }
+            continue;
+        }
+        let mss = tcb.mss.effective();
+        let start = start.max(una);
+        if start.lt(end) {
+            let cuts = tcb.send_queue.mark_sacked(cx.pool, (start, end), mss, tcb.sndbuf, acked);
+            cx.counters.add(Counter::TcpExtTCPSackShiftFallback, u64::from(cuts.made));
+            cx.counters.add(Counter::TcpExtTCPWqueueTooBig, u64::from(cuts.refused));
+        }
+    }
+}
+
+/// RFC 2883 §4: the first block lies below the acknowledgment, or inside the second.
+fn is_duplicate_report(blocks: &[(SeqNum, SeqNum)], ack: SeqNum) -> bool {
+    let (start, end) = blocks[0];
+    let inside_second = |&(left, right): &(SeqNum, SeqNum)| start.ge(left) && end.le(right);
+    start.lt(ack) || blocks.get(1).is_some_and(inside_second)
+}
+
+fn on_duplicate(
+    tcb: &Tcb,
+    cx: &Cx<'_>,
+    (start, end): (SeqNum, SeqNum),
+    ack: SeqNum,
+    acked: &mut Acked,
+) {
+    let oldest = tcb.snd_una - tcb.mss.max_window().max(1);
+    if start.ge(end) || end.gt(tcb.snd_nxt) || start.lt(oldest) {
+        cx.count(Counter::TcpExtTCPDSACKIgnoredOld);
+        return;
+    }
+    let segments = end.since(start).div_ceil(tcb.mss.effective());
+    if segments > tcb.totals.total_retrans {
+        // More than was ever sent again: the network made the copies, or the peer made them up.
+        cx.count(Counter::TcpExtTCPDSACKIgnoredDubious);
+        return;
+    }
+    let old = start.lt(ack);
+    cx.count(if old { Counter::TcpExtTCPDSACKRecv } else { Counter::TcpExtTCPDSACKOfoRecv });
+    cx.counters.add(Counter::TcpExtTCPDSACKRecvSegs, u64::from(segments));
+    acked.duplicate = Some((start, end));
+}

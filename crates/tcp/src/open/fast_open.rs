@@ -1,0 +1,106 @@
+//! TCP Fast Open: data in the SYN of a peer that has proved its address before.
+//!
+//! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413;
+//! Linux: net/ipv4/tcp_fastopen.c.
+//!
+//! A server gives every client address a cookie: a keyed hash that only it can make. A client that
+//! brings its cookie along with data in the SYN is answered as if the handshake were done: the data
+//! goes to the application at once, and the application may answer before the third segment.
+//!
+//! *Consequence for the application* (RFC 7413 §6): the network may duplicate a SYN after its
+//! connection has ended, which opens a second connection with the same data. A server that turns
+//! Fast Open on accepts that a request may be executed twice.
+//!
+//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`,
+//! `MSG_FASTOPEN`). A server that does not take the data acknowledges the SYN alone, and the data
+//! is sent again at once.
+//!
+//! Before RFC 7413 assigned a kind the option was an experiment (kind 254, RFC 6994). Both forms
+//! are read, a server answers in the form of the client, and a client whose request in the first
+//! form gets no answer tries the other form once.
+//!
+//! Not here: the state of a connection that uses it (`tcb::fast_open`), the SYN with its data
+//! (`open::syn`), and in `stack` the cache of cookies, the pause after suspicion, the queue of a
+//! listener.
+
+pub mod keys;
+
+use pkt::Packet;
+
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    open::syn,
+    tcb::{
+        Tcb,
+        fast_open::{FastOpenFailure, FastOpenNews, FastOpenState, SynPhase},
+    },
+    wire::{cookie::Cookie, header::SegmentHeader},
+};
+
+/// MSS of a peer that announces none (RFC 9293 §3.7.1).
+const MSS_UNKNOWN: u16 = 536;
+
+/// The SYN-ACK has come, and the block is established: what became of the data (RFC 7413 §4.2.1).
+pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
+    let lossy = tcb.recovery.handshake_was_lossy();
+    let Some(state) = &mut tcb.fast_open else { return };
+    // What acknowledges a part comes from a server that has not understood, on a path that carries such SYNs.
+    let taken = header.ack.ge(tcb.iss + 1 + state.syn_data);
+    let offered = header.options.fast_open.filter(|cookie| !cookie.is_request());
+    // A cookie that nobody has asked for is not kept.
+    let cookie = offered.filter(|_| state.cookie.is_some());
+    let asked = state.cookie.filter(|cookie| cookie.is_request());
+    state.news = Some(FastOpenNews {
+        cookie,
+        peer_mss: header.options.mss.unwrap_or(MSS_UNKNOWN),
+        syn_dropped: lossy && cookie.is_none() && state.syn_data > 0 && !taken,
+        refused: asked
+            .filter(|_| !lossy && cookie.is_none())
+            .map(|request| request.is_experimental()),
+    });
+    if state.syn_data == 0 {
+        return;
+    }
+    state.taken = taken;
+    state.failure = match (taken, lossy) {
+        (true, _) => FastOpenFailure::None,
+        (false, false) => FastOpenFailure::DataNotAcknowledged,
+        (false, true) => FastOpenFailure::SynRetransmitted,
+    };
+    cx.count(if taken {
+        Counter::TcpExtTCPFastOpenActive
+    } else {
+        Counter::TcpExtTCPFastOpenActiveFail
+    });
+}
+
+/// A server takes the data of a SYN: the block is as good as open. `cookie` goes into the SYN-ACK, if the client's is out
+/// of date.
+pub(crate) fn accept(
+    tcb: &mut Tcb,
+    cx: &mut Cx<'_>,
+    header: &SegmentHeader,
+    packet: Packet,
+    cookie: Option<Cookie>,
+) {
+    let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+    let mut state = FastOpenState::new(true, cookie, SynPhase::Left);
+    state.syn_data = len;
+    state.taken = len > 0;
+    tcb.fast_open = Some(state);
+    tcb.snd_wnd = u32::from(header.window);
+    tcb.mss.on_window(tcb.snd_wnd);
+    tcb.snd_wl1 = header.seq;
+    tcb.congestion.set_mss(tcb.mss.effective());
+    if len > 0 {
+        tcb.rcv_nxt += len;
+        tcb.totals.bytes_received += u64::from(len);
+        tcb.receive_queue.push(cx.pool, packet);
+    } else {
+        cx.pool.free(packet);
+    }
+    tcb.rcv_wup = tcb.rcv_nxt;
+    cx.count(Counter::TcpExtTCPFastOpenPassive);
+    syn::send_syn(tcb, cx);
+}

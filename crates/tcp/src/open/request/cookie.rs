@@ -1,0 +1,114 @@
+//! Requests without state: the SYN-ACK is a cookie, and the third segment brings the request back.
+//!
+//! Below: [`crate::open::syn_cookie`] makes and checks the number. RFC 4987 §3.6; Linux:
+//! cookie_v4_init_sequence, cookie_v4_check.
+
+use pkt::{DropReason, Ecn};
+
+use super::Request;
+use crate::{
+    base::counters::Counter,
+    cx::{Cx, config::TcpConfig},
+    open::syn_cookie::{CookieOptions, SynCookies},
+    tcb::OpenParams,
+    wire::{header::SegmentHeader, option},
+};
+
+/// MSS of a peer that announces none, as far as a cookie is concerned: rounded down in any case.
+const MSS_UNKNOWN: u16 = 536;
+
+impl Request {
+    /// LISTEN, third, without room for a request: answers a SYN with a cookie and forgets it (RFC 4987 §3.6). The
+    /// SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's IP header.
+    ///
+    /// # Errors
+    ///
+    /// [`DropReason::NoMemory`]: the peer will repeat its SYN.
+    pub fn send_cookie(
+        cx: &mut Cx<'_>,
+        params: &OpenParams,
+        header: &SegmentHeader,
+        cookies: &SynCookies,
+        codepoint: Ecn,
+    ) -> Result<(), DropReason> {
+        let mut request = Self::new(cx, params, header);
+        request.take_ecn(cx, params, header, codepoint);
+        let mss = request.peer_mss.unwrap_or(MSS_UNKNOWN);
+        request.iss = cookies.isn(&request.tuple, request.irs, mss, cx.now);
+        if request.timestamps {
+            let clock = option::ts_clock(cx.now, 0);
+            let value = request.cookie_options().encode(clock);
+            // What every later timestamp is compared with: ours never goes back.
+            request.ts_offset = request.ts_offset.wrapping_sub(clock.wrapping_sub(value));
+        } else {
+            request.forget_options();
+        }
+        request.answer_syn(cx)?;
+        cx.count(Counter::TcpExtSyncookiesSent);
+        Ok(())
+    }
+
+    /// An ACK for no connection arrives at a listener that has sent cookies lately: the request it stands for, if it
+    /// brings a good one back. `params` are those of the SYN, whose ISS is not looked at.
+    #[must_use]
+    pub fn from_cookie(
+        cx: &Cx<'_>,
+        params: &OpenParams,
+        header: &SegmentHeader,
+        cookies: &SynCookies,
+    ) -> Option<Self> {
+        let request = Self::read_cookie(cx, params, header, cookies);
+        cx.count(match request {
+            Some(_) => Counter::TcpExtSyncookiesRecv,
+            None => Counter::TcpExtSyncookiesFailed,
+        });
+        request
+    }
+
+    fn read_cookie(
+        cx: &Cx<'_>,
+        params: &OpenParams,
+        header: &SegmentHeader,
+        cookies: &SynCookies,
+    ) -> Option<Self> {
+        let (irs, iss) = (header.seq - 1, header.ack - 1);
+        let mss = cookies.mss(&params.tuple, irs, iss, cx.now)?;
+        let options = match header.options.timestamps {
+            Some((_, echo)) => {
+                let options = CookieOptions::decode(echo.wrapping_sub(params.ts_offset));
+                are_allowed(options, cx.config).then_some(options)?
+            }
+            None => CookieOptions::default(),
+        };
+        // The SYN as far as it is remembered.
+        let mut syn = SegmentHeader { seq: irs, ..SegmentHeader::default() };
+        syn.options.mss = Some(mss);
+        syn.options.window_scale = options.window_scale;
+        syn.options.sack_permitted = options.sack;
+        syn.options.timestamps = header.options.timestamps;
+        let mut request = Self::new(cx, params, &syn);
+        request.iss = iss;
+        request.from_cookie = true;
+        request.ecn = options.ecn;
+        Some(request)
+    }
+
+    fn cookie_options(&self) -> CookieOptions {
+        CookieOptions { window_scale: self.snd_wscale, sack: self.sack, ecn: self.ecn }
+    }
+
+    /// Nothing would remember what was agreed on.
+    fn forget_options(&mut self) {
+        self.snd_wscale = None;
+        self.rcv_wscale = 0;
+        self.sack = false;
+        self.ecn = false;
+    }
+}
+
+/// A cookie from before a setting was changed is as good as none.
+fn are_allowed(options: CookieOptions, config: &TcpConfig) -> bool {
+    config.tcp_timestamps
+        && (options.window_scale.is_none() || config.tcp_window_scaling)
+        && (!options.sack || config.tcp_sack)
+}

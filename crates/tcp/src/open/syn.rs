@@ -1,0 +1,132 @@
+//! The SYN of an active open, and the SYN-ACK of a block whose peer's SYN has come already.
+//!
+//! Above: `open::active`, `loss::retransmit`, `input::syn_sent` and `output`. Below: `segment`.
+//! RFC 9293 §3.5, RFC 7413 §4; Linux: tcp_connect, tcp_send_syn_data, tcp_send_synack.
+//!
+//! With Fast Open the first SYN carries data: it waits for the first write, and a repetition of it
+//! is plain.
+//!
+//! Not here: the SYN-ACK of a request without a block (`open::request`).
+
+use pkt::{Ecn, Packet};
+
+use crate::{
+    base::{counters::Counter, state::State},
+    cx::Cx,
+    segment,
+    tcb::{
+        Tcb, TcbFlags,
+        ecn::{self, EcnState},
+        fast_open::SynPhase,
+        timers,
+    },
+    wire::{
+        header::{Flags, SegmentHeader},
+        option::Options,
+        seq::SeqNum,
+    },
+};
+
+/// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
+pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    timers::arm_rto(tcb, cx);
+    let crossed = tcb.state == State::SynRecv;
+    let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
+    let Some((mut packet, len)) = syn_packet(tcb, cx, &mut options) else { return };
+    // The first SYN offers, the crossed one agrees to what the peer offered.
+    let has = |agreed, offered| tcb.flags.contains(if crossed { agreed } else { offered });
+    options.sack_permitted = has(TcbFlags::SACK, TcbFlags::OFFERS_SACK);
+    options.timestamps = has(TcbFlags::TIMESTAMPS, TcbFlags::OFFERS_TIMESTAMPS)
+        .then(|| (tcb.ts_now(cx.now), tcb.ts_recent));
+    options.window_scale =
+        has(TcbFlags::WINDOW_SCALING, TcbFlags::OFFERS_SCALING).then_some(tcb.rcv_wscale);
+    let flags = if crossed {
+        let echo = tcb.ecn.contains(EcnState::AGREED);
+        Flags::SYN | Flags::ACK | if echo { Flags::ECE } else { Flags::empty() }
+    } else {
+        let again = tcb.recovery.timeouts() > 0;
+        Flags::SYN | ecn::offer(tcb, cx.config, again)
+    };
+    if tcb.ecn.contains(EcnState::AGREED) && tcb.congestion.algorithm().needs_ecn() {
+        packet.meta_mut().ecn = Ecn::Ect0;
+    }
+    let window = u16::try_from(tcb.rcv_wnd).unwrap_or(u16::MAX);
+    let ack = if crossed { tcb.rcv_nxt } else { SeqNum(0) };
+    let header =
+        SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..SegmentHeader::default() };
+    tcb.last_sent_at = cx.now;
+    tcb.ack.on_ack_sent();
+    if tcb.recovery.timeouts() == 0 {
+        cx.count(Counter::TcpOutSegs);
+    }
+    segment::send_packet(tcb, cx, packet, header, (len, u32::MAX));
+    on_syn_sent(tcb, cx, len);
+}
+
+impl Tcb {
+    /// The SYN leaves now, with what data there is for it: a client with a cookie and nothing to write.
+    pub fn release_syn(&mut self, cx: &mut Cx<'_>) {
+        if self.is_syn_held() {
+            send_syn(self, cx);
+            if let Some(state) = &mut self.fast_open {
+                state.phase = SynPhase::Left;
+            }
+        }
+    }
+}
+
+/// The held SYN leaves as soon as there is data for it; one that was too large for the path leaves again without.
+pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if tcb.state != State::SynSent {
+        return;
+    }
+    match tcb.fast_open.as_mut() {
+        Some(state) if state.phase == SynPhase::TooLarge => {
+            state.phase = SynPhase::Plain;
+            // Nothing was lost to congestion; which of the two is answered remains open.
+            tcb.recovery.on_unsampled_handshake();
+            tcb.totals.total_retrans += 1;
+            cx.count(Counter::TcpExtTCPSynRetrans);
+            cx.count(Counter::TcpRetransSegs);
+            send_syn(tcb, cx);
+        }
+        Some(_) if !tcb.send_queue.is_empty() => tcb.release_syn(cx),
+        _ => {}
+    }
+}
+
+/// The packet of a SYN or SYN-ACK, how much payload it carries, and its Fast Open option. Data goes with the first SYN
+/// only: a repetition is plain, in case the path minds.
+fn syn_packet(tcb: &mut Tcb, cx: &mut Cx<'_>, options: &mut Options) -> Option<(Packet, u32)> {
+    let Some(state) = &mut tcb.fast_open else { return Some((cx.pool.alloc()?, 0)) };
+    if state.passive {
+        options.fast_open = state.cookie;
+        return Some((cx.pool.alloc()?, 0));
+    }
+    if tcb.recovery.timeouts() > 0 || state.phase == SynPhase::Plain || tcb.state != State::SynSent
+    {
+        return Some((cx.pool.alloc()?, 0));
+    }
+    options.fast_open = state.cookie;
+    let held = state.phase == SynPhase::Held;
+    let entry = tcb.send_queue.first_unsent().filter(|_| held);
+    let Some(packet) = entry.and_then(|(_, entry)| entry.packet.as_ref()) else {
+        return Some((cx.pool.alloc()?, 0));
+    };
+    let packet = packet.clone_in(cx.pool)?;
+    let len = u32::try_from(packet.len()).ok()?;
+    state.syn_data = len;
+    Some((packet, len))
+}
+
+/// The data of the first SYN has left with it.
+fn on_syn_sent(tcb: &mut Tcb, cx: &Cx<'_>, len: u32) {
+    if len == 0 {
+        return;
+    }
+    let snapshot = tcb.rate.on_transmit(cx.now, true, len, tcb.send_queue.lost_total());
+    tcb.send_queue.on_transmit(0, cx.now, snapshot, tcb.rate.is_app_limited());
+    tcb.snd_nxt = tcb.send_queue.entry(0).end_seq();
+    tcb.totals.bytes_sent += u64::from(len);
+    cx.count(Counter::TcpExtTCPOrigDataSent);
+}

@@ -1,0 +1,75 @@
+//! A probe of the path MTU leaves: the next bytes of the stream in one segment of the size in
+//! question.
+//!
+//! Above: `output`, before each run of new data. RFC 4821 §7.3 and §7.4; Linux: tcp_mtu_probe,
+//! tcp_mtu_check_reprobe.
+//!
+//! Not here: the search, and what an answer or a loss means for it (`tcb::mtu_probe`).
+
+use crate::{
+    cx::Cx,
+    segment::{self, next},
+    tcb::{Tcb, mtu_probe::Probe, recovery::CaState},
+};
+
+/// Segments of the window that a probe needs to be worth its risk (Linux: 11 in tcp_mtu_probe).
+const CWND_SEGMENTS_MIN: u32 = 11;
+
+/// What `output` does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probed {
+    /// No probe is wanted or possible: send as usual.
+    No,
+    /// A probe left.
+    Sent,
+    /// A probe is wanted and the window has no room: send nothing until an ACK makes some.
+    Wait,
+}
+
+/// Sends the stream's next bytes in one segment of the size in question, if this is a moment for it (RFC 4821 §7.3–7.4).
+pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
+    let Some(search) = &mut tcb.mtu_probing else { return Probed::No };
+    let mss = tcb.mss.effective();
+    let calm = tcb.recovery.state() == CaState::Open && tcb.reassembly.is_empty();
+    if search.probe.is_some() || !calm || tcb.congestion.cwnd() < CWND_SEGMENTS_MIN * mss {
+        return Probed::No;
+    }
+    let mtu = u32::midpoint(search.low, search.high);
+    let len = tcb.mss.payload_of(mtu);
+    if search.high - search.low < u32::from(cx.config.tcp_probe_threshold).max(1) || len <= mss {
+        search_again(tcb, cx);
+        return Probed::No;
+    }
+    // What follows the probe tells its loss from that of the whole flight.
+    let needed = len + (u32::from(cx.config.tcp_reordering) + 1) * mss;
+    let unsent = tcb.send_queue.write_seq().since(tcb.snd_nxt);
+    if unsent < needed || tcb.snd_wnd < needed || len > tcb.congestion.cwnd() {
+        return Probed::No;
+    }
+    let flight = tcb.snd_nxt.since(tcb.snd_una);
+    if tcb.snd_wnd - flight.min(tcb.snd_wnd) < needed || tcb.pipe() + len > tcb.congestion.cwnd() {
+        return if flight > 0 { Probed::Wait } else { Probed::No };
+    }
+    let start = tcb.snd_nxt;
+    let index = tcb.send_queue.sent_count();
+    if !tcb.send_queue.gather(cx.pool, len) || !segment::transmit_whole(tcb, cx, index) {
+        return Probed::No;
+    }
+    next::note_first(tcb, cx, index, 1);
+    if let Some(search) = &mut tcb.mtu_probing {
+        search.probe = Some(Probe { start, end: start + len, mtu });
+    }
+    Probed::Sent
+}
+
+/// The search is over: after `tcp_probe_interval` the path may have become wider (RFC 4821 §7.2; Linux:
+/// tcp_mtu_check_reprobe).
+fn search_again(tcb: &mut Tcb, cx: &Cx<'_>) {
+    let high = tcb.mss.searchable_mtu();
+    if let Some(search) = &mut tcb.mtu_probing
+        && cx.now - search.began_at >= cx.config.tcp_probe_interval
+    {
+        search.began_at = cx.now;
+        search.high = high.max(search.low);
+    }
+}

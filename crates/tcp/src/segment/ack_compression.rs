@@ -1,0 +1,85 @@
+//! Answers to segments out of order: each at once while they tell the sender of a loss, one for
+//! many afterwards.
+//!
+//! Above: `input::data`, and `close::timer` when the delayed-ACK slot fires. Below: `segment`
+//! sends. RFC 5681 §4.2, RFC 2018 §4; Linux: __tcp_ack_snd_check, tcp_sack_compress_send_ack.
+//!
+//! Fast retransmit needs three duplicate ACKs, so the first three of a hole leave at once. Later
+//! ones tell the sender only that more has arrived, and one ACK can say that for many segments: it
+//! waits for a twentieth of the round trip, at most `tcp_comp_sack_delay`, and answers at most
+//! `tcp_comp_sack_nr` segments. Without SACK the sender counts duplicates, so that every one
+//! leaves.
+//!
+//! Not here: ACKs of data in order (`tcb::delayed_ack`), which blocks an ACK carries
+//! (`tcb::sack_report`).
+
+use core::time::Duration;
+
+use crate::{
+    cx::Cx,
+    segment,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// Duplicate ACKs that leave at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
+const DUP_ACKS_AT_ONCE: u8 = 3;
+
+/// A compressed ACK waits for this part of the round trip.
+const RTT_DIVISOR: u32 = 20;
+
+/// A segment came out of order: its answer leaves, or joins those that wait.
+pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    if compress(tcb, cx) {
+        return;
+    }
+    if !segment::send_duplicate_ack(tcb, cx) {
+        tcb.ack.schedule_now();
+    }
+}
+
+/// Whether the answer may wait, and then makes it wait.
+fn compress(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+    let rcv_nxt = tcb.rcv_nxt;
+    let state = &mut tcb.ack_compression;
+    if !tcb.flags.contains(TcbFlags::SACK) || state.compressed >= cx.config.tcp_comp_sack_nr {
+        return false;
+    }
+    // A duplicate is reported once: the sender asks now. So does one whose window we watch closely.
+    if tcb.ack.is_quick() || tcb.ack.is_now() || tcb.sack_report.has_duplicate() {
+        return false;
+    }
+    if state.rcv_nxt != rcv_nxt {
+        (state.rcv_nxt, state.dup_acks) = (rcv_nxt, 0);
+    }
+    if state.dup_acks < DUP_ACKS_AT_ONCE {
+        state.dup_acks += 1;
+        return false;
+    }
+    let wait = delay(tcb, cx);
+    if wait.is_zero() {
+        return false;
+    }
+    tcb.ack_compression.compressed += 1;
+    let deadline = cx.now + wait;
+    if tcb.timers.delack().is_none_or(|armed| deadline < armed) {
+        tcb.timers.arm_delack(deadline);
+    }
+    true
+}
+
+/// How long an answer may wait: the sender must see it within the round trip it belongs to.
+fn delay(tcb: &Tcb, cx: &Cx<'_>) -> Duration {
+    let mut rtt = tcb.receive_buffer.rtt();
+    if let Some(srtt) = tcb.rtt.srtt() {
+        rtt = rtt.min(srtt);
+    }
+    (rtt / RTT_DIVISOR).min(cx.config.tcp_comp_sack_delay)
+}
+
+/// What waits leaves now: the time is over, or a block is about to be forgotten before it was reported.
+pub(crate) fn release(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    tcb.ack_compression.on_timeout();
+    if !segment::send_ack(tcb, cx) {
+        tcb.ack.schedule_now();
+    }
+}

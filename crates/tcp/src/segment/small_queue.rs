@@ -1,0 +1,281 @@
+//! TCP Small Queues: how much of one connection may wait below TCP, in qdiscs and devices.
+//!
+//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the
+//! packets that it hands down and passes the number with each call ([`HostQueue`]); a completion
+//! resumes a connection that stops here. Linux: tcp_small_queue_check, tcp_tsq_write,
+//! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
+//!
+//! Packets that wait in our own queues delay other flows, and congestion control takes the delay
+//! for the path's: a connection keeps about a millisecond of its pace below itself, and never less
+//! than two packets.
+//!
+//! Not here: the setting (`cx::host_queue`), the wake-up and its races (`sync::small_queue`).
+
+use pkt::Packet;
+
+use crate::{
+    base::counters::Counter,
+    cx::{Cx, host_queue::TsqLimit},
+    segment::pacing,
+    tcb::{Tcb, TcbFlags},
+};
+
+impl TsqLimit {
+    /// The limit of a connection whose next packet takes `truesize`, and of which `pace` bytes leave in about a millisecond
+    /// (`TcpConfig::pacing_shift`).
+    const fn bytes(self, sysctl: u32, truesize: u32, pace: u64, paced: bool) -> u64 {
+        let sysctl = sysctl as u64;
+        let two = 2 * truesize as u64;
+        let dynamic = if two > pace { two } else { pace };
+        match self {
+            Self::Off => u64::MAX,
+            Self::Static131072Ge => sysctl,
+            Self::DynMax if sysctl > pace => sysctl,
+            Self::DynMax => pace,
+            Self::PacedExempt if paced => dynamic,
+            Self::DynMin2 | Self::PacedExempt | Self::V619 if dynamic < sysctl => dynamic,
+            Self::DynMin2 | Self::PacedExempt | Self::V619 => sysctl,
+        }
+    }
+
+    /// Bytes above which a connection with this limit stops.
+    ///
+    /// Linux's `sk_wmem_alloc` holds one more for the socket itself, so that what meets a limit stops there, too. It matters where two
+    /// packets are the limit, which is a multiple of the packet: two are the most then, not three.
+    ///
+    /// Differs from Linux in [`DynMax`](Self::DynMax), which lets one more pass where packets divide its limit.
+    const fn stops_above(self, limit: u64) -> u64 {
+        match self {
+            Self::Off | Self::DynMax => limit,
+            // The first one stops when it is met.
+            Self::Static131072Ge | Self::DynMin2 | Self::PacedExempt | Self::V619 => {
+                limit.saturating_sub(1)
+            }
+        }
+    }
+
+    /// Packets in flight up to which nothing is held back, because an ACK may be late where a completion is too; and with none in
+    /// flight nothing but a completion would come at all, which a device may put off until there is more to send (BUG-TSQ-8).
+    ///
+    /// Differs from Linux 3.16, which had no exception.
+    const fn exempt_in_flight(self) -> Option<usize> {
+        match self {
+            Self::Off | Self::Static131072Ge => None,
+            Self::DynMax | Self::DynMin2 | Self::PacedExempt => Some(0),
+            Self::V619 => Some(1),
+        }
+    }
+}
+
+/// Which packets the limit is doubled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    New,
+    /// A repetition is worth more than new data.
+    Retransmission,
+}
+
+/// Whether the packet of entry `index`, cut to `len` bytes of payload, must wait until what is below has shrunk. Then
+/// the connection is marked as throttled, and the stack sees to it that a completion resumes it.
+pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: Kind) -> bool {
+    let mode = cx.config.tsq_limit;
+    if !cx.host_queue.completes || mode == TsqLimit::Off || cx.config.tcp_limit_output_bytes == 0 {
+        return false;
+    }
+    let sent = tcb.send_queue.sent_count();
+    // A retransmission is itself one of them.
+    if mode.exempt_in_flight().is_some_and(|exempt| sent <= exempt) {
+        return false;
+    }
+    let entry = tcb.send_queue.entry(index);
+    let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
+    let truesize = truesize.saturating_sub(entry.len.saturating_sub(len));
+    // A connection that has no pace yet is held to the bound alone.
+    let pace = tcb.pacing.rate().unwrap_or(u64::MAX) >> cx.config.pacing_shift;
+    let sysctl = cx.config.tcp_limit_output_bytes;
+    let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
+    let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
+    stop_above(tcb, cx, u32::try_from(mode.stops_above(limit)).unwrap_or(u32::MAX))
+}
+
+/// Stops the connection if more than `limit` is below it.
+fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
+    let stops = cx.host_queue.bytes > limit;
+    if stops {
+        tcb.flags |= TcbFlags::THROTTLED;
+        tcb.pacing.throttle_limit = limit;
+    }
+    stops
+}
+
+/// Something must wait until what is below has completed, all of it: a copy of what is to be sent again is among it.
+pub(crate) fn wait_for_completion(tcb: &mut Tcb, cx: &Cx<'_>) {
+    if cx.host_queue.completes {
+        stop_above(tcb, cx, 0);
+    }
+}
+
+/// Largest payload of a packet: the first version made two fit below its limit.
+pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
+    match (cx.config.tsq_limit, cx.config.tcp_limit_output_bytes) {
+        (TsqLimit::Static131072Ge, limit) if limit > 0 => limit / 2,
+        _ => u32::MAX,
+    }
+}
+
+/// A part of a segment waits because packets of this connection are still below, whose completion sends it on: small
+/// writes grow together instead of leaving one by one (`tcp_autocorking`).
+pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> bool {
+    let queue = &tcb.send_queue;
+    if !cx.config.tcp_autocorking
+        || !cx.host_queue.completes
+        // The first packet of an exchange goes at once: nothing but its own answer could send it on.
+        || queue.sent_count() == 0
+        || !queue.is_tail(index)
+        || len >= tcb.mss.transmit_max()
+    {
+        return false;
+    }
+    // More is below than a bare ACK.
+    let truesize = queue.entry(index).packet.as_ref().map_or(0, Packet::truesize);
+    let waits = stop_above(tcb, cx, truesize);
+    if waits {
+        cx.count(Counter::TcpExtTCPAutoCorking);
+    }
+    waits
+}
+
+impl Tcb {
+    /// Whether `output` has stopped, since this was last asked, because of what is below: the bytes above which it
+    /// stays stopped. Whoever takes this must announce it (`sync::SmallQueue::throttle`) or run `output` again.
+    pub fn take_throttled(&mut self) -> Option<u32> {
+        let throttled = self.flags.contains(TcbFlags::THROTTLED);
+        self.flags -= TcbFlags::THROTTLED;
+        throttled.then_some(self.pacing.throttle_limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cx::host_queue::HostQueue;
+    use crate::tests::net::{Net, Side};
+
+    /// 100 Mbit/s, 1 Gbit/s, 10 Gbit/s, 100 Gbit/s in bytes per second.
+    const RATES: [u64; 4] = [12_500_000, 125_000_000, 1_250_000_000, 12_500_000_000];
+    /// A frame of 1500 bytes, and a superframe of 64 KB.
+    const SMALL: u32 = 2304;
+    const LARGE: u32 = 66_560;
+
+    fn limits(mode: TsqLimit, truesize: u32, paced: bool) -> [u64; 4] {
+        RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), truesize, rate >> 10, paced))
+    }
+
+    #[test]
+    fn limits_are_those_of_their_versions() {
+        use TsqLimit as Mode;
+        assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_072; 4]);
+        let expected = [131_072, 131_072, 1_220_703, 12_207_031];
+        assert_eq!(limits(Mode::DynMax, SMALL, false), expected);
+        assert_eq!(limits(Mode::DynMin2, SMALL, false), [12_207, 122_070, 262_144, 262_144]);
+        assert_eq!(limits(Mode::DynMin2, LARGE, false), [133_120, 133_120, 262_144, 262_144]);
+        let expected = [133_120, 133_120, 1_048_576, 1_048_576];
+        assert_eq!(limits(Mode::PacedExempt, LARGE, false), expected);
+        let expected = [133_120, 133_120, 1_220_703, 12_207_031];
+        assert_eq!(limits(Mode::PacedExempt, LARGE, true), expected);
+        let expected = [133_120, 133_120, 1_220_703, 4_194_304];
+        assert_eq!(limits(Mode::V619, LARGE, true), expected);
+        assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
+    }
+
+    /// The fewest bytes below that stop a packet of a connection with two in flight.
+    fn stops_at(mode: TsqLimit, kind: Kind) -> u32 {
+        let mut net = Net::established(1);
+        net.host(Side::A).config.tsq_limit = mode;
+        net.host(Side::A).config.tcp_limit_output_bytes = 10_000;
+        net.send(Side::A, &[1; 2 * 1448]);
+        let stops = net.call(Side::A, |tcb, cx| {
+            assert_eq!(tcb.send_queue.sent_count(), 2);
+            let mut full = |bytes| {
+                cx.host_queue = HostQueue { bytes, completes: true, ..HostQueue::NONE };
+                is_full(tcb, cx, 0, 1448, kind)
+            };
+            let stops = (0..1 << 20).find(|bytes| full(*bytes)).expect("a limit");
+            assert_eq!(tcb.take_throttled(), Some(stops - 1), "{mode:?}");
+            stops
+        });
+        net.lose_in_flight();
+        net.finish_clean();
+        stops
+    }
+
+    /// Linux's tcp_small_queue_check doubles the limit, and then counts the one byte of the socket itself.
+    #[test]
+    fn a_retransmission_has_twice_the_limit() {
+        use Kind::{New, Retransmission};
+        for mode in [TsqLimit::Static131072Ge, TsqLimit::DynMax] {
+            // The second lets one more pass that divides the limit.
+            let more = u32::from(mode == TsqLimit::DynMax);
+            assert_eq!(stops_at(mode, New), 10_000 + more);
+            assert_eq!(stops_at(mode, Retransmission), 20_000 + more);
+        }
+        for mode in [TsqLimit::DynMin2, TsqLimit::PacedExempt, TsqLimit::V619] {
+            let two_packets = stops_at(mode, New);
+            assert!(two_packets.is_multiple_of(2) && two_packets < 10_000, "{two_packets}");
+            assert_eq!(stops_at(mode, Retransmission), 2 * two_packets, "{mode:?}: four");
+        }
+    }
+
+    /// Devices that send many packets together, as wireless ones do, want 8 ms of the pace.
+    #[test]
+    fn the_part_of_the_pace_is_a_setting() {
+        let limits = |mode: TsqLimit| {
+            RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false))
+        };
+        assert_eq!(limits(TsqLimit::DynMin2), [97_656, 262_144, 262_144, 262_144]);
+        assert_eq!(limits(TsqLimit::V619), [97_656, 976_562, 4_194_304, 4_194_304]);
+    }
+
+    #[test]
+    fn every_mode_has_a_name_of_its_own() {
+        for (index, mode) in TsqLimit::ALL.iter().enumerate() {
+            assert!(TsqLimit::ALL[..index].iter().all(|other| other.name() != mode.name()));
+        }
+        assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
+    }
+
+    /// Whether a packet of `kind` waits for completions, with far too much below TCP, while `in_flight` segments are not
+    /// acknowledged.
+    fn waits(mode: TsqLimit, in_flight: usize, kind: Kind) -> bool {
+        let mut net = Net::established(1);
+        net.host(Side::A).config.tsq_limit = mode;
+        net.host(Side::A).config.tcp_limit_output_bytes = mode.default_limit_bytes();
+        for _ in 0..in_flight {
+            net.send(Side::A, &[1; 1448]);
+        }
+        let waits = net.call(Side::A, |tcb, cx| {
+            assert_eq!(tcb.send_queue.sent_count(), in_flight);
+            tcb.send(cx, &[&[1; 1448][..]], false).expect("room");
+            cx.host_queue = HostQueue { bytes: 1 << 30, completes: true, ..HostQueue::NONE };
+            let index = if kind == Kind::New { in_flight } else { 0 };
+            is_full(tcb, cx, index, 1448, kind)
+        });
+        net.lose_in_flight();
+        waits
+    }
+
+    /// Linux's tcp_small_queue_check makes no difference here between what is new and what is sent again.
+    #[test]
+    fn what_is_alone_in_flight_waits_for_nothing_be_it_new_or_sent_again() {
+        use Kind::{New, Retransmission};
+        for kind in [New, Retransmission] {
+            assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");
+            assert!(waits(TsqLimit::V619, 2, kind), "{kind:?}");
+            assert!(waits(TsqLimit::DynMin2, 1, kind), "{kind:?}");
+            assert!(waits(TsqLimit::Static131072Ge, 1, kind), "{kind:?}");
+        }
+        assert!(!waits(TsqLimit::V619, 0, New));
+        assert!(!waits(TsqLimit::DynMin2, 0, New));
+        assert!(waits(TsqLimit::Static131072Ge, 0, New));
+    }
+}

@@ -1,0 +1,161 @@
+//! The receive window: how much the peer may send.
+//!
+//! Above: every segment that leaves announces one; `input::sequence` asks how much of it is left.
+//! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2;
+//! Linux: __tcp_select_window, tcp_select_window.
+//!
+//! The right edge of an announced window never moves back, unless `tcp_shrink_window` allows it;
+//! then data up to the highest edge ever announced is still taken, because it may be in flight
+//! (RFC 7323 §2.4; Linux: tcp_max_receive_window).
+//!
+//! Differs from Linux: the edge stays also when memory has run out, because a peer whose data in
+//! flight lies beyond a moved edge can only guess what became of it; it repeats data that was
+//! dropped.
+//!
+//! Not here: how the buffer grows (`tcb::receive_buffer`), data beyond the window
+//! (`input::sequence`).
+
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    tcb::{
+        Tcb, TcbFlags,
+        memory::{PRESSURE_SEGMENTS, rmem_alloc},
+        receive_buffer::UNSCALED_MAX,
+    },
+    wire::seq::SeqNum,
+};
+
+/// What is left of the announced window.
+pub(crate) fn receive_window(tcb: &Tcb) -> u32 {
+    let end = tcb.rcv_wup + tcb.rcv_wnd;
+    if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
+}
+
+/// The right edge of the largest window ever announced.
+pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
+    if tcb.flags.contains(TcbFlags::RETRACTED) {
+        tcb.retracted_edge
+    } else {
+        tcb.rcv_wup + tcb.rcv_wnd
+    }
+}
+
+/// Bytes from RCV.NXT on that are taken: what is left of the largest window ever announced (RFC 7323 §2.4, the first rule for
+/// receivers).
+pub(crate) fn acceptable_window(tcb: &Tcb) -> u32 {
+    let end = highest_edge(tcb);
+    if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
+}
+
+/// The window that the memory left carries.
+pub(crate) fn free_window(tcb: &Tcb) -> u32 {
+    let buffer = &tcb.receive_buffer;
+    buffer.window_of(buffer.rcvbuf().saturating_sub(rmem_alloc(tcb)))
+}
+
+/// The smallest window that is no silly one: a segment of the peer, or all that the buffer carries.
+pub(crate) fn least_window(tcb: &Tcb) -> u32 {
+    tcb.ack.rcv_mss().min(tcb.receive_buffer.window_clamp())
+}
+
+/// The window the free buffer allows, in whole segments: 0 rather than a silly one (RFC 9293 §3.8.6.2.2).
+///
+/// `ssthresh` never bounds it below one segment: that limit grows only with the data that arrives, and a closed window
+/// lets none in.
+pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
+    let buffer = &tcb.receive_buffer;
+    let free = free_window(tcb);
+    let full = buffer.window_clamp();
+    let mss = least_window(tcb);
+    if free < full / 2 && (free < full / 16 || free < mss) {
+        return 0;
+    }
+    let free = free.min(full).min(buffer.ssthresh().max(mss));
+    if tcb.rcv_wscale > 0 {
+        // The next multiple of a power of two.
+        let below = (1 << tcb.rcv_wscale) - 1;
+        return (free + below) & !below;
+    }
+    // Unscaled: move the edge by whole segments only, unless the window would stay below one.
+    let current = tcb.rcv_wnd;
+    if current <= free.saturating_sub(mss) || current > free || current < mss {
+        free - free % mss.max(1)
+    } else {
+        current
+    }
+}
+
+/// Chooses the window of the segment about to leave and answers its 16-bit field.
+pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
+    let before = tcb.rcv_wnd;
+    if !cx.memory.is_plenty() {
+        tcb.receive_buffer.note_scarcity(true, PRESSURE_SEGMENTS);
+        tcb.ack.stop_quick();
+    }
+    let current = receive_window(tcb);
+    let mut window = wanted_window(tcb);
+    let may_shrink = cx.config.tcp_shrink_window && tcb.rcv_wscale > 0;
+    if window < current && !may_shrink {
+        // The edge never moves back (RFC 9293 §3.8.6).
+        if window == 0 {
+            cx.count(Counter::TcpExtTCPWantZeroWindowAdv);
+        }
+        window = current.next_multiple_of(1 << tcb.rcv_wscale);
+    }
+    let field = (window >> tcb.rcv_wscale).min(UNSCALED_MAX);
+    announce(tcb, field << tcb.rcv_wscale, may_shrink);
+    match (before, tcb.rcv_wnd) {
+        (0, 1..) => cx.count(Counter::TcpExtTCPFromZeroWindowAdv),
+        (1.., 0) => cx.count(Counter::TcpExtTCPToZeroWindowAdv),
+        _ => {}
+    }
+    u16::try_from(field).unwrap_or(u16::MAX)
+}
+
+/// The peer will be told of `window` bytes from RCV.NXT on.
+fn announce(tcb: &mut Tcb, window: u32, may_shrink: bool) {
+    let (highest, last) = (highest_edge(tcb), tcb.rcv_wup + tcb.rcv_wnd);
+    tcb.rcv_wnd = window;
+    tcb.rcv_wup = tcb.rcv_nxt;
+    let edge = tcb.rcv_wup + window;
+    debug_assert!(may_shrink || edge.ge(last) || tcb.flags.contains(TcbFlags::RETRACTED));
+    let retracted = edge.lt(highest);
+    tcb.flags.set(TcbFlags::RETRACTED, retracted);
+    if tcb.flags.contains(TcbFlags::HAS_RETRACTED) && tcb.rcv_nxt.gt(tcb.retracted_edge) {
+        // Who sends beyond all we retracted has seen a later window.
+        tcb.flags -= TcbFlags::HAS_RETRACTED;
+    }
+    if retracted {
+        let known = tcb.flags.contains(TcbFlags::HAS_RETRACTED);
+        tcb.retracted_to = if known { tcb.retracted_to.min(edge) } else { edge };
+        tcb.flags |= TcbFlags::HAS_RETRACTED;
+        tcb.retracted_edge = highest;
+    }
+}
+
+/// The window of a duplicate ACK: the same as in the one before it, although there may be more room by now. The peer
+/// takes an ACK that changes the window for news (RFC 5681 §2), and would not count it.
+pub(crate) fn hold_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
+    if tcb.rcv_nxt != tcb.rcv_wup {
+        return select_window(tcb, cx);
+    }
+    u16::try_from(tcb.rcv_wnd >> tcb.rcv_wscale).unwrap_or(u16::MAX)
+}
+
+impl Tcb {
+    /// Sends a window update if it is worth a segment: the window at least doubles, which is half the buffer or two
+    /// segments (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
+    pub(crate) fn announce_room(&mut self) {
+        if !self.state.may_receive() {
+            return;
+        }
+        let window = receive_window(self);
+        if window <= self.receive_buffer.window_clamp() / 2 {
+            let wanted = wanted_window(self);
+            if wanted > 0 && wanted / 2 >= window {
+                self.ack.schedule_now();
+            }
+        }
+    }
+}

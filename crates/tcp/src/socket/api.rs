@@ -1,0 +1,333 @@
+//! Calls of the application: send, receive, readiness, and errors.
+//!
+//! Above: `stack::socket`. RFC 9293 §3.10.2–3.10.3; Linux: tcp_sendmsg, tcp_recvmsg, tcp_poll.
+//!
+//! No call blocks or sends: it moves bytes between the application and the queues. The caller runs
+//! `output` after it, and waits if the answer is `WouldBlock`.
+//!
+//! Not here: the limit of the send buffer (`tcb::send_buffer`), closing (`close`), options
+//! (`sockopt`).
+
+use bitflags::bitflags;
+use pkt::Payload;
+
+use crate::{
+    base::{
+        error::{RecvError, SendError, TcpError},
+        state::State,
+    },
+    cx::Cx,
+    segment::window::receive_window,
+    tcb::{
+        Tcb, TcbFlags, delivery_rate,
+        memory::{self, rmem_alloc},
+        packet_cache::Lent,
+        urgent::{self, ReadLimit},
+    },
+};
+
+bitflags! {
+    /// What the application may do without waiting (Linux `tcp_poll`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Readiness: u8 {
+        /// Data, end of stream or an error can be read (EPOLLIN).
+        const READ = 1;
+        /// Room to write, or writing fails at once (EPOLLOUT).
+        const WRITE = 1 << 1;
+        /// The peer will send no more (EPOLLRDHUP).
+        const RDHUP = 1 << 2;
+        /// Both directions are over (EPOLLHUP).
+        const HUP = 1 << 3;
+        /// An error waits to be taken (EPOLLERR).
+        const ERROR = 1 << 4;
+        /// An urgent byte can be taken (EPOLLPRI).
+        const PRI = 1 << 5;
+    }
+}
+
+impl Tcb {
+    /// Puts the bytes of `bufs` into the send queue and answers how many: at least one, or an error. `more` promises
+    /// another write soon (`MSG_MORE`): the last small segment waits for it, as under a cork.
+    ///
+    /// # Errors
+    ///
+    /// See [`SendError`].
+    pub fn send<P: Payload>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        bufs: &[P],
+        more: bool,
+    ) -> Result<usize, SendError> {
+        if self.error.is_some() || self.flags.contains(TcbFlags::SHUT_WRITE) {
+            return Err(self.error.take().map_or(SendError::BrokenPipe, SendError::Connection));
+        }
+        match self.state {
+            State::Established | State::CloseWait => {}
+            State::SynSent if self.is_syn_held() => return self.send_early(cx, bufs),
+            State::SynRecv if self.is_open_early() => {}
+            State::SynSent | State::SynRecv => return Err(SendError::WouldBlock),
+            _ => return Err(SendError::BrokenPipe),
+        }
+        delivery_rate::check_app_limited(self);
+        let wanted: usize = bufs.iter().map(Payload::byte_len).sum();
+        let mut sent = 0;
+        let mut failed = SendError::WouldBlock;
+        'bufs: for buf in bufs {
+            let mut rest = *buf;
+            while rest.byte_len() > 0 {
+                match self.append(cx, rest) {
+                    Ok(taken) => {
+                        sent += taken;
+                        rest = rest.split(taken).1;
+                    }
+                    Err(error) => {
+                        failed = error;
+                        break 'bufs;
+                    }
+                }
+            }
+        }
+        // A write that found no room cannot be followed up at once: nothing waits for it.
+        self.flags.set(TcbFlags::MORE, more && sent == wanted);
+        self.flags -= TcbFlags::PUSH_HELD;
+        if sent == 0 && wanted > 0 {
+            return Err(failed);
+        }
+        if !more && sent > 0 {
+            self.flags |= TcbFlags::WRITTEN;
+            self.send_queue.mark_push();
+            self.pushed_seq = self.send_queue.write_seq();
+        }
+        Ok(sent)
+    }
+
+    /// A write goes on, or is over: until then its last small segment is not sent, because the caller brings more at once.
+    pub fn set_mid_write(&mut self, on: bool) {
+        self.flags.set(TcbFlags::MID_WRITE, on);
+    }
+
+    /// A write ends before its end, with what was taken so far: nothing waits for the rest.
+    pub fn cut_write(&mut self) {
+        self.flags -= TcbFlags::MORE;
+    }
+
+    /// What was queued last ends a record (`MSG_EOR`): no later byte is put into the same packet, and so into the same
+    /// segment, as its last. Without effect on what has left already.
+    pub fn end_record(&mut self) {
+        self.send_queue.mark_record_end();
+    }
+
+    /// Data for the held SYN: as much as it carries.
+    fn send_early<P: Payload>(&mut self, cx: &mut Cx<'_>, bufs: &[P]) -> Result<usize, SendError> {
+        let wanted: usize = bufs.iter().map(Payload::byte_len).sum();
+        let mut sent = 0;
+        for buf in bufs {
+            let room = self.syn_data_room().saturating_sub(sent);
+            let piece = buf.split(buf.byte_len().min(room)).0;
+            if piece.byte_len() == 0 {
+                continue;
+            }
+            match self.append(cx, piece) {
+                Ok(taken) => sent += taken,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if sent == 0 && wanted > 0 {
+            return Err(SendError::WouldBlock);
+        }
+        self.send_queue.mark_push();
+        self.pushed_seq = self.send_queue.write_seq();
+        Ok(sent)
+    }
+
+    /// Appends at most one packet's worth.
+    fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
+        let goal = self.mss.size_goal();
+        // Linux: sk_stream_memory_free, which is asked for a new packet only. So the buffer is exceeded by one at most.
+        let no_space = self.send_queue.wmem_queued() >= self.sndbuf;
+        let full = no_space || self.not_sent() >= self.not_sent_lowat;
+        // A packet that was begun is filled, another one has to wait.
+        let room = if full { self.send_queue.tail_room(goal) } else { goal };
+        self.flags.set(TcbFlags::NO_SPACE, no_space && room == 0);
+        if room == 0 {
+            return Err(SendError::WouldBlock);
+        }
+        if memory::suppresses_send(self, cx) {
+            self.flags |= TcbFlags::WRITE_SUPPRESSED;
+            return Err(SendError::WouldBlock);
+        }
+        let piece = bytes.split(bytes.byte_len().min(room as usize)).0;
+        let (pool, _, lent) = Lent::split(cx);
+        let cache = &mut self.packet_cache;
+        let sizes = (goal, self.mss.summed_piece());
+        // What was begun may have no fragment left for the bytes that it has room for (Linux: MAX_SKB_FRAGS).
+        let packet_for = |pool: &mut _| if full { None } else { cache.take_tx(pool, &lent) };
+        let taken = self.send_queue.append(pool, piece, sizes, packet_for);
+        if taken == 0 && full {
+            self.flags.set(TcbFlags::NO_SPACE, no_space);
+            return Err(SendError::WouldBlock);
+        }
+        if taken == 0 {
+            return Err(SendError::NoMemory);
+        }
+        // Push what the application is slow to follow up: half a window (Linux `forced_push`).
+        if self.send_queue.write_seq().since(self.pushed_seq) > self.mss.max_window() / 2 {
+            self.send_queue.mark_push();
+            self.pushed_seq = self.send_queue.write_seq();
+        }
+        Ok(taken)
+    }
+
+    /// Copies received bytes to `buf` and answers how many; 0 is the end of the stream. With `peek` they stay. A read stops
+    /// before a byte that the peer marked urgent, and the next one begins behind it (`SO_OOBINLINE`: with it).
+    ///
+    /// # Errors
+    ///
+    /// See [`RecvError`].
+    pub fn recv(
+        &mut self,
+        cx: &mut Cx<'_>,
+        buf: &mut [u8],
+        peek: bool,
+    ) -> Result<usize, RecvError> {
+        if self.receive_queue.is_empty() {
+            return self.recv_nothing();
+        }
+        let (buf, skip) = match urgent::read_limit(self) {
+            ReadLimit::None => (buf, 0),
+            ReadLimit::Bytes(bytes) => {
+                let end = buf.len().min(bytes);
+                (&mut buf[..end], 0)
+            }
+            ReadLimit::SkipOne => (buf, 1),
+        };
+        if skip == self.receive_queue.bytes() {
+            // The urgent byte is all there is.
+            return self.recv_nothing();
+        }
+        if peek {
+            return Ok(self.receive_queue.peek(buf, skip as usize));
+        }
+        let (pool, read, lent) = Lent::split(cx);
+        let cache = &mut self.packet_cache;
+        let mut served = |packet| cache.put_read((pool, read), &lent, packet);
+        self.receive_queue.skip(skip, &mut served);
+        let copied = self.receive_queue.read(buf, &mut served);
+        urgent::on_read(self);
+        self.on_read(cx, u32::try_from(copied).unwrap_or(u32::MAX) + skip);
+        Ok(copied)
+    }
+
+    /// Bytes that `input_to_user` has copied to the application since the last call: they count as read.
+    pub fn on_direct_read(&mut self, cx: &mut Cx<'_>, bytes: usize) {
+        self.on_read(cx, u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+
+    /// What reading an empty queue means.
+    fn recv_nothing(&mut self) -> Result<usize, RecvError> {
+        if self.flags.contains(TcbFlags::FIN_RECEIVED) {
+            // The stream is complete: an error that came later is the writer's (Linux: SOCK_DONE).
+            return Ok(0);
+        }
+        if let Some(error) = self.error.take() {
+            return Err(RecvError::Connection(error));
+        }
+        if self.flags.contains(TcbFlags::SHUT_READ) {
+            return Ok(0);
+        }
+        if self.state == State::Close {
+            return Err(RecvError::NotConnected);
+        }
+        Err(RecvError::WouldBlock)
+    }
+
+    /// The application made room: autotuning, and an ACK that tells the peer, when it is worth one (Linux
+    /// `tcp_cleanup_rbuf`).
+    fn on_read(&mut self, cx: &Cx<'_>, copied: u32) {
+        self.receive_buffer.on_read(copied, cx.memory.is_plenty(), cx.config, cx.now);
+        if copied == 0 || !self.state.may_receive() {
+            return;
+        }
+        let unacked = self.rcv_nxt.since(self.rcv_wup);
+        let drained = self.receive_queue.is_empty() && self.ack.wants_ack_when_drained();
+        if self.ack.is_pending() && (unacked > self.ack.rcv_mss() || drained) {
+            self.ack.schedule_now();
+            return;
+        }
+        self.announce_room();
+    }
+
+    /// What the application may do without waiting.
+    #[inline]
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        const ODD: TcbFlags =
+            TcbFlags::SHUT_READ.union(TcbFlags::SHUT_WRITE).union(TcbFlags::URGENT_IN);
+        if self.state != State::Established || self.flags.intersects(ODD) || self.error.is_some() {
+            return self.readiness_in_any_state();
+        }
+        // Nothing but the two queues can tell.
+        let mut ready = Readiness::empty();
+        ready.set(Readiness::READ, !self.receive_queue.is_empty() && self.is_readable());
+        ready.set(Readiness::WRITE, self.has_write_space());
+        ready
+    }
+
+    #[inline(never)]
+    fn readiness_in_any_state(&self) -> Readiness {
+        let mut ready = Readiness::empty();
+        let shut_read = self.flags.contains(TcbFlags::SHUT_READ);
+        let shut_write = self.flags.contains(TcbFlags::SHUT_WRITE);
+        ready.set(Readiness::ERROR, self.error.is_some());
+        ready.set(Readiness::HUP, self.state == State::Close || (shut_read && shut_write));
+        ready.set(Readiness::RDHUP, shut_read);
+        if matches!(self.state, State::SynSent | State::SynRecv) && !self.is_open_early() {
+            // The first write lets a held SYN go.
+            ready.set(Readiness::WRITE, self.is_syn_held() && self.send_queue.is_empty());
+            return ready;
+        }
+        ready.set(Readiness::READ, shut_read || self.is_readable());
+        ready.set(Readiness::PRI, self.has_urgent_byte());
+        ready.set(Readiness::WRITE, shut_write || self.has_write_space());
+        ready
+    }
+
+    /// An error waits to be taken: `Readiness::ERROR` alone.
+    #[must_use]
+    pub const fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// `SO_RCVLOWAT` bytes are there, or as many as there will be before the application reads: the buffer is nearly
+    /// full, memory scarce, or the window nearly closed (Linux `tcp_epollin_ready`).
+    fn is_readable(&self) -> bool {
+        let readable = self.receive_queue.bytes() - u32::from(self.skips_urgent_byte());
+        if readable == 0 {
+            return false;
+        }
+        let rcvbuf = self.receive_buffer.rcvbuf();
+        readable >= self.receive_buffer.lowat()
+            || rmem_alloc(self) > rcvbuf - rcvbuf / 8
+            || self.receive_buffer.is_scarce()
+            || receive_window(self) <= self.ack.rcv_mss()
+    }
+
+    /// Takes the error that ended the connection, or else what the network has reported about it since it last got through
+    /// (`SO_ERROR`; RFC 9293 §3.9.1.8).
+    pub fn take_error(&mut self) -> Option<TcpError> {
+        self.error.take().or_else(|| self.soft_error.take())
+    }
+
+    /// Bytes that can be read now, up to the urgent one (`SIOCINQ`).
+    #[must_use]
+    pub fn readable_bytes(&self) -> usize {
+        urgent::bytes_before_mark(self).unwrap_or_else(|| self.receive_queue.bytes()) as usize
+    }
+
+    /// Bytes queued and not acknowledged (`SIOCOUTQ`).
+    #[must_use]
+    pub fn unacked_bytes(&self) -> usize {
+        self.send_queue.write_seq().since(self.snd_una) as usize
+    }
+}

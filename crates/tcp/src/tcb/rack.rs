@@ -1,0 +1,105 @@
+//! State of RACK: the transmission that left last of those which arrived, and how far the path
+//! reorders.
+//!
+//! Above: `loss::rack`. RFC 8985 §5.3; Linux: struct tcp_rack.
+//!
+//! Not here: which transmissions count as lost (`loss::rack`).
+
+use pkt::Instant;
+
+use crate::{
+    tcb::acked::{Acked, Transmission},
+    wire::seq::SeqNum,
+};
+
+/// Recoveries after which an enlarged window is forgotten (RFC 8985 §6.2 step 4: RACK.reo_wnd_persist).
+const PERSIST_RECOVERIES: u8 = 16;
+
+/// See the module head. Names as in RFC 8985 §5.3.
+#[derive(Clone, Debug)]
+pub(crate) struct Rack {
+    /// The transmission that left last of those which arrived: RACK.xmit_ts and RACK.end_seq.
+    pub(crate) newest: Option<Transmission>,
+    /// RACK.rtt: how long it took, in nanoseconds.
+    pub(crate) rtt_ns: u64,
+    /// RACK.fack: behind the highest byte that arrived.
+    fack: SeqNum,
+    /// RACK.dsack_round: SND.NXT when the window was last enlarged; once per round trip.
+    duplicate_round: Option<SeqNum>,
+    /// RACK.reo_wnd_mult: quarters of the smallest round trip.
+    pub(crate) window_mult: u8,
+    /// RACK.reo_wnd_persist.
+    persist: u8,
+    /// RACK.reordering_seen.
+    pub(crate) reordering_seen: bool,
+}
+
+impl Rack {
+    pub(crate) fn new(snd_una: SeqNum) -> Self {
+        Self {
+            newest: None,
+            rtt_ns: 0,
+            fack: snd_una,
+            duplicate_round: None,
+            window_mult: 1,
+            persist: PERSIST_RECOVERIES,
+            reordering_seen: false,
+        }
+    }
+
+    /// RFC 8985 §6.2 steps 2 and 3. Answers by how many bytes something was overtaken.
+    pub(crate) fn on_delivered(
+        &mut self,
+        acked: &Acked,
+        highest: SeqNum,
+        now: Instant,
+    ) -> Option<u32> {
+        if let Some(newest) = acked.newest {
+            self.on_newest(newest, now);
+        }
+        let overtaken = acked.lowest_original.filter(|lowest| lowest.lt(self.fack));
+        let distance = overtaken.map(|lowest| self.fack.since(lowest));
+        self.reordering_seen |= distance.is_some();
+        self.on_highest(highest);
+        distance
+    }
+
+    /// A transmission has arrived; if it left after all the others that did, it is the one to compare with.
+    #[inline]
+    pub(crate) fn on_newest(&mut self, newest: Transmission, now: Instant) {
+        if self.newest.is_none_or(|before| newest.is_after(&before)) {
+            self.newest = Some(newest);
+            self.rtt_ns = now.nanos_since(newest.sent_at);
+        }
+    }
+
+    /// What lies before `highest` is the highest that arrived, as far as this ACK knows.
+    #[inline]
+    pub(crate) fn on_highest(&mut self, highest: SeqNum) {
+        self.fack = self.fack.max(highest);
+    }
+
+    /// RACK.fack.
+    #[inline]
+    pub(crate) fn fack(&self) -> SeqNum {
+        self.fack
+    }
+
+    /// RFC 8985 §6.2 step 4: a needless retransmission was reported.
+    pub(crate) fn on_duplicate(&mut self, snd_una: SeqNum, snd_nxt: SeqNum) {
+        if self.duplicate_round.is_some_and(|round| snd_una.lt(round)) {
+            return;
+        }
+        self.duplicate_round = Some(snd_nxt);
+        self.window_mult = self.window_mult.saturating_add(1);
+        self.persist = PERSIST_RECOVERIES;
+    }
+
+    /// A recovery ended.
+    pub(crate) fn on_recovery_end(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.window_mult = 1;
+        }
+    }
+}

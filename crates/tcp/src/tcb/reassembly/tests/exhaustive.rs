@@ -1,0 +1,134 @@
+//! Every queue of a few bytes and every range that may arrive, against one bit for each byte.
+//!
+//! The stream lies across the wrap of sequence numbers.
+//!
+//! Not here: longer streams (the properties of `tests`), memory limits.
+
+use std::vec::Vec;
+
+use super::{Bench, Insert, UNBOUNDED};
+use crate::{
+    tcb::reassembly::{Reassembly, place::Place, run::Run},
+    wire::seq::SeqNum,
+};
+
+/// Bytes of the stream.
+const BYTES: u32 = 9;
+
+/// The first of them: numbers wrap in the middle.
+const BASE: SeqNum = SeqNum(u32::MAX - 3);
+
+/// The stretches of bytes that are there.
+fn stretches(there: u32) -> Vec<(u32, u32)> {
+    let mut found: Vec<(u32, u32)> = Vec::new();
+    for at in (0..BYTES).filter(|at| there >> at & 1 != 0) {
+        match found.last_mut() {
+            Some(last) if last.1 == at => last.1 = at + 1,
+            _ => found.push((at, at + 1)),
+        }
+    }
+    found
+}
+
+/// A queue with these stretches, without packets: `place` looks at numbers only.
+fn queue(stretches: &[(u32, u32)]) -> Reassembly {
+    let mut queue = Reassembly::new();
+    let run = |&(start, end): &(u32, u32)| Run {
+        start: BASE + start,
+        end: BASE + end,
+        packets: pkt::PacketList::default(),
+        truesize: 0,
+    };
+    queue.runs.extend(stretches.iter().map(run));
+    queue
+}
+
+/// The bits of a range.
+fn bits(start: u32, end: u32) -> u32 {
+    (1 << end) - (1 << start)
+}
+
+fn for_every_range(mut look: impl FnMut(u32, u32, u32)) {
+    for there in 0..1 << BYTES {
+        for start in 0..BYTES {
+            for end in start + 1..=BYTES {
+                look(there, start, end);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_range_has_its_place() {
+    for_every_range(|there, start, end| {
+        let stretches = stretches(there);
+        let place = queue(&stretches).place(BASE + start, BASE + end);
+        let wanted = bits(start, end);
+        assert_eq!(place.is_duplicate, wanted & !there == 0, "{there:b} {start}..{end}");
+        if !place.is_duplicate {
+            check(&place, &stretches, there, (start, end));
+        }
+    });
+}
+
+fn check(place: &Place, stretches: &[(u32, u32)], there: u32, (start, end): (u32, u32)) {
+    let why = std::format!("{there:b} {start}..{end}: {place:?}");
+    let (from, to) = (place.start.since(BASE), place.end.since(BASE));
+    assert!(start <= from && from < to && to <= end, "{why}");
+
+    // What is inserted and what it covers are the bytes that were missing and no other.
+    let covered = &stretches[place.index..place.covered_end];
+    let covered_bits: u32 = covered.iter().map(|&(start, end)| bits(start, end)).sum();
+    assert_eq!(covered_bits & !bits(from, to), 0, "{why}");
+    assert_eq!(bits(from, to) & !covered_bits, bits(start, end) & !there, "{why}");
+
+    // Runs stay sorted.
+    assert!(stretches[..place.index].iter().all(|run| run.1 <= from), "{why}");
+    assert!(stretches[place.covered_end..].iter().all(|run| run.0 >= to), "{why}");
+
+    // Neighbors that would touch join.
+    let touches_left = place.index > 0 && stretches[place.index - 1].1 == from;
+    let right = stretches.get(place.covered_end);
+    assert_eq!(place.joins_left, touches_left, "{why}");
+    assert_eq!(place.joins_right, right.is_some_and(|run| run.0 == to), "{why}");
+    let alone = !place.joins_left && !place.joins_right && covered.is_empty();
+    assert_eq!(place.is_new_run(), alone, "{why}");
+
+    let first = self::stretches(there & bits(start, end)).first().copied();
+    let duplicate = place.duplicate.map(|(start, end)| (start.since(BASE), end.since(BASE)));
+    assert_eq!(duplicate, first, "{why}");
+}
+
+#[test]
+fn every_range_is_inserted_once() {
+    let mut bench = Bench::new();
+    for_every_range(|there, start, end| {
+        // The bench's stream begins before the wrap, too, and its byte 0 is never in the queue.
+        for (start, end) in stretches(there) {
+            bench.insert(start + 38, end + 38);
+        }
+        let after = there | bits(start, end);
+        match bench.offer(start + 38, end + 38, false, UNBOUNDED) {
+            Insert::Queued(mut queued) => {
+                let new = (bits(start, end) & !there).count_ones();
+                assert_eq!(queued.new_bytes, new, "{there:b} {start}..{end}");
+                while let Some(packet) = queued.redundant.pop_front() {
+                    bench.pool.free(packet);
+                }
+            }
+            Insert::Refused(_, packet) => {
+                assert_eq!(after, there, "{there:b} {start}..{end}");
+                bench.pool.free(packet);
+            }
+            Insert::FinNoted(_) => panic!("there is no FIN"),
+        }
+        let expected: Vec<_> =
+            stretches(after).iter().map(|&(start, end)| (start + 38, end + 38)).collect();
+        assert_eq!(bench.blocks(), expected, "{there:b} {start}..{end}");
+        let mut all = bench.queue.clear();
+        while let Some(packet) = all.pop_front() {
+            bench.pool.free(packet);
+        }
+    });
+    bench.finish();
+}

@@ -1,0 +1,367 @@
+//! The receive buffer: how much memory arrivals may hold, how much window that is, and how both
+//! grow.
+//!
+//! Above: `segment::window` announces what is free; `input::data` and `socket::api` report.
+//! RFC 7323 §1.1 (a window of one bandwidth-delay product) and §2 (its scale), RFC 9293 §3.8.6;
+//! Linux: tcp_rcv_space_adjust (dynamic right-sizing), tcp_grow_window, tcp_clamp_window,
+//! tcp_set_window_clamp, tcp_set_rcvlowat.
+//!
+//! Three limits, each below the next:
+//!
+//! ```text
+//!   ssthresh       grows with what arrives: a sender of tiny segments must not be promised what they would cost
+//!   window_clamp   the window that `rcvbuf` bytes of memory carry, and TCP_WINDOW_CLAMP
+//!   rcvbuf         grows with what the application reads per round trip, up to tcp_rmem[2]
+//! ```
+//!
+//! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts and follows what
+//! arrives.
+//!
+//! Not here: the window of a segment (`segment::window`), pruning (`input::prune`).
+
+use core::time::Duration;
+
+use pkt::Instant;
+
+use crate::{
+    cx::config::{SocketOptions, TcpConfig},
+    wire::{option::WINDOW_SCALE_MAX, seq::SeqNum},
+};
+
+/// Half of the buffer is window until arrivals show better (Linux `tcp_adv_win_scale` = 1).
+const SCALING_RATIO_INITIAL: u8 = 128;
+
+/// Largest window of a SYN, which is never scaled.
+pub(crate) const UNSCALED_MAX: u32 = 65_535;
+
+/// Segments of the initial window of a sender: what the first round trip is expected to bring.
+const INITIAL_ROUND_SEGMENTS: u32 = 10;
+
+/// Smallest receive buffer a socket may ask for (Linux `SOCK_MIN_RCVBUF`); half of it is the smallest window clamp.
+const RCVBUF_MIN: u32 = 2304;
+
+/// Packets below this size say nothing about how much window the buffer carries: they are copied together.
+pub(crate) const GROW_BYTES_MIN: u32 = 128;
+
+/// Overhead of a descriptor that a packet's first kilobyte or so would hide: not held against large packets (Linux
+/// truesize_adjust).
+const DESCRIPTOR_BYTES: u32 = 704;
+
+/// See the module head.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiveBuffer {
+    /// Limit of what the receive and out-of-order queues hold, in `truesize` bytes (`SO_RCVBUF`).
+    rcvbuf: u32,
+    /// No larger window is announced, whatever is free.
+    window_clamp: u32,
+    /// No larger window is announced yet (Linux `rcv_ssthresh`).
+    ssthresh: u32,
+    /// `TCP_WINDOW_CLAMP`; `u32::MAX` without one.
+    user_clamp: u32,
+    /// `SO_RCVLOWAT`: bytes that make the socket readable. At least 1.
+    lowat: u32,
+    /// Bytes of window per 256 bytes of buffer.
+    scaling_ratio: u8,
+    /// `SO_RCVBUF` was set: no autotuning.
+    locked: bool,
+    /// Memory was scarce when data last came.
+    scarce: bool,
+    advmss: u16,
+    /// Round-trip time as the receiver sees it, microseconds × 8; 0 when unknown.
+    rtt_us_x8: u32,
+    /// The last echo that gave a sample: each of our timestamps measures one round trip.
+    rtt_echo: u32,
+    /// Without timestamps: the round ends when RCV.NXT reaches this.
+    rtt_end: SeqNum,
+    rtt_start: Instant,
+    /// Bytes the application read in the best round so far.
+    space: u32,
+    /// Bytes it read in this round.
+    copied: u32,
+    /// When this round began.
+    round_start: Instant,
+}
+
+impl ReceiveBuffer {
+    pub(crate) fn new(config: &TcpConfig, options: &SocketOptions, advmss: u16) -> Self {
+        let rcvbuf = options.rcvbuf.unwrap_or(config.tcp_rmem.default);
+        let mut buffer = Self {
+            rcvbuf,
+            window_clamp: 0,
+            ssthresh: 0,
+            user_clamp: options.window_clamp.map_or(u32::MAX, |clamp| clamp.max(RCVBUF_MIN / 2)),
+            lowat: 1,
+            scaling_ratio: SCALING_RATIO_INITIAL,
+            locked: options.rcvbuf.is_some(),
+            scarce: false,
+            advmss,
+            rtt_us_x8: 0,
+            rtt_echo: 0,
+            rtt_end: SeqNum(0),
+            rtt_start: Instant::ZERO,
+            space: 0,
+            copied: 0,
+            round_start: Instant::ZERO,
+        };
+        buffer.follow_rcvbuf();
+        if let Some(bytes) = options.rcvlowat {
+            buffer.set_lowat(bytes, config);
+        }
+        buffer.ssthresh = buffer.initial_window();
+        buffer
+    }
+
+    /// The shift our SYN offers: enough for the largest window autotuning may reach.
+    pub(crate) fn offered_scale(&self, config: &TcpConfig) -> u8 {
+        if !config.tcp_window_scaling {
+            return 0;
+        }
+        let largest = if self.locked {
+            self.rcvbuf
+        } else {
+            config.tcp_rmem.max.max(config.rmem_max).max(self.rcvbuf)
+        };
+        let largest = largest.min(self.user_clamp);
+        let bits = u32::BITS - largest.leading_zeros();
+        u8::try_from(bits.saturating_sub(16)).map_or(WINDOW_SCALE_MAX, |s| s.min(WINDOW_SCALE_MAX))
+    }
+
+    /// The window of a SYN: whole segments, as many as the buffer holds, as far as 16 bits say it.
+    pub(crate) fn initial_window(&self) -> u32 {
+        let space = self.window_clamp;
+        let mss = u32::from(self.advmss.max(1));
+        let whole = if space > mss { space - space % mss } else { space };
+        whole.min(UNSCALED_MAX)
+    }
+
+    pub(crate) fn on_established(&mut self, rcv_nxt: SeqNum, now: Instant) {
+        self.ssthresh = self.ssthresh.min(self.window_clamp);
+        self.space =
+            self.initial_window().min(INITIAL_ROUND_SEGMENTS * u32::from(self.advmss)).max(1);
+        self.round_start = now;
+        self.rtt_start = now;
+        self.rtt_end = rcv_nxt + self.initial_window();
+    }
+
+    /// `SO_RCVBUF` on a connection: ends autotuning. The announced window shrinks only as data arrives.
+    pub(crate) fn set_rcvbuf(&mut self, bytes: u32) {
+        self.rcvbuf = bytes;
+        self.locked = true;
+        self.follow_rcvbuf();
+    }
+
+    /// `TCP_WINDOW_CLAMP`: no larger window is announced from here on; the one announced already is kept.
+    ///
+    /// Differs from Linux: autotuning does not lift it, because whoever set a bound meant it.
+    pub(crate) fn set_window_clamp(&mut self, bytes: u32, rcv_wnd: u32) {
+        self.user_clamp = if bytes == 0 { u32::MAX } else { bytes.max(RCVBUF_MIN / 2) };
+        self.follow_rcvbuf();
+        let promised = rcv_wnd.min(self.window_clamp);
+        self.ssthresh = self.ssthresh.min(self.window_clamp).max(promised);
+    }
+
+    /// `SO_RCVLOWAT`: the buffer grows so that the window can hold as much; never beyond half of what it may become.
+    pub(crate) fn set_lowat(&mut self, bytes: u32, config: &TcpConfig) {
+        let cap = if self.locked { self.rcvbuf / 2 } else { config.tcp_rmem.max / 2 };
+        self.lowat = bytes.min(cap).max(1);
+        if !self.locked {
+            let space = self.space_of(self.lowat);
+            if space > self.rcvbuf {
+                self.rcvbuf = space;
+                self.follow_rcvbuf();
+            }
+        }
+    }
+
+    /// Follows how much memory a byte costs: `bytes` of a full-sized packet against its `truesize`.
+    pub(crate) fn on_packet(&mut self, bytes: u32, truesize: u32) {
+        if bytes < u32::from(self.advmss) / 2 {
+            // Small packets are copied together under pressure; they say nothing about bulk data.
+            return;
+        }
+        let ratio = u64::from(bytes) * 256 / u64::from(truesize.max(1));
+        let ratio = u8::try_from(ratio).unwrap_or(u8::MAX).max(1);
+        if ratio != self.scaling_ratio {
+            self.scaling_ratio = ratio;
+            self.follow_rcvbuf();
+        }
+    }
+
+    /// `bytes` arrived in packets of `truesize`; `free` is the window that the memory left carries. The limit of the
+    /// announced window grows by what such packets can fill, so that a full window of them fits into the largest
+    /// buffer. Answers whether it grew.
+    pub(crate) fn on_arrival(
+        &mut self,
+        bytes: u32,
+        truesize: u32,
+        rcv_mss: u32,
+        free: u32,
+        config: &TcpConfig,
+    ) -> bool {
+        let room = self.window_clamp.min(free).saturating_sub(self.ssthresh);
+        if bytes < GROW_BYTES_MIN || room == 0 {
+            return false;
+        }
+        let truesize = truesize - DESCRIPTOR_BYTES.min(truesize / 4);
+        let step = if self.window_of(truesize) <= bytes {
+            2 * u32::from(self.advmss)
+        } else {
+            self.cautious_step(bytes, truesize, rcv_mss, config)
+        };
+        if step == 0 {
+            return false;
+        }
+        self.ssthresh += step.max(2 * bytes).min(room);
+        true
+    }
+
+    /// Packets that carry less than the buffer's share of them: each halving of the largest window allows them twice the
+    /// overhead.
+    fn cautious_step(&self, bytes: u32, truesize: u32, rcv_mss: u32, config: &TcpConfig) -> u32 {
+        let mut cost = self.window_of(truesize) / 2;
+        let mut window = self.window_of(config.tcp_rmem.max) / 2;
+        while self.ssthresh <= window && window > 0 {
+            if cost <= bytes {
+                return 2 * rcv_mss;
+            }
+            cost /= 2;
+            window /= 2;
+        }
+        0
+    }
+
+    /// Data came, and memory was scarce or not. While it is, no more than `segments` full segments are promised beyond what
+    /// was (Linux tcp_adjust_rcv_ssthresh), and whatever is there is worth reading.
+    pub(crate) fn note_scarcity(&mut self, scarce: bool, segments: u32) {
+        self.scarce = scarce;
+        if scarce {
+            self.ssthresh = self.ssthresh.min(segments * u32::from(self.advmss));
+        }
+    }
+
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.scarce
+    }
+
+    /// The queues hold more than the buffer: grow it if it may, else promise two segments (Linux tcp_clamp_window).
+    pub(crate) fn on_overrun(&mut self, rmem_alloc: u32, may_grow: bool, config: &TcpConfig) {
+        if may_grow && !self.locked && self.rcvbuf < config.tcp_rmem.max {
+            self.rcvbuf = rmem_alloc.min(config.tcp_rmem.max).max(self.rcvbuf);
+        }
+        if rmem_alloc > self.rcvbuf {
+            self.ssthresh = self.window_clamp.min(2 * u32::from(self.advmss));
+        }
+    }
+
+    /// A round-trip sample from an echoed timestamp, milliseconds.
+    pub(crate) fn on_rtt_timestamp(&mut self, echo: u32, ms: u32) {
+        if core::mem::replace(&mut self.rtt_echo, echo) == echo {
+            // A later segment of the same round: its delay is the sender's.
+            return;
+        }
+        // A tick may just have passed: less than one cannot be told from one.
+        let sample = ms.max(1).saturating_mul(1000).min(1 << 28);
+        if self.rtt_us_x8 == 0 {
+            self.rtt_us_x8 = sample * 8;
+        } else {
+            self.rtt_us_x8 = self.rtt_us_x8 - self.rtt_us_x8 / 8 + sample;
+        }
+    }
+
+    /// Without timestamps: a whole window takes at least one round trip to arrive.
+    pub(crate) fn on_rtt_window(&mut self, rcv_nxt: SeqNum, rcv_wnd: u32, now: Instant) {
+        if rcv_nxt.lt(self.rtt_end) {
+            return;
+        }
+        let sample = micros(now - self.rtt_start).clamp(1, 1 << 28) * 8;
+        if self.rtt_us_x8 == 0 || sample < self.rtt_us_x8 {
+            self.rtt_us_x8 = sample;
+        }
+        self.rtt_end = rcv_nxt + rcv_wnd;
+        self.rtt_start = now;
+    }
+
+    /// The application read `copied` bytes: once per round trip the buffer becomes twice what it read, with room
+    /// for a sender that is still doubling (`tcp_moderate_rcvbuf`).
+    pub(crate) fn on_read(
+        &mut self,
+        copied: u32,
+        may_grow: bool,
+        config: &TcpConfig,
+        now: Instant,
+    ) {
+        self.copied = self.copied.saturating_add(copied);
+        let round_ns = u64::from(self.rtt_us_x8 / 8) * 1_000;
+        if round_ns == 0 || now.nanos_since(self.round_start) < round_ns {
+            return;
+        }
+        if self.copied > self.space {
+            if config.tcp_moderate_rcvbuf && may_grow && !self.locked {
+                self.grow(config.tcp_rmem.max);
+            }
+            self.space = self.copied;
+        }
+        self.copied = 0;
+        self.round_start = now;
+    }
+
+    fn grow(&mut self, rcvbuf_max: u32) {
+        let (copied, space) = (u64::from(self.copied), u64::from(self.space.max(1)));
+        let window = 2 * copied + 16 * u64::from(self.advmss);
+        let faster = window * (copied - space) / space;
+        let buffer = (window + 2 * faster) * 256 / u64::from(self.scaling_ratio);
+        let rcvbuf = u32::try_from(buffer).unwrap_or(u32::MAX).min(rcvbuf_max);
+        if rcvbuf > self.rcvbuf {
+            self.rcvbuf = rcvbuf;
+            self.follow_rcvbuf();
+        }
+    }
+
+    fn follow_rcvbuf(&mut self) {
+        self.window_clamp = self.window_of(self.rcvbuf).min(self.user_clamp);
+    }
+
+    /// Bytes of window that `space` bytes of buffer carry.
+    pub(crate) fn window_of(&self, space: u32) -> u32 {
+        let window = u64::from(space) * u64::from(self.scaling_ratio) / 256;
+        u32::try_from(window).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of buffer that carry `window` bytes.
+    fn space_of(&self, window: u32) -> u32 {
+        let space = (u64::from(window) * 256).div_ceil(u64::from(self.scaling_ratio));
+        u32::try_from(space).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn rcvbuf(&self) -> u32 {
+        self.rcvbuf
+    }
+
+    pub(crate) fn window_clamp(&self) -> u32 {
+        self.window_clamp
+    }
+
+    /// Largest window that is announced for now.
+    pub(crate) fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    /// `SO_RCVLOWAT`.
+    pub(crate) fn lowat(&self) -> u32 {
+        self.lowat
+    }
+
+    /// Round-trip time as the receiver sees it.
+    pub(crate) fn rtt(&self) -> Duration {
+        Duration::from_micros(u64::from(self.rtt_us_x8 / 8))
+    }
+
+    /// Bytes the application read in the best round.
+    pub(crate) fn space(&self) -> u32 {
+        self.space
+    }
+}
+
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,65 @@
+//! The limit of the send buffer, and the room that a writer has.
+//!
+//! Above: `socket::api`, `input::ack`, `tcb::memory`. Linux: tcp_sndbuf_expand,
+//! sk_stream_write_space, sk_stream_moderate_sndbuf.
+//!
+//! Not here: the queue itself (`send_queue`).
+
+use crate::{
+    cx::Cx,
+    tcb::{Tcb, TcbFlags},
+};
+
+/// Sizes of the send buffer's share per segment: payload plus descriptor (Linux `tcp_sndbuf_expand`).
+const SEGMENT_OVERHEAD_BYTES: u32 = 1024;
+
+impl Tcb {
+    /// A third of the buffer is free (Linux `sk_stream_min_wspace`), and few enough bytes are unsent: half of what a write
+    /// may leave, so that a writer is not woken for every segment (Linux `__tcp_stream_memory_free` with `wake`).
+    ///
+    /// `SO_SNDLOWAT` is always 1 and cannot be set, as in Linux.
+    pub(crate) fn has_write_space(&self) -> bool {
+        let queued = self.send_queue.wmem_queued();
+        let free = self.sndbuf.saturating_sub(queued);
+        let drained = || u64::from(self.not_sent()) * 2 < u64::from(self.not_sent_lowat);
+        let suppressed = self.flags.contains(TcbFlags::WRITE_SUPPRESSED);
+        free >= queued / 2
+            && free > 0
+            && !suppressed
+            && (self.not_sent_lowat == u32::MAX || drained())
+    }
+
+    /// Bytes queued and never sent.
+    pub(crate) fn not_sent(&self) -> u32 {
+        self.send_queue.write_seq().since(self.snd_nxt)
+    }
+
+    /// The send buffer follows the congestion window: twice of it, so that the application refills one half while the
+    /// other is in flight (Linux `tcp_sndbuf_expand`).
+    #[inline]
+    pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
+        if self.flags.contains(TcbFlags::SNDBUF_LOCKED) || !cx.memory.is_plenty() {
+            return;
+        }
+        let (cwnd, mss) = (self.congestion.cwnd(), self.mss.effective());
+        if self.sndbuf_follows == (cwnd, mss) {
+            // It has grown as far as it would now.
+            return;
+        }
+        let cwnd = cwnd.max(self.congestion.initial_window());
+        let overhead = (cwnd / mss).saturating_mul(SEGMENT_OVERHEAD_BYTES);
+        let wanted = cwnd.saturating_add(overhead).saturating_mul(2);
+        let max = cx.config.tcp_wmem.max;
+        self.sndbuf = self.sndbuf.max(wanted.min(max));
+        // The limit may be raised while it is what keeps the window from being filled, and so from changing.
+        self.sndbuf_follows = if wanted > max { (0, 0) } else { (cwnd, mss) };
+    }
+
+    /// Memory is scarce: the send buffer falls to `bytes`, not below `min`, unless the application chose it.
+    pub(crate) fn moderate_sndbuf(&mut self, bytes: u32, min: u32) {
+        if !self.flags.contains(TcbFlags::SNDBUF_LOCKED) {
+            self.sndbuf = self.sndbuf.min(bytes.max(min));
+            self.sndbuf_follows = (0, 0);
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Send queue: every byte the application wrote and the peer has not acknowledged.
+//!
+//! Above: `socket::api` appends, `segment` transmits clones of the entries, `input::ack` removes
+//! them. Linux: sk_write_queue and tcp_rtx_queue; here one queue, cut in two by `sent`.
+//!
+//! ```text
+//!    snd_una                     snd_nxt                      write_seq
+//!       | entry 0 | entry 1 |  …    | entry `sent` |  …  | tail |
+//!       '---- transmitted: retransmit from here ---'--- not yet sent; only the tail grows
+//! ```
+//!
+//! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is
+//! transmitted whole or cut first (`split`), so that what is in flight, lost, retransmitted or
+//! reported by SACK is always a whole entry: the scoreboard (`marks`) is flags and the sums over
+//! them.
+//!
+//! Not here: which entry to send and when (`output`, `loss::retransmit`), headers (`segment`).
+
+mod audit;
+pub(crate) mod entry;
+mod gather;
+mod marks;
+mod sacked;
+
+use alloc::collections::VecDeque;
+
+use pkt::{Instant, Packet, Payload, Pool};
+
+use self::{marks::Again, sacked::Sacked};
+use crate::{
+    congestion::{LossSample, LossThresh},
+    tcb::{
+        acked::Acked,
+        send_queue::entry::{Entry, EntryFlags, Snapshot},
+    },
+    wire::seq::SeqNum,
+};
+
+/// See the module head.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: VecDeque<Entry>,
+    /// Entries at the front that were transmitted at least once.
+    sent: usize,
+    /// No entry before this index is lost and waiting for its retransmission.
+    lost_hint: usize,
+    /// First sequence number after the queue: the next byte the application writes.
+    write_seq: SeqNum,
+    /// Sum of the entries' charges in `truesize` bytes (Linux `sk_wmem_queued`).
+    wmem_queued: u32,
+    /// Sequence numbers of entries flagged `LOST`.
+    lost_bytes: u32,
+    /// Sequence numbers of entries flagged `RETRANSMITTED`.
+    retrans_bytes: u32,
+    /// Sequence numbers of entries flagged `SACKED`.
+    sacked_bytes: u32,
+    /// Entries flagged `SACKED`.
+    sacked_count: u32,
+    /// Sequence numbers ever found lost, modulo 2^32; a retransmission found lost counts again (Linux `tp->lost`).
+    lost_total: u32,
+    /// The first loss that was one too many since it was last asked for.
+    excessive_loss: Option<LossSample>,
+    /// How many are too many.
+    loss_thresh: LossThresh,
+    /// The ranges of those entries.
+    sacked: Sacked,
+    /// Retransmissions in flight, in the order they left; some are out of date.
+    again: VecDeque<Again>,
+    /// Everything sent before this was looked at for loss; `None` is the front.
+    scan_from: Option<SeqNum>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(write_seq: SeqNum, loss_thresh: LossThresh) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            sent: 0,
+            lost_hint: 0,
+            write_seq,
+            wmem_queued: 0,
+            lost_bytes: 0,
+            retrans_bytes: 0,
+            sacked_bytes: 0,
+            sacked_count: 0,
+            lost_total: 0,
+            excessive_loss: None,
+            loss_thresh,
+            sacked: Sacked::default(),
+            again: VecDeque::new(),
+            scan_from: None,
+        }
+    }
+
+    /// Puts `bytes` behind the tail and answers how many fitted: fewer only when packet memory ran out.
+    ///
+    /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages, where there is one, is the only one on
+    /// the way out. On the way it sums in pieces of `piece` bytes, unless that is 0.
+    /// `alloc` gives the packets to copy to.
+    pub(crate) fn append(
+        &mut self,
+        pool: &mut Pool,
+        mut bytes: impl Payload,
+        (size_goal, piece): (u32, u16),
+        mut alloc: impl FnMut(&mut Pool) -> Option<Packet>,
+    ) -> usize {
+        let total = bytes.byte_len();
+        while bytes.byte_len() > 0 {
+            let grown = match self.growable_tail(size_goal) {
+                Some(index) => self.grow(pool, index, bytes, (size_goal, piece)),
+                None => 0,
+            };
+            let taken = match grown {
+                0 => self.push_packet(pool, bytes, (size_goal, piece), &mut alloc),
+                grown => grown,
+            };
+            if taken == 0 {
+                break;
+            }
+            bytes = bytes.split(taken).1;
+        }
+        total - bytes.byte_len()
+    }
+
+    /// The tail, if bytes may still be added to it.
+    fn growable_tail(&self, size_goal: u32) -> Option<usize> {
+        let index = self.entries.len().checked_sub(1)?;
+        let tail = &self.entries[index];
+        let open = index >= self.sent && tail.len < size_goal && tail.packet.is_some();
+        (open && !tail.is_closed()).then_some(index)
+    }
+
+    /// Bytes the tail takes before a write begins another packet.
+    pub(crate) fn tail_room(&self, size_goal: u32) -> u32 {
+        self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
+    }
+
+    fn grow(
+        &mut self,
+        pool: &mut Pool,
+        index: usize,
+        bytes: impl Payload,
+        (size_goal, piece): (u32, u16),
+    ) -> usize {
+        let entry = &mut self.entries[index];
+        let Some(packet) = entry.packet.as_mut() else { return 0 };
+        let room = bytes.byte_len().min((size_goal - entry.len) as usize);
+        let taken = bytes.split(room).0.append_in_pieces(packet, pool, piece);
+        let grown = u32::try_from(taken).expect("a packet is shorter than 2^32");
+        entry.len += grown;
+        let charge = packet.truesize();
+        self.wmem_queued = self.wmem_queued - entry.charge + charge;
+        entry.charge = charge;
+        self.write_seq += grown;
+        taken
+    }
+
+    /// Adds a packet at the tail with as many of `bytes` as it takes, and answers how many: none when there is no memory.
+    fn push_packet(
+        &mut self,
+        pool: &mut Pool,
+        bytes: impl Payload,
+        (size_goal, piece): (u32, u16),
+        alloc: &mut impl FnMut(&mut Pool) -> Option<Packet>,
+    ) -> usize {
+        let Some(mut packet) = alloc(pool) else { return 0 };
+        let fitting = bytes.split(bytes.byte_len().min(size_goal as usize)).0;
+        let taken = fitting.append_in_pieces(&mut packet, pool, piece);
+        if taken == 0 {
+            pool.free(packet);
+            return 0;
+        }
+        let charge = packet.truesize();
+        let len = u32::try_from(taken).expect("a packet is shorter than 2^32");
+        self.wmem_queued += charge;
+        self.push_entry(Some(packet), (len, charge), EntryFlags::empty());
+        taken
+    }
+
+    /// Adds an entry of `len` bytes that `charge` is charged for.
+    fn push_entry(&mut self, packet: Option<Packet>, (len, charge): (u32, u32), flags: EntryFlags) {
+        let (seq, sent_at, snapshot) = (self.write_seq, Instant::ZERO, Snapshot::default());
+        self.write_seq += len;
+        self.entries.push_back(Entry {
+            packet,
+            seq,
+            len,
+            charge,
+            retransmits: 0,
+            flags,
+            sent_at,
+            snapshot,
+        });
+    }
+
+    /// What has waited longest leaves by a timer: its segment carries PSH, as nothing else may follow soon.
+    pub(crate) fn mark_held_pushed(&mut self) {
+        if let Some(entry) = self.entries.get_mut(self.sent) {
+            entry.flags |= EntryFlags::PSH;
+        }
+    }
+
+    /// The record ended here: what follows goes into another packet.
+    pub(crate) fn mark_record_end(&mut self) {
+        if self.entries.len() > self.sent
+            && let Some(tail) = self.entries.back_mut()
+        {
+            tail.flags |= EntryFlags::END_OF_RECORD;
+        }
+    }
+
+    /// The write ended here: the last unsent entry carries PSH.
+    pub(crate) fn mark_push(&mut self) {
+        if self.entries.len() > self.sent
+            && let Some(tail) = self.entries.back_mut()
+        {
+            tail.flags |= EntryFlags::PSH;
+        }
+    }
+
+    /// Puts the FIN behind the last byte: on the unsent tail, or as an entry of its own.
+    pub(crate) fn append_fin(&mut self) {
+        if self.entries.len() > self.sent
+            && let Some(tail) = self.entries.back_mut()
+        {
+            tail.flags |= EntryFlags::FIN | EntryFlags::PSH;
+        } else {
+            self.push_entry(None, (0, 0), EntryFlags::FIN);
+        }
+        self.write_seq += 1;
+    }
+
+    /// Cuts entry `index` after `at` bytes of payload; `false` when there is no memory. The first part keeps its
+    /// fast clone, the second takes over PSH, FIN and the end of a record.
+    pub(crate) fn split(&mut self, pool: &mut Pool, index: usize, at: u32) -> bool {
+        let entry = &mut self.entries[index];
+        debug_assert!(at > 0 && at < entry.seq_len() && at <= entry.len);
+        let rest_len = entry.len - at;
+        let mut rest_packet = None;
+        if rest_len > 0 {
+            let Some(packet) = entry.packet.as_mut() else { return false };
+            let Some(rest) = packet.split_off(pool, at as usize) else { return false };
+            rest_packet = Some(rest);
+        }
+        let old_charge = entry.charge;
+        entry.charge = entry.packet.as_ref().map_or(0, Packet::truesize);
+        let charge = rest_packet.as_ref().map_or(0, Packet::truesize);
+        self.wmem_queued = self.wmem_queued - old_charge + entry.charge + charge;
+        let rest = Entry {
+            packet: rest_packet,
+            seq: entry.seq + at,
+            len: rest_len,
+            charge,
+            retransmits: entry.retransmits,
+            flags: entry.flags,
+            sent_at: entry.sent_at,
+            snapshot: entry.snapshot,
+        };
+        entry.len = at;
+        entry.flags -= EntryFlags::FIN | EntryFlags::PSH | EntryFlags::END_OF_RECORD;
+        self.entries.insert(index + 1, rest);
+        if index < self.sent {
+            self.sent += 1;
+        }
+        if self.lost_hint > index {
+            self.lost_hint += 1;
+        }
+        self.note_split(index + 1);
+        true
+    }
+
+    /// Entry `index` was transmitted: for the first time, or again. `snapshot` and `app_limited` are the connection's
+    /// state for the delivery rate.
+    #[inline]
+    pub(crate) fn on_transmit(
+        &mut self,
+        index: usize,
+        now: Instant,
+        snapshot: Snapshot,
+        app_limited: bool,
+    ) {
+        let entry = &mut self.entries[index];
+        entry.sent_at = now;
+        entry.snapshot = snapshot;
+        entry.flags.set(EntryFlags::APP_LIMITED, app_limited);
+        if index < self.sent {
+            self.note_again(index);
+        } else {
+            debug_assert_eq!(index, self.sent, "entries leave in order");
+            self.sent += 1;
+        }
+    }
+
+    /// Removes everything before `una`, cutting the front of an entry that is acknowledged in part. `served` gets the packets,
+    /// which are not charged for any more.
+    pub(crate) fn ack_to(
+        &mut self,
+        una: SeqNum,
+        acked: &mut Acked,
+        mut served: impl FnMut(Packet),
+    ) {
+        while let Some(front) = self.entries.front() {
+            if self.sent == 0 || front.seq.ge(una) {
+                break;
+            }
+            if !front.flags.contains(EntryFlags::SACKED) {
+                let once = !front.flags.contains(EntryFlags::EVER_RETRANSMITTED);
+                acked.sent_at = once.then_some(front.sent_at);
+                acked.retransmitted |= !once;
+                let end = front.end_seq().min(una);
+                acked.deliver(front, end.since(front.seq), end);
+            }
+            if front.end_seq().gt(una) {
+                acked.bytes += self.trim_front(una);
+                break;
+            }
+            acked.bytes += front.seq_len();
+            self.pop_front(&mut served);
+        }
+        self.sacked.drop_before(una);
+        self.drop_again_before(una);
+    }
+
+    /// The entry in flight, where there is exactly one and no list knows of a retransmission.
+    #[inline]
+    pub(crate) fn lone(&self) -> Option<&Entry> {
+        if self.sent != 1 || !self.again.is_empty() { None } else { self.entries.front() }
+    }
+
+    /// The entry that waits to be sent, where it is the only one and nothing is in flight.
+    #[inline]
+    pub(crate) fn lone_unsent(&self) -> Option<&Entry> {
+        if self.sent != 0 || self.entries.len() != 1 { None } else { self.entries.front() }
+    }
+
+    /// Removes the only entry in flight, on which there is no mark: what [`ack_to`](Self::ack_to) its end would do.
+    #[inline]
+    pub(crate) fn take_lone(&mut self) -> Option<Entry> {
+        debug_assert!(self.lone().is_some());
+        let entry = self.entries.pop_front()?;
+        self.wmem_queued -= entry.charge;
+        self.sent = 0;
+        self.lost_hint = self.lost_hint.saturating_sub(1);
+        Some(entry)
+    }
+
+    fn pop_front(&mut self, served: &mut impl FnMut(Packet)) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.wmem_queued -= entry.charge;
+        self.sacked_count -= u32::from(entry.flags.contains(EntryFlags::SACKED));
+        self.forget_marks(entry.flags, entry.seq_len());
+        self.sent -= 1;
+        self.lost_hint = self.lost_hint.saturating_sub(1);
+        if let Some(packet) = entry.packet {
+            served(packet);
+        }
+    }
+
+    fn trim_front(&mut self, una: SeqNum) -> u32 {
+        let entry = &mut self.entries[0];
+        let cut = una.since(entry.seq);
+        debug_assert!(cut > 0 && cut <= entry.len, "only payload can be acknowledged in part");
+        entry.seq = una;
+        entry.len -= cut;
+        if let Some(packet) = entry.packet.as_mut() {
+            packet.advance(cut as usize);
+            let charge = packet.truesize();
+            self.wmem_queued = self.wmem_queued - entry.charge + charge;
+            entry.charge = charge;
+        }
+        let flags = entry.flags;
+        self.forget_marks(flags, cut);
+        cut
+    }
+
+    /// Frees everything and forgets the unsent: the connection is over.
+    pub(crate) fn purge(&mut self, pool: &mut Pool) {
+        while let Some(entry) = self.entries.pop_front() {
+            free(pool, entry.packet);
+        }
+        *self = Self::new(self.write_seq, self.loss_thresh);
+    }
+
+    /// The entry at `index`.
+    pub(crate) fn entry(&self, index: usize) -> &Entry {
+        &self.entries[index]
+    }
+
+    /// The oldest entry in flight.
+    pub(crate) fn head(&self) -> Option<&Entry> {
+        self.entries.front().filter(|_| self.sent > 0)
+    }
+
+    /// Index and entry of the next new transmission.
+    pub(crate) fn first_unsent(&self) -> Option<(usize, &Entry)> {
+        self.entries.get(self.sent).map(|entry| (self.sent, entry))
+    }
+
+    /// Entry `index` is the last one.
+    pub(crate) fn is_tail(&self, index: usize) -> bool {
+        index + 1 == self.entries.len()
+    }
+
+    /// Entries in flight (Linux `packets_out`, in packets rather than segments).
+    pub(crate) fn sent_count(&self) -> usize {
+        self.sent
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn write_seq(&self) -> SeqNum {
+        self.write_seq
+    }
+
+    pub(crate) fn wmem_queued(&self) -> u32 {
+        self.wmem_queued
+    }
+}
+
+fn free(pool: &mut Pool, packet: Option<Packet>) {
+    if let Some(packet) = packet {
+        pool.free(packet);
+    }
+}

@@ -1,0 +1,363 @@
+//! The scoreboard: what is known about the entries in flight.
+//!
+//! Above: the files of `loss` set and read the marks. RFC 6675 §4; Linux: TCPCB_* flags and
+//! the counters sacked_out, lost_out, retrans_out.
+//!
+//! ```text
+//!   in flight ── SACK ──► SACKED
+//!     │    ▲                ▲
+//!     │    '── undo ──.     │ SACK
+//!     └─ lost ──► LOST ── sent again ──► LOST | RETRANSMITTED ── lost ──► LOST
+//! ```
+//!
+//! `SACKED` excludes the other two. `RETRANSMITTED` alone is a probe's copy: both may be in flight.
+
+use pkt::{Instant, Pool};
+
+use super::{EntryFlags, SendQueue};
+use crate::{
+    congestion::{LossSample, LossThresh},
+    tcb::acked::{Acked, Transmission},
+    wire::seq::SeqNum,
+};
+
+/// Charge of the queue above the send buffer at which no entry is cut for SACK any more: two superframes' worth.
+const SPLIT_SLACK: u32 = 2 << 16;
+
+/// A retransmission that is taken to be in flight: which number began it, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Again {
+    seq: SeqNum,
+    sent_at: Instant,
+}
+
+impl SendQueue {
+    /// The peer holds `start..end`, which lies in flight: marks the entries that lie inside whole, cutting those at the
+    /// edges at a multiple of `mss`.
+    pub(crate) fn mark_sacked(
+        &mut self,
+        pool: &mut Pool,
+        (start, end): (SeqNum, SeqNum),
+        mss: u32,
+        sndbuf: u32,
+        acked: &mut Acked,
+    ) -> Cuts {
+        let mut cuts = Cuts::default();
+        let mut from = start;
+        while let Some((gap_start, gap_end)) = self.sacked.next_gap(from, end) {
+            let mut index = self.index_of(gap_start);
+            while index < self.sent && self.entries[index].seq.lt(gap_end) {
+                match self.inside(index, gap_start, gap_end, mss) {
+                    Inside::Whole => self.mark_one_sacked(index, acked),
+                    Inside::None => {}
+                    Inside::CutAt(at) => {
+                        if self.is_too_big(sndbuf) {
+                            cuts.refused += 1;
+                        } else if self.split(pool, index, at) {
+                            cuts.made += 1;
+                            continue;
+                        }
+                    }
+                }
+                index += 1;
+            }
+            from = gap_end;
+        }
+        cuts
+    }
+
+    /// The queue holds so much more than the send buffer that nothing in flight is cut any more: a piece costs more than
+    /// it holds, and a peer whose SACK blocks or tiny MSS ask for many pieces would own our memory (CVE-2019-11478).
+    /// Better to send some of it twice (Linux tcp_fragment).
+    pub(crate) fn is_too_big(&self, sndbuf: u32) -> bool {
+        self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK)
+    }
+
+    /// How the entry at `index` lies to a reported range.
+    fn inside(&self, index: usize, start: SeqNum, end: SeqNum, mss: u32) -> Inside {
+        let entry = &self.entries[index];
+        if start.le(entry.seq) && end.ge(entry.end_seq()) {
+            return Inside::Whole;
+        }
+        if start.gt(entry.seq) {
+            let skip = start.since(entry.seq).next_multiple_of(mss);
+            let useful = (entry.seq + skip).lt(end.min(entry.end_seq())) && skip <= entry.len;
+            return if useful { Inside::CutAt(skip) } else { Inside::None };
+        }
+        let held = end.since(entry.seq);
+        let held = held - held % mss;
+        if held > 0 { Inside::CutAt(held) } else { Inside::None }
+    }
+
+    fn mark_one_sacked(&mut self, index: usize, acked: &mut Acked) {
+        let entry = &self.entries[index];
+        let (flags, bytes) = (entry.flags, entry.seq_len());
+        if flags.contains(EntryFlags::SACKED) {
+            return;
+        }
+        let (start, end) = (entry.seq, entry.end_seq());
+        acked.deliver(entry, bytes, end);
+        acked.sacked += bytes;
+        if !flags.contains(EntryFlags::EVER_RETRANSMITTED) {
+            acked.sacked_sent_at = acked.sacked_sent_at.max(Some(entry.sent_at));
+        }
+        self.forget_marks(flags, bytes);
+        let entry = &mut self.entries[index];
+        entry.flags -= EntryFlags::LOST | EntryFlags::RETRANSMITTED;
+        entry.flags |= EntryFlags::SACKED;
+        self.sacked_bytes += bytes;
+        self.sacked_count += 1;
+        self.sacked.insert(start, end);
+    }
+
+    /// Takes `bytes` of an entry with these marks out of the sums.
+    pub(super) fn forget_marks(&mut self, flags: EntryFlags, bytes: u32) {
+        if flags.contains(EntryFlags::LOST) {
+            self.lost_bytes -= bytes;
+        }
+        if flags.contains(EntryFlags::RETRANSMITTED) {
+            self.retrans_bytes -= bytes;
+        }
+        if flags.contains(EntryFlags::SACKED) {
+            self.sacked_bytes -= bytes;
+        }
+    }
+
+    /// Entry `index` is lost, and so is a retransmission of it: it may be sent again.
+    pub(crate) fn mark_lost(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        if entry.flags.contains(EntryFlags::SACKED) {
+            return;
+        }
+        let bytes = entry.seq_len();
+        let again = entry.flags.contains(EntryFlags::RETRANSMITTED);
+        if !entry.flags.contains(EntryFlags::LOST) || again {
+            self.lost_total = self.lost_total.wrapping_add(bytes);
+            let lost = self.lost_total.wrapping_sub(entry.snapshot.lost);
+            let sample = LossSample { tx_in_flight: entry.snapshot.in_flight, lost, len: bytes };
+            if self.excessive_loss.is_none()
+                && self.loss_thresh.is_exceeded(sample.lost, sample.tx_in_flight)
+            {
+                self.excessive_loss = Some(sample);
+            }
+        }
+        if !entry.flags.contains(EntryFlags::LOST) {
+            self.lost_bytes += bytes;
+        }
+        if again {
+            self.retrans_bytes -= bytes;
+        }
+        entry.flags |= EntryFlags::LOST;
+        entry.flags -= EntryFlags::RETRANSMITTED;
+        self.lost_hint = self.lost_hint.min(index);
+    }
+
+    /// A retransmission timeout: everything in flight is lost.
+    pub(crate) fn mark_all_lost(&mut self) {
+        for index in 0..self.sent {
+            self.mark_lost(index);
+        }
+        self.again.clear();
+    }
+
+    /// Everything in flight that is larger than `len` is lost: the path cannot carry it. Answers whether anything is.
+    pub(crate) fn mark_larger_lost(&mut self, len: u32) -> bool {
+        for index in 0..self.sent {
+            if self.entries[index].len > len {
+                self.mark_lost(index);
+            }
+        }
+        self.lost_bytes > 0
+    }
+
+    /// Nothing is lost any more: recovery ended or was undone.
+    pub(crate) fn clear_marks(&mut self) {
+        self.again.clear();
+        self.scan_from = None;
+        if self.lost_bytes == 0 && self.retrans_bytes == 0 {
+            return;
+        }
+        for entry in self.entries.iter_mut().take(self.sent) {
+            entry.flags -= EntryFlags::LOST | EntryFlags::RETRANSMITTED;
+        }
+        self.lost_bytes = 0;
+        self.retrans_bytes = 0;
+    }
+
+    /// What was taken for lost is in flight after all; copies that were sent of it are too.
+    pub(crate) fn unmark_lost(&mut self) {
+        self.scan_from = None;
+        if self.lost_bytes == 0 {
+            return;
+        }
+        for entry in self.entries.iter_mut().take(self.sent) {
+            entry.flags -= EntryFlags::LOST;
+        }
+        self.lost_bytes = 0;
+    }
+
+    /// The transmission that left last of those which the peer reports and which were made once only.
+    pub(crate) fn newest_sacked_original(&self) -> Option<Transmission> {
+        let sent = self.entries.iter().take(self.sent);
+        let originals = sent.filter(|entry| {
+            entry.flags & (EntryFlags::SACKED | EntryFlags::EVER_RETRANSMITTED)
+                == EntryFlags::SACKED
+        });
+        let made = originals
+            .map(|entry| Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() });
+        made.reduce(|newest, this| if this.is_after(&newest) { this } else { newest })
+    }
+
+    /// The peer has dropped data that it had reported (RFC 2018 §8): nothing is believed any more.
+    pub(crate) fn renege(&mut self) {
+        for entry in self.entries.iter_mut().take(self.sent) {
+            entry.flags -= EntryFlags::SACKED;
+        }
+        self.sacked.clear();
+        self.sacked_bytes = 0;
+        self.sacked_count = 0;
+    }
+
+    /// The first lost entry whose retransmission is not out yet.
+    pub(crate) fn next_lost(&mut self) -> Option<usize> {
+        if self.lost_bytes == 0 {
+            return None;
+        }
+        while self.lost_hint < self.sent {
+            let flags = self.entries[self.lost_hint].flags;
+            if flags.contains(EntryFlags::LOST) && !flags.contains(EntryFlags::RETRANSMITTED) {
+                return Some(self.lost_hint);
+            }
+            self.lost_hint = self.after_sacked(self.lost_hint).max(self.lost_hint + 1);
+        }
+        None
+    }
+
+    /// Entry `index` was sent again.
+    pub(super) fn note_again(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        entry.retransmits = entry.retransmits.saturating_add(1);
+        if !entry.flags.contains(EntryFlags::RETRANSMITTED) {
+            self.retrans_bytes += entry.seq_len();
+        }
+        entry.flags |= EntryFlags::RETRANSMITTED | EntryFlags::EVER_RETRANSMITTED;
+        self.again.push_back(Again { seq: entry.seq, sent_at: entry.sent_at });
+    }
+
+    /// The second half of a retransmission that was cut, at `index`, takes its place in the list.
+    pub(super) fn note_split(&mut self, index: usize) {
+        let entry = &self.entries[index];
+        if entry.flags.contains(EntryFlags::RETRANSMITTED) {
+            let sent_at = entry.sent_at;
+            let place = self.again.partition_point(|again| again.sent_at <= sent_at);
+            self.again.insert(place, Again { seq: entry.seq, sent_at });
+        }
+    }
+
+    /// The retransmission in flight that left first.
+    pub(crate) fn oldest_retransmission(&mut self) -> Option<usize> {
+        let una = self.entries.front()?.seq;
+        while let Some(again) = self.again.front() {
+            let index = self.index_of(again.seq.max(una));
+            if let Some(entry) = self.entries.get(index).filter(|_| index < self.sent)
+                && entry.flags.contains(EntryFlags::RETRANSMITTED)
+                && entry.sent_at == again.sent_at
+            {
+                return Some(index);
+            }
+            self.again.pop_front();
+        }
+        None
+    }
+
+    /// Retransmissions before `una` are acknowledged.
+    pub(super) fn drop_again_before(&mut self, una: SeqNum) {
+        while self.again.front().is_some_and(|again| again.seq.lt(una)) {
+            // What begins before `una` may end behind it.
+            let Some(again) = self.again.pop_front() else { break };
+            let rest = self.entries.front().filter(|front| front.sent_at == again.sent_at);
+            if rest.is_some_and(|front| front.flags.contains(EntryFlags::RETRANSMITTED)) {
+                self.again.push_front(Again { seq: una, ..again });
+                break;
+            }
+        }
+    }
+
+    /// Index of the entry that holds `seq`.
+    pub(super) fn index_of(&self, seq: SeqNum) -> usize {
+        self.entries.partition_point(|entry| entry.end_seq().le(seq))
+    }
+
+    /// Index of the first entry behind the reported run that holds entry `index`, or `index`.
+    pub(crate) fn after_sacked(&self, index: usize) -> usize {
+        let entry = &self.entries[index];
+        if !entry.flags.contains(EntryFlags::SACKED) {
+            return index;
+        }
+        self.index_of(self.sacked.end_of(entry.seq)).max(index + 1)
+    }
+
+    /// No entry before this index waits to be found lost for the first time.
+    pub(crate) fn scan_start(&self) -> usize {
+        self.scan_from.map_or(0, |seq| self.index_of(seq))
+    }
+
+    pub(crate) fn set_scan_start(&mut self, index: usize) {
+        self.scan_from = self.entries.get(index).map(|entry| entry.seq);
+    }
+
+    pub(crate) fn lost_bytes(&self) -> u32 {
+        self.lost_bytes
+    }
+
+    /// Takes the first loss since the last call that was one too many for what was in flight.
+    pub(crate) fn take_excessive_loss(&mut self) -> Option<LossSample> {
+        self.excessive_loss.take()
+    }
+
+    /// How many losses are too many.
+    pub(crate) fn loss_thresh(&self) -> LossThresh {
+        self.loss_thresh
+    }
+
+    /// Bytes ever found lost, modulo 2^32.
+    pub(crate) fn lost_total(&self) -> u32 {
+        self.lost_total
+    }
+
+    pub(crate) fn retrans_bytes(&self) -> u32 {
+        self.retrans_bytes
+    }
+
+    /// Bytes in flight that the peer has reported.
+    pub(crate) fn sacked_bytes(&self) -> u32 {
+        self.sacked_bytes
+    }
+
+    /// Segments of them: small ones count as much as full ones.
+    pub(crate) fn sacked_segments(&self, mss: u32) -> u32 {
+        self.sacked_count.max(self.sacked_bytes / mss)
+    }
+
+    /// Behind the highest byte reported.
+    pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
+        self.sacked.highest()
+    }
+}
+
+/// What the edges of a reported range did to entries.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cuts {
+    pub(crate) made: u32,
+    /// Not made because the queue is too large.
+    pub(crate) refused: u32,
+}
+
+/// How an entry lies to a reported range.
+enum Inside {
+    Whole,
+    /// Cut it here: one of the parts may lie inside.
+    CutAt(u32),
+    /// No whole segment of it does.
+    None,
+}
