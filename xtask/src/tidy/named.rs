@@ -20,7 +20,13 @@ const DOCUMENTS: [&str; 2] = ["docs/fast-paths.md", "docs/invariants.md"];
 const INVARIANTS: &str = "docs/invariants.md";
 
 /// Families of numbered invariants.
-const FAMILIES: [&str; 5] = [concat!("P", "Q"), concat!("TS", "Q"), concat!("GR", "O"), concat!("DS", "T"), concat!("S", "C")];
+const FAMILIES: [&str; 5] = [
+    concat!("P", "Q"),
+    concat!("TS", "Q"),
+    concat!("GR", "O"),
+    concat!("DS", "T"),
+    concat!("S", "C"),
+];
 
 /// Every function that a document names exists in its crate, and every invariant that a source names has its row.
 pub(crate) fn check(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
@@ -57,11 +63,13 @@ fn check_functions(document: &str, text: &str, sources: &[RustSource], findings:
     }
 }
 
-/// `stack::goes_straight_up` as crate and function.
+/// `stack::goes_straight_up`, or with modules and a type between, as crate and function.
 fn function(code: &str) -> Option<(&str, &str)> {
     const CRATES: [&str; 6] = ["pkt", "sync", "tcp", "stack", "quietline", "sim"];
-    let (krate, name) = code.split_once("::")?;
-    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let (krate, path) = code.split_once("::")?;
+    let name = path.rsplit("::").next().unwrap_or(path);
+    let is_name =
+        |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     (CRATES.contains(&krate) && is_name(name)).then_some((krate, name))
 }
 
@@ -83,9 +91,8 @@ fn check_invariants(source: &RustSource, listed: &BTreeSet<&str>, findings: &mut
 /// A family's name and a number.
 fn is_invariant(word: &str) -> bool {
     FAMILIES.iter().any(|family| {
-        word.strip_prefix(family).is_some_and(|number| {
-            !number.is_empty() && number.chars().all(|c| c.is_ascii_digit())
-        })
+        word.strip_prefix(family)
+            .is_some_and(|number| !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()))
     })
 }
 
@@ -96,6 +103,7 @@ mod tests {
     #[test]
     fn functions_are_read() {
         assert_eq!(function("stack::goes_straight_up"), Some(("stack", "goes_straight_up")));
+        assert_eq!(function("tcp::Tcb::recv"), Some(("tcp", "recv")));
         assert_eq!(function("std::net"), None);
         assert_eq!(function("stack::Host"), None);
     }

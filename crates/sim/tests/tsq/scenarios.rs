@@ -40,7 +40,11 @@ fn each_completion_sends_one_packet() {
             lab.complete(1);
             assert_eq!(lab.shelf.len(), burst as usize);
             assert_eq!(lab.client.wmem_alloc(), burst * truesize);
-            assert_eq!(lab.count(Counter::TsqRuns), before + completions, "TSQ6: one run per completion");
+            assert_eq!(
+                lab.count(Counter::TsqRuns),
+                before + completions,
+                "TSQ6: one run per completion"
+            );
         }
         assert_eq!(lab.count(Counter::TsqDeferred), deferred);
         lab.finish();

@@ -258,9 +258,16 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
             >= u64::from(full - u32::from(full * u32::from(largest) == count))
     );
     let delivered = bench.delivered();
-    assert_eq!(delivered.iter().map(|(_, len, _)| len).sum::<u32>(), count * MSS, "GRO2: every byte once");
+    assert_eq!(
+        delivered.iter().map(|(_, len, _)| len).sum::<u32>(),
+        count * MSS,
+        "GRO2: every byte once"
+    );
     assert_eq!(delivered[0], (0, u32::from(largest) * MSS, largest), "{delivered:?}");
-    assert!(bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize), "GRO7: below the limit");
+    assert!(
+        bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize),
+        "GRO7: below the limit"
+    );
     assert!(!is_reordered(&delivered));
     for packet in &bench.up {
         let ip = &packet.linear()[LINK..];
