@@ -1,9 +1,10 @@
 //! Functions and invariants that documents name: each exists, and each number in the sources is explained.
 //!
-//! docs/fast-paths.md and docs/invariants.md write a function as crate and name, `` `stack::goes_straight_up` ``, so that a
-//! file that moves changes nothing in them. An invariant is a row of docs/invariants.md that begins with its number.
+//! These documents write a function as crate and name, `` `stack::goes_straight_up` ``, so that a file that moves changes nothing in
+//! them. A module between both is a folder or file of its path, a type one that its file names. An invariant is a row of
+//! docs/invariants.md that begins with its number.
 //!
-//! Not here: hops with their files (`docs`), what a test shows.
+//! Not here: functions with their files (`docs`), what a test shows.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use crate::findings::Findings;
 use crate::source::{self, RustSource};
 
 /// Documents that name functions by crate.
-const DOCUMENTS: [&str; 2] = ["docs/fast-paths.md", "docs/invariants.md"];
+const DOCUMENTS: [&str; 3] = ["docs/datapath.md", "docs/fast-paths.md", "docs/invariants.md"];
 
 /// The page of the invariants.
 const INVARIANTS: &str = "docs/invariants.md";
@@ -45,16 +46,20 @@ pub(crate) fn check(sources: &[RustSource], findings: &mut Findings) -> Result<(
 fn check_functions(document: &str, text: &str, sources: &[RustSource], findings: &mut Findings) {
     let mut named = 0;
     for (index, line) in text.lines().enumerate() {
-        for (krate, name) in line.split('`').filter_map(function) {
+        let quoted = line.split('`').filter(|code| !code.contains(' '));
+        // An indented line is a call of a tree: its first word.
+        let call = line.strip_prefix("    ").and_then(|line| line.split_whitespace().next());
+        for name in quoted.chain(call).filter_map(Named::read) {
             named += 1;
-            let prefix = format!("crates/{krate}/");
-            let mut of_crate = sources.iter().filter(|source| source.path.starts_with(&prefix));
-            let has = |source: &RustSource| {
-                shape::functions(source).iter().any(|function| function.name == name)
-            };
             // The name comes first: taking a file apart is dearer than looking for a word in it.
-            if !of_crate.any(|source| source.code.contains(name) && has(source)) {
-                findings.note(document, index + 1, format!("crate {krate} has no fn {name}"));
+            let is_there = |source: &RustSource| {
+                name.may_be_in(source)
+                    && shape::functions(source)
+                        .iter()
+                        .any(|function| function.name == name.function)
+            };
+            if !sources.iter().any(is_there) {
+                findings.note(document, index + 1, format!("there is no fn {}", name.text));
             }
         }
     }
@@ -63,14 +68,40 @@ fn check_functions(document: &str, text: &str, sources: &[RustSource], findings:
     }
 }
 
-/// `stack::goes_straight_up`, or with modules and a type between, as crate and function.
-fn function(code: &str) -> Option<(&str, &str)> {
-    const CRATES: [&str; 6] = ["pkt", "sync", "tcp", "stack", "quietline", "sim"];
-    let (krate, path) = code.split_once("::")?;
-    let name = path.rsplit("::").next().unwrap_or(path);
-    let is_name =
-        |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    (CRATES.contains(&krate) && is_name(name)).then_some((krate, name))
+/// `stack::turn::turn`: a crate, modules or a type, and a function.
+#[derive(Debug, PartialEq, Eq)]
+struct Named<'t> {
+    text: &'t str,
+    krate: &'t str,
+    between: Vec<&'t str>,
+    function: &'t str,
+}
+
+impl<'t> Named<'t> {
+    fn read(text: &'t str) -> Option<Self> {
+        const CRATES: [&str; 6] = ["pkt", "sync", "tcp", "stack", "quietline", "sim"];
+        let mut between: Vec<_> = text.split("::").collect();
+        let function = between.pop()?;
+        let krate = between.first().copied().filter(|krate| CRATES.contains(krate))?;
+        between.remove(0);
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let is_function = !function.is_empty() && function.chars().all(is_name);
+        is_function.then_some(Self { text, krate, between, function })
+    }
+
+    /// The file is of the crate and of the modules, and has the words.
+    fn may_be_in(&self, source: &RustSource) -> bool {
+        let Some(path) = source.path.strip_prefix("crates/") else { return false };
+        let mut parts = path.trim_end_matches(".rs").split('/');
+        parts.next() == Some(self.krate)
+            && source.code.contains(self.function)
+            && self.between.iter().all(|word| {
+                match word.starts_with(|first: char| first.is_ascii_uppercase()) {
+                    true => source.code.contains(word),
+                    false => parts.clone().any(|part| part == *word),
+                }
+            })
+    }
 }
 
 /// The number that a row of the page begins with.
@@ -102,18 +133,24 @@ mod tests {
 
     #[test]
     fn functions_are_read() {
-        assert_eq!(function("stack::goes_straight_up"), Some(("stack", "goes_straight_up")));
-        assert_eq!(function("tcp::Tcb::recv"), Some(("tcp", "recv")));
-        assert_eq!(function("std::net"), None);
-        assert_eq!(function("stack::Host"), None);
+        let read =
+            |text| Named::read(text).map(|named| (named.krate, named.between, named.function));
+        assert_eq!(read("stack::go_up"), Some(("stack", vec![], "go_up")));
+        assert_eq!(read("tcp::Tcb::recv"), Some(("tcp", vec!["Tcb"], "recv")));
+        assert_eq!(read("std::mem::swap"), None);
+        assert_eq!(read("stack::Host"), None);
+        assert_eq!(read("stack"), None);
     }
 
     #[test]
     fn a_function_that_does_not_exist_is_found() {
-        let sources = [RustSource::new("crates/tcp/src/a.rs", "fn here() {}\n".to_owned())];
+        let text = "impl T {\n    fn here() {}\n}\n".to_owned();
+        let sources = [RustSource::new("crates/tcp/src/a/b.rs", text)];
         let mut findings = Findings::default();
-        check_functions("docs/x.md", "`tcp::here`\n`tcp::gone`\n", &sources, &mut findings);
-        assert_eq!(findings.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2]);
+        let page = "`tcp::here`, `tcp::a::here`, `tcp::b::here`, `tcp::T::here`\n`tcp::gone`\n`tcp::c::here`\n\
+                    `tcp::U::here`\n    tcp::b::here  called\n    tcp::gone\n";
+        check_functions("docs/x.md", page, &sources, &mut findings);
+        assert_eq!(findings.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2, 3, 4, 6]);
     }
 
     #[test]
