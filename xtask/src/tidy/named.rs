@@ -15,7 +15,8 @@ use crate::findings::Findings;
 use crate::source::{self, RustSource};
 
 /// Documents that name functions by crate.
-const DOCUMENTS: [&str; 3] = ["docs/datapath.md", "docs/fast-paths.md", "docs/invariants.md"];
+const DOCUMENTS: [&str; 4] =
+    ["docs/datapath.md", "docs/fast-paths.md", "docs/invariants.md", "docs/mechanisms.md"];
 
 /// The page of the invariants.
 const INVARIANTS: &str = "docs/invariants.md";
