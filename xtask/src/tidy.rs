@@ -6,6 +6,7 @@
 //! Not here: formatting (rustfmt), lints (clippy), the crate graph (`layers`).
 
 mod docs;
+mod named;
 mod reasons;
 mod shape;
 mod words;
@@ -51,6 +52,7 @@ pub(crate) fn check() -> Result<Findings> {
     }
     docs::check_lines(&mut findings)?;
     docs::check_hops(&sources, &mut findings)?;
+    named::check(&sources, &mut findings)?;
     rfcs::check(&sources, &mut findings)?;
     Ok(findings)
 }

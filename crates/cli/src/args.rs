@@ -47,9 +47,9 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Connect to a TCP port: stdin goes to the socket, the socket to stdout.
     Connect(ConnectArgs),
-    /// List the settings of the stack: value, default, allowed values and meaning.
+    /// List the settings of the stack by tier: value, default, allowed values and description.
     ///
-    /// These are the names that --sysctl of serve and connect takes. docs/sysctl.md has the same table.
+    /// These are the names that --sysctl of serve and connect takes. docs/sysctl.md has the same tables.
     Sysctl(SysctlArgs),
     /// Print the completion script of a shell.
     Completions {

@@ -1,13 +1,13 @@
-//! `quietline sysctl`: every setting with its value, default and meaning; and the name that a mistyped one may mean.
+//! `quietline sysctl`: every setting with its value, default and description; and the name that a mistyped one may mean.
 //!
-//! The texts are those of docs/sysctl.md, which a test writes from the tables and comments of the code.
+//! The texts are those of docs/sysctl.md, which a test writes from the tables of the code, grouped by tier.
 
 use quietline::Stack;
 use serde::Serialize;
 
 use crate::{args::SysctlArgs, failure::Failure, link, output};
 
-/// The page, a table for each group of settings.
+/// The page, a heading and a table for each tier of settings.
 const PAGE: &str = include_str!("../../../docs/sysctl.md");
 
 /// Names of one device begin so; the table has them for all devices.
@@ -20,6 +20,8 @@ const WIDTH: usize = 80;
 /// A row of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Setting {
+    /// The heading of the table: `Operate`, `Tune` or `Lab`.
+    tier: &'static str,
     name: &'static str,
     default: &'static str,
     allowed: &'static str,
@@ -68,7 +70,15 @@ pub(crate) fn run(args: &SysctlArgs) -> Result<(), Failure> {
     if args.json {
         return output::print_json(&serde_json::json!({ "settings": settings }));
     }
-    output::print(&settings.iter().map(text).collect::<String>())
+    let tiers = settings.chunk_by(|one, next| one.setting.tier == next.setting.tier);
+    let tier = |settings: &[Valued]| {
+        let heading = match settings.first() {
+            Some(first) if args.names.is_empty() => format!("# {}\n", first.setting.tier),
+            _ => String::new(),
+        };
+        heading + &settings.iter().map(text).collect::<String>()
+    };
+    output::print(&tiers.map(tier).collect::<String>())
 }
 
 /// Whether a setting of this name exists; else what to say of it. Of a device's settings only the last word is looked at: a
@@ -125,24 +135,28 @@ fn nearest(name: &str) -> Option<String> {
 
 /// Every setting, in the order of the page.
 fn all() -> impl Iterator<Item = Setting> {
-    PAGE.lines().filter_map(row)
+    let mut tier = "";
+    PAGE.lines().filter_map(move |line| {
+        tier = line.strip_prefix("## ").unwrap_or(tier);
+        row(tier, line)
+    })
 }
 
-/// A line of a table: name, default, allowed values, meaning. The meaning's bars are escaped.
-fn row(line: &'static str) -> Option<Setting> {
+/// A line of a table: name, default, allowed values, description. The bars of allowed values are escaped.
+fn row(tier: &'static str, line: &'static str) -> Option<Setting> {
     let cells = line.strip_prefix("| `")?.strip_suffix(" |")?;
     let mut cells = cells.splitn(4, " | ");
     let name = cells.next()?.strip_suffix('`')?;
     let (default, allowed) = (cells.next()?, cells.next()?);
     let meaning = cells.next()?.replace("\\|", "|").replace('`', "");
-    Some(Setting { name, default, allowed, meaning })
+    Some(Setting { tier, name, default, allowed, meaning })
 }
 
 fn text(valued: &Valued) -> String {
-    let Valued { setting: Setting { name, default, allowed, meaning }, value } = valued;
+    let Valued { setting: Setting { tier: _, name, default, allowed, meaning }, value } = valued;
     let options = textwrap::Options::new(WIDTH).initial_indent("    ").subsequent_indent("    ");
     let bounds = textwrap::fill(&format!("default {default}; {allowed}"), &options);
-    let meaning = textwrap::fill(&format!("{meaning}."), &options);
+    let meaning = textwrap::fill(meaning, &options);
     let text = format!("{name} = {value}\n{bounds}\n{meaning}\n");
     if output::is_plain() { output::in_ascii(&text) } else { text }
 }
@@ -170,6 +184,8 @@ mod tests {
         let of_page: BTreeSet<_> = all().map(|setting| setting.name.to_owned()).collect();
         assert_eq!(of_page, of_stack);
         assert!(all().all(|setting| !setting.meaning.is_empty() && !setting.allowed.is_empty()));
+        let tiers: BTreeSet<_> = all().map(|setting| setting.tier).collect();
+        assert_eq!(tiers.into_iter().collect::<Vec<_>>(), ["Lab", "Operate", "Tune"]);
     }
 
     #[test]

@@ -191,9 +191,9 @@ mod tests {
 
     const HEAD: &str = "# Counters
 
-What `quietline --stats` prints, under the names of Linux 6.18's `nstat`, and what of Linux's rows is not counted and why.
-`crates/sim/tests/counters.rs` writes this page from the tables of the code, holds the two lists together to be exactly
-Linux's, and asks a test for each counter. Drop reasons, in capitals, are in `crates/pkt/src/drop_reason.rs`. Linux's
-`IcmpMsg` counts ICMP messages by number: `Icmp*` has the same by name.
+The counters of a host, as `quietline --stats` prints them, under the names of Linux 6.18's `nstat`; and the counters of Linux that do not
+exist here, with the reason. `crates/sim/tests/counters.rs` writes this page from the tables of the code, checks that the two lists together are
+exactly Linux's, and that a test names each counter. Drop reasons, in capitals, are in `crates/pkt/src/drop_reason.rs`. Linux's
+`IcmpMsg` counts ICMP messages by number; `Icmp*` has the same by name.
 ";
 }

@@ -159,12 +159,18 @@ mod tests {
         counted: Vec<(String, u64)>,
     }
 
-    fn play(seed: u64, batch: &str, demux: &str) -> Outcome {
+    /// Plays `polls` polls of up to `most` frames.
+    fn play(
+        seed: u64,
+        batch: &str,
+        settings: &[(&str, &str)],
+        (polls, most): (u32, u32),
+    ) -> Outcome {
         let mut rng = tcp::Rng::new(seed);
-        let mut bench = Bench::new(batch, &[("net.ipv4.ip_early_demux", demux)]);
+        let mut bench = Bench::new(batch, settings);
         let mut seen = bench.rig.take();
-        for _ in 0..12 {
-            for _ in 0..rng.below(60) {
+        for _ in 0..polls {
+            for _ in 0..rng.below(most + 1) {
                 let frame = any_frame(&mut bench, &mut rng);
                 bench.rig.queue(&frame);
             }
@@ -188,9 +194,10 @@ mod tests {
         let count = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
         for seed in only.map_or(0..count, |seed: u64| seed..seed + 1) {
             for demux in ["1", "0"] {
-                let single = play(seed, "1", demux);
+                let settings = [("net.ipv4.ip_early_demux", demux)];
+                let single = play(seed, "1", &settings, (12, 59));
                 for batch in ["5", "8", "64"] {
-                    let list = play(seed, batch, demux);
+                    let list = play(seed, batch, &settings, (12, 59));
                     assert_eq!(single.read, list.read, "seed {seed}, lists of {batch}: bytes");
                     assert_eq!(
                         single.counted, list.counted,
@@ -199,6 +206,24 @@ mod tests {
                     let [one, other] = [&single.sent, &list.sent].map(|seen| format!("{seen:?}"));
                     assert_eq!(one, other, "seed {seed}, lists of {batch}: frames");
                 }
+            }
+        }
+    }
+
+    /// Polls of at most one frame, by the short form and by the long one. A map of cores that names the only core steers nothing
+    /// away, and keeps every frame off the short form (`goes_straight_up`).
+    #[test]
+    fn a_frame_that_goes_straight_up_has_the_effect_of_any_other() {
+        const STEERED: (&str, &str) = ("net.quietline.dev.bytes.rps_cpus", "1");
+        for seed in 0..60 {
+            for gro in ["1", "0"] {
+                let gro = ("net.quietline.dev.bytes.gro", gro);
+                let short = play(seed, "8", &[gro], (300, 1));
+                let long = play(seed, "8", &[gro, STEERED], (300, 1));
+                assert_eq!(short.read, long.read, "seed {seed}, {gro:?}: bytes");
+                assert_eq!(short.counted, long.counted, "seed {seed}, {gro:?}: counters");
+                let [one, other] = [&short.sent, &long.sent].map(|seen| format!("{seen:?}"));
+                assert_eq!(one, other, "seed {seed}, {gro:?}: frames");
             }
         }
     }

@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// SCN-D8, TSQ8: a device that pays senders back as it is given their packets leaves TCP Small Queues without effect on what it
+    /// TSQ8: a device that pays senders back as it is given their packets leaves TCP Small Queues without effect on what it
     /// holds; a byte queue limit keeps that short, and what waits in front of it counts again.
     #[test]
     fn an_orphaning_device_is_kept_short_by_its_byte_limit_only() {

@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// SCN-B1 for a whole host: p0 with PSH waits in the list, p1 is held, p2 with PSH completes it. TCP sees the disorder of
+    /// For a whole host: p0 with PSH waits in the list, p1 is held, p2 with PSH completes it. TCP sees the disorder of
     /// the first version of the list, and none with one door.
     #[test]
     fn tcp_sees_the_order_in_which_two_doors_let_packets_out() {
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// BUG-GRO-2: packets that come in by another door than the poll of a device: here from another core. The list that they
+    /// Packets that come in by another door than the poll of a device: here from another core. The list that they
     /// wait in is let go at the end of that as well, however large a batch is.
     #[test]
     fn packets_from_another_core_do_not_wait_in_a_list() {
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// BUG-GRO-7: headers in headers in headers. Receive offload looks at one link header, one IP header and one TCP header, so
+    /// Headers in headers in headers. Receive offload looks at one link header, one IP header and one TCP header, so
     /// that there is nothing to recurse into and nothing to hold.
     #[test]
     fn nested_headers_pass_unopened() {

@@ -25,7 +25,7 @@ mod tests {
         run(&scenario, None, None)
     }
 
-    /// SC3, SC4, SCN-E4 in whole runs: nobody is charged otherwise, becomes writable at another time or sends another frame.
+    /// SC3, SC4 in whole runs: nobody is charged otherwise, becomes writable at another time or sends another frame.
     #[test]
     fn no_mode_changes_a_run() {
         let (mut pools, mut caches) = (Vec::new(), Vec::new());

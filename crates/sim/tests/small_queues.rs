@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// SCN-D8, TSQ8: a device that orphans what it takes has no small queue, whatever the limit.
+    /// TSQ8: a device that orphans what it takes has no small queue, whatever the limit.
     #[test]
     fn a_device_that_orphans_keeps_a_bulk_sender_s_whole_queue() {
         for rate_bps in [10, 100, 1000, 10_000] {
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// BUG-TSQ-7: completions 4 ms late at 100 Mbit/s. A limit of a millisecond of the pace is below that and costs
+    /// Completions 4 ms late at 100 Mbit/s. A limit of a millisecond of the pace is below that and costs
     /// throughput; a packet beyond it where none is in flight, or one, lets ACKs take over.
     #[test]
     fn the_exception_for_an_empty_flight_outweighs_late_completions() {

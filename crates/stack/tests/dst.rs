@@ -215,7 +215,7 @@ mod tests {
         pair.server.recv_or_wait(&net.server, &mut net.cx, reader, bufs).ok()
     }
 
-    /// PQ5, SCN-A: dst operations per data packet for a reader that waits: two with `prequeue_ref`, none with the seed's
+    /// PQ5: dst operations per data packet for a reader that waits: two with `prequeue_ref`, none with the seed's
     /// `prequeue_drop`, none in softirq.
     #[test]
     fn a_waiting_reader_costs_two_dst_operations_a_packet_or_none() {
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// A2, A3, PQ6, BUG-PQ-2: the routes change while packets wait that have left their dst behind. The connection forgets its
+    /// PQ6: the routes change while packets wait that have left their dst behind. The connection forgets its
     /// route, finds nothing to put in its place, and has a new one with the first packet that arrives afterwards.
     #[test]
     fn a_route_that_changes_under_a_prequeue_is_found_again() {

@@ -136,7 +136,7 @@ mod tests {
         Scripted { index, caps, signal, waiting, inside, together, doorbell, log }
     }
 
-    /// SCN-B4, BUG-GRO-3: a poll that takes exactly its weight has not found its queue empty, even if it is: the queue
+    /// A poll that takes exactly its weight has not found its queue empty, even if it is: the queue
     /// is polled again. What it took is all with IP before that.
     #[test]
     fn exactly_a_weight_of_frames_is_not_the_end_of_a_queue() {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     /// A waiting thread takes eight frames, looks whether it has what it waits for, and takes eight more. What is left when
-    /// it is content is polled before the core is given up, as any other run would (BUG-GRO-4).
+    /// it is content is polled before the core is given up, as any other run would.
     #[test]
     fn busy_polling_looks_up_after_every_budget() {
         let mut bench = Bench::new(&[RxSignal::Descriptor], &[]);

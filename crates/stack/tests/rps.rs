@@ -118,7 +118,7 @@ mod tests {
         bench.end([pair]);
     }
 
-    /// BUG-SC-7 for the receive side: toggled again and again under one connection, nothing is lost, reordered or
+    /// For the receive side: toggled again and again under one connection, nothing is lost, reordered or
     /// repeated.
     #[test]
     fn toggled_under_a_connection_it_reorders_nothing() {

@@ -1,6 +1,6 @@
-//! Documents that must stay true: module heads, links, the two data-path lines, the hops of docs/datapath.md.
+//! Documents that must stay true: module heads, links, the two data-path lines, the functions of docs/rfc9293.md.
 //!
-//! A hop is written as `` `stack/src/ip/input.rs::input` ``: a file below `crates/` and a function in it.
+//! A function is written as `` `stack/src/ip/input.rs::input` ``: a file below `crates/` and a function in it.
 //!
 //! Not here: prose.
 
@@ -22,8 +22,8 @@ const DATA_PATH: [&str; 2] = [
 const DATA_PATH_FILES: [&str; 3] =
     ["ARCHITECTURE.md", "docs/datapath.md", "crates/stack/src/lib.rs"];
 
-/// The documents that name functions: the hops of the data path, and what does what RFC 9293 requires.
-const FUNCTION_FILES: [&str; 2] = ["docs/datapath.md", "docs/rfc9293.md"];
+/// The documents that name functions with their files: those that meet the requirements of RFC 9293.
+const FUNCTION_FILES: [&str; 1] = ["docs/rfc9293.md"];
 
 /// A source file begins with its place, counterpart and invariant. The tests of `foo.rs` in `foo/tests.rs` need none.
 pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {

@@ -1,4 +1,4 @@
-//! What went wrong with prequeues elsewhere, each as the test that would have shown it: BUG-PQ-1 to BUG-PQ-9.
+//! Defects of prequeues in versions of Linux, each as the test that would have shown it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tcp::{Counter as TcpCounter, Flags, SegmentHeader};
 
 use super::waiting::{PREQUEUES, PSH_ACK, Waiting};
 
-/// BUG-PQ-1: a segment that is answered by a reset, processed by the reader.
+/// A segment that is answered by a reset, processed by the reader.
 #[test]
 fn a_prequeued_segment_may_be_answered_by_a_reset() {
     for context in PREQUEUES {
@@ -33,7 +33,7 @@ fn a_prequeued_segment_may_be_answered_by_a_reset() {
     }
 }
 
-/// BUG-PQ-3: the time of a reader is up while packets wait for it.
+/// The time of a reader is up while packets wait for it.
 #[test]
 fn a_reader_that_leaves_takes_what_waits() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -49,7 +49,7 @@ fn a_reader_that_leaves_takes_what_waits() {
     waiting.finish();
 }
 
-/// BUG-PQ-3: a reader that is killed leaves its packets to the timer, and to nobody else's harm.
+/// A reader that is killed leaves its packets to the timer, and to nobody else's harm.
 #[test]
 fn a_reader_that_is_killed_holds_nothing_back_for_long() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -64,7 +64,7 @@ fn a_reader_that_is_killed_holds_nothing_back_for_long() {
     waiting.finish();
 }
 
-/// BUG-PQ-5: ten thousand packets and a huge buffer. The limited prequeue never holds more than 32 of them.
+/// Ten thousand packets and a huge buffer. The limited prequeue never holds more than 32 of them.
 #[test]
 fn a_huge_buffer_does_not_make_a_huge_batch() {
     let mut waiting = Waiting::new(RxContext::PrequeueDropLimited);
@@ -80,7 +80,7 @@ fn a_huge_buffer_does_not_make_a_huge_batch() {
     waiting.finish();
 }
 
-/// BUG-PQ-7: two threads wait. One is the reader; the other takes nothing of its.
+/// Two threads wait. One is the reader; the other takes nothing of its.
 #[test]
 fn the_second_of_two_readers_steals_nothing() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -101,7 +101,7 @@ fn the_second_of_two_readers_steals_nothing() {
     waiting.finish();
 }
 
-/// BUG-PQ-8: urgent data. Nothing is copied directly, or the urgent byte would be among the others.
+/// Urgent data. Nothing is copied directly, or the urgent byte would be among the others.
 #[test]
 fn urgent_data_takes_the_receive_queue() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -133,7 +133,7 @@ fn a_hole_that_is_filled_is_read_to_its_end() {
     }
 }
 
-/// BUG-PQ-9: the end of the stream waits behind its data.
+/// The end of the stream waits behind its data.
 #[test]
 fn a_prequeued_fin_ends_the_stream_after_its_data() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);

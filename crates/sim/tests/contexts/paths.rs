@@ -1,8 +1,7 @@
-//! What becomes of a packet's path when the packet waits for a reader: a reference with each, or none (PQ4 to PQ7, SCN-A1,
-//! SCN-A2, SCN-A3, BUG-PQ-2).
+//! What becomes of a packet's path when the packet waits for a reader: a reference with each, or none (PQ4 to PQ7).
 //!
-//! Differs from SCN-A2 in one number: a packet that brings a reference along gives it to a socket that has none. The
-//! kernel takes a second one for the socket and puts the packet's, one get and one put more for the same end.
+//! Differs from Linux 3.18 in one number when the routes change: a packet that brings a reference along gives it to a socket
+//! that has none. The kernel takes a second one for the socket and puts the packet's, one get and one put more for the same end.
 
 use std::{io::IoSlice, io::IoSliceMut, sync::Arc};
 
@@ -40,7 +39,7 @@ fn steady(context: RxContext) -> (Waiting, Snapshot) {
     (waiting, before)
 }
 
-/// SCN-A1, PQ5: five packets to a blocked reader cost five gets and five puts, or nothing.
+/// PQ5: five packets to a blocked reader cost five gets and five puts, or nothing.
 #[test]
 fn five_packets_to_a_reader_count_their_path_or_leave_it() {
     for context in PREQUEUES {
@@ -96,7 +95,7 @@ fn a_data_packet_over_a_wire_costs_two_dst_operations_or_none() {
     }
 }
 
-/// SCN-A2: the routes change while three packets wait that have left their path behind.
+/// The routes change while three packets wait that have left their path behind.
 #[test]
 fn a_change_of_routes_while_packets_wait_costs_one_look_up() {
     let (mut waiting, before) = steady(RxContext::PrequeueDrop);
@@ -126,7 +125,7 @@ fn a_change_of_routes_while_packets_wait_costs_one_look_up() {
     waiting.finish();
 }
 
-/// SCN-A3: the peer's packets come in on another interface. The first version of the drop does not compare interfaces: it
+/// The peer's packets come in on another interface. The first version of the drop does not compare interfaces: it
 /// leaves behind a path that the socket could have used, and the next packet has to be looked up as well. Two look-ups are
 /// its price; the mode that compares pays one.
 #[test]
@@ -160,7 +159,7 @@ fn a_change_of_interface_costs_two_look_ups_or_one() {
     }
 }
 
-/// BUG-PQ-2, PQ6: with up to forty packets queued, one more makes the connection whole again.
+/// PQ6: with up to forty packets queued, one more makes the connection whole again.
 #[test]
 fn a_change_of_routes_heals_whatever_waits() {
     for context in PREQUEUES {

@@ -1,4 +1,4 @@
-//! What each prequeue does, in numbers: the scenarios SCN-A1, SCN-A4 to SCN-A6, and the rules PQ1 to PQ10 one at a time.
+//! What each prequeue does, in numbers: short scenarios, and the rules PQ1 to PQ10 (docs/invariants.md) one at a time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tcp::{Counter as TcpCounter, Flags};
 
 use super::waiting::{PREQUEUES, Waiting};
 
-/// SCN-A1: steady state. Five packets come before the reader runs; one wake, one batch, no receive queue.
+/// Steady state. Five packets come before the reader runs; one wake, one batch, no receive queue.
 #[test]
 fn five_packets_wake_a_reader_once_and_reach_its_buffer_directly() {
     for context in PREQUEUES {
@@ -93,7 +93,7 @@ fn a_short_buffer_takes_its_part() {
     waiting.finish();
 }
 
-/// SCN-A4: ten packets fit, the eleventh brings all of them into softirq.
+/// Ten packets fit, the eleventh brings all of them into softirq.
 #[test]
 fn one_packet_too_many_processes_all_in_softirq() {
     for context in [RxContext::PrequeueRef, RxContext::PrequeueDrop] {
@@ -120,7 +120,7 @@ fn one_packet_too_many_processes_all_in_softirq() {
     }
 }
 
-/// SCN-A5: the 32nd packet is one too many, whatever the buffer.
+/// The 32nd packet is one too many, whatever the buffer.
 #[test]
 fn the_limited_prequeue_holds_less_than_32_packets() {
     let mut waiting = Waiting::new(RxContext::PrequeueDropLimited);
@@ -159,7 +159,7 @@ fn the_limited_prequeue_and_the_receive_queue_share_the_buffer() {
     waiting.finish();
 }
 
-/// SCN-A6 and BUG-PQ-4: a reader that does not run for 150 ms. The delayed-ACK timer does its work.
+/// A reader that does not run for 150 ms. The delayed-ACK timer does its work.
 #[test]
 fn a_reader_that_is_not_scheduled_is_done_without() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);

@@ -1,4 +1,4 @@
-//! Prequeues beside what else decides where a segment is processed (mechanisms §8.2).
+//! Prequeues beside what else decides where a segment is processed.
 
 use std::sync::Arc;
 

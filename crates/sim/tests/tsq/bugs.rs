@@ -1,5 +1,6 @@
-//! What went wrong with small queues elsewhere, each as the test that would have shown it: BUG-TSQ-4 and from BUG-TSQ-8 on, D5, D9 and
-//! D10. The first three are races (`sync::small_queue`), BUG-TSQ-5 and -6 are scenarios, BUG-TSQ-7 needs a link (`small_queues`).
+//! Defects of small queues in other stacks and in versions of Linux, each as the test that would have shown it. The lost wake-ups
+//! are races and have their tests in `sync::small_queue`; a close and a held socket are in `scenarios`; late completions need a
+//! link (`small_queues`).
 
 use std::{
     io::IoSlice,
@@ -16,7 +17,7 @@ use stack::counters::Counter;
 
 use super::shelf::Lab;
 
-/// BUG-TSQ-4: with `TCP_NODELAY` the run sends the small tail too, and does not leave it to an ACK or the timer.
+/// With `TCP_NODELAY` the run sends the small tail too, and does not leave it to an ACK or the timer.
 #[test]
 fn a_small_tail_without_nagle_leaves_with_the_run() {
     let mut lab = Lab::new(&[]);
@@ -37,7 +38,7 @@ fn a_small_tail_without_nagle_leaves_with_the_run() {
     lab.finish();
 }
 
-/// BUG-TSQ-8: a device that completes a packet only when the next one comes. Neither autocorking nor the limit may wait for ever.
+/// A device that completes a packet only when the next one comes. Neither autocorking nor the limit may wait for ever.
 /// Without the exception for an empty flight a small packet behind a large one waited for the persist timer.
 #[test]
 fn a_device_that_keeps_its_last_packet_stops_nobody() {
@@ -81,7 +82,7 @@ fn a_device_that_keeps_its_last_packet_stops_nobody() {
     }
 }
 
-/// D10: however much waits below, a connection with nothing in flight may send, but for the first version; in the newest also one with
+/// However much waits below, a connection with nothing in flight may send, but for the first version; in the newest also one with
 /// one packet in flight. Its completions may be late, and nothing else would ever let it go on.
 #[test]
 fn late_completions_leave_a_connection_its_first_packets() {
@@ -109,7 +110,7 @@ fn late_completions_leave_a_connection_its_first_packets() {
     }
 }
 
-/// BUG-TSQ-9, TSQ1: what a packet charges is what it gives back, whatever becomes of it in between.
+/// TSQ1: what a packet charges is what it gives back, whatever becomes of it in between.
 #[test]
 fn a_packet_gives_back_what_it_charged() {
     #[derive(Debug, Default)]
@@ -132,7 +133,7 @@ fn a_packet_gives_back_what_it_charged() {
     lab.finish();
 }
 
-/// BUG-TSQ-10, TSQ4: a thousand connections stopped by one packet each, and one batch of completions. Each runs once and sends one packet.
+/// TSQ4: a thousand connections stopped by one packet each, and one batch of completions. Each runs once and sends one packet.
 #[test]
 fn a_thousand_connections_get_one_turn_each() {
     let mut lab = Lab::new(&[]);
@@ -164,7 +165,7 @@ fn a_thousand_connections_get_one_turn_each() {
     lab.finish();
 }
 
-/// BUG-TSQ-11: a limit of zero is none.
+/// A limit of zero is none.
 #[test]
 fn a_limit_of_zero_is_none() {
     for mode in ["static131072_ge", "dyn_min2", "v619"] {
@@ -180,7 +181,7 @@ fn a_limit_of_zero_is_none() {
     }
 }
 
-/// BUG-TSQ-12: the limit becomes smaller, and larger, while a sender waits. TSQ3: completions alone carry it to the end.
+/// The limit becomes smaller, and larger, while a sender waits. TSQ3: completions alone carry it to the end.
 #[test]
 fn a_limit_that_changes_under_a_stopped_sender_holds_and_stops_nobody_for_ever() {
     let mut lab = Lab::new(&[]);
@@ -210,7 +211,7 @@ fn a_limit_that_changes_under_a_stopped_sender_holds_and_stops_nobody_for_ever()
     lab.finish();
 }
 
-/// BUG-TSQ-13: requests and responses over a device whose completions come late, some exchanges later. The first packet of an exchange is
+/// Requests and responses over a device whose completions come late, some exchanges later. The first packet of an exchange is
 /// never held back for them: nothing but its own answer would send it on.
 #[test]
 fn requests_do_not_wait_for_completions() {
@@ -232,7 +233,7 @@ fn requests_do_not_wait_for_completions() {
     lab.finish();
 }
 
-/// D5: retransmissions have twice the limit; those that meet it go on with completions, before anything new and without a timeout.
+/// Retransmissions have twice the limit; those that meet it go on with completions, before anything new and without a timeout.
 #[test]
 fn retransmissions_that_were_stopped_go_on_with_completions() {
     const LOST: usize = 20;
@@ -269,7 +270,7 @@ fn retransmissions_that_were_stopped_go_on_with_completions() {
     lab.finish();
 }
 
-/// D9: whoever completes, the run is for the core of the connection. No core becomes the sender for all.
+/// Whichever core completes, the run is for the core of the connection. No core becomes the sender for all.
 #[test]
 fn the_core_of_a_connection_runs_it_whoever_completes() {
     let mut lab = Lab::with_cores(2, &[]);

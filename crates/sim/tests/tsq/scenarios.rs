@@ -1,4 +1,5 @@
-//! SCN-D1 to SCN-D8, as far as they are no races, and the invariants TSQ1 to TSQ10 they show.
+//! TCP Small Queues with one connection and a device that completes on demand, in numbers: the invariants TSQ1 to TSQ10
+//! (docs/invariants.md) as far as they are no races.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub(crate) fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
     (lab, truesize)
 }
 
-/// SCN-D1, TSQ1, TSQ2, TSQ6: the first burst passes the limit by less than a packet; from then on each completion is one run and one
+/// TSQ1, TSQ2, TSQ6: the first burst passes the limit by less than a packet; from then on each completion is one run and one
 /// packet. Linux's 57 packets of 2,304 bytes, 7.01 ms at 100 Mbit/s, are 61 here, of 2,152. The last of them waits for 60
 /// frames of 123.04 µs, 7.4 ms (`small_queues`).
 #[test]
@@ -31,22 +32,26 @@ fn each_completion_sends_one_packet() {
         let burst = LIMIT.div_ceil(truesize);
         assert_eq!((truesize, burst), (TRUESIZE, 61));
         assert_eq!(lab.shelf.len(), burst as usize);
-        assert_eq!(lab.client.wmem_alloc(), burst * truesize, "TSQ1");
-        assert!(lab.client.wmem_alloc() < LIMIT + truesize, "TSQ2");
+        assert_eq!(lab.client.wmem_alloc(), burst * truesize, "TSQ1: charged");
+        assert!(lab.client.wmem_alloc() < LIMIT + truesize, "TSQ2: below the limit and a packet");
         let before = lab.count(Counter::TsqRuns);
         let deferred = lab.count(Counter::TsqDeferred);
         for completions in 1..=100 {
             lab.complete(1);
             assert_eq!(lab.shelf.len(), burst as usize);
             assert_eq!(lab.client.wmem_alloc(), burst * truesize);
-            assert_eq!(lab.count(Counter::TsqRuns), before + completions, "TSQ6");
+            assert_eq!(
+                lab.count(Counter::TsqRuns),
+                before + completions,
+                "TSQ6: one run per completion"
+            );
         }
         assert_eq!(lab.count(Counter::TsqDeferred), deferred);
         lab.finish();
     }
 }
 
-/// SCN-D2: where the packets divide the limit, meeting it stops the first version and not the next.
+/// Where the packets divide the limit, meeting it stops the first version and not the next.
 #[test]
 fn meeting_the_limit_stops_the_first_version_only() {
     let (lab, truesize) = stopped(&[]);
@@ -69,7 +74,7 @@ fn meeting_the_limit_stops_the_first_version_only() {
     }
 }
 
-/// SCN-D3: sixteen completions at once are one run, which sends sixteen.
+/// Sixteen completions at once are one run, which sends sixteen.
 #[test]
 fn a_batch_of_completions_is_one_run() {
     let (mut lab, truesize) = stopped(&[]);
@@ -84,7 +89,7 @@ fn a_batch_of_completions_is_one_run() {
     lab.finish();
 }
 
-/// SCN-D6, BUG-TSQ-6: a thread holds the socket while completions arrive. The work is left to it once, and done once.
+/// A thread holds the socket while completions arrive. The work is left to it once, and done once.
 #[test]
 fn a_holder_of_the_socket_sends_once_when_it_lets_go() {
     let (mut lab, truesize) = stopped(&[]);
@@ -105,7 +110,7 @@ fn a_holder_of_the_socket_sends_once_when_it_lets_go() {
     lab.finish();
 }
 
-/// SCN-D7, BUG-TSQ-5, TSQ7, TSQ10: the connection ends with packets in the device and a run on the list. Nothing is sent any more, and the
+/// TSQ7, TSQ10: the connection ends with packets in the device and a run on the list. Nothing is sent any more, and the
 /// memory goes with the later of the last completion and the run.
 #[test]
 fn a_connection_that_ends_is_freed_after_its_last_packet() {
@@ -136,7 +141,7 @@ fn a_connection_that_ends_is_freed_after_its_last_packet() {
     }
 }
 
-/// SCN-D8, TSQ8: a device that orphans what it takes knows no limit.
+/// TSQ8: a device that orphans what it takes knows no limit.
 #[test]
 fn a_device_that_orphans_takes_everything() {
     let mut lab = Lab::new(&[("net.quietline.dev_orphan", "xmit")]);

@@ -1,4 +1,4 @@
-//! TCP Small Queues beside what else stops a connection or processes its acknowledgments (mechanisms §8.2).
+//! TCP Small Queues beside what else stops a connection or processes its acknowledgments.
 
 use std::{io::IoSliceMut, sync::Arc};
 
@@ -87,7 +87,7 @@ fn a_completion_answers_autocorking_and_the_limit_at_once() {
             lab.complete(1);
             completions += 1;
         }
-        assert!(lab.count(Counter::TsqRuns) - runs <= completions, "TSQ6");
+        assert!(lab.count(Counter::TsqRuns) - runs <= completions, "TSQ6: one run per completion");
         let unsent =
             lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info().notsent_bytes);
         assert_eq!(unsent, 0, "{protocol}");

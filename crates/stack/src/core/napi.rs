@@ -235,7 +235,7 @@ impl Napi {
             && self.line.steering.is_off(cx)
     }
 
-    /// The queue is not polled any more: what it holds goes nowhere (BUG-GRO-9). Linux: `napi_disable`, `ndo_stop`.
+    /// The queue is not polled any more: what it holds is freed. Linux: `napi_disable`, `ndo_stop`.
     pub(super) fn disable(&mut self, cx: &mut Cx) {
         let mode = GroMode::of(cx.sysctls(), self.index, false);
         self.line.gro.flush(cx, &mode, false);

@@ -2,7 +2,7 @@
 //!
 //! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over; `napi_enable`. Here whoever wants it
 //! says so in a word of the core, and the core's owner acts on it at the beginning of its next turn: it lets go of what the queue
-//! holds (BUG-GRO-9) and polls it no more. So no poll is interrupted, and whoever waits knows when the last one is over.
+//! holds and polls it no more. So no poll is interrupted, and whoever waits knows when the last one is over.
 
 use std::sync::{
     Arc,

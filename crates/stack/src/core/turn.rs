@@ -184,7 +184,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
         due |= guard.descriptors;
     }
     due |= match scope {
-        // What a queue holds grows old although nothing more comes (BUG-GRO-10), and what comes by a ring is not told of.
+        // What a queue holds grows old although nothing more comes, and what comes by a ring is not told of.
         // Timers are left to the worker, who can also end them.
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
@@ -267,8 +267,7 @@ fn resume_throttled(host: &Host, core: &Core, cx: &mut Cx) {
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
-/// and what it holds is not this thread's any more. The borrow ends with the ownership, so that it cannot be touched then
-/// (BUG-GRO-4).
+/// and what it holds is not this thread's any more. The borrow ends with the ownership, so that it cannot be touched then.
 pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
     if core::mem::take(&mut state.holding) == 0 {
         return;

@@ -171,7 +171,7 @@ impl Bench {
     fn complete(&mut self) {
         self.gro.flush(&self.cx, &self.mode, false);
         self.drain();
-        assert!(self.gro.is_empty(), "GRO3");
+        assert!(self.gro.is_empty(), "GRO3: a completed poll holds nothing");
     }
 
     fn drain(&mut self) {

@@ -6,7 +6,7 @@
 //! In this order, so that nothing new begins on what is about to end: the device drops what it is given; no route leads to it any
 //! more, and a new generation makes every entry that does stale; its queues are polled no more, the last poll over; what waits in
 //! its transmit queues and for its neighbours is dropped with a reason. A device that goes away then leaves a black hole behind
-//! for whoever still holds an entry (BUG-DST-6), and is freed after a grace period.
+//! for whoever still holds an entry, and is freed after a grace period.
 //!
 //! Not here: devices that come while a host runs.
 

@@ -212,7 +212,7 @@ impl DstStats {
     }
 }
 
-/// SCN-C1, DST1: where the count lies in each layout, and what lies beside it, whatever the width of a pointer (BUG-DST-5); what
+/// DST1: where the count lies in each layout, and what lies beside it, whatever the width of a pointer; what
 /// that costs in bytes is for pointers of 64 bits.
 const _: () = {
     const fn checked(layout: Layout, size: usize) -> Offsets {

@@ -71,7 +71,7 @@ pub(crate) enum Left {
     Forced,
     /// The reference that it had goes with the packet.
     Kept,
-    /// The entry had died meanwhile: the packet goes without (BUG-DST-1).
+    /// The entry's count has reached zero meanwhile, so no reference can be taken: the packet goes without.
     Dead,
 }
 

@@ -272,7 +272,7 @@ fn a_flow_moves_when_its_packets_are_through_and_not_before() {
     assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "now it may");
 }
 
-/// BUG-SC-7 for the receive side: off means off once everything is home, and order is kept until then.
+/// For the receive side: off means off once everything is home, and order is kept until then.
 #[test]
 fn switched_off_while_packets_are_under_way() {
     let mut bench = Bench::new(2);

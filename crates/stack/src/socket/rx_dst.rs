@@ -4,7 +4,7 @@
 //! in a read section by whoever receives.
 //!
 //! Published with a reference of its own, by a conditional get, and **cleared before that reference is put**: a reader that
-//! still finds it finds memory that its read section keeps (BUG-DST-2 is the other order).
+//! still finds it finds memory that its read section keeps. In the other order it would find a dead entry.
 //!
 //! Differs from Linux: device and cookie are the entry's own, because each input route is of one device here. A reader never
 //! pairs one entry with the device of another.

@@ -56,7 +56,7 @@ impl Wmem {
     /// Makes the socket pay for the data in `list` until its device completes it. Bare ACKs are free, so that they
     /// neither hold data back nor wake anybody.
     ///
-    /// What a packet was charged stays with it, whatever becomes of it below (M§1.3: a destructor subtracts exactly what was
+    /// What a packet was charged stays with it, whatever becomes of it below (a destructor subtracts exactly what was
     /// added).
     pub(super) fn charge(this: &Arc<Self>, list: &mut PacketList) {
         let mut packets = core::mem::take(list);

@@ -1,5 +1,5 @@
-//! The four counters of a socket's memory, kept apart (mechanisms §1.4), who is told when they fall, and what caches may hold:
-//! SC5, BUG-SC-3, SC10.
+//! The four counters of a socket's memory, kept apart, who is told when they fall, and what caches may hold:
+//! SC5, SC10.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -105,7 +105,7 @@ fn a_writer_is_woken_once_and_when_a_third_is_free() {
     rig.finish([sockets]);
 }
 
-/// SC5, BUG-SC-3: memory that was sent without a copy is its owner's again with the acknowledgment, although the packet that held
+/// SC5: memory that was sent without a copy is its owner's again with the acknowledgment, although the packet that held
 /// it may be kept for the next write.
 #[test]
 fn lent_memory_is_back_with_the_acknowledgment() {

@@ -1,4 +1,4 @@
-//! What connections keep is bounded, theirs alone, and given back: SC1, SC6, SC7, SC10 and the bugs of mechanisms §6.11.
+//! What connections keep is bounded, theirs alone, and given back: SC1, SC6, SC7, SC10 (docs/invariants.md).
 
 use std::{
     cell::RefCell,
@@ -38,7 +38,7 @@ fn full() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
     (rig, sockets)
 }
 
-/// SCN-E3, SC7, BUG-SC-6: the owner may be writing the slot; softirq leaves it alone until nobody owns the connection.
+/// SC7: the owner may be writing the slot; softirq leaves it alone until nobody owns the connection.
 #[test]
 fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
     let (mut rig, sockets) = warm();
@@ -88,7 +88,7 @@ fn a_slot_is_not_touched_for_what_waits_for_a_reader() {
     rig.finish([sockets]);
 }
 
-/// SC6, BUG-SC-4.
+/// SC6: closing a connection frees its cached packets.
 #[test]
 fn a_closed_connection_keeps_nothing() {
     let (mut rig, sockets) = warm();
@@ -186,7 +186,7 @@ fn a_switch_empties_the_caches() {
     }
 }
 
-/// BUG-SC-8: caches hide nothing from a host that is short of memory.
+/// Caches hide nothing from a host that is short of memory.
 #[test]
 fn scarcity_empties_the_caches_of_idle_connections() {
     let (mut rig, sockets) = full();
@@ -205,7 +205,7 @@ fn scarcity_empties_the_caches_of_idle_connections() {
     rig.finish([sockets, other]);
 }
 
-/// BUG-SC-7: RPS begins with a filled slot. What is in it is freed as ever, and no more is put in.
+/// RPS begins with a filled slot. What is in it is freed as ever, and no more is put in.
 #[test]
 fn packets_that_may_change_core_are_not_kept() {
     let (mut rig, sockets) = warm();
@@ -226,7 +226,7 @@ fn packets_that_may_change_core_are_not_kept() {
     rig.finish([sockets]);
 }
 
-/// SC10, BUG-SC-11: many idle connections that have received a lot each keep descriptors and no page.
+/// SC10: many idle connections that have received a lot each keep descriptors and no page.
 #[test]
 fn idle_connections_keep_no_payload() {
     const CONNECTIONS: usize = 300;
@@ -252,7 +252,7 @@ fn idle_connections_keep_no_payload() {
     rig.finish(all);
 }
 
-/// BUG-SC-9: a packet that was kept and used again is retransmitted, with its first copy gone and with it under way.
+/// A packet that was kept and used again is retransmitted, with its first copy gone and with it under way.
 #[test]
 fn a_packet_used_again_is_retransmitted() {
     let (mut rig, sockets) = full();

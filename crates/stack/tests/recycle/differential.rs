@@ -1,5 +1,5 @@
-//! SC3, SC4, BUG-SC-2, BUG-SC-5: whatever becomes of packets, what connections are charged, when they are writable and what
-//! arrives are the same. SCN-E4.
+//! SC3, SC4: whatever becomes of packets, what connections are charged, when they are writable and what
+//! arrives are the same.
 
 use std::time::Duration;
 

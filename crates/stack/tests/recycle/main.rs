@@ -1,4 +1,4 @@
-//! Packets that have served, between two hosts with an application's context and a polling one each: mechanisms §6.
+//! Packets that have served, between two hosts with an application's context and a polling one each.
 
 #[cfg(test)]
 mod rig;

@@ -1,4 +1,4 @@
-//! SCN-E1: what a request costs, mode by mode.
+//! What a request costs, mode by mode.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -63,7 +63,7 @@ fn measure(mode: &str, len: usize) -> Cost {
     server
 }
 
-/// SCN-E1. A packet that is sent is two here, the queued one and the copy that the device frees where it was made: that is
+/// A packet that is sent is two here, the queued one and the copy that the device frees where it was made: that is
 /// one allocation and one free at home more than in Linux, in every mode.
 #[test]
 fn a_request_costs_what_its_mode_says() {
@@ -90,7 +90,7 @@ fn remote_frees_per_request_are_two_without_and_none_by_default() {
     assert_eq!(measure(&default.expect("a setting"), 64).remote, 0);
 }
 
-/// SCN-E1, what its sockets have counted.
+/// What the sockets of a request have counted.
 #[test]
 fn socket_caches_hit_and_hand_over_once_a_request() {
     let mut rig = Rig::with_mode("socket_one");
@@ -138,7 +138,7 @@ fn each_cache_saves_the_free_it_is_for() {
     assert_eq!(switched("0", "0"), (3, 2));
 }
 
-/// SCN-E2, BUG-SC-1: the acknowledgment comes before the device is through with the packet. The packet is not written to again,
+/// The acknowledgment comes before the device is through with the packet. The packet is not written to again,
 /// and what was sent arrives as it was.
 #[test]
 fn a_packet_whose_copy_is_in_the_device_is_not_kept() {

@@ -62,7 +62,7 @@ fn what_comes_while_a_device_is_down_does_not_come_out_when_it_is_up() {
     assert_eq!(net.received(&server), Ok(4), "sent again");
 }
 
-/// BUG-DST-6: a device is taken away while a socket holds an entry of it. The entry leads nowhere, the device is freed, and the
+/// A device is taken away while a socket holds an entry of it. The entry leads nowhere, the device is freed, and the
 /// socket goes on by another route.
 #[test]
 fn a_device_is_freed_although_sockets_hold_entries_of_it() {
@@ -144,7 +144,7 @@ fn packets_that_wait_for_a_neighbour_die_with_its_device() {
     socket.abort(&net.client, &mut net.cx);
 }
 
-/// BUG-GRO-9: what receive offload holds when the device goes down is freed, and does not come out when it is up again.
+/// What receive offload holds when the device goes down is freed, and does not come out when it is up again.
 #[test]
 fn what_receive_offload_holds_dies_with_its_device() {
     let mut frames = WireConfig { tso: false, ..WireConfig::default() };

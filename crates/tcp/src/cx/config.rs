@@ -170,7 +170,7 @@ pub struct TcpConfig {
     pub pacing_shift: u8,
     /// `tcp_limit_output_bytes`: what may wait of one connection below TCP, in bytes of truesize; 0 is no limit.
     pub tcp_limit_output_bytes: u32,
-    /// How that limit follows the pace.
+    /// `net.quietline.tsq_limit`: how `tcp_limit_output_bytes` follows the pace.
     pub tsq_limit: TsqLimit,
     /// What becomes of packets that have served: each goes home alone from where it died; a connection keeps one for its next write
     /// and one for softirq to free; they are freed after the socket was let go; each goes home whole; each stays where it died.
@@ -188,9 +188,9 @@ pub struct TcpConfig {
     pub tcp_autocorking: bool,
     /// `tcp_min_rtt_wlen`: how long the smallest round trip stays believed.
     pub tcp_min_rtt_wlen: Duration,
-    /// `tcp_rto_min_us`, as a duration: Linux's 200 ms, below the second of RFC 6298 §2.4.
+    /// `tcp_rto_min_us`, as a duration: lower bound of the retransmission timeout (RFC 6298 §2.4).
     pub tcp_rto_min: Duration,
-    /// `tcp_rto_max_ms`, as a duration: 120 s.
+    /// `tcp_rto_max_ms`, as a duration: upper bound of the retransmission timeout.
     pub tcp_rto_max: Duration,
     /// `tcp_comp_sack_delay_ns`, as a duration: how long an ACK of segments out of order may wait for more of them. 1 ms.
     pub tcp_comp_sack_delay: Duration,

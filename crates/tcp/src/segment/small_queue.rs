@@ -55,7 +55,7 @@ impl TsqLimit {
     }
 
     /// Packets in flight up to which nothing is held back, because an ACK may be late where a completion is too; and with none in
-    /// flight nothing but a completion would come at all, which a device may put off until there is more to send (BUG-TSQ-8).
+    /// flight nothing but a completion would come at all, which a device may put off until there is more to send.
     ///
     /// Differs from Linux 3.16, which had no exception.
     const fn exempt_in_flight(self) -> Option<usize> {

@@ -8,7 +8,10 @@ use super::{
     host::Host,
     net::{Impairment, Net, Side},
 };
-use crate::{Algorithm, Counter, Flags, State, TcpConfig};
+use crate::{
+    Algorithm, Counter, Flags, State, TcpConfig,
+    output::{is_settled_after_read, output},
+};
 
 /// Everything there is to know of both ends: the blocks, field by field, and the counters but those that count the ways.
 fn complete_state(net: &mut Net, prediction: bool) -> String {
@@ -173,6 +176,45 @@ fn fast_and_slow_path_lead_to_the_same_state_whatever_is_set() {
             }
         }
     }
+}
+
+/// A read after which `is_settled_after_read` holds lets the caller leave `output` out: a run of it sends no data, and no ACK but
+/// one whose timer is armed. Connections that a pace holds back are left out: they are resumed by its timer.
+#[test]
+fn a_settled_read_leaves_nothing_to_send() {
+    let settings = SETTINGS.into_iter().filter(|(name, _)| !matches!(*name, "paced" | "bbr"));
+    let (mut settled, mut owing) = (0, 0);
+    for (seed, (name, set)) in (0..).zip(settings.cycle().take(5 * SETTINGS.len())) {
+        for (impairment, wild) in [(BAD, false), (BAD, true), (Impairment::default(), false)] {
+            let mut net = Net::new(seed);
+            for side in [Side::A, Side::B] {
+                set(net.host(side));
+            }
+            net.open();
+            net.impairment = impairment;
+            for number in 0..60 {
+                round(&mut net, number, wild);
+                for side in [Side::A, Side::B] {
+                    let is_settled = net.call(side, |tcb, cx| {
+                        let read = tcb.recv(cx, &mut [0; 700], false);
+                        let is_settled = read.is_ok() && is_settled_after_read(tcb);
+                        if is_settled {
+                            let (end, ack_timer) = (tcb.snd_nxt, tcb.timers.delack());
+                            output(tcb, cx);
+                            assert_eq!(tcb.snd_nxt, end, "seed {seed}, {name}, round {number}");
+                            let silent = cx.out.is_empty() || ack_timer.is_some();
+                            assert!(silent, "seed {seed}, {name}, round {number}");
+                        }
+                        is_settled
+                    });
+                    *if is_settled { &mut settled } else { &mut owing } += 1;
+                }
+            }
+            net.run_for(Duration::from_secs(20));
+            net.finish_clean();
+        }
+    }
+    assert!(settled > 1000 && owing > 1000, "{settled} settled, {owing} not");
 }
 
 /// A request and its answer go the predicted way altogether.

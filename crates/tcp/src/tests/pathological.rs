@@ -201,7 +201,7 @@ fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
     net.finish_clean();
 }
 
-/// BUG-TSQ-14 (CVE-2019-11477): however small the segments, however large the superframes, and whatever a peer's blocks cut them
+/// CVE-2019-11477: however small the segments, however large the superframes, and whatever a peer's blocks cut them
 /// into and losses join again, a packet's number of segments fits what counts it.
 #[test]
 fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {

@@ -93,7 +93,7 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
     let frames: Vec<Vec<u8>> = frames(train, v4).iter().map(Frame::bytes).collect();
     for (car, bytes) in train.iter().zip(&frames) {
         bench.receive_bytes(bytes);
-        assert!(bench.gro.table.len() <= 64, "GRO5");
+        assert!(bench.gro.table.len() <= 64, "GRO5: at most 64");
         if car.ends {
             bench.complete();
             bench.cx.now += std::time::Duration::from_micros(700);
@@ -107,7 +107,7 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
     let merged = bench.count(Counter::GroMerged) + bench.count(Counter::GroMergedFree);
     let mut out = Vec::new();
     for packet in std::mem::take(&mut bench.up) {
-        assert!(packet.len() - LINK < 65_536, "GRO7");
+        assert!(packet.len() - LINK < 65_536, "GRO7: below the limit");
         out.extend(cut(&mut bench.cx, packet));
     }
     assert_eq!(out.len(), frames.len(), "GRO2: {merged} merged");

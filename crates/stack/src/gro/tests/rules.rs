@@ -1,4 +1,4 @@
-//! BUG-GRO-6: what may be merged, case by case, for both families.
+//! What may be merged, case by case, for both families.
 
 use super::*;
 
@@ -190,7 +190,7 @@ fn fix_addresses(bytes: &mut [u8]) {
     bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// BUG-GRO-8: every truncation of a frame, and every data offset and header length, passes without harm.
+/// Every truncation of a frame, and every data offset and header length, passes without harm.
 #[test]
 fn headers_that_lie_about_their_length_pass_by() {
     for v4 in [true, false] {
@@ -258,9 +258,16 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
             >= u64::from(full - u32::from(full * u32::from(largest) == count))
     );
     let delivered = bench.delivered();
-    assert_eq!(delivered.iter().map(|(_, len, _)| len).sum::<u32>(), count * MSS, "GRO2");
+    assert_eq!(
+        delivered.iter().map(|(_, len, _)| len).sum::<u32>(),
+        count * MSS,
+        "GRO2: every byte once"
+    );
     assert_eq!(delivered[0], (0, u32::from(largest) * MSS, largest), "{delivered:?}");
-    assert!(bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize), "GRO7");
+    assert!(
+        bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize),
+        "GRO7: below the limit"
+    );
     assert!(!is_reordered(&delivered));
     for packet in &bench.up {
         let ip = &packet.linear()[LINK..];
@@ -274,7 +281,7 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     for packet in std::mem::take(&mut bench.up) {
         went.extend(oracle::cut(&mut bench.cx, packet));
     }
-    assert!(came == went, "GRO6");
+    assert!(came == went, "GRO6: the very segments");
 }
 
 /// `count` full segments of one flow arrive, pieces of one packet, and the poll ends. The frames.

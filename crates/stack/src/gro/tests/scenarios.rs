@@ -13,7 +13,7 @@ fn three() -> [Frame; 3] {
     ]
 }
 
-/// SCN-B1, BUG-GRO-1, BUG-GRO-11: the list for what was not merged, and the direct way for what was, invert.
+/// The list for what was not merged, and the direct way for what was, invert.
 #[test]
 fn two_doors_reorder_and_one_does_not() {
     for (exit, reorders) in [
@@ -35,7 +35,7 @@ fn two_doors_reorder_and_one_does_not() {
     }
 }
 
-/// SCN-B2, BUG-GRO-1 in the other direction: the list for aggregates alone, as one stable kernel had it. No mode of ours has that,
+/// The inversion in the other direction: the list for aggregates alone, as one stable kernel had it. No mode of ours has that,
 /// and none lets the second overtake the first, the one with two doors included.
 #[test]
 fn a_list_for_aggregates_alone_reorders_too() {
@@ -74,7 +74,7 @@ fn a_list_for_aggregates_alone_reorders_too() {
     assert!(is_reordered(&delivered), "{delivered:?}");
 }
 
-/// SCN-B3: three superframes of three segments count three packets or nine segments.
+/// Three superframes of three segments count three packets or nine segments.
 #[test]
 fn superframes_count_one_or_their_segments() {
     for (exit, lists) in
@@ -97,7 +97,7 @@ fn superframes_count_one_or_their_segments() {
     }
 }
 
-/// SCN-B4, BUG-GRO-3: after a poll that took its whole weight nothing waits in the list, and what is held is of this
+/// After a poll that took its whole weight nothing waits in the list, and what is held is of this
 /// millisecond; the next poll finds the queue empty and leaves nothing at all.
 #[test]
 fn a_full_poll_empties_the_list_and_the_next_the_rest() {
@@ -120,7 +120,7 @@ fn a_full_poll_empties_the_list_and_the_next_the_rest() {
     assert_eq!(segments, 64);
 }
 
-/// SCN-B5, GRO5: nine flows in one bucket: the ninth completes the oldest.
+/// GRO5: nine flows in one bucket: the ninth completes the oldest.
 #[test]
 fn a_full_bucket_completes_its_oldest() {
     let mut bench = Bench::new(GroExit::Immediate);
@@ -131,7 +131,7 @@ fn a_full_bucket_completes_its_oldest() {
     let ports: Vec<u16> = (1..2000).filter(|port| bucket(*port) == bucket(1)).take(9).collect();
     for (index, port) in ports.iter().enumerate() {
         bench.receive(&Frame::new(*port, u32::from(*port), MSS));
-        assert_eq!(bench.gro.table.len(), (index + 1).min(8), "GRO5");
+        assert_eq!(bench.gro.table.len(), (index + 1).min(8), "GRO5: at most 8 in a bucket");
     }
     assert_eq!(bench.count(Counter::GroFlushFullBucket), 1);
     assert_eq!(bench.delivered(), [(u32::from(ports[0]), MSS, 1)], "the oldest");
@@ -140,7 +140,7 @@ fn a_full_bucket_completes_its_oldest() {
     assert_eq!(order, ports.iter().map(|port| u32::from(*port)).collect::<Vec<_>>());
 }
 
-/// SCN-B6: a pure ACK is refused by the unsigned test of the length, and goes up behind what it completes.
+/// A pure ACK is refused by the unsigned test of the length, and goes up behind what it completes.
 #[test]
 fn a_pure_ack_completes_what_is_held_and_follows_it() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -151,7 +151,7 @@ fn a_pure_ack_completes_what_is_held_and_follows_it() {
     assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, 0, 1)]);
 }
 
-/// BUG-GRO-5: a small aggregate of a slow flow goes up when the poll ends, not when eight have come.
+/// A small aggregate of a slow flow goes up when the poll ends, not when eight have come.
 #[test]
 fn nothing_waits_for_a_full_list_beyond_its_poll() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -163,7 +163,7 @@ fn nothing_waits_for_a_full_list_beyond_its_poll() {
     assert_eq!(bench.delivered(), [(MSS, 2 * MSS, 2)]);
 }
 
-/// BUG-GRO-10: data without PSH that a busy-polling thread holds goes up with the first cycle that finds nothing, or after a
+/// Data without PSH that a busy-polling thread holds goes up with the first cycle that finds nothing, or after a
 /// millisecond; by Linux's rule it waits for the end of the polling.
 #[test]
 fn busy_cycles_bound_how_long_data_is_held() {
@@ -227,7 +227,7 @@ fn a_batch_of_one_is_no_batch() {
     }
 }
 
-/// BUG-GRO-9: what an instance holds when its device goes away is freed.
+/// What an instance holds when its device goes away is freed.
 #[test]
 fn held_packets_of_a_closed_instance_are_freed() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);

@@ -7,6 +7,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
+    DeviceSysctls,
     name::{Direction, Name},
     queues::Queues,
 };
@@ -16,7 +17,7 @@ use crate::{
     gro::GRO_BYTES_MAX,
     qdisc::QdiscConfig,
     sysctl::{
-        WORDS,
+        Row, Tier, WORDS,
         codec::{Codec, Discipline, Mask, Nanos, Number, NumberOrDefault, RoundedUp, Switch},
         describe,
     },
@@ -26,6 +27,9 @@ use crate::{
 pub(super) struct Setting<T> {
     /// The name of the setting for all devices.
     pub(super) name: &'static str,
+    pub(super) tier: Tier,
+    /// The documentation comment of the row, with a blank in front of each line of it.
+    pub(super) description: &'static str,
     pub(super) allowed: RangeInclusive<u64>,
     pub(super) form: &'static str,
     pub(super) read: fn(&T) -> String,
@@ -37,19 +41,37 @@ impl<T> Setting<T> {
     pub(super) fn word(&self) -> &'static str {
         self.name.strip_prefix("net.quietline.dev.default.").expect("the macro puts it in front")
     }
+
+    fn row(&self) -> Row {
+        Row {
+            name: self.name,
+            tier: self.tier,
+            accepts: describe(self.form, &self.allowed),
+            description: self.description.trim_start(),
+        }
+    }
+}
+
+impl DeviceSysctls {
+    /// The settings by their names for all devices.
+    pub(in crate::sysctl) fn rows() -> impl Iterator<Item = Row> {
+        let device = DEVICE_TABLE.iter().map(Setting::row);
+        let rx = RX_QUEUE_TABLE.iter().map(Setting::row);
+        device.chain(rx).chain(TX_QUEUE_TABLE.iter().map(Setting::row))
+    }
 }
 
 /// Expands the table below into the two structs and the lines of both.
 macro_rules! device_sysctls {
     (
-        device { $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr;)* }
-        rx_queue { $($(#[$rx_doc:meta])* $rx:ident: $rx_type:ty = $rx_default:expr, $rx_codec:ident $rx_allowed:expr;)* }
-        tx_queue { $($(#[$tx_doc:meta])* $tx:ident: $tx_type:ty = $tx_default:expr, $tx_codec:ident $tx_allowed:expr;)* }
+        device { $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr, $tier:ident;)* }
+        rx_queue { $($(#[doc = $rx_doc:literal])* $rx:ident: $rx_type:ty = $rx_default:expr, $rx_codec:ident $rx_allowed:expr, $rx_tier:ident;)* }
+        tx_queue { $($(#[doc = $tx_doc:literal])* $tx:ident: $tx_type:ty = $tx_default:expr, $tx_codec:ident $tx_allowed:expr, $tx_tier:ident;)* }
     ) => {
         /// Settings of one device.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct DeviceSettings {
-            $($(#[$doc])* pub $field: $type,)*
+            $($(#[doc = $doc])* pub $field: $type,)*
             pub(super) rx: Queues<RxQueueSettings>,
             pub(super) tx: Queues<TxQueueSettings>,
         }
@@ -63,7 +85,7 @@ macro_rules! device_sysctls {
         /// Settings of one receive queue.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct RxQueueSettings {
-            $($(#[$rx_doc])* pub $rx: $rx_type,)*
+            $($(#[doc = $rx_doc])* pub $rx: $rx_type,)*
         }
 
         impl Default for RxQueueSettings {
@@ -75,7 +97,7 @@ macro_rules! device_sysctls {
         /// Settings of one transmit queue.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct TxQueueSettings {
-            $($(#[$tx_doc])* pub $tx: $tx_type,)*
+            $($(#[doc = $tx_doc])* pub $tx: $tx_type,)*
         }
 
         impl Default for TxQueueSettings {
@@ -85,17 +107,19 @@ macro_rules! device_sysctls {
         }
 
         pub(super) const DEVICE_TABLE: &[Setting<DeviceSettings>] =
-            &[$(device_sysctls!(@line $field, $codec $allowed),)*];
+            &[$(device_sysctls!(@line concat!($($doc),*), $field, $codec $allowed, $tier),)*];
 
         pub(super) const RX_QUEUE_TABLE: &[Setting<RxQueueSettings>] =
-            &[$(device_sysctls!(@line $rx, $rx_codec $rx_allowed),)*];
+            &[$(device_sysctls!(@line concat!($($rx_doc),*), $rx, $rx_codec $rx_allowed, $rx_tier),)*];
 
         pub(super) const TX_QUEUE_TABLE: &[Setting<TxQueueSettings>] =
-            &[$(device_sysctls!(@line $tx, $tx_codec $tx_allowed),)*];
+            &[$(device_sysctls!(@line concat!($($tx_doc),*), $tx, $tx_codec $tx_allowed, $tx_tier),)*];
     };
-    (@line $field:ident, $codec:ident $allowed:expr) => {
+    (@line $description:expr, $field:ident, $codec:ident $allowed:expr, $tier:ident) => {
         Setting {
             name: concat!("net.quietline.dev.default.", stringify!($field)),
+            tier: Tier::$tier,
+            description: $description,
             allowed: $allowed,
             form: $codec::FORM,
             read: |settings| $codec::format(&settings.$field),
@@ -112,54 +136,67 @@ macro_rules! device_sysctls {
 
 device_sysctls! {
     device {
-        /// How long, in nanoseconds, what receive offload holds may wait for more, and after how long a queue is polled whose
-        /// descriptor is put off. 0: nothing waits.
-        gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000;
-        /// How many polls in a row must find a queue empty, `gro_flush_timeout` apart, before its descriptor is watched again.
-        napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff;
-        /// Superframes for this device, which it takes itself or software cuts up in front of it (`ethtool -K DEV gso`). 0:
-        /// TCP makes single segments.
-        gso: bool = true, Switch 0..=1;
-        /// Whether segments that the device delivers are merged (`ethtool -K DEVICE gro`). Loopback's never are, as in Linux.
-        gro: bool = true, Switch 0..=1;
-        /// Bytes of IP packet that a merged superframe stays below (`ip link set DEVICE gro_max_size`). Above 65536 (BIG TCP) it
-        /// is for IPv6 only; less holds for IPv4 too.
-        gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
-        /// The same for IPv4 (`gro_ipv4_max_size`). `default` is what `gso_ipv4_max_size` is by default. Differs from Linux, where it
-        /// is 65536 for all.
-        gro_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64;
-        /// Bytes of IP packet that a superframe TCP makes stays below (`ip link set DEVICE gso_max_size`), as far as the device
-        /// takes such. Above 65536 (BIG TCP) it is for IPv6 only; less holds for IPv4 too.
-        gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64;
-        /// The same for IPv4 (`gso_ipv4_max_size`). `default` is what the device does best with: 196608 for a tap or tun with `vnet_hdr`
-        /// where the kernel takes it (Linux 6.6), 81920 for a wire in memory, 65536 for any other. Differs from Linux, where it is
-        /// 65536 for all. Once such a kernel had no memory for one (`DeviceTxRefused`), they stay below 65536 until the device is taken down and up.
-        gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64;
-        /// The queueing discipline of every transmit queue, as `tc qdisc replace dev DEVICE root ...` has it: `tbf rate 100mbit
-        /// burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device that has queues of its own, and `noqueue`
-        /// for one that takes everything at once. What waits in the one before is dropped.
-        qdisc: Option<QdiscConfig> = None, Discipline WORDS;
-        /// Packets that one band of `pfifo_fast` holds (`ip link set DEVICE txqueuelen`), from the next discipline on.
-        tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff;
-        /// Least bytes that a transmit queue may hand to a device before it has completed them (`byte_queue_limits/limit_min`).
-        bql_limit_min: u32 = 0, Number 0..=bql::LIMIT_MAX as u64;
-        /// Most bytes (`byte_queue_limits/limit_max`).
-        bql_limit_max: u32 = bql::LIMIT_MAX, Number 0..=bql::LIMIT_MAX as u64;
+        /// Time for which receive offload may hold segments to merge them with later ones, in nanoseconds; it is also the
+        /// interval of polls while `napi_defer_hard_irqs` holds the descriptor back. 0: segments are held until the end of the
+        /// poll. Set it, for example to 20000, if segments of a flow arrive in many small polls.
+        gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000, Tune;
+        /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before its descriptor is watched
+        /// again. 0: after the first. Set it to trade CPU time for fewer wake-ups under load.
+        napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff, Tune;
+        /// Superframes on transmit: TCP builds packets of many segments, which the device or software cuts into segments
+        /// (`ethtool -K DEVICE gso`). Set 0 if single segments must reach the device at their own times.
+        gso: bool = true, Switch 0..=1, Operate;
+        /// Receive offload: segments of one flow are merged into superframes (`ethtool -K DEVICE gro`). Loopback never merges, as
+        /// in Linux. Set 0 to see every segment as it arrived.
+        gro: bool = true, Switch 0..=1, Operate;
+        /// Size of IP packet that a merged superframe stays below, in bytes (`ip link set DEVICE gro_max_size`). Values above
+        /// 65536 (BIG TCP) apply to IPv6 only; smaller ones apply to IPv4 too. Lower it to bound the delay of one packet.
+        gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
+        /// Size of IPv4 packet that a merged superframe stays below, in bytes (`ip link set DEVICE gro_ipv4_max_size`). `default`
+        /// is the default of `gso_ipv4_max_size`. Differs from Linux, where it is 65536. Set 65536 if programs look into
+        /// packets and read the length field, which is 0 in larger ones.
+        gro_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
+        /// Size of IP packet that a transmitted superframe stays below, in bytes (`ip link set DEVICE gso_max_size`); the device
+        /// bounds it as well. Values above 65536 (BIG TCP) apply to IPv6 only; smaller ones apply to IPv4 too. Lower it on slow
+        /// links, so that one packet delays others less.
+        gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
+        /// Size of IPv4 packet that a transmitted superframe stays below, in bytes (`ip link set DEVICE gso_ipv4_max_size`).
+        /// `default` is the best known value of the device: 196608 for a tap or tun with `vnet_hdr` if the kernel accepts it
+        /// (Linux 6.6), 81920 for a wire in memory, 65536 for others. Differs from Linux, where it is 65536. After the kernel had
+        /// no memory for a larger one (`DeviceTxRefused`), superframes stay below 65536 until the device is taken down and up.
+        /// Set 65536 if programs look into packets and read the length field, which is 0 in larger ones.
+        gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
+        /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE root ...`, for example
+        /// `tbf rate 100mbit burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device with queues of its
+        /// own, and `noqueue` for one that never refuses a packet. A change drops the packets that wait in the old one. Set it
+        /// to shape, to pace, or to keep queues short.
+        qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
+        /// Number of packets that one band of `pfifo_fast` holds (`ip link set DEVICE txqueuelen`); it applies from the next
+        /// change of the discipline. Lower it on slow links to shorten the queue.
+        tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff, Operate;
+        /// Lower bound of the byte queue limit, in bytes: a transmit queue may always hand over this much before the device
+        /// completes any (`byte_queue_limits/limit_min`). Raise it if the limit starves a device with late completions.
+        bql_limit_min: u32 = 0, Number 0..=bql::LIMIT_MAX as u64, Tune;
+        /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this much before the device
+        /// completes some (`byte_queue_limits/limit_max`). Lower it if packets wait too long inside the device.
+        bql_limit_max: u32 = bql::LIMIT_MAX, Number 0..=bql::LIMIT_MAX as u64, Tune;
     }
     rx_queue {
-        /// Cores that the packets of this queue are spread over by the hash of their flow (RPS), a bit for each; those the host
-        /// does not have count for nothing. 0: they stay on the core that polls the queue.
-        rps_cpus: u64 = 0, Mask WORDS;
-        /// Slots of the table that keeps the packets of a flow in order when the flow changes its core, rounded up to a power
-        /// of two. RFS needs it, and `net.core.rps_sock_flow_entries`.
-        rps_flow_cnt: u32 = 0, RoundedUp 0..=1 << 20;
+        /// Cores among which the packets of this queue are spread by the hash of their flow (RPS), one bit for each; bits of
+        /// cores that the host does not have are ignored. 0: packets stay on the core that polls the queue. Set it if the
+        /// device has fewer queues than the host has cores, and one core is the bottleneck.
+        rps_cpus: u64 = 0, Mask WORDS, Operate;
+        /// Number of slots in the table that keeps packets of a flow in order when the flow changes its core; it is rounded up to
+        /// a power of two. 0: RFS is off for this queue. Set it together with `net.core.rps_sock_flow_entries`, to that number
+        /// divided by the number of queues.
+        rps_flow_cnt: u32 = 0, RoundedUp 0..=1 << 20, Operate;
     }
     tx_queue {
-        /// Cores that send by this queue (XPS), a bit for each; of several that are a core's, the hash of the flow chooses. A core
-        /// that is in no queue's mask sends by the queue of its connection, a core's number being its queue's. What an application
-        /// sends counts for the core of its connection, or with RFS for the one that its thread last polled. A flow changes its
-        /// queue only while none of its packets is in the old one.
-        xps_cpus: u64 = 0, Mask WORDS;
+        /// Cores that transmit on this queue (XPS), one bit for each; the hash of the flow chooses among several queues of one
+        /// core. A core without a queue uses the queue with the number of the connection's core. A send by an application counts
+        /// for the core of its connection, or with RFS for the core that its thread polled last. A flow changes its queue only
+        /// while no packet of it is in the old one. Set it to keep queues apart that several cores would share.
+        xps_cpus: u64 = 0, Mask WORDS, Operate;
     }
 }
 

@@ -126,7 +126,7 @@ fn what_waits_in_a_discipline_that_is_replaced_is_dropped() {
     }
 }
 
-/// M§1.15: the trace of a queue that grows until it is never empty any more.
+/// The trace of a queue that grows until it is never empty any more.
 #[test]
 fn the_byte_limit_grows_until_the_device_does_not_starve() {
     let mut bench = Bench::new(true, "pfifo_fast");
