@@ -51,7 +51,7 @@ mod trim;
 
 pub use domain::{Domain, DomainConfig, DomainStats};
 pub use home::PoolKick;
-pub(crate) use home::{Elsewhere, HomeRef, Recycle};
+pub(crate) use home::{HomeRef, NoPool, Recycle};
 pub(crate) use local::Local;
 pub use rx_slot::{RX_HEADROOM, RX_LEN_MAX, RxSlot};
 pub use slab::{Heap, SlabSource};

@@ -227,9 +227,9 @@ pub(crate) trait Recycle {
 }
 
 /// Without a pool at hand everything goes home by the return lists.
-pub(crate) struct Elsewhere;
+pub(crate) struct NoPool;
 
-impl Recycle for Elsewhere {
+impl Recycle for NoPool {
     #[inline]
     fn count_packet(&mut self, home: HomeRef) {
         home.returns.packets_count.fetch_add(1, Ordering::Relaxed);

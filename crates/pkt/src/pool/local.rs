@@ -13,7 +13,7 @@ use super::{
     FreeMode,
     depot::DepotRef,
     domain,
-    home::{Elsewhere, HomeRef, Recycle},
+    home::{HomeRef, NoPool, Recycle},
     slab::{DESCRIPTORS_FIRST, DESCRIPTORS_PER_SLAB, PAGES_FIRST},
 };
 use crate::packet::{FreeDescriptor, PARCEL_LEN, Packet, Parcel, end};
@@ -354,7 +354,7 @@ impl Recycle for Local {
             self.home.stats.adopted.add(1);
         } else {
             self.home.stats.free_remote.add(1);
-            Elsewhere.count_packet(home);
+            NoPool.count_packet(home);
         }
     }
 
