@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const FEW_CASES: (&str, &str) = ("PROPTEST_CASES", "8");
 
 /// The test that leaks on purpose: packets that live longer than their domain keep its memory. Memcheck runs it.
-const LEAKS: &str = "packets_outlive_their_domain";
+const LEAKS: &str = "packets_stay_valid_after_their_domain_is_dropped";
 
 fn asan() -> Result<Outcome> {
     if !has_nightly() {

@@ -7,7 +7,7 @@
 //!            Pages ──┬─ one reference each ──► page 0   page 1   page 2
 //!   recall() drops   │                           ▲        ▲
 //!   these references │         packets that were sent hold slices
-//!                    └─ LentReturns ◄── the drop of a page's last slice queues the page here and notifies
+//!                    └─ LentReturns ◄── dropping a page's last slice queues it here, notifies
 //! ```
 //!
 //! Linux takes the application's own memory, pins it, and reports on an error queue when it may be

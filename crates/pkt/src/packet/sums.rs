@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   head   │ headroom 128 │ sum 0 │ sum 1 │ … up to 64, two bytes each │
-//!   frags  │ piece 0      │ piece 1      │ …                  │ piece n │    the last one may be shorter, and grow
+//!   frags  │ piece 0      │ piece 1      │ …                  │ piece n │ (shorter, may grow)
 //! ```
 //!
 //! The sums lie in the part of the head that holds the payload of a packet without slices. They are
