@@ -330,7 +330,11 @@ impl<'a, T> CoreGuard<'a, T> {
     /// Releases the core. `Err` returns it if an event was missed or a queue is scheduled: check
     /// the queues again first.
     pub fn release(self) -> Result<(), Self> {
-        debug_assert_eq!(self.lock.words.polled.load(Ordering::Relaxed), 0, "the owner still polls");
+        debug_assert_eq!(
+            self.lock.words.polled.load(Ordering::Relaxed),
+            0,
+            "the owner still polls"
+        );
         let state = &self.lock.words.state;
         self.mark_claimed();
         // Release: the next owner sees the work of this one.
@@ -347,7 +351,11 @@ impl<'a, T> CoreGuard<'a, T> {
     /// Releases the core with a run owed: work is left, but this thread's budget is used up. The
     /// caller must get the core run, as after `schedule` returned true.
     pub fn reschedule(self) {
-        debug_assert_eq!(self.lock.words.polled.load(Ordering::Relaxed), 0, "the owner still polls");
+        debug_assert_eq!(
+            self.lock.words.polled.load(Ordering::Relaxed),
+            0,
+            "the owner still polls"
+        );
         self.mark_claimed();
         // A read-modify-write, not a store: the next claimer must also see the event of a MISSED
         // that is cleared here.

@@ -93,10 +93,7 @@ mod threads {
     fn a_claim_carries_ownership_and_queues() {
         let core = CoreLock::new(());
         let claim = core.own_or_schedule(0b1).expect("the core has no owner");
-        assert!(
-            core.own_if_idle().is_none() && core.claim().is_none(),
-            "a claim owns the core"
-        );
+        assert!(core.own_if_idle().is_none() && core.claim().is_none(), "a claim owns the core");
         assert!(core.own_or_schedule(0b10).is_none(), "the owner will see the queue");
         let guard = core.adopt(claim);
         assert_eq!(guard.take_queues(0b1), 0b1);
@@ -125,7 +122,10 @@ mod threads {
         let guard = core.own_if_idle().unwrap();
         guard.poll_queues(0b101);
         assert!(core.own_or_schedule(0b001).is_none() && !guard.is_wanted());
-        assert!(core.own_or_schedule(0b010).is_none() && guard.is_wanted(), "this queue is not polled");
+        assert!(
+            core.own_or_schedule(0b010).is_none() && guard.is_wanted(),
+            "this queue is not polled"
+        );
         assert_eq!(guard.take_queues(!0 >> 3), 0b010);
         assert_eq!((guard.stop_polling(), guard.stop_polling()), (0b101, 0));
         assert!(core.own_or_schedule(0b001).is_none());

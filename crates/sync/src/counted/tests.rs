@@ -138,7 +138,11 @@ mod threads {
             held.release(&section);
             assert!(handle.try_get().is_none(), "no get succeeds at zero references");
             assert_eq!(domain.reclaim(), 1);
-            assert_eq!((dropped(&drops), *handle.tail()), (0, 9), "the section keeps the entry allocated");
+            assert_eq!(
+                (dropped(&drops), *handle.tail()),
+                (0, 9),
+                "the section keeps the entry allocated"
+            );
             drop(section);
             assert_eq!(domain.reclaim(), 0);
             assert_eq!(dropped(&drops), 1);

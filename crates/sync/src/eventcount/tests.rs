@@ -80,7 +80,11 @@ mod threads {
         let last = event.prepare();
         assert!(event.notify_all_later(&mut wakes));
         drop(wakes);
-        assert_eq!(event.wait(last, None), WaitResult::Notified, "dropping the set wakes its waiters");
+        assert_eq!(
+            event.wait(last, None),
+            WaitResult::Notified,
+            "dropping the set wakes its waiters"
+        );
     }
 
     #[test]

@@ -171,7 +171,11 @@ mod models {
 
         /// Checks that the object of a held reference has not been released.
         fn check_alive(&self) {
-            assert_eq!(self.released.load(Ordering::Relaxed), 0, "a reference to a released object");
+            assert_eq!(
+                self.released.load(Ordering::Relaxed),
+                0,
+                "a reference to a released object"
+            );
         }
 
         fn note(&self, put: Put) {
