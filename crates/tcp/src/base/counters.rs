@@ -1,18 +1,20 @@
-//! What the engine counts, under the names `nstat` prints.
+//! Counters of the engine, under the names that `nstat` prints.
 //!
 //! Linux: include/uapi/linux/snmp.h, net/ipv4/proc.c, RFC 4022 for the `Tcp*` group. A variant's
 //! name *is* the printed name, so a search for either finds both.
 //!
 //! One table yields the enum, the text and the page. A page has one writer at a time and any number
-//! of readers; the value of a counter is the wrapping sum over all pages. What Linux counts and
-//! this engine never counts is in [`NOT_COUNTED`], with the reason; docs/counters.md shows both.
+//! of readers; the value of a counter is the wrapping sum over all pages. Counters of Linux that
+//! this engine never increments are in [`NOT_COUNTED`], with the reason; docs/counters.md shows
+//! both.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Builds an enum `Counter` and its tables from one line of text per counter; the stack's counters are made by it, too.
+/// Builds an enum `Counter` and its tables from one row of text per counter. The crate stack builds
+/// its counters with it, too.
 #[macro_export]
 macro_rules! counters {
     ($(#[$what:meta])* $($name:ident: $doc:literal,)*) => {
@@ -43,7 +45,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Something counted by the engine; the variant's name is what `nstat` prints.
+    /// An event counted by the engine; the variant's name is the name that `nstat` prints.
     TcpActiveOpens: "Connections opened from here: CLOSE to SYN_SENT.",
     TcpPassiveOpens: "Connections opened by a peer: LISTEN to SYN_RECV.",
     TcpAttemptFails: "Handshakes that failed: SYN_SENT or SYN_RECV to CLOSE.",
@@ -236,7 +238,7 @@ impl Counter {
     /// Number of counters, and of slots in a page.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// A level that goes up and down; the others only grow.
+    /// Whether the counter is a gauge, a level that rises and falls. All other counters only grow.
     #[must_use]
     pub const fn is_gauge(self) -> bool {
         matches!(self, Self::TcpCurrEstab | Self::SkbSocketCacheBytes)
@@ -245,10 +247,11 @@ impl Counter {
 
 /// One writer's page of counters.
 ///
-/// The writer is whoever owns the page for the time being; a counter is then a load, an addition
-/// and a store, with no locked instruction. Two writers at once lose counts, nothing else.
+/// One thread at a time owns a page and writes it, so counting is a load, an addition and a store
+/// without a locked instruction. Two writers at once would only lose counts.
 pub struct Counters {
-    /// Written by the page's owner, read by anybody who prints. Relaxed: a counter orders nothing.
+    /// Values, written by the page's owner and read by any thread. Relaxed: no other memory access
+    /// depends on the order of a counter's updates.
     values: [AtomicU64; Counter::COUNT],
 }
 
@@ -274,8 +277,8 @@ impl Counters {
 
     /// Lowers a gauge by `n`.
     ///
-    /// A page may go below zero (a connection established on one page may end on another): the
-    /// value wraps, and so does the sum over all pages, back to the truth.
+    /// The value of one page may wrap below zero, because a connection established on one page may
+    /// end on another. The wrapping sum over all pages is still exact.
     #[inline]
     pub fn sub(&self, counter: Counter, n: u64) {
         debug_assert!(counter.is_gauge(), "{} only grows", counter.name());
@@ -318,7 +321,7 @@ mod tests {
     use super::{Counter, Counters};
 
     #[test]
-    fn all_is_in_the_order_of_the_slots() {
+    fn all_counters_are_in_the_order_of_their_slots() {
         for (index, &counter) in Counter::ALL.iter().enumerate() {
             assert_eq!(counter as usize, index);
         }
@@ -329,17 +332,17 @@ mod tests {
         let names: BTreeSet<_> = Counter::ALL.iter().map(|counter| counter.name()).collect();
         assert_eq!(names.len(), Counter::COUNT);
         for counter in Counter::ALL {
-            // Ours, as Linux counts nothing of the kind.
+            // Counters without a counterpart in Linux.
             let ours = *counter == Counter::IdleTimeouts || counter.name().starts_with("Skb");
             assert!(ours || counter.name().starts_with("Tcp"));
             assert!(counter.doc().ends_with('.'), "{}", counter.name());
         }
     }
 
-    /// A kernel older than the table may lack a name or two, a kernel that hides the file proves
+    /// A kernel older than the table may lack a name or two; a kernel that hides the file proves
     /// nothing.
     #[test]
-    fn names_are_the_kernels() {
+    fn names_are_those_of_the_kernel() {
         let Ok(text) = std::fs::read_to_string("/proc/net/netstat") else { return };
         let Some(header) = text.lines().find(|line| line.starts_with("TcpExt:")) else { return };
         let known: BTreeSet<_> =
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn gauge_sums_over_pages() {
+    fn a_gauge_is_the_sum_over_all_pages() {
         let (opened, closed) = (Counters::new(), Counters::new());
         opened.add(Counter::TcpCurrEstab, 5);
         closed.sub(Counter::TcpCurrEstab, 3);
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_what_was_counted() {
+    fn debug_shows_the_counters_that_are_not_zero() {
         let page = Counters::new();
         page.inc(Counter::TcpExtTCPTimeouts);
         assert_eq!(format!("{page:?}"), r#"{"TcpExtTCPTimeouts": 1}"#);
