@@ -1,6 +1,6 @@
 //! A limit of challenge ACKs that all connections of a host share.
 //!
-//! Above: `cx` lends it, `input::reset` takes from it. RFC 5961 §7; Linux: tcp_send_challenge_ack,
+//! Above: `cx` refers to it, `input::reset` takes from it. RFC 5961 §7; Linux: tcp_send_challenge_ack,
 //! `tcp_challenge_ack_limit`.
 //!
 //! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection

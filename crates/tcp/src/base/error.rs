@@ -33,7 +33,7 @@ pub enum TcpError {
     NetworkDown,
 }
 
-/// Why nothing was sent.
+/// Reason why a call sent nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// EAGAIN: the send buffer is full, or the handshake is not done.
@@ -46,7 +46,7 @@ pub enum SendError {
     Connection(TcpError),
 }
 
-/// Why nothing was received.
+/// Reason why a call received nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
     /// EAGAIN: no data has arrived yet.

@@ -10,7 +10,7 @@
 //!
 //! Not here: the reaction of a connection to pressure (`tcb::memory`).
 
-/// How scarce memory is.
+/// Degree of memory scarcity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryPressure {
     /// Memory is sufficient for all connections.

@@ -11,7 +11,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Data flows both ways.
+    /// Open in both directions.
     Established = 1,
     /// Active open: our SYN is sent.
     SynSent = 2,
@@ -29,7 +29,7 @@ pub enum State {
     CloseWait = 8,
     /// The peer has closed and our FIN is sent.
     LastAck = 9,
-    /// Waiting for a peer.
+    /// Listening for connection requests.
     Listen = 10,
     /// FINs have crossed; ours is not acknowledged.
     Closing = 11,

@@ -35,7 +35,7 @@ impl AckCompression {
         core::mem::take(&mut self.compressed)
     }
 
-    /// Called before the compressed ACK is sent on time-out: this ACK is not one of those saved.
+    /// Called before the timer sends the compressed ACK, which is not one of those saved.
     pub(crate) fn on_timeout(&mut self) {
         self.compressed = self.compressed.saturating_sub(1);
     }

@@ -17,7 +17,7 @@
 //! checksum before it, and `input` checks the values after it.
 //!
 //! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved
-//! bits are read as nothing and written as zero).
+//! bits are ignored on reading and written as zero).
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! Headers against the bytes of a SYN, and against any bytes.
+//! Headers compared with the bytes of a SYN, and parsed from arbitrary bytes.
 
 use std::string::ToString;
 use std::vec::Vec;
