@@ -104,7 +104,7 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) ->
         report_old(tcb, segment, cx);
     }
     if segment.header.has(Flags::SYN) {
-        // RFC 5961 §4.2: a SYN is challenged whatever its sequence number.
+        // RFC 5961 §4.2: a SYN is challenged for any sequence number.
         reset::challenge_syn(tcb, cx);
     } else {
         answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
