@@ -1,4 +1,4 @@
-//! Two engines and an adversary who decides over every segment, timer, call and option. `sim::duel` says how the input is
+//! Two engines and an adversary who decides over every segment, timer, call and option. `sim::engine_pair` says how the input is
 //! read and what is asked of the engines.
 
 #![no_main]
@@ -6,5 +6,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    sim::duel::run_brief(data);
+    sim::engine_pair::run_brief(data);
 });

@@ -165,7 +165,7 @@ fn chosen(list: &str, rows: usize) -> Result<Vec<usize>> {
 fn simulated(row: &str, seeds: &str) -> Result<Outcome> {
     let mut command = cargo();
     command.args(["test", "--profile", "ci", "-p", "quietline-sim", "--no-fail-fast"]);
-    for suite in ["scripts", "network", "hostile", "duel"] {
+    for suite in ["scripts", "network", "hostile", "engine_pair"] {
         command.args(["--test", suite]);
     }
     steps::run_tests_within(LIMIT, command.env(VARIABLE, row).env("SEEDS", seeds))

@@ -26,7 +26,7 @@ const INTEGRATION: [&str; 10] = [
     "options",
     "scripts",
     "sockets",
-    "spine",
+    "single_host",
     "std_parity",
     "transfer",
     "two_wires",

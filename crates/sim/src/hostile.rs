@@ -5,12 +5,12 @@
 //!
 //! What is asked of the host: no panic; every frame it sends is one that a host may send; received data is what the
 //! peer sent and sent data what the application wrote, all of it once the peer behaves (`epilogue`); frames and packets
-//! are accounted for (`books`); in the end nothing is left, no connection and no packet.
+//! are accounted for (`counter_sums`); in the end nothing is left, no connection and no packet.
 //!
 //! Not here: more than one host, threads, offloads.
 
-pub(crate) mod books;
 mod calls;
+pub(crate) mod counter_sums;
 mod epilogue;
 mod frames;
 pub(crate) mod input;
@@ -284,7 +284,7 @@ impl<'a> Play<'a> {
             listener.close(&host, &mut self.rig.world.cx);
         }
         drop(host);
-        books::check(&self);
+        counter_sums::check(&self);
         self.rig.finish();
         self.outcome
     }

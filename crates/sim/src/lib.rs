@@ -13,7 +13,7 @@
 
 pub mod apps;
 pub mod byte_link;
-pub mod duel;
+pub mod engine_pair;
 pub mod frame;
 pub mod hostile;
 pub mod modes;

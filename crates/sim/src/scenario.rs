@@ -10,8 +10,8 @@
 
 mod draw;
 mod play;
+mod prediction;
 mod recycling;
-mod ways;
 
 use std::{
     any::Any,
@@ -21,14 +21,14 @@ use std::{
     time::Duration,
 };
 
-pub use ways::{Ways, compare_ways};
+pub use prediction::{PredictionSummary, compare_prediction};
 
 use pkt::PoolStats;
 use stack::{socket::RxContext, sysctl::Sysctls};
 
 use crate::{
     network::{Capture, Counts, Offload, PathConfig, Sabotage},
-    traffic::Manners,
+    traffic::Behavior,
 };
 
 /// Virtual time without a byte for any application, while no path is dark, that counts as a stall. An RTO backs off to
@@ -100,9 +100,9 @@ pub struct Session {
     /// The client asks for Fast Open, and its first write goes with the SYN if it has a cookie.
     pub early: bool,
     /// The client's application.
-    pub up: Manners,
+    pub up: Behavior,
     /// The server's.
-    pub down: Manners,
+    pub down: Behavior,
 }
 
 /// What a run leaves to look at.

@@ -1,4 +1,4 @@
-//! What applications do, at random: two streams over one connection, with all the manners that socket programs have.
+//! What applications do, at random: two streams over one connection, with all the behavior that socket programs have.
 //!
 //! An [`End`] writes its stream in pieces from one byte to many superframes, with pauses, corks, `MSG_MORE` and changing
 //! options, and reads the peer's the same way; it ends its half before or after the peer, lets go at once, or aborts.
@@ -24,7 +24,7 @@ use crate::{World, apps::Pattern};
 
 /// How an application behaves.
 #[derive(Clone, Debug)]
-pub struct Manners {
+pub struct Behavior {
     /// Bytes it sends before it ends its half.
     pub length: u64,
     /// Largest write, at least one byte; the size of each is drawn.
@@ -68,7 +68,7 @@ pub struct End {
     host: usize,
     socket: Option<Arc<TcpSocket>>,
     reader: Reader,
-    manners: Manners,
+    behavior: Behavior,
     out: Pattern,
     sent: u64,
     inward: Pattern,
@@ -88,7 +88,7 @@ impl End {
     #[must_use]
     pub fn new(
         (host, socket): (usize, Arc<TcpSocket>),
-        manners: Manners,
+        behavior: Behavior,
         out: Pattern,
         (inward, expected): (Pattern, u64),
         seed: u64,
@@ -97,7 +97,7 @@ impl End {
             host,
             socket: Some(socket),
             reader: Reader::new(),
-            manners,
+            behavior,
             out,
             sent: 0,
             inward,
@@ -118,12 +118,12 @@ impl End {
     pub fn with_sent(
         sent: u64,
         end: (usize, Arc<TcpSocket>),
-        manners: Manners,
+        behavior: Behavior,
         out: Pattern,
         inward: (Pattern, u64),
         seed: u64,
     ) -> Self {
-        Self { sent, ..Self::new(end, manners, out, inward, seed) }
+        Self { sent, ..Self::new(end, behavior, out, inward, seed) }
     }
 
     /// Does what it can at this moment. True when anything came of it.
@@ -132,7 +132,7 @@ impl End {
     /// When a byte is wrong.
     pub fn step(&mut self, world: &mut World) -> bool {
         let Some(socket) = self.socket.clone() else { return false };
-        if self.draws(self.manners.fiddles) {
+        if self.draws(self.behavior.fiddles) {
             self.fiddle(world, &socket);
         }
         let wrote = self.write(world, &socket);
@@ -147,7 +147,7 @@ impl End {
     /// Nothing is left to do, in good order or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        let let_go = self.manners.ending == Ending::LetGo && self.shut;
+        let let_go = self.behavior.ending == Ending::LetGo && self.shut;
         self.socket.is_none()
             || self.failed.is_some()
             || self.aborted
@@ -193,7 +193,7 @@ impl End {
     /// When something is missing.
     pub fn check_complete(&self) {
         assert_eq!(self.failed, None, "the connection failed: {}", self.summary());
-        assert_eq!(self.sent, self.manners.length, "bytes sent: {}", self.summary());
+        assert_eq!(self.sent, self.behavior.length, "bytes sent: {}", self.summary());
         assert_eq!(self.received, self.expected, "bytes received: {}", self.summary());
     }
 
@@ -201,11 +201,11 @@ impl End {
     #[must_use]
     pub fn summary(&self) -> String {
         let Self { sent, received, expected, shut, ended, failed, .. } = self;
-        let (length, ready) = (self.manners.length, self.socket.as_ref().map(|s| s.readiness()));
+        let (length, ready) = (self.behavior.length, self.socket.as_ref().map(|s| s.readiness()));
         format!(
             "sent {sent}/{length} received {received}/{expected} shut {shut} ended {ended} \
              failed {failed:?} ready {ready:?} {:?}",
-            self.manners.ending
+            self.behavior.ending
         )
     }
 
@@ -213,29 +213,29 @@ impl End {
         let host = Arc::clone(&world.hosts[self.host]);
         let mut wrote = false;
         while !self.shut && self.failed.is_none() && self.write_at <= world.cx.now {
-            if let Ending::Abort(after) = self.manners.ending
+            if let Ending::Abort(after) = self.behavior.ending
                 && self.moved() >= after
             {
                 self.aborted = true;
                 socket.abort(&host, world.app(self.host));
                 return true;
             }
-            if self.sent == self.manners.length {
+            if self.sent == self.behavior.length {
                 return self.finish_writing(world, socket) || wrote;
             }
             if !socket.readiness().contains(Readiness::WRITE) {
                 break;
             }
             let bytes = self.next_write();
-            let more = self.draws(self.manners.more);
+            let more = self.draws(self.behavior.more);
             let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
             let bytes = [IoSlice::new(&bytes)];
             match socket.send_with_flags(&host, world.app(self.host), &bytes, flags) {
                 Ok(taken) => {
                     self.sent += taken as u64;
                     wrote = true;
-                    if self.draws(self.manners.pauses) {
-                        self.write_at = world.cx.now + self.manners.write_pause;
+                    if self.draws(self.behavior.pauses) {
+                        self.write_at = world.cx.now + self.behavior.write_pause;
                     }
                 }
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
@@ -246,8 +246,8 @@ impl End {
     }
 
     fn next_write(&mut self) -> Vec<u8> {
-        let left = self.manners.length - self.sent;
-        let want = u64::from(1 + self.rng.below(self.manners.write_max)).min(left);
+        let left = self.behavior.length - self.sent;
+        let want = u64::from(1 + self.rng.below(self.behavior.write_max)).min(left);
         let bytes = (self.sent..self.sent + want).map(|at| self.out.byte(at));
         bytes.collect()
     }
@@ -260,7 +260,7 @@ impl End {
             // Everything has left with the SYN: to end now would end the attempt.
             return false;
         }
-        match self.manners.ending {
+        match self.behavior.ending {
             Ending::Last if !self.ended => return false,
             // The application's close follows in `step`.
             Ending::LetGo => {}
@@ -280,9 +280,9 @@ impl End {
             && !self.aborted
             && self.failed.is_none()
             && self.read_at <= world.cx.now
-            && self.manners.ending != Ending::LetGo
+            && self.behavior.ending != Ending::LetGo
         {
-            let mut buf = vec![0; 1 + self.rng.below(self.manners.read_max) as usize];
+            let mut buf = vec![0; 1 + self.rng.below(self.behavior.read_max) as usize];
             // A thread that sleeps in a call makes no other.
             let peek = !self.reader.is_installed() && self.draws(20);
             match self.receive(world, (&host, socket), &mut buf, peek) {
@@ -296,14 +296,14 @@ impl End {
                     }
                     self.received += count as u64;
                     assert!(self.received <= self.expected, "more than was sent");
-                    if self.draws(self.manners.pauses) {
-                        self.read_at = world.cx.now + self.manners.read_pause;
+                    if self.draws(self.behavior.pauses) {
+                        self.read_at = world.cx.now + self.behavior.read_pause;
                     }
                 }
                 Err(Errno::EAGAIN) => {
-                    if self.reader.is_installed() && self.draws(self.manners.pauses) {
+                    if self.reader.is_installed() && self.draws(self.behavior.pauses) {
                         // It will be woken, and not run at once.
-                        self.read_at = world.cx.now + self.manners.read_pause;
+                        self.read_at = world.cx.now + self.behavior.read_pause;
                     }
                     break;
                 }
@@ -322,7 +322,7 @@ impl End {
         buf: &mut [u8],
         peek: bool,
     ) -> Result<usize, Errno> {
-        if peek || !self.manners.waits {
+        if peek || !self.behavior.waits {
             return socket.recv(host, world.app(self.host), buf, peek);
         }
         let bufs = &mut [IoSliceMut::new(buf)];
@@ -349,7 +349,7 @@ impl End {
         let host = Arc::clone(&world.hosts[self.host]);
         let (what, value) = (self.rng.below(14), self.rng.next_u32());
         let on = value & 1 == 1;
-        let prediction = self.manners.prediction;
+        let prediction = self.behavior.prediction;
         socket.with_tcb(&host, world.app(self.host), |tcb, cx| match what {
             0 => tcb.set_nodelay(on),
             1 => tcb.set_cork(on),

@@ -237,9 +237,9 @@ mod tests {
         scenario.changes.clear();
         let session = &mut scenario.sessions[0];
         (session.client, session.server, session.early) = (0, 1, false);
-        for manners in [&mut session.up, &mut session.down] {
-            manners.length = 50_000;
-            manners.ending = sim::traffic::Ending::First;
+        for behavior in [&mut session.up, &mut session.down] {
+            behavior.length = 50_000;
+            behavior.ending = sim::traffic::Ending::First;
         }
         scenario
     }

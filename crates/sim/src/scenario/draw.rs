@@ -12,7 +12,7 @@ use super::{Scenario, Session, Setting, Threads};
 use crate::{
     modes::{self, Settings},
     network::{Burst, Change, Offload, PathConfig},
-    traffic::{Ending, Manners},
+    traffic::{Behavior, Ending},
 };
 
 /// Settings that may change while connections live, with values of both kinds.
@@ -118,7 +118,7 @@ impl Scenario {
             maxseg,
             changes,
         };
-        draw.openings(&mut scenario);
+        draw.handshakes(&mut scenario);
         draw.settings(&mut scenario);
         if asked == Settings::default() && draw.one_in(25) {
             draw.broad(&mut scenario);
@@ -305,7 +305,7 @@ impl Draw {
     }
 
     /// How connections begin: by cookies, with data in the SYN, with a peer that takes tiny segments only.
-    fn openings(&mut self, scenario: &mut Scenario) {
+    fn handshakes(&mut self, scenario: &mut Scenario) {
         if self.one_in(8) {
             // A cookie comes back with the number behind the SYN, or the answer is a reset, in Linux as here: the first two
             // segments of a client must not both be lost, nor overtaken by the third.
@@ -371,14 +371,14 @@ impl Draw {
         }
         scenario.sessions.truncate(1);
         for session in &mut scenario.sessions {
-            let [up, down] = [self.manners(1), self.manners(1)].map(|manners| Manners {
+            let [up, down] = [self.behavior(1), self.behavior(1)].map(|behavior| Behavior {
                 length: 1_000_000 + u64::from(self.rng.below(3_000_000)),
                 write_max: 500_000,
                 read_max: 500_000,
                 pauses: 0,
-                ..manners
+                ..behavior
             });
-            (session.up, session.down) = (up, Manners { length: 0, ..down });
+            (session.up, session.down) = (up, Behavior { length: 0, ..down });
         }
         scenario.maxseg = vec![None; scenario.hosts.len()];
         scenario.changes.clear();
@@ -388,7 +388,7 @@ impl Draw {
         let client = self.below(hosts);
         let server = (client + 1 + self.below(hosts - 1)) % hosts as usize;
         let at = if self.one_in(2) { Duration::ZERO } else { self.millis(2000) };
-        let (up, down) = (self.manners(budget), self.manners(budget));
+        let (up, down) = (self.behavior(budget), self.behavior(budget));
         let mut session = Session { client, server, at, early: false, up, down };
         // Both streams, or one of them alone.
         match self.below(4) {
@@ -411,8 +411,8 @@ impl Draw {
         session
     }
 
-    fn manners(&mut self, budget: u32) -> Manners {
-        Manners {
+    fn behavior(&mut self, budget: u32) -> Behavior {
+        Behavior {
             length: u64::from(self.size(budget)),
             write_max: self.size(200_000).max(if budget > 2000 { 64 } else { 1 }),
             write_pause: self.millis(300),

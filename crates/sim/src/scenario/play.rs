@@ -16,7 +16,7 @@ use crate::{
     World,
     apps::Pattern,
     network::{Capture, Change, Network, PortConfig, Sabotage, address},
-    traffic::{End, Ending, Manners},
+    traffic::{Behavior, End, Ending},
 };
 
 /// The port that every host listens on.
@@ -30,7 +30,7 @@ const MOURNING: Duration = Duration::from_secs(100);
 
 /// How long a client waits for its peer's application: when every ACK of the handshake is lost the server forgets it,
 /// and a client that has nothing to send never learns.
-const PATIENCE: Duration = Duration::from_secs(130);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(130);
 
 /// Every so many events what costs more to look at is looked at, too.
 const THOROUGH: u64 = 16;
@@ -95,8 +95,8 @@ fn options_of(scenario: &Scenario, host: usize) -> tcp::SocketOptions {
 }
 
 /// For a run that is compared with another: a call of its own in both.
-fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, manners: &Manners) {
-    if let Some(on) = manners.prediction {
+fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, behavior: &Behavior) {
+    if let Some(on) = behavior.prediction {
         let of = Arc::clone(&world.hosts[host]);
         socket.with_tcb(&of, world.app(host), |tcb, _| tcb.set_header_prediction(on));
     }
@@ -360,7 +360,7 @@ impl<'a> Play<'a> {
             assert_eq!(counters.tcp(tcp::Counter::TcpCurrEstab), 0, "the gauge");
             let received = counters.stack(Counter::SoftnetProcessed);
             assert_eq!(received, self.network.delivered(index), "frames received");
-            crate::hostile::books::check_layers(&counters);
+            crate::hostile::counter_sums::check_layers(&counters);
             let context = self.scenario.hosts[index].rx_context as usize;
             outcome.prequeued[context] += counters.tcp(tcp::Counter::TcpExtTCPPrequeued);
             outcome.backlogged += counters.stack(Counter::SocketBacklogQueued);
@@ -388,7 +388,7 @@ impl Link<'_> {
         match self.client.take() {
             Some(client)
                 if client.readiness().intersects(Readiness::ERROR | Readiness::HUP)
-                    || world.cx.now - self.connecting_since >= PATIENCE =>
+                    || world.cx.now - self.connecting_since >= CONNECT_TIMEOUT =>
             {
                 let host = Arc::clone(&world.hosts[self.plan.client]);
                 client.close(&host, world.app(self.plan.client));
@@ -520,9 +520,9 @@ impl Link<'_> {
         }
         let begin = Some(start + self.plan.at).filter(|at| *at > now);
         let mourned = self.aborted_at.map(|at| at + MOURNING).filter(|at| *at > now);
-        let tired = self.connecting_since + PATIENCE;
-        let tired = Some(tired).filter(|at| self.ends.is_none() && *at > now);
+        let timeout = self.connecting_since + CONNECT_TIMEOUT;
+        let timeout = Some(timeout).filter(|at| self.ends.is_none() && *at > now);
         let ends = self.ends.iter().flatten().filter_map(|end| end.wakes_at(now));
-        ends.chain(begin).chain(mourned).chain(tired).min()
+        ends.chain(begin).chain(mourned).chain(timeout).min()
     }
 }

@@ -6,12 +6,12 @@ mod backlog;
 #[cfg(test)]
 mod bugs;
 #[cfg(test)]
+mod interactions;
+#[cfg(test)]
 mod interleavings;
 #[cfg(test)]
 mod paths;
 #[cfg(test)]
 mod scenarios;
-#[cfg(test)]
-mod together;
 #[cfg(test)]
 mod waiting;

@@ -15,14 +15,14 @@ use pkt::{DropReason, PacketOwner};
 use sim::apps;
 use stack::counters::Counter;
 
-use super::shelf::Lab;
+use super::manual_device::Lab;
 
 /// With `TCP_NODELAY` the run sends the small tail too, and does not leave it to an ACK or the timer.
 #[test]
 fn a_small_tail_without_nagle_leaves_with_the_run() {
     let mut lab = Lab::new(&[]);
     lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_nodelay(true));
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     // Small segments on their way already: Nagle would hold another.
     lab.write(100);
     lab.write(150_000);
@@ -31,7 +31,7 @@ fn a_small_tail_without_nagle_leaves_with_the_run() {
         lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info().notsent_bytes)
     };
     assert!(unsent(&mut lab) > 0, "the limit holds the rest");
-    while lab.shelf.len() > 0 {
+    while lab.device.len() > 0 {
         lab.complete(1);
     }
     assert_eq!(unsent(&mut lab), 0, "without an ACK, and at the same moment");
@@ -66,7 +66,7 @@ fn a_device_that_keeps_its_last_packet_stops_nobody() {
             let bytes = 100 + 700 * (round % 7);
             lab.write(bytes);
             lab.write(10);
-            let lazy = lab.shelf.len().saturating_sub(1);
+            let lazy = lab.device.len().saturating_sub(1);
             lab.complete(lazy);
             // Shorter than any timeout.
             lab.world.pass(Duration::from_millis(100));
@@ -94,7 +94,7 @@ fn late_completions_leave_a_connection_its_first_packets() {
         let mut lab = Lab::new(&settings);
         lab.write(1448);
         lab.world.settle();
-        assert_eq!((lab.read(), lab.shelf.len()), (1448, 1), "{mode}: it arrived, and is below");
+        assert_eq!((lab.read(), lab.device.len()), (1448, 1), "{mode}: it arrived, and is below");
         // Acknowledged, late as that may be: nothing is in flight.
         lab.world.pass(Duration::from_millis(50));
         // From here on a pace whose millisecond is below the limit too.
@@ -102,10 +102,10 @@ fn late_completions_leave_a_connection_its_first_packets() {
             lab.client
                 .with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_max_pacing_rate(rate));
         }
-        lab.shelf.set_mute(true);
+        lab.device.set_mute(true);
         lab.write(4 * 1448);
         lab.world.settle();
-        assert_eq!(lab.shelf.len(), 1 + beside, "{mode}");
+        assert_eq!(lab.device.len(), 1 + beside, "{mode}");
         lab.finish();
     }
 }
@@ -138,26 +138,26 @@ fn a_packet_gives_back_what_it_charged() {
 fn a_thousand_connections_get_one_turn_each() {
     let mut lab = Lab::new(&[]);
     let mut ends = Vec::new();
-    lab.shelf.set_prompt(true);
+    lab.device.set_prompt(true);
     for _ in 0..1000 {
         ends.push(apps::connect(&mut lab.world, &lab.listener));
     }
-    lab.shelf.set_prompt(false);
+    lab.device.set_prompt(false);
     lab.host.set_sysctl("net.ipv4.tcp_limit_output_bytes", "4096").expect("a setting");
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     for (client, _) in &ends {
         let data = [7; 1448 * 4];
         client.send(&lab.host, &mut lab.world.cx, &[IoSlice::new(&data)]).expect("room");
     }
     lab.world.settle();
-    let each = lab.shelf.len() / 1000;
-    assert!((1..3).contains(&each) && lab.shelf.len() == 1000 * each, "{}", lab.shelf.len());
+    let each = lab.device.len() / 1000;
+    assert!((1..3).contains(&each) && lab.device.len() == 1000 * each, "{}", lab.device.len());
     let runs = lab.count(Counter::TsqRuns);
     lab.complete(1000 * each);
     assert_eq!(lab.count(Counter::TsqRuns), runs + 1000);
-    assert_eq!(lab.shelf.len(), 1000 * (4 - each).min(each), "nobody got more than another");
+    assert_eq!(lab.device.len(), 1000 * (4 - each).min(each), "nobody got more than another");
     let peer = Arc::clone(&lab.world.hosts[1]);
-    lab.shelf.set_mute(false);
+    lab.device.set_mute(false);
     for (client, server) in ends {
         client.abort(&lab.host, &mut lab.world.cx);
         server.abort(&peer, &mut lab.world.cx);
@@ -172,7 +172,7 @@ fn a_limit_of_zero_is_none() {
         let settings =
             [("net.quietline.tsq_limit", mode), ("net.ipv4.tcp_limit_output_bytes", "0")];
         let mut lab = Lab::new(&settings);
-        lab.shelf.set_mute(true);
+        lab.device.set_mute(true);
         lab.write(400_000);
         lab.world.settle();
         assert!(lab.client.wmem_alloc() > 262_144, "{mode}: {}", lab.client.wmem_alloc());
@@ -185,16 +185,16 @@ fn a_limit_of_zero_is_none() {
 #[test]
 fn a_limit_that_changes_under_a_stopped_sender_holds_and_stops_nobody_for_ever() {
     let mut lab = Lab::new(&[]);
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     lab.write(150_000);
     lab.world.settle();
     let set = |lab: &Lab, limit| {
         lab.host.set_sysctl("net.ipv4.tcp_limit_output_bytes", limit).expect("a setting");
     };
     set(&lab, "10000");
-    let before = lab.shelf.len();
+    let before = lab.device.len();
     lab.complete(1);
-    assert_eq!(lab.shelf.len(), before - 1, "above the new limit nothing is sent");
+    assert_eq!(lab.device.len(), before - 1, "above the new limit nothing is sent");
     while lab.client.wmem_alloc() > 12_000 {
         lab.complete(1);
     }
@@ -203,7 +203,7 @@ fn a_limit_that_changes_under_a_stopped_sender_holds_and_stops_nobody_for_ever()
         lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.info().notsent_bytes)
     };
     assert!(unsent(&mut lab) > 0);
-    while lab.shelf.len() > 0 {
+    while lab.device.len() > 0 {
         lab.complete(1);
         assert!(lab.client.wmem_alloc() < 20_000 + 2304);
     }
@@ -225,10 +225,10 @@ fn requests_do_not_wait_for_completions() {
         assert_eq!(lab.world.elapsed(), start, "at the same moment");
         lab.answer(64);
         lab.world.pass(Duration::from_micros(16));
-        let overdue = lab.shelf.len().saturating_sub(3);
+        let overdue = lab.device.len().saturating_sub(3);
         lab.complete(overdue);
     }
-    assert_eq!(lab.shelf.len(), 3, "as many were below each time");
+    assert_eq!(lab.device.len(), 3, "as many were below each time");
     assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPAutoCorking), before);
     lab.finish();
 }
@@ -239,10 +239,10 @@ fn retransmissions_that_were_stopped_go_on_with_completions() {
     const LOST: usize = 20;
     let mut lab = Lab::new(&[]);
     lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_nodelay(true));
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     lab.write(LOST * 1448);
     lab.complete(LOST);
-    lab.shelf.set_mute(false);
+    lab.device.set_mute(false);
     // Of what follows some arrives, which tells of the loss, and stays below: nothing completes.
     lab.host.set_sysctl("net.ipv4.tcp_limit_output_bytes", "12000").expect("a setting");
     lab.write(20 * 1448);
@@ -261,7 +261,7 @@ fn retransmissions_that_were_stopped_go_on_with_completions() {
         assert_eq!(repeated(&lab), sent_again + completions);
         assert_eq!(unsent(&mut lab), waits, "what is new waits");
     }
-    while lab.shelf.len() > 0 {
+    while lab.device.len() > 0 {
         lab.complete(1);
     }
     assert_eq!((unsent(&mut lab), repeated(&lab)), (0, LOST));
@@ -278,13 +278,13 @@ fn the_core_of_a_connection_runs_it_whoever_completes() {
     lab.world.settle();
     let host = Arc::clone(&lab.host);
     let home = usize::from(lab.client.core().0);
-    let (below, runs) = (lab.shelf.len(), lab.count(Counter::TsqRuns));
-    lab.shelf.complete(3);
+    let (below, runs) = (lab.device.len(), lab.count(Counter::TsqRuns));
+    lab.device.complete(3);
     for (core, ran) in [(1 - home, 0), (home, 1)] {
         let _ = host.cores()[core].try_run(&host, &mut lab.world.cx);
         assert_eq!(lab.count(Counter::TsqRuns), runs + ran, "core {core}");
     }
-    assert_eq!(lab.shelf.len(), below);
+    assert_eq!(lab.device.len(), below);
     lab.finish();
 }
 
@@ -302,7 +302,7 @@ fn what_our_own_queue_drops_makes_the_window_smaller() {
         (info.cwnd, info.ssthresh)
     };
     let (cwnd, before) = window(&mut lab);
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     lab.write(400_000);
     lab.world.settle();
     assert!(lab.host.counters().drops(DropReason::QdiscDrop) > 0);
@@ -310,7 +310,7 @@ fn what_our_own_queue_drops_makes_the_window_smaller() {
     // CUBIC's part of it.
     assert!(before > cwnd / 10 * 8 && ssthresh <= cwnd / 10 * 8, "{cwnd}: {before}, {ssthresh}");
     // What waits in the queue is dropped with it, and what completes tells the byte limit nothing: the watchdog begins its books anew.
-    lab.shelf.set_mute(false);
+    lab.device.set_mute(false);
     lab.world.set(0, &[("net.quietline.dev.default.qdisc", "noqueue")]);
     lab.world.pass(Duration::from_secs(6));
     lab.finish();

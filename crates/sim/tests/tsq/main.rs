@@ -7,8 +7,8 @@
 #[cfg(test)]
 mod bugs;
 #[cfg(test)]
+mod interactions;
+#[cfg(test)]
+mod manual_device;
+#[cfg(test)]
 mod scenarios;
-#[cfg(test)]
-mod shelf;
-#[cfg(test)]
-mod together;

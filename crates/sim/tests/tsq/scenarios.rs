@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stack::counters::Counter;
 
-use super::shelf::Lab;
+use super::manual_device::Lab;
 
 /// `tcp_limit_output_bytes` of the first version.
 pub(crate) const LIMIT: u32 = 131_072;
@@ -18,7 +18,7 @@ pub(crate) fn stopped(settings: &[(&str, &str)]) -> (Lab, u32) {
     let mut lab = Lab::new(settings);
     lab.write(1_000_000);
     lab.world.settle();
-    let (truesize, _) = lab.shelf.oldest();
+    let (truesize, _) = lab.device.oldest();
     (lab, truesize)
 }
 
@@ -31,14 +31,14 @@ fn each_completion_sends_one_packet() {
         let (mut lab, truesize) = stopped(&[("net.quietline.tsq_protocol", protocol)]);
         let burst = LIMIT.div_ceil(truesize);
         assert_eq!((truesize, burst), (TRUESIZE, 61));
-        assert_eq!(lab.shelf.len(), burst as usize);
+        assert_eq!(lab.device.len(), burst as usize);
         assert_eq!(lab.client.wmem_alloc(), burst * truesize, "TSQ1: charged");
         assert!(lab.client.wmem_alloc() < LIMIT + truesize, "TSQ2: below the limit and a packet");
         let before = lab.count(Counter::TsqRuns);
         let deferred = lab.count(Counter::TsqDeferred);
         for completions in 1..=100 {
             lab.complete(1);
-            assert_eq!(lab.shelf.len(), burst as usize);
+            assert_eq!(lab.device.len(), burst as usize);
             assert_eq!(lab.client.wmem_alloc(), burst * truesize);
             assert_eq!(
                 lab.count(Counter::TsqRuns),
@@ -66,10 +66,10 @@ fn meeting_the_limit_stops_the_first_version_only() {
         lab.client
             .with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_max_pacing_rate(Some(pace)));
         lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_max_pacing_rate(None));
-        lab.shelf.set_mute(true);
+        lab.device.set_mute(true);
         lab.write(1_000_000);
         lab.world.settle();
-        assert_eq!(lab.shelf.len(), packets, "{mode}");
+        assert_eq!(lab.device.len(), packets, "{mode}");
         lab.finish();
     }
 }
@@ -81,9 +81,9 @@ fn a_batch_of_completions_is_one_run() {
     let burst = LIMIT.div_ceil(truesize) as usize;
     let (runs, stops) = (lab.count(Counter::TsqRuns), lab.count(Counter::TsqThrottled));
     // Without an ACK, which would find the limit reached once more.
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     lab.complete(16);
-    assert_eq!(lab.shelf.len(), burst, "sixteen were sent");
+    assert_eq!(lab.device.len(), burst, "sixteen were sent");
     assert_eq!(lab.count(Counter::TsqRuns), runs + 1);
     assert_eq!(lab.count(Counter::TsqThrottled), stops + 1);
     lab.finish();
@@ -94,17 +94,17 @@ fn a_batch_of_completions_is_one_run() {
 fn a_holder_of_the_socket_sends_once_when_it_lets_go() {
     let (mut lab, truesize) = stopped(&[]);
     let burst = LIMIT.div_ceil(truesize) as usize;
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     let (runs, deferred) = (lab.count(Counter::TsqRuns), lab.count(Counter::TsqDeferred));
-    let (shelf, host) = (Arc::clone(&lab.shelf), Arc::clone(&lab.host));
+    let (device, host) = (Arc::clone(&lab.device), Arc::clone(&lab.host));
     lab.client.hold(&lab.host, &mut lab.world.cx, |cx| {
         for _ in 0..8 {
-            shelf.complete(1);
+            device.complete(1);
             let _ = host.poll(cx);
         }
-        assert_eq!(shelf.len(), burst - 8, "nothing is sent meanwhile");
+        assert_eq!(device.len(), burst - 8, "nothing is sent meanwhile");
     });
-    assert_eq!(lab.shelf.len(), burst, "eight were sent");
+    assert_eq!(lab.device.len(), burst, "eight were sent");
     assert_eq!(lab.count(Counter::TsqRuns), runs + 1);
     assert_eq!(lab.count(Counter::TsqDeferred), deferred + 1);
     lab.finish();
@@ -116,23 +116,23 @@ fn a_holder_of_the_socket_sends_once_when_it_lets_go() {
 fn a_connection_that_ends_is_freed_after_its_last_packet() {
     for run_first in [true, false] {
         let (mut lab, _) = stopped(&[]);
-        let (_, owner) = lab.shelf.oldest();
-        let left = lab.shelf.len();
-        lab.shelf.complete(left - 10);
+        let (_, owner) = lab.device.oldest();
+        let left = lab.device.len();
+        lab.device.complete(left - 10);
         let runs = lab.count(Counter::TsqRuns);
         lab.client.abort(&lab.host, &mut lab.world.cx);
         let socket = Arc::downgrade(&lab.client);
         lab.client = Arc::clone(&lab.server);
         if run_first {
             lab.world.settle();
-            assert_eq!(lab.shelf.len(), 10, "TSQ10: a closed connection sends nothing");
+            assert_eq!(lab.device.len(), 10, "TSQ10: a closed connection sends nothing");
             assert!(owner.strong_count() > 0);
-            lab.shelf.complete(10);
+            lab.device.complete(10);
         } else {
-            lab.shelf.complete(10);
+            lab.device.complete(10);
             lab.world.settle();
         }
-        assert_eq!(lab.shelf.len(), 0);
+        assert_eq!(lab.device.len(), 0);
         assert!(lab.count(Counter::TsqRuns) <= runs + 1);
         // What waits for its grace period goes home.
         lab.world.packets_alive();
@@ -145,11 +145,11 @@ fn a_connection_that_ends_is_freed_after_its_last_packet() {
 #[test]
 fn a_device_that_orphans_takes_everything() {
     let mut lab = Lab::new(&[("net.quietline.dev_orphan", "xmit")]);
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     let sent = lab.tcp(tcp::Counter::TcpExtTCPOrigDataSent);
     lab.write(400_000);
     lab.world.settle();
-    assert_eq!((lab.shelf.len(), lab.client.wmem_alloc()), (0, 0));
+    assert_eq!((lab.device.len(), lab.client.wmem_alloc()), (0, 0));
     let sent = lab.tcp(tcp::Counter::TcpExtTCPOrigDataSent) - sent;
     assert!(sent * u64::from(TRUESIZE) > u64::from(LIMIT) * 2, "{sent} segments left at once");
     assert_eq!(lab.count(Counter::TsqThrottled), 0);
@@ -173,10 +173,10 @@ fn a_superframe_is_at_most_half_the_limit_of_the_first_version() {
         lab.write(100);
         lab.complete(1);
         assert_eq!(lab.read(), 100);
-        lab.shelf.set_mute(true);
+        lab.device.set_mute(true);
         lab.write(200_000);
         lab.world.settle();
-        let lengths = lab.shelf.payloads();
+        let lengths = lab.device.payloads();
         assert_eq!(lengths.iter().max(), Some(&most), "{limit}: {lengths:?}");
         assert!(limit == "1000" || lengths.len() >= 2, "{limit}: {lengths:?}");
         lab.finish();
@@ -195,17 +195,17 @@ fn a_third_superframe_passes_the_limit_behind_one_that_is_not_full() {
     lab.write(100);
     lab.complete(1);
     assert_eq!(lab.read(), 100);
-    lab.shelf.set_mute(true);
+    lab.device.set_mute(true);
     for segments in [45, 44, 45, 45] {
         lab.write(segments * 1448);
         lab.world.settle();
     }
-    assert_eq!(lab.shelf.payloads(), [45 * 1448, 44 * 1448, 45 * 1448], "the fourth waits");
-    let (truesize, _) = lab.shelf.oldest();
+    assert_eq!(lab.device.payloads(), [45 * 1448, 44 * 1448, 45 * 1448], "the fourth waits");
+    let (truesize, _) = lab.device.oldest();
     let below = lab.client.wmem_alloc();
     assert!(below - truesize < LIMIT && LIMIT < below, "TSQ2: {below}");
     let wire: usize =
-        lab.shelf.payloads().iter().map(|payload| payload + payload.div_ceil(1448) * 66).sum();
+        lab.device.payloads().iter().map(|payload| payload + payload.div_ceil(1448) * 66).sum();
     assert_eq!(wire, 202_876);
     lab.finish();
 }
@@ -215,17 +215,17 @@ fn a_third_superframe_passes_the_limit_behind_one_that_is_not_full() {
 #[test]
 fn a_completion_itself_sends_nothing() {
     let (mut lab, truesize) = stopped(&[]);
-    let before = lab.shelf.len();
-    lab.shelf.complete(3);
+    let before = lab.device.len();
+    lab.device.complete(3);
     // The entry of the list counts as one.
     assert_eq!(lab.client.wmem_alloc() as usize, (before - 3) * truesize as usize + 1, "TSQ1");
-    assert_eq!(lab.shelf.len(), before - 3);
-    let (shelf, host) = (Arc::clone(&lab.shelf), Arc::clone(&lab.host));
+    assert_eq!(lab.device.len(), before - 3);
+    let (device, host) = (Arc::clone(&lab.device), Arc::clone(&lab.host));
     lab.client.hold(&host, &mut lab.world.cx, |_| {
-        shelf.complete(3);
-        assert_eq!(shelf.len(), before - 6, "and does not wait for the holder");
+        device.complete(3);
+        assert_eq!(device.len(), before - 6, "and does not wait for the holder");
     });
     lab.world.settle();
-    assert_eq!(lab.shelf.len(), before);
+    assert_eq!(lab.device.len(), before);
     lab.finish();
 }

@@ -5,8 +5,8 @@ use std::{io::IoSliceMut, sync::Arc};
 use stack::{Errno, counters::Counter, socket::Reader};
 
 use super::{
+    manual_device::Lab,
     scenarios::{LIMIT, stopped},
-    shelf::Lab,
 };
 
 /// With a prequeue: an acknowledgment that waits for a reader holds nobody back that completions let go on, whether somebody holds
@@ -26,30 +26,30 @@ fn what_waits_for_a_reader_stops_no_sender() {
         lab.answer(64);
         assert_eq!(lab.count(Counter::PrequeueQueued), queued + 1, "{context}");
 
-        let (below, runs) = (lab.shelf.len(), lab.count(Counter::TsqRuns));
+        let (below, runs) = (lab.device.len(), lab.count(Counter::TsqRuns));
         let mut arrived = 0;
         for completions in 1..=10 {
             lab.complete(1);
             arrived += lab.read();
             lab.world.settle();
-            assert_eq!(lab.shelf.len(), below, "{context}: one has gone, one has come");
+            assert_eq!(lab.device.len(), below, "{context}: one has gone, one has come");
             assert_eq!(lab.count(Counter::TsqRuns), runs + completions);
         }
         assert!(lab.count(Counter::PrequeueQueued) > queued + 1, "their ACKs wait behind it");
         let deferred = lab.count(Counter::TsqDeferred);
-        let shelf = Arc::clone(&lab.shelf);
+        let device = Arc::clone(&lab.device);
         lab.client.hold(&lab.host, &mut lab.world.cx, |cx| {
-            shelf.complete(3);
+            device.complete(3);
             let _ = lab.host.poll(cx);
-            assert_eq!(shelf.len(), below - 3, "the holder's");
+            assert_eq!(device.len(), below - 3, "the holder's");
         });
-        assert_eq!(lab.shelf.len(), below, "{context}: which it sends when it lets go");
+        assert_eq!(lab.device.len(), below, "{context}: which it sends when it lets go");
         assert_eq!(lab.count(Counter::TsqDeferred), deferred + 1);
 
         assert_eq!(read(&mut lab), Ok(64), "{context}");
         assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPPrequeued), 1);
-        while lab.shelf.len() > 0 {
-            lab.complete(lab.shelf.len());
+        while lab.device.len() > 0 {
+            lab.complete(lab.device.len());
             arrived += lab.read();
         }
         assert_eq!(arrived, 1_000_000, "{context}");
@@ -68,22 +68,22 @@ fn a_completion_answers_autocorking_and_the_limit_at_once() {
             [("net.ipv4.tcp_autocorking", "1"), ("net.quietline.tsq_protocol", protocol)];
         let mut lab = Lab::new(&settings);
         lab.client.with_tcb(&lab.host, &mut lab.world.cx, |tcb, _| tcb.set_nodelay(true));
-        lab.shelf.set_mute(true);
+        lab.device.set_mute(true);
         let corks = lab.tcp(tcp::Counter::TcpExtTCPAutoCorking);
         let runs = lab.count(Counter::TsqRuns);
         lab.write(3 * 1448);
         lab.write(100);
         assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPAutoCorking), corks + 1, "{protocol}");
-        assert_eq!(lab.shelf.len(), 3, "{protocol}: the small one waits for them");
+        assert_eq!(lab.device.len(), 3, "{protocol}: the small one waits for them");
         // It grows, goes, and the limit stops what follows: announced already.
         lab.write(200_000);
         assert!((LIMIT..LIMIT + 2304).contains(&lab.client.wmem_alloc()), "{protocol}");
         assert_eq!(lab.count(Counter::TsqRuns), runs);
-        let below = lab.shelf.len();
+        let below = lab.device.len();
         lab.complete(1);
-        assert_eq!((lab.shelf.len(), lab.count(Counter::TsqRuns)), (below, runs + 1));
+        assert_eq!((lab.device.len(), lab.count(Counter::TsqRuns)), (below, runs + 1));
         let mut completions = 1;
-        while lab.shelf.len() > 0 {
+        while lab.device.len() > 0 {
             lab.complete(1);
             completions += 1;
         }

@@ -8,9 +8,9 @@ use tcp::{
     TcpError, on_icmp,
 };
 
-use super::{Duel, engine::Segment};
+use super::{EnginePair, engine::Segment};
 
-impl Duel<'_> {
+impl EnginePair<'_> {
     /// One step: the high bit chooses the engine, the rest what happens.
     pub(super) fn step(&mut self, step: u8) {
         let index = usize::from(step >> 7);

@@ -1,6 +1,6 @@
 //! Header prediction changes nothing that anybody can see: whole networks, played with it and without, frame by frame.
 //!
-//! `FIRST=n SEEDS=m cargo test -p quietline-sim --test ways` plays others.
+//! `FIRST=n SEEDS=m cargo test -p quietline-sim --test header_prediction` plays others.
 
 #[cfg(test)]
 mod tests {
@@ -8,7 +8,7 @@ mod tests {
 
     use sim::{
         network::PathConfig,
-        scenario::{Scenario, Ways, compare_ways},
+        scenario::{PredictionSummary, Scenario, compare_prediction},
         traffic::Ending,
     };
     use stack::sysctl::Sysctls;
@@ -19,20 +19,20 @@ mod tests {
     }
 
     /// Plays scenarios of some seeds, each changed, and adds up what they have shown.
-    fn compare(change: impl Fn(&mut Scenario)) -> Ways {
+    fn compare(change: impl Fn(&mut Scenario)) -> PredictionSummary {
         let first = number("FIRST", 0);
-        let mut sum = Ways::default();
+        let mut sum = PredictionSummary::default();
         for seed in first..first + number("SEEDS", 40) {
             let mut scenario = Scenario::of(seed);
             if seed % 2 == 1 {
                 converse(&mut scenario);
             }
             change(&mut scenario);
-            match compare_ways(&scenario) {
-                Ok(ways) => {
-                    sum.predicted += ways.predicted;
-                    sum.pressures += ways.pressures;
-                    sum.frames += ways.frames;
+            match compare_prediction(&scenario) {
+                Ok(summary) => {
+                    sum.predicted += summary.predicted;
+                    sum.pressures += summary.pressures;
+                    sum.frames += summary.frames;
                 }
                 Err(error) => panic!("seed {seed}: {error}"),
             }
@@ -48,12 +48,12 @@ mod tests {
             *path = PathConfig { delay: path.delay, ..PathConfig::default() };
         }
         for session in &mut scenario.sessions {
-            for manners in [&mut session.up, &mut session.down] {
-                if manners.length > 0 && matches!(manners.ending, Ending::First | Ending::Last) {
-                    manners.length = 30_000;
+            for behavior in [&mut session.up, &mut session.down] {
+                if behavior.length > 0 && matches!(behavior.ending, Ending::First | Ending::Last) {
+                    behavior.length = 30_000;
                 }
-                (manners.write_max, manners.pauses, manners.fiddles) = (1_000, 900, 0);
-                manners.write_pause = Duration::from_millis(30);
+                (behavior.write_max, behavior.pauses, behavior.fiddles) = (1_000, 900, 0);
+                behavior.write_pause = Duration::from_millis(30);
             }
         }
     }
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn where_memory_is_scarce() {
-        let ways = compare(|scenario| each_host(scenario, scarce));
-        assert!(ways.pressures > 10, "{ways:?}");
+        let summary = compare(|scenario| each_host(scenario, scarce));
+        assert!(summary.pressures > 10, "{summary:?}");
     }
 
     #[test]
     fn where_memory_is_scarce_and_devices_complete_later() {
-        let ways = compare(|scenario| {
+        let summary = compare(|scenario| {
             each_host(scenario, scarce);
             scenario.completes_after = Some(Duration::from_micros(300));
         });
-        assert!(ways.pressures > 10, "{ways:?}");
+        assert!(summary.pressures > 10, "{summary:?}");
     }
 }

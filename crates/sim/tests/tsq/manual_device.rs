@@ -33,7 +33,7 @@ struct Inbox {
 type Charge = (Arc<dyn PacketOwner>, u32);
 
 /// See the module head.
-pub(crate) struct Shelf {
+pub(crate) struct ManualDevice {
     caps: Capabilities,
     own: Arc<Inbox>,
     peer: Arc<Inbox>,
@@ -46,7 +46,7 @@ pub(crate) struct Shelf {
     mute: AtomicBool,
 }
 
-impl Shelf {
+impl ManualDevice {
     fn pair() -> [Arc<Self>; 2] {
         let ends = [Arc::new(Inbox::default()), Arc::new(Inbox::default())];
         [0u8, 1].map(|end| {
@@ -58,7 +58,7 @@ impl Shelf {
                     tso4: true,
                     tso6: true,
                     async_completion: end == 0,
-                    ..Capabilities::plain(format!("shelf{end}"), 1500, link)
+                    ..Capabilities::plain(format!("manual{end}"), 1500, link)
                 },
                 own: Arc::clone(&ends[index]),
                 peer: Arc::clone(&ends[1 - index]),
@@ -104,7 +104,7 @@ impl Shelf {
     }
 }
 
-impl Device for Shelf {
+impl Device for ManualDevice {
     fn caps(&self) -> &Capabilities {
         &self.caps
     }
@@ -144,9 +144,9 @@ impl Device for Shelf {
     }
 }
 
-impl std::fmt::Debug for Shelf {
+impl std::fmt::Debug for ManualDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shelf").field("charges", &self.len()).finish_non_exhaustive()
+        f.debug_struct("ManualDevice").field("charges", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -157,7 +157,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The two hosts, and a connection over which the first may send as much as it likes.
 pub(crate) struct Lab {
     pub(crate) world: World,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) device: Arc<ManualDevice>,
     pub(crate) host: Arc<Host>,
     pub(crate) listener: Arc<Listener>,
     pub(crate) client: Arc<TcpSocket>,
@@ -173,7 +173,7 @@ impl Lab {
     /// As [`new`](Self::new), on hosts of so many cores.
     pub(crate) fn with_cores(cores: u16, settings: &[(&str, &str)]) -> Self {
         let mut world = World::new(1);
-        let [near, far] = Shelf::pair();
+        let [near, far] = ManualDevice::pair();
         for (index, end) in [Arc::clone(&near), far].into_iter().enumerate() {
             let addresses = vec![format!("10.0.0.{}/24", index + 1).parse().expect("an address")];
             let devices = vec![DeviceConfig { device: end, addresses }];
@@ -192,7 +192,7 @@ impl Lab {
         world.set(1, &[("net.ipv4.tcp_rmem", "4096 16777216 33554432")]);
         let listener = apps::listen(&mut world, 80);
         let (client, server) = apps::connect(&mut world, &listener);
-        let mut lab = Self { world, shelf: near, host, listener, client, server };
+        let mut lab = Self { world, device: near, host, listener, client, server };
         lab.warm_up();
         lab
     }
@@ -208,7 +208,7 @@ impl Lab {
         let cwnd = self.client.with_tcb(&self.host, &mut self.world.cx, |tcb, _| tcb.info().cwnd);
         assert!(cwnd > 400_000, "{cwnd} bytes");
         assert_eq!(self.client.wmem_alloc(), 0);
-        self.shelf.set_prompt(false);
+        self.device.set_prompt(false);
     }
 
     /// Writes `bytes`, which must fit.
@@ -242,7 +242,7 @@ impl Lab {
 
     /// Completes `count` packets and runs what follows at this moment.
     pub(crate) fn complete(&mut self, count: usize) {
-        self.shelf.complete(count);
+        self.device.complete(count);
         self.world.settle();
     }
 
@@ -256,16 +256,16 @@ impl Lab {
 
     /// Ends everything; nothing may be left.
     pub(crate) fn finish(self) {
-        let Self { mut world, shelf, host, listener, client, server } = self;
-        shelf.set_mute(false);
+        let Self { mut world, device, host, listener, client, server } = self;
+        device.set_mute(false);
         let peer = Arc::clone(&world.hosts[1]);
         client.abort(&host, &mut world.cx);
         server.abort(&peer, &mut world.cx);
         listener.close(&peer, &mut world.cx);
         drop((client, server, listener));
-        shelf.complete(shelf.len());
+        device.complete(device.len());
         world.pass(Duration::from_secs(1));
-        assert_eq!(shelf.len(), 0);
+        assert_eq!(device.len(), 0);
         assert_eq!((host.established_len(), peer.established_len()), (0, 0));
         assert_eq!(world.packets_alive(), 0, "packets leaked");
     }

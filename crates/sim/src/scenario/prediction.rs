@@ -16,7 +16,7 @@ use crate::network::Capture;
 
 /// What the predicted run has shown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ways {
+pub struct PredictionSummary {
     /// Segments that were predicted, data and acknowledgments.
     pub predicted: u64,
     /// Times that a host's memory for TCP became scarce.
@@ -28,7 +28,7 @@ pub struct Ways {
 /// Whether it counts the ways themselves: what was predicted, and how often output looked at the queue below, which it leaves out
 /// where it knows that there is nothing to send. There it does not look at the path either, so that one which has run out is
 /// found out, and not counted as a hit, by the next send.
-fn counts_ways(name: &str) -> bool {
+fn depends_on_prediction(name: &str) -> bool {
     if name == stack::counters::Counter::DstHit.name() {
         return true;
     }
@@ -52,8 +52,8 @@ impl Run {
     fn of(scenario: &Scenario, prediction: bool) -> Result<Self, String> {
         let mut scenario = scenario.clone();
         for session in &mut scenario.sessions {
-            for manners in [&mut session.up, &mut session.down] {
-                manners.prediction = Some(prediction);
+            for behavior in [&mut session.up, &mut session.down] {
+                behavior.prediction = Some(prediction);
             }
         }
         let capture = Capture::default();
@@ -73,7 +73,7 @@ impl Run {
 ///
 /// # Errors
 /// What differs first, or what does not hold in one of them.
-pub fn compare_ways(scenario: &Scenario) -> Result<Ways, String> {
+pub fn compare_prediction(scenario: &Scenario) -> Result<PredictionSummary, String> {
     let short = Run::of(scenario, true)?;
     let long = Run::of(scenario, false)?;
     if let Some(difference) = short.capture.first_difference(&long.capture) {
@@ -82,7 +82,7 @@ pub fn compare_ways(scenario: &Scenario) -> Result<Ways, String> {
     let mut different = String::new();
     for (host, (short, long)) in short.counted.iter().zip(&long.counted).enumerate() {
         for ((name, short), (_, long)) in short.iter().zip(long.iter()) {
-            if short != long && !counts_ways(name) {
+            if short != long && !depends_on_prediction(name) {
                 different += &format!("{name} of host {host} is {short} or {long}; ");
             }
         }
@@ -97,7 +97,7 @@ pub fn compare_ways(scenario: &Scenario) -> Result<Ways, String> {
     if long.count(Counter::TcpExtTCPHPHits) + long.count(Counter::TcpExtTCPHPAcks) > 0 {
         return Err(String::from("something was predicted in spite of all"));
     }
-    Ok(Ways {
+    Ok(PredictionSummary {
         predicted: short.count(Counter::TcpExtTCPHPHits) + short.count(Counter::TcpExtTCPHPAcks),
         pressures: short.count(Counter::TcpExtTCPMemoryPressures),
         frames: short.outcome.frames.sent,

@@ -6,6 +6,8 @@ mod arp;
 #[cfg(test)]
 mod arp_strict;
 #[cfg(test)]
+mod connect;
+#[cfg(test)]
 mod core;
 #[cfg(test)]
 mod fast_open;
@@ -21,8 +23,6 @@ mod ip_input;
 mod listener;
 #[cfg(test)]
 mod neighbors;
-#[cfg(test)]
-mod openings;
 #[cfg(test)]
 mod path_mtu;
 #[cfg(test)]

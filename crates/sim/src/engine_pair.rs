@@ -2,7 +2,7 @@
 //!
 //! Below: the fuzz target `engine`, and the tests that replay its corpus. No stack, no IP: segments are values that the
 //! adversary drops, reorders, repeats, edits and invents, while it calls the applications' functions, changes options and
-//! lets time pass. Any string is a valid duel.
+//! lets time pass. Any string is a valid pair.
 //!
 //! What is asked of the engines: no panic; after every step the invariants of both blocks hold and their numbers only grow
 //! (`Tcb::check_turn`); memory stays below what the buffers allow; nobody talks for ever at one instant. As long as no
@@ -27,7 +27,7 @@ use crate::{
     modes::{self, Settings},
 };
 
-/// Steps of one duel.
+/// Steps of one pair.
 const STEPS_MAX: usize = 600;
 
 /// Segments that may be under way in one direction; the oldest gives way.
@@ -36,7 +36,7 @@ const IN_FLIGHT_MAX: usize = 512;
 /// Memory of both engines: little, so that running out of it is part of the game.
 const MEMORY_BYTES: [usize; 2] = [8 << 20, 512 << 10];
 
-/// Memory that is kept for the next brief duel.
+/// Memory that is kept for the next brief pair.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Propagation delay where the network behaves.
@@ -51,8 +51,8 @@ const EPILOGUE_EVENTS_FORGED_MAX: usize = 3000;
 /// Events at one instant before two engines count as talking for ever.
 const EVENTS_AT_ONCE_MAX: usize = 5000;
 
-/// Segments delivered and timers run in a brief duel, with which a fuzzer makes some thousand duels a second. What takes longer
-/// than that is mostly bulk: the corpus is also played without this bound (`tests/duel.rs`).
+/// Segments delivered and timers run in a brief engine_pair, with which a fuzzer makes some thousand duels a second. What takes longer
+/// than that is mostly bulk: the corpus is also played without this bound (`tests/pair.rs`).
 const BRIEF_EVENTS_MAX: usize = 150;
 
 /// What a duel leaves to look at.
@@ -70,8 +70,8 @@ pub struct Outcome {
     pub complete: bool,
 }
 
-/// The state of one duel.
-struct Duel<'a> {
+/// The state of one pair.
+struct EnginePair<'a> {
     input: Input<'a>,
     now: Instant,
     engines: [Engine; 2],
@@ -110,7 +110,7 @@ pub fn run_brief(input: &[u8]) -> Outcome {
 }
 
 /// Packet memory that the thread keeps from one brief duel to the next, as long as it is little: taking it from the system takes
-/// longer than many a duel. A duel of little memory has its own, of which it meets the end wherever it did before.
+/// longer than many a pair. A duel of little memory has its own, of which it meets the end wherever it did before.
 fn kept(input: &[u8]) -> Domain {
     thread_local! {
         static KEPT: RefCell<Domain> = RefCell::new(memory(false));
@@ -152,26 +152,26 @@ fn config(settings: &Settings) -> TcpConfig {
 
 /// Plays `input` until so many events have happened.
 fn play(input: &[u8], config: &TcpConfig, domain: Domain, events_max: usize) -> Outcome {
-    let mut duel = Duel::new(Input::new(input), config, domain, events_max);
+    let mut pair = EnginePair::new(Input::new(input), config, domain, events_max);
     for _ in 0..STEPS_MAX {
-        if duel.is_over() {
+        if pair.is_over() {
             break;
         }
-        let Some(step) = duel.input.byte() else { break };
-        duel.step(step);
-        duel.look();
+        let Some(step) = pair.input.byte() else { break };
+        pair.step(step);
+        pair.look();
     }
-    duel.epilogue();
-    duel.end()
+    pair.epilogue();
+    pair.end()
 }
 
-impl<'a> Duel<'a> {
+impl<'a> EnginePair<'a> {
     fn new(mut input: Input<'a>, config: &TcpConfig, domain: Domain, events_max: usize) -> Self {
         let mode = input.next();
         let bytes_before = domain.live_bytes();
         let engines =
             [0, 1].map(|index| Engine::new(index, &domain, config, (input.next(), input.next())));
-        let mut duel = Self {
+        let mut pair = Self {
             input,
             now: Instant::from_secs(1000),
             engines,
@@ -184,18 +184,18 @@ impl<'a> Duel<'a> {
             events_left: events_max,
             outcome: Outcome::default(),
         };
-        duel.engines[1].listening = true;
-        duel.connect(0);
+        pair.engines[1].listening = true;
+        pair.connect(0);
         if mode & 2 != 0 {
             // Simultaneous open (RFC 9293 §3.5, figure 7).
-            duel.connect(1);
+            pair.connect(1);
         }
         if mode & 4 != 0 {
             // Straight to where most of the code is.
-            duel.behave(16);
+            pair.behave(16);
         }
-        duel.look();
-        duel
+        pair.look();
+        pair
     }
 
     fn connect(&mut self, index: usize) {

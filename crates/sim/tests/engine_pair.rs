@@ -1,13 +1,13 @@
 //! The corpus of the fuzz target `engine`: every input in it is played, and so are strings of chance, in modes by turns.
 //!
-//! `PLAY=file cargo test -p quietline-sim --test duel` plays one input. A crash that the fuzzer finds goes to
+//! `PLAY=file cargo test -p quietline-sim --test engine_pair` plays one input. A crash that the fuzzer finds goes to
 //! `fuzz/corpus/engine` under a name that says what it showed.
 
 #[cfg(test)]
 mod tests {
     use std::{fs, path::PathBuf};
 
-    use sim::{duel, modes};
+    use sim::{engine_pair, modes};
     use tcp::Rng;
 
     fn corpus() -> PathBuf {
@@ -17,11 +17,11 @@ mod tests {
     #[test]
     fn the_corpus_plays_without_fault() {
         if let Ok(path) = std::env::var("PLAY") {
-            println!("{:?}", duel::run(&fs::read(path).expect("PLAY names an input")));
+            println!("{:?}", engine_pair::run(&fs::read(path).expect("PLAY names an input")));
             return;
         }
         let failed = modes::failures(&corpus(), |input, settings| {
-            duel::run_in(input, settings);
+            engine_pair::run_in(input, settings);
         });
         assert_eq!(failed, [""; 0]);
     }
@@ -35,7 +35,7 @@ mod tests {
             rng.fill(&mut input);
             // In good order to ESTABLISHED.
             input[0] |= 4;
-            let outcome = duel::run_in(&input, &modes::settings(&modes::draw(&mut mode)));
+            let outcome = engine_pair::run_in(&input, &modes::settings(&modes::draw(&mut mode)));
             established += u32::from(outcome.established);
             complete += u32::from(outcome.complete);
             received += outcome.received;
@@ -48,14 +48,14 @@ mod tests {
     #[test]
     fn without_an_adversary_everything_arrives() {
         let write = [18, 0xff, 0xfc, 1, 0x80 | 18, 0x40, 0, 1];
-        let outcome = duel::run(&[&[4, 0, 0, 0, 0][..], &write, &[16, 31], &write].concat());
+        let outcome = engine_pair::run(&[&[4, 0, 0, 0, 0][..], &write, &[16, 31], &write].concat());
         assert!(outcome.established && outcome.complete, "{outcome:?}");
         assert!(outcome.received > 0x10_000, "{outcome:?}");
     }
 
     #[test]
     fn both_ends_may_open_at_once() {
-        let outcome = duel::run(&[6, 0, 0, 0, 0, 18, 1, 0, 1]);
+        let outcome = engine_pair::run(&[6, 0, 0, 0, 0, 18, 1, 0, 1]);
         assert!(outcome.established && outcome.complete, "{outcome:?}");
         assert_eq!(outcome.received, 0x100);
     }
