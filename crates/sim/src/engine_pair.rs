@@ -1,13 +1,15 @@
-//! Two engines and an adversary: a string of bytes as what happens to one connection and its segments.
+//! Two engines and an adversary: a string of bytes decides what happens to one connection and its
+//! segments.
 //!
-//! Below: the fuzz target `engine`, and the tests that replay its corpus. No stack, no IP: segments are values that the
-//! adversary drops, reorders, repeats, edits and invents, while it calls the applications' functions, changes options and
-//! lets time pass. Any string is a valid pair.
+//! Below: the fuzz target `engine`, and the tests that replay its corpus. No stack, no IP: segments
+//! are values that the adversary drops, reorders, repeats, edits and forges, while it calls the
+//! applications' functions, changes options and lets time pass. Any string is a valid input.
 //!
-//! What is asked of the engines: no panic; after every step the invariants of both blocks hold and their numbers only grow
-//! (`Tcb::check_turn`); memory stays below what the buffers allow; nobody talks for ever at one instant. As long as no
-//! segment was changed or invented, what is read is what was written, and once the network behaves all of it arrives. In
-//! the end no packet is left.
+//! Requirements: no panic; after every step the invariants of both control blocks hold and their
+//! sequence numbers only grow (`Tcb::check_turn`); memory stays below the limits of the buffers;
+//! the engines do not exchange segments endlessly at one instant. As long as no segment was edited
+//! or forged, the data read equals the data written, and all of it arrives once the network
+//! delivers. At the end no packet is left.
 //!
 //! Not here: whole hosts against one peer (`hostile`), many connections (`scenario`).
 
@@ -27,80 +29,82 @@ use crate::{
     modes::{self, Settings},
 };
 
-/// Steps of one pair.
+/// Steps of one run.
 const STEPS_MAX: usize = 600;
 
-/// Segments that may be under way in one direction; the oldest gives way.
+/// Segments that may be in flight in one direction; beyond that the oldest is dropped.
 const IN_FLIGHT_MAX: usize = 512;
 
-/// Memory of both engines: little, so that running out of it is part of the game.
+/// Memory of both engines: one generous size, and one small enough that allocation failures occur.
 const MEMORY_BYTES: [usize; 2] = [8 << 20, 512 << 10];
 
-/// Memory that is kept for the next brief pair.
+/// Memory that a thread keeps for its next brief run.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Propagation delay where the network behaves.
+/// Propagation delay while the network delivers everything.
 const DELAY: Duration = Duration::from_millis(5);
 
-/// Events of an epilogue: enough for every byte a duel can have written, with back-off.
+/// Events of an epilogue: enough for every byte that a run can have written, with back-off.
 const EPILOGUE_EVENTS_MAX: usize = 100_000;
 
-/// The same where nothing is promised: an end that nobody reads may answer probes for ever.
+/// The same after forged segments, where delivery is not required: an end without a reader may
+/// answer window probes without end.
 const EPILOGUE_EVENTS_FORGED_MAX: usize = 3000;
 
-/// Events at one instant before two engines count as talking for ever.
+/// Events at one instant above which the two engines count as exchanging segments endlessly.
 const EVENTS_AT_ONCE_MAX: usize = 5000;
 
-/// Segments delivered and timers run in a brief engine_pair, with which a fuzzer makes some thousand duels a second. What takes longer
-/// than that is mostly bulk: the corpus is also played without this bound (`tests/pair.rs`).
+/// Segments delivered and timers run in a brief run, of which a fuzzer makes some thousand per
+/// second. Longer runs are mostly bulk transfer: the corpus is also played without this bound
+/// (`tests/engine_pair.rs`).
 const BRIEF_EVENTS_MAX: usize = 150;
 
-/// What a duel leaves to look at.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Both ends reached ESTABLISHED at some time.
+    /// Whether both ends have reached ESTABLISHED.
     pub established: bool,
     /// Bytes that both applications have read.
     pub received: u64,
     /// Segments that both engines have sent.
     pub sent: u64,
-    /// Segments that were changed or invented.
+    /// Segments that were edited or forged.
     pub forged: u64,
-    /// Every byte written was read, and both streams ended.
+    /// Whether all written bytes were read and both streams ended.
     pub complete: bool,
 }
 
-/// The state of one pair.
+/// The state of one run.
 struct EnginePair<'a> {
     input: Input<'a>,
     now: Instant,
     engines: [Engine; 2],
-    /// To engine 0 and to engine 1, in the order they were sent.
+    /// Segments in flight to engine 0 and to engine 1, in the order they were sent.
     wires: [VecDeque<Segment>; 2],
     edges: [Option<Edges>; 2],
     domain: Domain,
-    /// Bytes of memory that the domain had taken before.
+    /// Bytes of memory that the domain had allocated before this run.
     bytes_before: usize,
     little_memory: bool,
-    /// A report of the network ended or shrank something, or an application gave up.
+    /// An ICMP error ended or shrank something, or an application closed early.
     broken: bool,
-    /// Segments that may still be delivered, and timers that may still run.
+    /// Remaining segment deliveries and timer runs.
     events_left: usize,
     outcome: Outcome,
 }
 
-/// Plays `input` in the modes that the environment asks for.
+/// Plays `input` in the modes that the environment selects.
 ///
 /// # Panics
-/// When an engine fails in what the module head asks of it.
+/// When an engine violates a requirement of the module head.
 pub fn run(input: &[u8]) -> Outcome {
     run_in(input, &modes::from_environment())
 }
 
-/// Plays the beginning of `input`, in little time: for fuzzers.
+/// Plays the beginning of `input` in bounded time: for fuzzers.
 ///
 /// # Panics
-/// When an engine fails in what the module head asks of it.
+/// When an engine violates a requirement of the module head.
 pub fn run_brief(input: &[u8]) -> Outcome {
     thread_local! {
         static CONFIG: TcpConfig = config(&modes::from_environment());
@@ -109,8 +113,9 @@ pub fn run_brief(input: &[u8]) -> Outcome {
     CONFIG.with(|config| play(input, config, domain, BRIEF_EVENTS_MAX))
 }
 
-/// Packet memory that the thread keeps from one brief duel to the next, as long as it is little: taking it from the system takes
-/// longer than many a pair. A duel of little memory has its own, of which it meets the end wherever it did before.
+/// Returns the packet memory that the thread keeps from one brief run to the next, as long as it is
+/// small: allocating it from the system takes longer than many runs. A run with small memory gets
+/// its own, so that its allocations fail at the same points in every replay.
 fn kept(input: &[u8]) -> Domain {
     thread_local! {
         static KEPT: RefCell<Domain> = RefCell::new(memory(false));
@@ -134,23 +139,23 @@ fn memory(little: bool) -> Domain {
     Domain::new(DomainConfig { max_bytes: MEMORY_BYTES[usize::from(little)] })
 }
 
-/// Plays `input` to engines with what of `settings` is theirs.
+/// Plays `input` to engines with the TCP part of `settings`.
 ///
 /// # Panics
-/// When an engine fails in what the module head asks of it.
+/// When an engine violates a requirement of the module head.
 pub fn run_in(input: &[u8], settings: &Settings) -> Outcome {
     let domain = memory(has_little_memory(input.first().copied().unwrap_or(0)));
     play(input, &config(settings), domain, usize::MAX)
 }
 
-/// What of `settings` is the engines'.
+/// Returns the TCP part of `settings`.
 fn config(settings: &Settings) -> TcpConfig {
     let mut sysctls = Sysctls::default();
     settings.apply(&mut sysctls);
     sysctls.tcp
 }
 
-/// Plays `input` until so many events have happened.
+/// Plays `input` for at most `events_max` events.
 fn play(input: &[u8], config: &TcpConfig, domain: Domain, events_max: usize) -> Outcome {
     let mut pair = EnginePair::new(Input::new(input), config, domain, events_max);
     for _ in 0..STEPS_MAX {
@@ -191,7 +196,7 @@ impl<'a> EnginePair<'a> {
             pair.connect(1);
         }
         if mode & 4 != 0 {
-            // Straight to where most of the code is.
+            // Start in ESTABLISHED, where most of the code is.
             pair.behave(16);
         }
         pair.look();
@@ -203,7 +208,7 @@ impl<'a> EnginePair<'a> {
         self.collect(index);
     }
 
-    /// What engine `index` has sent is on the wire to the other.
+    /// Puts the segments that engine `index` has sent on the wire to the other engine.
     fn collect(&mut self, index: usize) {
         let wire = &mut self.wires[1 - index];
         for segment in self.engines[index].sent.drain(..) {
@@ -215,14 +220,15 @@ impl<'a> EnginePair<'a> {
         }
     }
 
-    /// `segment` reaches engine `index`.
+    /// Delivers `segment` to engine `index`.
     fn deliver(&mut self, index: usize, segment: &Segment) {
         self.events_left = self.events_left.saturating_sub(1);
         self.engines[index].receive(self.now, segment);
         self.collect(index);
     }
 
-    /// Time moves on, but past no deadline: each is handled when it is due. Less time passes when that is too many.
+    /// Lets `time` pass. Timers run at their deadlines. Less time passes if more timers are due
+    /// than one call may run.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..EVENTS_AT_ONCE_MAX.min(self.events_left) {
@@ -248,7 +254,7 @@ impl<'a> EnginePair<'a> {
         }
     }
 
-    /// The network behaves for so many rounds: everything on the wire arrives, in order.
+    /// Lets the network deliver everything in order, for so many rounds.
     fn behave(&mut self, rounds: usize) {
         for _ in 0..rounds {
             let counts = [self.wires[0].len(), self.wires[1].len()];
@@ -265,7 +271,7 @@ impl<'a> EnginePair<'a> {
         }
     }
 
-    /// What must hold after every step.
+    /// Checks the invariants that must hold after every step.
     fn look(&mut self) {
         for (engine, before) in self.engines.iter().zip(&mut self.edges) {
             let edges = engine.check(self.now);
@@ -284,7 +290,7 @@ impl<'a> EnginePair<'a> {
         assert!(live <= allowed, "{live} bytes are held, {allowed} allowed");
     }
 
-    /// A brief duel has had its events.
+    /// Whether a brief run has used up its events.
     const fn is_over(&self) -> bool {
         self.events_left == 0
     }
@@ -293,7 +299,7 @@ impl<'a> EnginePair<'a> {
         self.outcome.forged == 0 && !self.broken
     }
 
-    /// From here on the network behaves, and the applications finish what they began.
+    /// Lets the network deliver everything and the applications finish their streams.
     fn epilogue(&mut self) {
         let (mut at_once, mut instant) = (0, self.now);
         for engine in &mut self.engines {
@@ -315,7 +321,7 @@ impl<'a> EnginePair<'a> {
             if waiting {
                 self.behave(1);
             } else if let Some(due) = due {
-                // An idle connection has nothing more to show.
+                // An idle connection has nothing left to do.
                 if !moved && self.engines.iter().all(Engine::is_idle) {
                     break;
                 }
@@ -326,7 +332,10 @@ impl<'a> EnginePair<'a> {
             self.look();
             at_once = if self.now == instant { at_once + 1 } else { 0 };
             instant = self.now;
-            assert!(at_once < EVENTS_AT_ONCE_MAX, "the engines talk for ever at {instant:?}");
+            assert!(
+                at_once < EVENTS_AT_ONCE_MAX,
+                "the engines exchange segments endlessly at {instant:?}"
+            );
         }
         self.outcome.complete = self.engines.iter().all(Engine::is_complete);
         if honest && self.outcome.established && !self.little_memory {
@@ -349,7 +358,7 @@ impl<'a> EnginePair<'a> {
     }
 }
 
-/// What the application of engine `index` writes.
+/// Returns the stream that the application of engine `index` writes.
 const fn pattern(index: usize) -> Pattern {
     Pattern(if index == 0 { 0x0a0b } else { 0x0c0d })
 }

@@ -52,7 +52,7 @@ mod tests {
                 if behavior.length > 0 && matches!(behavior.ending, Ending::First | Ending::Last) {
                     behavior.length = 30_000;
                 }
-                (behavior.write_max, behavior.pauses, behavior.fiddles) = (1_000, 900, 0);
+                (behavior.write_max, behavior.pauses, behavior.option_changes) = (1_000, 900, 0);
                 behavior.write_pause = Duration::from_millis(30);
             }
         }

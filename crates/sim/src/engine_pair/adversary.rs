@@ -1,4 +1,4 @@
-//! What the adversary does with the next bytes of its string.
+//! The adversary's actions, each driven by the next bytes of the input.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tcp::{
 use super::{EnginePair, engine::Segment};
 
 impl EnginePair<'_> {
-    /// One step: the high bit chooses the engine, the rest what happens.
+    /// Plays one step: the high bit chooses the engine, the other bits the action.
     pub(super) fn step(&mut self, step: u8) {
         let index = usize::from(step >> 7);
         match step & 31 {
@@ -37,14 +37,14 @@ impl EnginePair<'_> {
             24..27 => self.set_option(index),
             27 => self.report(index),
             28 => self.drop_all(index),
-            // The whole wire in turned order.
+            // Reverse the order of all segments on the wire.
             29 => self.wires[index].make_contiguous().reverse(),
             30 => self.memory(index),
             _ => self.behave(1),
         }
     }
 
-    /// The stack says that memory is scarce, or that it is not.
+    /// Reports memory pressure to an engine, or its end.
     fn memory(&mut self, index: usize) {
         let pressure = match self.input.next() & 3 {
             0 => MemoryPressure::Pressure,
@@ -80,7 +80,7 @@ impl EnginePair<'_> {
         }
     }
 
-    /// A superframe loses a part of its segments, as behind a device that has cut it.
+    /// Drops some segments of a superframe, as a path behind a device that has cut it does.
     fn cut_one(&mut self, index: usize) {
         let (at, keep) = (usize::from(self.input.next()), self.input.next());
         let wire = &mut self.wires[index];
@@ -125,7 +125,7 @@ impl EnginePair<'_> {
         self.deliver(index, &segment);
     }
 
-    /// Changes one field, by little or at will.
+    /// Changes one field, slightly or to any value.
     fn edit(&mut self, header: &mut SegmentHeader) {
         match self.input.next() % 12 {
             0 => header.seq += u32::from(self.input.next()),
@@ -151,7 +151,7 @@ impl EnginePair<'_> {
         }
     }
 
-    /// Blocks around the acknowledged number, or anywhere.
+    /// Sets blocks around the acknowledged number, or anywhere.
     fn edit_sack(&mut self, header: &mut SegmentHeader) {
         header.options.sack_blocks.clear();
         for _ in 0..=self.input.next() & 3 {
@@ -165,7 +165,7 @@ impl EnginePair<'_> {
         }
     }
 
-    /// A segment that the other engine might have sent next, changed by will.
+    /// Forges a segment: the next one that the other engine might have sent, with edits.
     fn invent(&mut self, index: usize) {
         let Some(edges) = self.edges[index] else { return };
         let mut header = SegmentHeader {
@@ -186,15 +186,15 @@ impl EnginePair<'_> {
 
     fn time(&mut self) {
         let exponent = self.input.next() % 40;
-        // Up to nine minutes in one step.
+        // At most nine minutes in one step.
         self.pass(Duration::from_nanos(1 << exponent));
         if exponent > 36 {
-            // Long enough for a timer to give up.
+            // Long enough for a timer to give up the connection.
             self.broken = true;
         }
     }
 
-    /// To the next deadline, and a little late.
+    /// Moves to the next deadline, plus a small delay.
     fn next_timer(&mut self) {
         let late = Duration::from_micros(u64::from(self.input.next()) * 50);
         if let Some(due) = self.engines.iter().filter_map(super::Engine::deadline).min() {
@@ -203,7 +203,8 @@ impl EnginePair<'_> {
         }
     }
 
-    /// A quarter of the writes may fill a superframe; the others are short, because copies take most of a duel's time.
+    /// Writes. A quarter of the writes may fill a superframe; the others are short, because copies
+    /// take most of a run's time.
     fn write(&mut self, index: usize) {
         let (len, more) = (usize::from(self.input.next_u16()), self.input.next() & 7 == 0);
         let len = if len & 3 == 0 { len } else { len & 0xfff };
@@ -282,7 +283,7 @@ impl EnginePair<'_> {
         self.collect(index);
     }
 
-    /// A report of the network about a segment, which may be one of those in flight.
+    /// Delivers an ICMP error about a segment, which may be in flight.
     fn report(&mut self, index: usize) {
         let (what, mtu) = (self.input.next(), u32::from(self.input.next_u16()));
         let Some(edges) = self.edges[index] else { return };
@@ -295,7 +296,7 @@ impl EnginePair<'_> {
         let seq = if what & 8 == 0 { edges.snd_una } else { edges.snd_nxt - u32::from(what) };
         self.broken = true;
         self.engines[index].call(self.now, |tcb, cx| {
-            // What the network layer does: it bounds the MTU from below and comes back with it.
+            // As the network layer does: bounds the MTU from below and passes it to TCP.
             if let Some(mtu) = on_icmp(tcb, cx, error, seq) {
                 tcb.set_path_mtu(mtu.max(552));
             }

@@ -1,6 +1,8 @@
-//! One end of a duel: what the stack would be around one connection, and an application that reads and writes.
+//! One end of the pair: the parts of the stack that surround one connection, and an application
+//! that reads and writes.
 //!
-//! A listener or none, a request, a control block, a TIME-WAIT; segments go to whichever is there.
+//! An engine holds a listener or none, a connection request, a control block and a TIME-WAIT
+//! socket; segments go to the one that exists.
 
 use std::{collections::VecDeque, fmt, mem};
 
@@ -14,10 +16,11 @@ use tcp::{
 
 use super::pattern;
 
-/// Memory that is held besides the buffers: descriptors, the slack of a superframe, what is being processed.
+/// Memory held besides the buffers: descriptors, unused room of a superframe, packets being
+/// processed.
 const OVERHEAD_BYTES: usize = 1 << 20;
 
-/// A segment under way.
+/// A segment in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) header: SegmentHeader,
@@ -42,22 +45,22 @@ pub(super) struct Engine {
     out: PacketList,
     emptied: PacketList,
     rng: Rng,
-    /// What is written from and read into.
+    /// Buffer of writes and reads.
     buffer: Vec<u8>,
     challenges: ChallengeBudget,
-    /// How scarce the stack says that memory is.
+    /// Memory pressure that the stack reports.
     pub(super) memory: MemoryState,
     pub(super) sent: VecDeque<Segment>,
-    /// Bytes the application has written, and read.
+    /// Bytes that the application has written, and read.
     pub(super) written: u64,
     pub(super) read: u64,
-    /// What is read is compared with what the peer writes.
+    /// Whether the data read is compared with the peer's stream.
     pub(super) compares: bool,
     shut: bool,
     ended: bool,
-    /// The application has closed, or the connection failed.
+    /// The application has closed, or the connection has failed.
     pub(super) gone: bool,
-    /// The largest buffers it has ever had.
+    /// Largest sum of both buffer limits so far.
     largest_buffers: usize,
 }
 
@@ -103,7 +106,7 @@ impl Engine {
                 sums_payload: false,
             },
             counters: Counters::new(),
-            // Close to where numbers wrap, in half of the duels.
+            // Close to the wrap of sequence numbers in half of the runs.
             iss: SeqNum(if setting & 32 == 0 { 0xffff_f000 } else { 0x1000_0000 }),
             tuple: FourTuple { local: ends[index], remote: ends[1 - index] },
             pool: domain.pool(),
@@ -124,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Runs `f` with what every function of the engine needs.
+    /// Runs `f` with the context that every function of the engine needs.
     fn with_cx<R>(&mut self, now: Instant, f: impl FnOnce(&mut Own<'_>, &mut Cx<'_>) -> R) -> R {
         let memory = self.memory;
         let params = OpenParams {
@@ -170,7 +173,8 @@ impl Engine {
         self.settle(now);
     }
 
-    /// A call of the application or the network, followed by what the stack does after it.
+    /// Makes a call of the application or the network, then does the work that the stack does after
+    /// it.
     pub(super) fn call<R>(
         &mut self,
         now: Instant,
@@ -211,7 +215,7 @@ impl Engine {
         self.settle(now);
     }
 
-    /// What the stack does after a batch.
+    /// Does the work that the stack does after a batch.
     fn settle(&mut self, now: Instant) {
         self.with_cx(now, |own, cx| {
             let Some(tcb) = own.tcb.as_mut() else { return };
@@ -222,7 +226,7 @@ impl Engine {
             }
         });
         while let Some(packet) = self.out.pop_front() {
-            let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+            let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
             let behind = usize::from(header.header_len);
             let mut payload = Vec::with_capacity(packet.len() - behind);
             packet.range(behind, usize::MAX).for_each(|slice| payload.extend_from_slice(slice));
@@ -251,7 +255,8 @@ impl Engine {
         self.tcb.as_ref().map(Tcb::state)
     }
 
-    /// Packet memory that this end may hold: a queue may exceed its limit by what was announced before.
+    /// Packet memory that this end may hold: a queue may exceed its limit by data that was
+    /// announced before.
     pub(super) fn memory_allowed(&self) -> usize {
         2 * self.largest_buffers + OVERHEAD_BYTES
     }
@@ -273,7 +278,7 @@ impl Engine {
         }
     }
 
-    /// Reads up to `len` bytes; false when there are none.
+    /// Reads up to `len` bytes; returns false if there are none.
     pub(super) fn read(&mut self, now: Instant, len: usize, peek: bool) -> bool {
         let len = len.max(1);
         let mut buf = self.buffer(len);
@@ -283,14 +288,14 @@ impl Engine {
         found
     }
 
-    /// Memory for `len` bytes, with what was in it before.
+    /// Returns a buffer of at least `len` bytes; its old contents stay.
     fn buffer(&mut self, len: usize) -> Vec<u8> {
         let mut buffer = mem::take(&mut self.buffer);
         buffer.resize(buffer.len().max(len), 0);
         buffer
     }
 
-    /// Compares what was read with what the peer writes; false when there was nothing.
+    /// Compares the data read with the peer's stream; returns false if there was none.
     fn take_read(
         &mut self,
         result: Option<Result<usize, RecvError>>,
@@ -303,7 +308,7 @@ impl Engine {
                 let peer = pattern(1 - self.index);
                 if self.compares {
                     let other = peer.first_other(self.read, &buf[..count]);
-                    assert_eq!(other, None, "another byte of the stream");
+                    assert_eq!(other, None, "a byte of the stream differs");
                 }
                 if !peek {
                     self.read += count as u64;
@@ -333,7 +338,7 @@ impl Engine {
         self.call(now, Tcb::abort);
     }
 
-    /// No cork holds what is left, and there is memory.
+    /// Clears the cork and the memory pressure, so that nothing holds the remaining data back.
     pub(super) fn stop_holding(&mut self) {
         self.memory = MemoryState::PLENTY;
         if let Some(tcb) = &mut self.tcb {
@@ -341,7 +346,7 @@ impl Engine {
         }
     }
 
-    /// The application reads everything and ends its stream. True when anything came of it.
+    /// Reads everything and ends the stream. Returns true if either made progress.
     pub(super) fn finish_streams(&mut self, now: Instant) -> bool {
         let mut moved = false;
         if !self.gone && !self.shut {
@@ -354,18 +359,19 @@ impl Engine {
         moved
     }
 
-    /// Nothing of this connection is under way: what is left is TIME-WAIT or the peer's turn.
+    /// Whether nothing of this connection is in flight: only TIME-WAIT is left, or the peer must
+    /// act.
     pub(super) fn is_idle(&self) -> bool {
         self.request.is_none() && self.tcb.as_ref().is_none_or(|tcb| tcb.unacked_bytes() == 0)
     }
 
-    /// Both streams have ended in good order.
+    /// Whether both streams have ended in order.
     pub(super) fn is_complete(&self) -> bool {
         self.shut && self.ended && !self.gone
     }
 }
 
-/// What a segment meets.
+/// The objects that a segment may be delivered to.
 struct Own<'a> {
     tcb: &'a mut Option<Tcb>,
     request: &'a mut Option<Request>,
@@ -373,7 +379,8 @@ struct Own<'a> {
     params: OpenParams,
 }
 
-/// One segment for whoever is there. Answers the sequence number to begin with when it reopens a TIME-WAIT.
+/// Delivers one segment to the object that exists. Returns the initial sequence number if the
+/// segment reopens a TIME-WAIT socket.
 fn take(
     own: &mut Own<'_>,
     cx: &mut Cx<'_>,
@@ -440,7 +447,7 @@ fn free_dropped(cx: &mut Cx<'_>, verdict: tcp::SegmentVerdict) {
     }
 }
 
-/// The payload in packet memory, as a device would have received it.
+/// Puts the payload into packet memory, as a receiving device does.
 fn packet(pool: &mut Pool, segment: &Segment) -> Option<Packet> {
     let bytes = &segment.payload;
     let mut slot = pool.rx_slot(bytes.len())?;

@@ -1,4 +1,5 @@
-//! The books of a host must balance: what came in is either passed on or counted as dropped, step by step.
+//! Sums of counters that must balance: at each layer every packet received is passed on or counted
+//! as dropped.
 
 use pkt::DropReason;
 use stack::counters::{Counter, Snapshot};
@@ -11,13 +12,13 @@ pub(super) fn check(play: &Play<'_>) {
     check_layers(&counters);
 }
 
-/// The layers above the link, of any host.
+/// Checks the layers above the link, of any host.
 pub(crate) fn check_layers(counters: &Snapshot) {
     internet(counters);
     transport(counters);
 }
 
-/// Every frame is ARP, IP, merged with another (GRO), or dropped by the link layer.
+/// Checks that every frame is ARP, IP, merged by GRO, or dropped by the link layer.
 fn link(play: &Play<'_>, counters: &Snapshot) {
     let processed = counters.stack(Counter::SoftnetProcessed);
     assert_eq!(processed, play.rig.delivered(), "frames taken from the device");
@@ -27,14 +28,14 @@ fn link(play: &Play<'_>, counters: &Snapshot) {
         + counters.stack(Counter::GroMergedFree)
         + counters.drops(DropReason::EthernetType)
         + counters.drops(DropReason::OtherHost)
-        + play.stumps;
+        + play.short_frames;
     if !play.is_ethernet() {
         accounted += counters.drops(DropReason::IpVersion);
     }
     assert_eq!(accounted, processed, "frames: {counters:?}");
 }
 
-/// Every IP packet is delivered, or counted as one kind of undeliverable.
+/// Checks that every IP packet is delivered, or counted with one reason why not.
 fn internet(counters: &Snapshot) {
     let ends = [
         Counter::IpInHdrErrors,
@@ -49,7 +50,8 @@ fn internet(counters: &Snapshot) {
     assert_eq!(accounted, counters.stack(Counter::IpInReceives), "IP packets: {counters:?}");
 }
 
-/// Every delivered packet is a segment or an ICMP message; a segment to more than one host is none.
+/// Checks that every delivered packet is a segment or an ICMP message. A segment sent to a
+/// broadcast or multicast address is dropped.
 fn transport(counters: &Snapshot) {
     let delivered = counters.stack(Counter::IpInDelivers);
     let taken = counters.tcp(tcp::Counter::TcpInSegs) + counters.stack(Counter::IcmpInMsgs);

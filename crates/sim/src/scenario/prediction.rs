@@ -1,8 +1,9 @@
-//! The predicted ways of TCP against the long ones, through the whole stack: the same run with header prediction in every
-//! connection and in none. Every frame is the same to the byte and the nanosecond, and every counter but those of the ways.
+//! Header prediction compared with the slow path through the whole stack: the same run with header
+//! prediction in every connection and in none. Every frame is equal to the byte and the nanosecond,
+//! and so is every counter but those of the prediction itself.
 //!
-//! What a connection leaves out on a short way is not only TCP's: the end of a call looks at less, too, and what it must not have
-//! missed are the account of memory, the queues below and what completes late.
+//! The fast path omits work outside TCP, too: the end of a call checks less, and must still notice
+//! a change of the memory account, of the queues below and of late completions.
 //!
 //! Not here: the connection's own state, which `tcp::tests::fast_path` compares field by field.
 
@@ -14,34 +15,35 @@ use tcp::Counter;
 use super::{Outcome, Scenario, message, play::Play};
 use crate::network::Capture;
 
-/// What the predicted run has shown.
+/// Results of the run with prediction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PredictionSummary {
     /// Segments that were predicted, data and acknowledgments.
     pub predicted: u64,
-    /// Times that a host's memory for TCP became scarce.
+    /// Number of times that a host entered TCP memory pressure.
     pub pressures: u64,
-    /// Frames, each seen twice.
+    /// Frames, each compared once.
     pub frames: u64,
 }
 
-/// Whether it counts the ways themselves: what was predicted, and how often output looked at the queue below, which it leaves out
-/// where it knows that there is nothing to send. There it does not look at the path either, so that one which has run out is
-/// found out, and not counted as a hit, by the next send.
+/// Whether a counter depends on prediction by design. The fast path counts predicted segments, and
+/// it skips output and its query of the queue below when there is nothing to send. It then skips
+/// the route check, too, so that an expired route is found, and not counted as a hit, by the next
+/// send.
 fn depends_on_prediction(name: &str) -> bool {
     if name == stack::counters::Counter::DstHit.name() {
         return true;
     }
-    let ways = [
+    let counters = [
         Counter::TcpExtTCPHPHits,
         Counter::TcpExtTCPHPHitsToUser,
         Counter::TcpExtTCPHPAcks,
         Counter::TcpExtTCPPureAcks,
     ];
-    ways.iter().any(|counter| counter.name() == name) || name.starts_with("HostQueueBytes")
+    counters.iter().any(|counter| counter.name() == name) || name.starts_with("HostQueueBytes")
 }
 
-/// A run: what came of it, what each host has counted, and its frames.
+/// A run: its results, the counters of each host, and its frames.
 struct Run {
     outcome: Outcome,
     counted: Vec<Snapshot>,
@@ -57,7 +59,7 @@ impl Run {
             }
         }
         let capture = Capture::default();
-        // Nothing of the world survives the panic, so nothing inconsistent can be seen.
+        // The world does not outlive the panic, so no inconsistent state is visible.
         let play = || Play::new(&scenario, Some(capture.clone()), None).run();
         let played = catch_unwind(AssertUnwindSafe(play));
         let (outcome, counted) = played.map_err(|panic| message(panic.as_ref()))?;
@@ -69,10 +71,10 @@ impl Run {
     }
 }
 
-/// Plays `scenario` both ways.
+/// Plays `scenario` with header prediction and without.
 ///
 /// # Errors
-/// What differs first, or what does not hold in one of them.
+/// The first difference, or the check that failed in one of the runs.
 pub fn compare_prediction(scenario: &Scenario) -> Result<PredictionSummary, String> {
     let short = Run::of(scenario, true)?;
     let long = Run::of(scenario, false)?;
@@ -95,7 +97,7 @@ pub fn compare_prediction(scenario: &Scenario) -> Result<PredictionSummary, Stri
         return Err(format!("{outcome} or {other}"));
     }
     if long.count(Counter::TcpExtTCPHPHits) + long.count(Counter::TcpExtTCPHPAcks) > 0 {
-        return Err(String::from("something was predicted in spite of all"));
+        return Err(String::from("a segment was predicted although prediction was off"));
     }
     Ok(PredictionSummary {
         predicted: short.count(Counter::TcpExtTCPHPHits) + short.count(Counter::TcpExtTCPHPAcks),
