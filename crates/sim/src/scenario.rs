@@ -81,13 +81,13 @@ pub enum Threads {
 /// A setting that changes during a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// When.
+    /// Time since the start.
     pub at: Duration,
-    /// Of which host.
+    /// Index of the host.
     pub host: usize,
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What it becomes.
+    /// New value.
     pub value: String,
 }
 

@@ -1,7 +1,9 @@
-//! The corpus of the fuzz target `engine`: every input in it is played, and so are strings of chance, in modes by turns.
+//! The corpus of the fuzz target `engine`: plays every input of it, and random strings, in
+//! different modes.
 //!
-//! `PLAY=file cargo test -p quietline-sim --test engine_pair` plays one input. A crash that the fuzzer finds goes to
-//! `fuzz/corpus/engine` under a name that says what it showed.
+//! `PLAY=file cargo test -p quietline-sim --test engine_pair` plays one input. An input with which
+//! the fuzzer found a fault is added to `fuzz/corpus/engine`, under a name that describes the
+//! fault.
 
 #[cfg(test)]
 mod tests {
@@ -15,7 +17,7 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_plays_without_fault() {
+    fn every_input_of_the_corpus_passes() {
         if let Ok(path) = std::env::var("PLAY") {
             println!("{:?}", engine_pair::run(&fs::read(path).expect("PLAY names an input")));
             return;
@@ -27,13 +29,13 @@ mod tests {
     }
 
     #[test]
-    fn strings_of_chance_play_without_fault() {
+    fn random_inputs_pass() {
         let (mut rng, mut mode) = (Rng::new(1), Rng::new(2));
         let (mut established, mut complete, mut received) = (0, 0, 0);
         for _ in 0..2000 {
             let mut input = vec![0; 20 + rng.below(600) as usize];
             rng.fill(&mut input);
-            // In good order to ESTABLISHED.
+            // Reach ESTABLISHED without interference.
             input[0] |= 4;
             let outcome = engine_pair::run_in(&input, &modes::settings(&modes::draw(&mut mode)));
             established += u32::from(outcome.established);
@@ -41,10 +43,10 @@ mod tests {
             received += outcome.received;
         }
         assert!(established > 1000 && received > 1_000_000, "{established} {received}");
-        assert!(complete > 0, "none survived");
+        assert!(complete > 0, "no run was complete");
     }
 
-    /// Nothing forged, dropped or changed.
+    /// No segment is forged, dropped or changed.
     #[test]
     fn without_an_adversary_everything_arrives() {
         let write = [18, 0xff, 0xfc, 1, 0x80 | 18, 0x40, 0, 1];
@@ -54,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_may_open_at_once() {
+    fn both_ends_may_open_simultaneously() {
         let outcome = engine_pair::run(&[6, 0, 0, 0, 0, 18, 1, 0, 1]);
         assert!(outcome.established && outcome.complete, "{outcome:?}");
         assert_eq!(outcome.received, 0x100);

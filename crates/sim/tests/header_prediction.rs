@@ -1,6 +1,7 @@
-//! Header prediction changes nothing that anybody can see: whole networks, played with it and without, frame by frame.
+//! Header prediction has no observable effect: whole networks, played with it and without, are
+//! equal frame by frame.
 //!
-//! `FIRST=n SEEDS=m cargo test -p quietline-sim --test header_prediction` plays others.
+//! `FIRST=n SEEDS=m cargo test -p quietline-sim --test header_prediction` plays other seeds.
 
 #[cfg(test)]
 mod tests {
@@ -18,7 +19,7 @@ mod tests {
         text.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
     }
 
-    /// Plays scenarios of some seeds, each changed, and adds up what they have shown.
+    /// Compares scenarios of some seeds, each changed by `change`, and adds up the results.
     fn compare(change: impl Fn(&mut Scenario)) -> PredictionSummary {
         let first = number("FIRST", 0);
         let mut sum = PredictionSummary::default();
@@ -38,11 +39,12 @@ mod tests {
             }
         }
         println!("{sum:?}");
-        assert!(sum.predicted * 20 > sum.frames, "hardly anything was predicted: {sum:?}");
+        assert!(sum.predicted * 20 > sum.frames, "too few segments were predicted: {sum:?}");
         sum
     }
 
-    /// Writes of a segment and pauses, over paths that only delay: what is predicted most.
+    /// Sends single segments with pauses, over paths that only delay: the traffic with the most
+    /// predicted segments.
     fn converse(scenario: &mut Scenario) {
         for path in &mut scenario.paths {
             *path = PathConfig { delay: path.delay, ..PathConfig::default() };
@@ -67,18 +69,19 @@ mod tests {
     }
 
     #[test]
-    fn as_the_seed_has_it() {
+    fn prediction_is_invisible_in_drawn_scenarios() {
         compare(|_| ());
     }
 
     #[test]
-    fn with_devices_that_complete_later() {
+    fn prediction_is_invisible_with_late_completions() {
         compare(|scenario| scenario.completes_after = Some(Duration::from_micros(300)));
     }
 
-    /// A lone write may not pass what the device has not completed. The limit is one that nothing is exempt from.
+    /// A single write must wait for uncompleted packets of the device. This limit has no
+    /// exemptions.
     #[test]
-    fn where_nothing_may_wait_below() {
+    fn prediction_is_invisible_at_a_tsq_limit_of_one_byte() {
         compare(|scenario| {
             converse(scenario);
             each_host(scenario, |sysctls| {
@@ -90,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_scarce() {
+    fn prediction_is_invisible_under_memory_pressure() {
         let summary = compare(|scenario| each_host(scenario, scarce));
         assert!(summary.pressures > 10, "{summary:?}");
     }
 
     #[test]
-    fn where_memory_is_scarce_and_devices_complete_later() {
+    fn prediction_is_invisible_under_memory_pressure_with_late_completions() {
         let summary = compare(|scenario| {
             each_host(scenario, scarce);
             scenario.completes_after = Some(Duration::from_micros(300));

@@ -22,7 +22,7 @@ pub struct PredictionSummary {
     pub predicted: u64,
     /// Number of times that a host entered TCP memory pressure.
     pub pressures: u64,
-    /// Frames, each compared once.
+    /// Number of frames sent, each compared with its counterpart.
     pub frames: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Prequeues beside what else decides where a segment is processed.
+//! Prequeues in combination with busy polling.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tcp::Counter as TcpCounter;
 
 use super::waiting::{PREQUEUES, PSH_ACK, Waiting};
 
-/// A thread that polls its core and finds a segment of the connection there.
-fn poll_until_it_comes(waiting: &mut Waiting, payload: &[u8]) {
+/// Busy-polls a core until a segment of the connection arrives there.
+fn poll_until_arrival(waiting: &mut Waiting, payload: &[u8]) {
     let frame = waiting.next_frame(PSH_ACK, payload);
     let Waiting { rig, host, .. } = waiting;
     let (link, mut cycles) = (Arc::clone(&rig.link), 0);
@@ -19,23 +19,24 @@ fn poll_until_it_comes(waiting: &mut Waiting, payload: &[u8]) {
         }
         cycles == 2
     });
-    assert!(polled, "nobody else has the core");
+    assert!(polled, "the core is free");
 }
 
-/// With busy polling: a thread that still polls in `recv` processes what comes as softirq does, and becomes a reader when it goes to
-/// sleep. What another thread finds by polling meanwhile waits for the one that sleeps.
+/// A thread that busy-polls in `recv` processes segments as softirq does, and becomes a reader when
+/// it goes to sleep. Segments that another thread then finds by polling are queued for the sleeping
+/// reader.
 #[test]
-fn who_polls_is_no_reader_and_takes_nothing_from_one() {
+fn a_polling_thread_is_no_reader_and_takes_no_packet_from_one() {
     for context in PREQUEUES {
         let mut waiting = Waiting::new(context);
-        poll_until_it_comes(&mut waiting, b"found");
+        poll_until_arrival(&mut waiting, b"found");
         assert_eq!(waiting.tcp(TcpCounter::TcpExtBusyPollRxPackets), 1, "{context:?}");
         assert_eq!((waiting.stack(Counter::PrequeueQueued), waiting.is_due()), (0, false));
         assert_eq!(waiting.read(10).expect("data"), b"found");
         assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPDirectCopyFromPrequeue), 0);
 
         waiting.wait();
-        poll_until_it_comes(&mut waiting, b"waits");
+        poll_until_arrival(&mut waiting, b"waits");
         assert_eq!(waiting.tcp(TcpCounter::TcpExtBusyPollRxPackets), 2, "{context:?}");
         assert_eq!((waiting.stack(Counter::PrequeueQueued), waiting.is_due()), (1, true));
         assert_eq!(waiting.read(10).expect("data"), b"waits");

@@ -1,4 +1,4 @@
-//! ARP: what is answered, what is learnt, and what becomes of packets that wait for an answer.
+//! ARP: the requests answered, the addresses learned, and the packets that wait for an answer.
 
 use std::{
     io::IoSlice,
@@ -29,7 +29,7 @@ use tcp::{Flags, Options};
 
 use crate::stations::{OTHER_IP, OTHER_MAC, silent_rig};
 
-/// The peer pings, so the host wants to answer.
+/// The peer pings, so that the host has a packet to send.
 fn ping(rig: &mut Rig, seq: u16) {
     let message = frame::icmp(&IcmpMessage::EchoRequest { id: 7, seq }, b"ping");
     rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&message));
@@ -43,7 +43,7 @@ fn answered_pings(seen: &[Seen]) -> Vec<u16> {
     seen.iter().filter_map(seq).collect()
 }
 
-fn questions(seen: &[Seen]) -> Vec<(MacAddr, Ipv4Addr)> {
+fn requests_in(seen: &[Seen]) -> Vec<(MacAddr, Ipv4Addr)> {
     let asked = |seen: &Seen| match seen {
         Seen::Arp(to, arp) if arp.operation == ArpOperation::Request => Some((*to, arp.target_ip)),
         _ => None,
@@ -52,24 +52,24 @@ fn questions(seen: &[Seen]) -> Vec<(MacAddr, Ipv4Addr)> {
 }
 
 #[test]
-fn a_question_about_us_is_answered_and_teaches_who_asks() {
+fn a_request_for_our_address_is_answered_and_its_sender_learned() {
     let mut rig = silent_rig(&[]);
     let request = ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP);
     rig.give_arp(MacAddr::BROADCAST, &request);
     assert_eq!(rig.take(), [Seen::Arp(PEER_MAC, request.reply(HOST_MAC))]);
     ping(&mut rig, 1);
-    assert_eq!(answered_pings(&rig.take()), [1], "nothing had to be asked");
+    assert_eq!(answered_pings(&rig.take()), [1], "no request was needed");
     assert_eq!(rig.count(Counter::ArpInPackets), 1);
     assert_eq!(rig.count(Counter::ArpOutPackets), 1);
     rig.finish();
 }
 
 #[test]
-fn a_question_about_others_is_left_to_them() {
+fn a_request_for_another_address_is_ignored() {
     let mut rig = silent_rig(&[]);
     let request = ArpPacket::request(PEER_MAC, PEER_IP, OTHER_IP);
     rig.give_arp(MacAddr::BROADCAST, &request);
-    // Loopback addresses are ours, but not on this wire.
+    // Loopback addresses belong to the host, but not on this wire.
     let mut frame = sim::rig::arp_frame(MacAddr::BROADCAST, &request);
     frame[14 + 24..14 + 28].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
     rig.give_frame(&frame);
@@ -78,7 +78,7 @@ fn a_question_about_others_is_left_to_them() {
 }
 
 #[test]
-fn a_probe_is_answered_and_teaches_nothing() {
+fn a_probe_is_answered_and_its_sender_not_learned() {
     let mut rig = silent_rig(&[]);
     let probe = ArpPacket::request(PEER_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
     rig.give_arp(MacAddr::BROADCAST, &probe);
@@ -88,7 +88,7 @@ fn a_probe_is_answered_and_teaches_nothing() {
 }
 
 #[test]
-fn a_sender_with_our_address_or_nobodys_is_not_believed() {
+fn a_sender_with_our_address_or_an_invalid_one_is_not_learned() {
     let mut rig = silent_rig(&[]);
     let claims = [HOST_IP, Ipv4Addr::new(10, 0, 0, 255)];
     for claim in claims {
@@ -106,7 +106,7 @@ fn a_sender_with_our_address_or_nobodys_is_not_believed() {
 }
 
 #[test]
-fn an_announcement_moves_whom_we_know_and_makes_nobody_known() {
+fn an_announcement_updates_known_neighbors_only() {
     let mut rig = silent_rig(&[]);
     rig.give_arp(MacAddr::BROADCAST, &ArpPacket::announcement(PEER_MAC, PEER_IP));
     assert_eq!(rig.count(Counter::NeighAllocs), 0);
@@ -116,9 +116,9 @@ fn an_announcement_moves_whom_we_know_and_makes_nobody_known() {
     ping(&mut rig, 1);
     let sent = rig.take();
     assert_eq!(answered_pings(&sent), [1]);
-    // Five seconds later the host doubts the hearsay, and asks the station that announced itself.
+    // Five seconds later the unconfirmed entry is probed, at the station that announced itself.
     rig.pass(Duration::from_secs(6));
-    assert_eq!(questions(&rig.take())[0], (PEER_MAC, PEER_IP));
+    assert_eq!(requests_in(&rig.take())[0], (PEER_MAC, PEER_IP));
     rig.finish();
 }
 
@@ -129,7 +129,7 @@ fn packets_wait_for_an_answer_and_leave_in_order() {
         ping(&mut rig, seq);
     }
     let sent = rig.take();
-    assert_eq!(questions(&sent), [(MacAddr::BROADCAST, PEER_IP)], "asked once");
+    assert_eq!(requests_in(&sent), [(MacAddr::BROADCAST, PEER_IP)], "asked once");
     assert_eq!(answered_pings(&sent), []);
     let question = ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP);
     rig.give_arp(HOST_MAC, &question.reply(PEER_MAC));
@@ -155,16 +155,20 @@ fn when_too_many_wait_the_oldest_are_dropped() {
 }
 
 #[test]
-fn nobody_answers_and_a_connection_learns_of_it() {
+fn a_failed_resolution_is_reported_to_the_connection() {
     let mut rig = silent_rig(&[]);
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
     let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
     ping(&mut rig, 1);
     rig.pass(Duration::from_millis(2900));
-    assert_eq!(questions(&rig.take()).len(), 3, "at once, after one second and after two");
+    assert_eq!(
+        requests_in(&rig.take()).len(),
+        3,
+        "at once, after one second and after two seconds"
+    );
     rig.pass(Duration::from_millis(200));
-    assert_eq!(rig.count(Counter::NeighResFailed), 1, "one resolution, however many packets");
+    assert_eq!(rig.count(Counter::NeighResFailed), 1, "one resolution for all packets");
     assert!(rig.drops(DropReason::NeighborFailed) >= 2);
     let error = socket.take_error(&host, &mut rig.world.cx);
     assert_eq!(error, Some(Errno::EHOSTUNREACH));
@@ -174,11 +178,11 @@ fn nobody_answers_and_a_connection_learns_of_it() {
     rig.finish();
 }
 
-/// What the host asks while something goes on for five minutes, once a second.
-fn questions_during(rig: &mut Rig, mut once: impl FnMut(&mut Rig) -> Vec<Seen>) -> usize {
+/// Counts the host's ARP requests during five minutes, in which `once` runs every second.
+fn requests_during(rig: &mut Rig, mut once: impl FnMut(&mut Rig) -> Vec<Seen>) -> usize {
     let mut asked = 0;
     for _ in 0..300 {
-        asked += questions(&once(rig)).len();
+        asked += requests_in(&once(rig)).len();
         rig.pass(Duration::from_secs(1));
     }
     asked
@@ -193,7 +197,7 @@ fn a_connection_that_makes_progress_confirms_its_next_hop() {
     let socket = listener.accept().expect("a connection");
     let host = rig.host();
     rig.take();
-    let asked = questions_during(&mut rig, |rig| {
+    let asked = requests_during(&mut rig, |rig| {
         socket.send(&host, &mut rig.world.cx, &[IoSlice::new(b".")]).expect("room");
         let seen = rig.take();
         peer.hear(&seen);
@@ -207,9 +211,10 @@ fn a_connection_that_makes_progress_confirms_its_next_hop() {
     rig.finish();
 }
 
-/// The second in which the host first asks for the next hop, which pings keep in use. After ten seconds a connection sends so many
-/// bytes, of which the peer acknowledges the first `acked`, and nothing more.
-fn first_question(sent: usize, acked: u32) -> usize {
+/// Returns the second in which the host first probes its next hop, which pings keep in use. After
+/// ten seconds a connection sends `sent` bytes, of which the peer acknowledges the first `acked`,
+/// and nothing more.
+fn first_probe(sent: usize, acked: u32) -> usize {
     let mut rig = silent_rig(&[]);
     rig.answers_arp = true;
     let listener = rig.listen(80, 8);
@@ -228,7 +233,7 @@ fn first_question(sent: usize, acked: u32) -> usize {
             peer.send_next(&mut rig, Flags::ACK, b"");
         }
         ping(&mut rig, 1);
-        let asked = !questions(&rig.take()).is_empty();
+        let asked = !requests_in(&rig.take()).is_empty();
         rig.pass(Duration::from_secs(1));
         asked
     });
@@ -236,23 +241,23 @@ fn first_question(sent: usize, acked: u32) -> usize {
     listener.close(&host, &mut rig.world.cx);
     drop((socket, listener, host));
     rig.finish();
-    first.expect("a question")
+    first.expect("a probe")
 }
 
-/// What is acknowledged counts from when that comes, whether or not anything is sent after it.
+/// An acknowledgment confirms the next hop when it arrives, whether or not data is sent after it.
 #[test]
 fn an_acknowledgment_confirms_the_next_hop_when_it_comes() {
-    let unconfirmed = first_question(0, 0);
-    assert_eq!(first_question(5000, 0), unconfirmed);
-    assert_eq!(first_question(1, 1), unconfirmed + 10, "all");
-    assert_eq!(first_question(5000, 1000), unconfirmed + 10, "a part");
+    let unconfirmed = first_probe(0, 0);
+    assert_eq!(first_probe(5000, 0), unconfirmed);
+    assert_eq!(first_probe(1, 1), unconfirmed + 10, "all");
+    assert_eq!(first_probe(5000, 1000), unconfirmed + 10, "a part");
 }
 
 #[test]
-fn without_proof_the_next_hop_is_asked_now_and_then() {
+fn an_unconfirmed_next_hop_is_probed_regularly() {
     let mut rig = silent_rig(&[]);
     rig.answers_arp = true;
-    let asked = questions_during(&mut rig, |rig| {
+    let asked = requests_during(&mut rig, |rig| {
         ping(rig, 1);
         rig.take()
     });
@@ -261,7 +266,7 @@ fn without_proof_the_next_hop_is_asked_now_and_then() {
 }
 
 #[test]
-fn many_answers_cost_one_timer() {
+fn many_packets_to_a_neighbor_use_one_timer() {
     let mut rig = silent_rig(&[]);
     let question = ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP);
     rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP));
@@ -274,7 +279,7 @@ fn many_answers_cost_one_timer() {
 }
 
 #[test]
-fn strangers_do_not_fill_the_table() {
+fn unknown_senders_do_not_fill_the_table() {
     let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "16")]);
     rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP));
     for tail in 3..250 {
@@ -289,9 +294,9 @@ fn strangers_do_not_fill_the_table() {
     rig.finish();
 }
 
-/// Nobody answers for them, but an answer of ours waits for each.
+/// These stations do not answer, but a packet of the host waits for each.
 #[test]
-fn strangers_whom_packets_wait_for_fill_the_table_eight_times_at_most() {
+fn unresolved_neighbors_fill_the_table_eight_times_at_most() {
     let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "16")]);
     for tail in 3..250 {
         let stranger = Ipv4Addr::new(10, 0, 0, tail);
@@ -302,19 +307,20 @@ fn strangers_whom_packets_wait_for_fill_the_table_eight_times_at_most() {
     assert_eq!(rig.count(Counter::NeighTableFulls), 247 - 8 * 16);
     assert_eq!(rig.drops(DropReason::IpNoRoute), 247 - 8 * 16);
     assert!(rig.count(Counter::NeighForcedGcRuns) < 100);
-    // Three seconds later all have failed, and there is room after one more collection.
+    // Three seconds later all resolutions have failed, and one more collection makes room.
     rig.pass(Duration::from_secs(4));
     rig.take();
     for seq in 1..=3 {
         ping(&mut rig, seq);
     }
-    assert_eq!(questions(&rig.take()), [(MacAddr::BROADCAST, PEER_IP)]);
+    assert_eq!(requests_in(&rig.take()), [(MacAddr::BROADCAST, PEER_IP)]);
     rig.finish();
 }
 
-/// A full table, and packets of a known neighbor between those of strangers: each made the next stranger look at all entries.
+/// A full table, and packets of a known neighbor between those of unknown ones. Regression: each of
+/// these made the next unknown neighbor scan all entries.
 #[test]
-fn strangers_at_a_full_table_do_not_make_it_look_at_all_entries() {
+fn unknown_neighbors_at_a_full_table_do_not_scan_all_entries() {
     let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "24")]);
     let message = frame::icmp(&IcmpMessage::EchoRequest { id: 7, seq: 1 }, b"ping");
     let give = |rig: &mut Rig, tail: u8| {
@@ -333,7 +339,8 @@ fn strangers_at_a_full_table_do_not_make_it_look_at_all_entries() {
         }
     }
     assert_eq!(rig.count(Counter::NeighTableFulls), 550);
-    // 550 strangers that look at 16 entries each, of 192, and one whole look: 46 rounds and a few.
+    // 550 unknown neighbors that scan 16 of 192 entries each, and one complete scan: 46 runs and a
+    // few.
     let runs = rig.count(Counter::NeighForcedGcRuns) - before;
     assert!(runs < 55, "{runs} rounds");
     rig.pass(Duration::from_secs(10));
@@ -341,7 +348,7 @@ fn strangers_at_a_full_table_do_not_make_it_look_at_all_entries() {
     rig.finish();
 }
 
-/// Keeps events.
+/// Stores events.
 #[derive(Debug, Default)]
 struct Kept(Mutex<Vec<Event>>);
 
@@ -360,7 +367,7 @@ impl Kept {
 const CLAIM: ArpPacket = ArpPacket::request(HOST_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
 const ANNOUNCEMENT: ArpPacket = ArpPacket::announcement(HOST_MAC, HOST_IP);
 
-/// A host that has just begun to claim its address, with the numbers of RFC 5227.
+/// Returns a host that has just begun to claim its address, with the numbers of RFC 5227.
 fn claiming_rig() -> (Rig, Arc<Kept>) {
     let mut rig = silent_rig(&[("net.quietline.acd_probes", "3")]);
     let (host, kept) = (rig.host(), Arc::new(Kept::default()));
@@ -369,31 +376,32 @@ fn claiming_rig() -> (Rig, Arc<Kept>) {
     (rig, kept)
 }
 
-/// What the host says by ARP to everybody in this time, with the milliseconds from its beginning.
-fn said(rig: &mut Rig, time: Duration) -> Vec<(u64, ArpPacket)> {
+/// Returns the host's broadcast ARP packets in this time, with the milliseconds since its start.
+fn broadcasts(rig: &mut Rig, time: Duration) -> Vec<(u64, ArpPacket)> {
     const STEP: Duration = Duration::from_millis(10);
-    let mut said = Vec::new();
+    let mut broadcasts = Vec::new();
     for step in 1..=u64::try_from(time.as_millis() / STEP.as_millis()).expect("short") {
         rig.pass(STEP);
         for seen in rig.take() {
             match seen {
-                Seen::Arp(MacAddr::BROADCAST, arp) => said.push((step * 10, arp)),
+                Seen::Arp(MacAddr::BROADCAST, arp) => broadcasts.push((step * 10, arp)),
                 other => panic!("{other:?}"),
             }
         }
     }
-    said
+    broadcasts
 }
 
-/// RFC 5227 §1.1: PROBE_WAIT 1 s, PROBE_MIN 1 s, PROBE_MAX 2 s, ANNOUNCE_WAIT 2 s, ANNOUNCE_INTERVAL 2 s.
+/// RFC 5227 §1.1: PROBE_WAIT 1 s, PROBE_MIN 1 s, PROBE_MAX 2 s, ANNOUNCE_WAIT 2 s,
+/// ANNOUNCE_INTERVAL 2 s.
 #[test]
 fn an_address_is_probed_and_then_announced() {
     let (mut rig, kept) = claiming_rig();
     assert_eq!(rig.host().claim_state(), ClaimState::Probing);
-    let said = said(&mut rig, Duration::from_secs(12));
-    let packets: Vec<_> = said.iter().map(|(_, arp)| *arp).collect();
+    let broadcasts = broadcasts(&mut rig, Duration::from_secs(12));
+    let packets: Vec<_> = broadcasts.iter().map(|(_, arp)| *arp).collect();
     assert_eq!(packets, [CLAIM, CLAIM, CLAIM, ANNOUNCEMENT, ANNOUNCEMENT]);
-    let times: Vec<_> = said.iter().map(|(at, _)| *at).collect();
+    let times: Vec<_> = broadcasts.iter().map(|(at, _)| *at).collect();
     let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(times[0] <= 1010, "{times:?}");
     for pause in &pauses[..2] {
@@ -409,21 +417,21 @@ fn an_address_is_probed_and_then_announced() {
 }
 
 #[test]
-fn nothing_is_probed_unless_a_setting_asks_for_it() {
+fn addresses_are_not_probed_by_default() {
     let mut rig = silent_rig(&[]);
     rig.host().claim_addresses(&mut rig.world.cx);
     assert_eq!(rig.host().claim_state(), ClaimState::Ready);
-    assert_eq!(said(&mut rig, Duration::from_secs(12)), []);
+    assert_eq!(broadcasts(&mut rig, Duration::from_secs(12)), []);
     rig.finish();
 }
 
 #[test]
-fn an_address_under_probe_is_not_answered_for() {
+fn requests_for_a_tentative_address_are_not_answered() {
     let (mut rig, _) = claiming_rig();
     let question = ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP);
     rig.give_arp(MacAddr::BROADCAST, &question);
     assert_eq!(rig.take(), []);
-    let _ = said(&mut rig, Duration::from_secs(12));
+    let _ = broadcasts(&mut rig, Duration::from_secs(12));
     rig.give_arp(MacAddr::BROADCAST, &question);
     assert_eq!(rig.take(), [Seen::Arp(PEER_MAC, question.reply(HOST_MAC))]);
     rig.finish();
@@ -436,11 +444,11 @@ fn an_address_that_another_station_has_or_probes_is_refused() {
     let rival = ArpPacket::request(OTHER_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
     for told in [answer, announcement, rival] {
         let (mut rig, kept) = claiming_rig();
-        assert_eq!(said(&mut rig, Duration::from_secs(1)).len(), 1, "the first probe");
+        assert_eq!(broadcasts(&mut rig, Duration::from_secs(1)).len(), 1, "the first probe");
         rig.give_arp(MacAddr::BROADCAST, &told);
         let refused = ClaimState::Refused { address: HOST_IP, mac: OTHER_MAC };
         assert_eq!(rig.host().claim_state(), refused, "{told:?}");
-        assert_eq!(said(&mut rig, Duration::from_secs(12)), [], "no further probe");
+        assert_eq!(broadcasts(&mut rig, Duration::from_secs(12)), [], "no further probe");
         let device = rig.host().device_name(1).to_owned();
         let event = Event::AddressConflict { device, address: HOST_IP, mac: OTHER_MAC };
         assert_eq!(kept.take(), [event]);
@@ -450,11 +458,11 @@ fn an_address_that_another_station_has_or_probes_is_refused() {
 }
 
 #[test]
-fn our_own_probe_that_comes_back_is_no_conflict() {
+fn a_looped_back_probe_is_no_conflict() {
     let (mut rig, kept) = claiming_rig();
-    let _ = said(&mut rig, Duration::from_secs(1));
+    let _ = broadcasts(&mut rig, Duration::from_secs(1));
     rig.give_arp(MacAddr::BROADCAST, &CLAIM);
-    let _ = said(&mut rig, Duration::from_secs(12));
+    let _ = broadcasts(&mut rig, Duration::from_secs(12));
     rig.give_arp(MacAddr::BROADCAST, &ANNOUNCEMENT);
     assert_eq!(rig.host().claim_state(), ClaimState::Ready);
     assert_eq!((rig.count(Counter::ArpConflicts), kept.take().len()), (0, 1));
@@ -465,7 +473,7 @@ fn our_own_probe_that_comes_back_is_no_conflict() {
 #[test]
 fn an_address_in_use_is_defended_once_in_ten_seconds() {
     let (mut rig, kept) = claiming_rig();
-    let _ = said(&mut rig, Duration::from_secs(12));
+    let _ = broadcasts(&mut rig, Duration::from_secs(12));
     let _ = kept.take();
     let theft = ArpPacket::announcement(OTHER_MAC, HOST_IP);
     for expected in [1, 0, 0] {

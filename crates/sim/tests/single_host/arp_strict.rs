@@ -1,4 +1,4 @@
-//! ARP that believes less: `arp_ignore`, `drop_gratuitous_arp`, `arp_strict`.
+//! Stricter ARP: `arp_ignore`, `drop_gratuitous_arp`, `arp_strict`.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -21,14 +21,15 @@ use stack::{
 
 use crate::stations::{OTHER_IP, OTHER_MAC, sent, silent_rig_of_two as silent_rig};
 
-/// An address outside of the host's subnets.
+/// An address outside the host's subnets.
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 
 const ARP_IGNORE: &str = "net.ipv4.conf.all.arp_ignore";
 const DROP_GRATUITOUS: &str = "net.ipv4.conf.all.drop_gratuitous_arp";
 const ARP_STRICT: &str = "net.quietline.arp_strict";
 
-/// A frame arrives; returns what the host sends by then, with the link addresses that it is sent to.
+/// Delivers a frame; returns the packets that the host sends in response, with their destination
+/// MAC addresses.
 fn exchange(rig: &mut Rig, frame: &[u8]) -> Vec<(MacAddr, Seen)> {
     assert!(rig.link.deliver(&mut rig.world.cx, frame));
     sent(rig)
@@ -38,13 +39,13 @@ fn give_arp(rig: &mut Rig, arp: &ArpPacket) -> Vec<(MacAddr, Seen)> {
     exchange(rig, &arp_frame(MacAddr::BROADCAST, arp))
 }
 
-/// Where the answers to pings have gone.
+/// Returns the destinations of echo replies.
 fn answered(sent: &[(MacAddr, Seen)]) -> Vec<MacAddr> {
     let is_reply = |seen: &Seen| matches!(seen, Seen::Icmp(_, IcmpMessage::EchoReply { .. }, _));
     sent.iter().filter(|(_, seen)| is_reply(seen)).map(|(to, _)| *to).collect()
 }
 
-/// The peer pings, so that the host wants to answer; returns where the answer has gone.
+/// The peer pings, so that the host has a packet to send; returns the destinations of the reply.
 fn ping(rig: &mut Rig) -> Vec<MacAddr> {
     let message = frame::icmp(&IcmpMessage::EchoRequest { id: 7, seq: 1 }, b"ping");
     let frame = rig.framed(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&message));
@@ -55,13 +56,13 @@ fn reply_of(mac: MacAddr) -> ArpPacket {
     ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP).reply(mac)
 }
 
-/// What the host answers to a request that comes by its second device, of the network 10.0.1.0/24.
+/// Returns the host's answer to a request on its second device, of the network 10.0.1.0/24.
 fn answer_by_other(rig: &mut Rig, request: &ArpPacket) -> Option<ArpPacket> {
     let other = rig.other.clone().expect("two devices");
     assert!(other.deliver(&mut rig.world.cx, &arp_frame(MacAddr::BROADCAST, request)));
     rig.settle();
     let sent = other.take()?;
-    match frame::judge_ethernet(&sent.bytes, HOST_MAC, 1500).expect("a sound frame") {
+    match frame::judge_ethernet(&sent.bytes, HOST_MAC, 1500).expect("a valid frame") {
         Seen::Arp(_, arp) => Some(arp),
         seen => panic!("{seen:?}"),
     }
@@ -82,7 +83,7 @@ fn an_address_is_answered_on_its_own_device_unless_a_setting_says_otherwise() {
 }
 
 #[test]
-fn who_is_answered_may_depend_on_its_subnet_or_be_nobody() {
+fn arp_ignore_selects_the_answered_requests() {
     let near = ArpPacket::request(OTHER_MAC, OTHER_IP, HOST_IP);
     let far = ArpPacket::request(OTHER_MAC, FAR, HOST_IP);
     let probe = ArpPacket::request(OTHER_MAC, Ipv4Addr::UNSPECIFIED, HOST_IP);
@@ -98,9 +99,9 @@ fn who_is_answered_may_depend_on_its_subnet_or_be_nobody() {
     }
 }
 
-/// Linux: `drop_gratuitous_arp` knows announcements alone.
+/// Linux: `drop_gratuitous_arp` applies to announcements alone.
 #[test]
-fn announcements_are_dropped_where_a_setting_says_so() {
+fn drop_gratuitous_arp_drops_announcements() {
     let mut rig = silent_rig(&[(DROP_GRATUITOUS, "1")]);
     assert_eq!(give_arp(&mut rig, &ArpPacket::request(PEER_MAC, PEER_IP, HOST_IP)).len(), 1);
     assert_eq!(give_arp(&mut rig, &ArpPacket::announcement(OTHER_MAC, PEER_IP)), []);
@@ -108,24 +109,24 @@ fn announcements_are_dropped_where_a_setting_says_so() {
         ArpPacket { operation: ArpOperation::Reply, ..ArpPacket::announcement(OTHER_MAC, PEER_IP) };
     assert_eq!(give_arp(&mut rig, &as_reply), []);
     assert_eq!((ping(&mut rig), rig.drops(DropReason::ArpIgnored)), (vec![PEER_MAC], 2));
-    // Other packets still move an address, once the first has held for a second.
+    // Other ARP packets still change an entry, once it is older than a second.
     rig.pass(Duration::from_millis(1001));
     give_arp(&mut rig, &ArpPacket::request(OTHER_MAC, PEER_IP, HOST_IP));
     assert_eq!(ping(&mut rig), [OTHER_MAC]);
-    // A station that claims an address of this host is noticed as before.
+    // A station that claims an address of this host is detected as before.
     give_arp(&mut rig, &ArpPacket::announcement(OTHER_MAC, HOST_IP));
     assert_eq!(rig.drops(DropReason::ArpSourceInvalid), 1);
     rig.finish();
 }
 
 #[test]
-fn in_strict_mode_only_an_awaited_answer_is_learnt() {
+fn in_strict_mode_only_an_awaited_answer_is_learned() {
     let mut rig = silent_rig(&[(ARP_STRICT, "1")]);
-    // A request is answered, and teaches nothing.
+    // A request is answered, and its sender is not learned.
     let request = ArpPacket::request(OTHER_MAC, PEER_IP, HOST_IP);
     assert_eq!(give_arp(&mut rig, &request).len(), 1);
     assert_eq!(rig.count(Counter::NeighAllocs), 0);
-    assert_eq!(ping(&mut rig), [], "the address is asked for");
+    assert_eq!(ping(&mut rig), [], "the address is requested");
     assert_eq!(give_arp(&mut rig, &request).len(), 1, "the answer to the request alone");
     assert_eq!(answered(&give_arp(&mut rig, &reply_of(PEER_MAC))), [PEER_MAC]);
     let forged = [request, reply_of(OTHER_MAC), ArpPacket::announcement(OTHER_MAC, PEER_IP)];
@@ -144,7 +145,7 @@ fn in_strict_mode_a_probe_is_answered_by_the_known_station_alone() {
     let mut rig = silent_rig(&[(ARP_STRICT, "1")]);
     ping(&mut rig);
     give_arp(&mut rig, &reply_of(PEER_MAC));
-    // The entry grows old, is used, and is doubted five seconds later.
+    // The entry becomes stale, is used, and is probed five seconds later.
     rig.pass(Duration::from_secs(60));
     assert_eq!(ping(&mut rig), [PEER_MAC]);
     rig.take();
@@ -161,7 +162,7 @@ fn in_strict_mode_a_probe_is_answered_by_the_known_station_alone() {
 }
 
 #[test]
-fn in_the_strictest_mode_no_answer_is_learnt() {
+fn in_the_strictest_mode_no_answer_is_learned() {
     let mut rig = silent_rig(&[(ARP_STRICT, "2")]);
     ping(&mut rig);
     assert_eq!(give_arp(&mut rig, &reply_of(PEER_MAC)), []);

@@ -1,4 +1,4 @@
-//! Openings that are rarer than a client and a listener, and what the application may ask of IP.
+//! Active opens in rare cases, and the IP fields that an application may set.
 
 use std::{io::IoSlice, net::SocketAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use stack::{
 };
 use tcp::{Flags, Options};
 
-/// RFC 9293 §3.5, figure 8: both ends connect, nobody listens.
+/// RFC 9293 §3.5, figure 8: both ends connect, without a listener.
 #[test]
 fn two_hosts_that_connect_to_each_other_have_one_connection() {
     let delay = Impairment { delay: Duration::from_millis(5), ..Impairment::default() };
@@ -48,7 +48,7 @@ fn two_hosts_that_connect_to_each_other_have_one_connection() {
     assert_eq!(world.packets_alive(), 0);
 }
 
-/// A socket whose two ends are the same opens simultaneously with itself, as on Linux.
+/// A socket whose two ends are the same performs a simultaneous open with itself, as on Linux.
 #[test]
 fn a_socket_may_connect_to_itself() {
     let mut rig = Rig::new(RigConfig::default());
@@ -71,7 +71,7 @@ fn a_socket_may_connect_to_itself() {
     rig.finish();
 }
 
-/// What the host sends on `peer`'s connection: hop limit and traffic class of the newest segment.
+/// Returns hop limit and traffic class of the newest segment on `peer`'s connection.
 fn header_of_newest(rig: &mut Rig, peer: &mut Peer) -> (u8, u8) {
     let seen = rig.take();
     peer.hear(&seen);
@@ -82,7 +82,8 @@ fn header_of_newest(rig: &mut Rig, peer: &mut Peer) -> (u8, u8) {
     newest.expect("a segment")
 }
 
-/// RFC 9293 §3.9.2 (MUST-48, MUST-49): the application says the differentiated services field and the TTL.
+/// RFC 9293 §3.9.2 (MUST-48, MUST-49): the application sets the differentiated services field and
+/// the TTL.
 #[test]
 fn an_application_chooses_type_of_service_and_ttl() {
     let mut rig = Rig::new(RigConfig::default());
@@ -103,13 +104,14 @@ fn an_application_chooses_type_of_service_and_ttl() {
     socket.send(&host, &mut rig.world.cx, &bytes).expect("room");
     assert_eq!(header_of_newest(&mut rig, &mut peer), (5, 0xb8));
     let tos = socket.option(&host, &mut rig.world.cx, SocketOption::TypeOfService);
-    assert_eq!(tos, Ok(OptionValue::Int(0xb8)), "the bits of ECN are TCP's");
+    assert_eq!(tos, Ok(OptionValue::Int(0xb8)), "the ECN bits belong to TCP");
     listener.close(&host, &mut rig.world.cx);
     drop((socket, listener, host));
     rig.finish();
 }
 
-/// RFC 9293 §3.9.1.1 (MUST-43 to MUST-46): the local address is the application's choice or IP's, and stays.
+/// RFC 9293 §3.9.1.1 (MUST-43 to MUST-46): the application or IP chooses the local address, and it
+/// does not change.
 #[test]
 fn the_source_address_is_chosen_once_and_must_be_ours() {
     let mut rig = Rig::new(RigConfig::default());
@@ -125,7 +127,7 @@ fn the_source_address_is_chosen_once_and_must_be_ours() {
     assert_eq!(bound.local(), own);
     let group = SocketAddr::new([224, 0, 0, 1].into(), 80);
     let refused = TcpSocket::connect(&host, &mut rig.world.cx, None, group).map(drop);
-    assert!(refused.is_err(), "MUST-57: nobody's address");
+    assert!(refused.is_err(), "MUST-57: not the address of a host");
     drop((socket, bound, host));
     rig.finish();
 }

@@ -1,4 +1,5 @@
-//! Cores: whoever rings, owns or polls, every frame is processed, and no worker is left asleep over work.
+//! Cores: every frame is processed, whichever threads ring, own or poll, and no worker sleeps while
+//! there is work.
 
 use std::{
     sync::{
@@ -16,8 +17,8 @@ use tcp::Flags;
 /// Frames that each of two senders delivers.
 const FRAMES: u64 = 20_000;
 
-/// Two threads ring, two others own the core again and again. When all have returned, every frame has been processed:
-/// a doorbell that found the core busy was not lost.
+/// Two threads ring while two others repeatedly own the core. At the end every frame has been
+/// processed: a doorbell that found the core owned was not lost.
 #[test]
 fn a_doorbell_to_a_busy_core_is_not_lost() {
     let rig = Rig::new(RigConfig::default());
@@ -28,7 +29,7 @@ fn a_doorbell_to_a_busy_core_is_not_lost() {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut cx = Cx::replay(&memory, 3);
-                // Who is told to come back at once has to.
+                // A deadline that is due at once requires another call.
                 while host.poll(&mut cx).is_some() || !done.load(Ordering::Relaxed) {}
             });
         }
@@ -76,13 +77,13 @@ fn a_sleeping_worker_is_kicked_for_an_earlier_timer_only() {
     assert_eq!(host.cores()[0].prepare_sleep(now, false), None, "nothing is armed");
     let mut peer = Peer::new(80, 2000);
     peer.send_next(&mut rig, Flags::SYN, b"");
-    assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "the SYN-ACK must be repeated in a second");
+    assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "the SYN-ACK is retransmitted after a second");
     host.cores()[0].finish_sleep();
     let deadline = host.cores()[0].prepare_sleep(now, false);
     assert!(deadline.is_some_and(|at| at <= now + Duration::from_secs(2)), "{deadline:?}");
     let mut later = Peer::new(80, 2001);
     later.send_next(&mut rig, Flags::SYN, b"");
-    assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "it wakes for the first anyway");
+    assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "it wakes for the earlier timer anyway");
     host.cores()[0].finish_sleep();
     let counters = host.counters();
     assert_eq!(counters.stack(Counter::CoreKicks), 1);

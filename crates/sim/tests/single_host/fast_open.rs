@@ -38,7 +38,7 @@ fn finish(mut rig: Rig, listener: Arc<Listener>) {
     rig.finish();
 }
 
-/// Sends a SYN with this cookie and data; the answer.
+/// Sends a SYN with this cookie and data; returns the answer.
 fn syn(rig: &mut Rig, peer: &mut Peer, cookie: Option<Cookie>, data: &[u8]) -> SegmentHeader {
     rig.take();
     let options = Options { mss: Some(1460), fast_open: cookie, ..Options::default() };
@@ -49,7 +49,7 @@ fn syn(rig: &mut Rig, peer: &mut Peer, cookie: Option<Cookie>, data: &[u8]) -> S
     seen.iter().filter_map(Seen::segment).next().expect("an answer").0.clone()
 }
 
-/// The cookie that the host gives to its peer.
+/// Requests the cookie that the host gives to its peer.
 fn ask(rig: &mut Rig, listener: &Listener) -> Cookie {
     let mut peer = Peer::new(80, 1999);
     let answer = syn(rig, &mut peer, Some(Cookie::REQUEST), b"");
@@ -116,7 +116,7 @@ fn a_wrong_cookie_gets_a_new_one_and_its_data_is_not_read() {
 }
 
 #[test]
-fn keys_are_exchanged_without_a_gap() {
+fn the_previous_key_stays_valid_during_a_key_change() {
     let (old, new) = ("00000001-00000002-00000003-00000004", "00000005-00000006-00000007-00000008");
     let (mut rig, listener) = server(&[("tcp_fastopen", "2"), ("tcp_fastopen_key", old)], 8);
     let cookie = ask(&mut rig, &listener);
@@ -124,7 +124,7 @@ fn keys_are_exchanged_without_a_gap() {
     host.set_sysctl("net.ipv4.tcp_fastopen_key", &format!("{new},{old}")).expect("two keys");
     let mut peer = Peer::new(80, 2000);
     let answer = syn(&mut rig, &mut peer, Some(cookie), b"request");
-    assert_eq!(answer.ack, peer.snd_nxt, "taken");
+    assert_eq!(answer.ack, peer.snd_nxt, "the data is accepted");
     let fresh = answer.options.fast_open.expect("a cookie of the new key");
     assert_ne!(fresh, cookie);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPFastOpenPassiveAltKey), 1);
@@ -132,7 +132,11 @@ fn keys_are_exchanged_without_a_gap() {
     let mut other = Peer::new(80, 2001);
     assert_eq!(syn(&mut rig, &mut other, Some(fresh), b"x").ack, other.snd_nxt);
     let mut late = Peer::new(80, 2002);
-    assert_ne!(syn(&mut rig, &mut late, Some(cookie), b"x").ack, late.snd_nxt, "out of date");
+    assert_ne!(
+        syn(&mut rig, &mut late, Some(cookie), b"x").ack,
+        late.snd_nxt,
+        "the old key is gone"
+    );
     drop(host);
     finish(rig, listener);
 }
@@ -147,7 +151,7 @@ fn connections_open_early_are_bounded_and_counted_until_their_handshake_ends() {
         .collect();
     assert_eq!(taken, [true, true, false]);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPFastOpenListenOverflow), 1);
-    // One ends its handshake, one is reset: two more may come.
+    // One handshake is completed, one is reset: two more may open.
     peers[0].send_next(&mut rig, Flags::ACK, b"");
     peers[1].send_next(&mut rig, Flags::RST, b"");
     for port in [2003, 2004] {
@@ -158,7 +162,7 @@ fn connections_open_early_are_bounded_and_counted_until_their_handshake_ends() {
 }
 
 #[test]
-fn it_is_off_unless_asked_for() {
+fn fast_open_is_off_by_default() {
     for (mode, queue, taken) in
         [("1", 8, false), ("2", 0, false), ("514", 0, false), ("1538", 0, true)]
     {
@@ -181,7 +185,7 @@ fn a_lost_syn_ack_is_repeated_for_a_connection_open_early() {
     assert_eq!((again.flags, again.seq, again.ack), (SYN_ACK, answer.seq, answer.ack));
     peer.snd_nxt -= 5;
     let again = syn(&mut rig, &mut peer, None, b"data");
-    assert_eq!((again.flags, again.ack), (SYN_ACK, answer.ack), "and when the SYN is repeated");
+    assert_eq!((again.flags, again.ack), (SYN_ACK, answer.ack), "also when the SYN is repeated");
     let socket = listener.accept().expect("once");
     assert!(listener.accept().is_err());
     peer.send_next(&mut rig, Flags::ACK, b"");
@@ -190,7 +194,7 @@ fn a_lost_syn_ack_is_repeated_for_a_connection_open_early() {
     finish(rig, listener);
 }
 
-/// A connect of the host with Fast Open, and the SYN if it has left.
+/// Connects from the host with Fast Open; returns the SYN if it has left.
 fn connect(rig: &mut Rig, port: u16) -> (Arc<TcpSocket>, Option<SegmentHeader>) {
     rig.take();
     let local = Some(SocketAddr::new(HOST_IP.into(), port));
@@ -202,7 +206,7 @@ fn connect(rig: &mut Rig, port: u16) -> (Arc<TcpSocket>, Option<SegmentHeader>) 
     (socket, syn)
 }
 
-/// The peer acknowledges `ack` and perhaps gives a cookie.
+/// The peer acknowledges `ack` and may give a cookie.
 fn answer(rig: &mut Rig, peer: &mut Peer, ack: SeqNum, cookie: Option<Cookie>) {
     peer.rcv_nxt = ack;
     let options = Options { mss: Some(1000), fast_open: cookie, ..Options::default() };
@@ -210,7 +214,7 @@ fn answer(rig: &mut Rig, peer: &mut Peer, ack: SeqNum, cookie: Option<Cookie>) {
     peer.send(rig, &header, b"");
 }
 
-/// The host has the peer's cookie.
+/// Makes a host that has the peer's cookie.
 fn client() -> (Rig, Cookie) {
     client_with(&[])
 }
@@ -260,7 +264,7 @@ fn a_client_with_a_cookie_sends_its_first_write_with_the_syn() {
 }
 
 #[test]
-fn data_that_the_server_does_not_take_is_sent_again_at_once() {
+fn data_that_the_server_does_not_accept_is_sent_again_at_once() {
     let (mut rig, _) = client();
     let (socket, _) = connect(&mut rig, 4001);
     assert_eq!(write(&mut rig, &socket, b"request"), Ok(7));
@@ -302,7 +306,7 @@ fn a_repeated_syn_is_plain_and_its_data_follows_the_handshake() {
 }
 
 #[test]
-fn a_held_syn_that_nobody_writes_for_ends_with_its_socket() {
+fn a_deferred_syn_without_a_write_ends_with_its_socket() {
     let (mut rig, _) = client();
     let (socket, syn) = connect(&mut rig, 4001);
     assert_eq!(syn, None);
@@ -315,7 +319,7 @@ fn a_held_syn_that_nobody_writes_for_ends_with_its_socket() {
 }
 
 #[test]
-fn a_path_that_swallows_a_syn_with_data_and_two_more_is_left_alone() {
+fn fast_open_is_disabled_on_a_path_that_loses_three_syns_with_data() {
     let (mut rig, _) = client_with(&[("tcp_fastopen_blackhole_timeout_sec", "60")]);
     let (socket, _) = connect(&mut rig, 4001);
     assert_eq!(write(&mut rig, &socket, b"request"), Ok(7));

@@ -1,4 +1,4 @@
-//! ICMP: echo, errors that we send, errors that we receive.
+//! ICMP: echo, errors that the host sends, errors that it receives.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -35,7 +35,8 @@ fn ping(src: Ipv4Addr, dst: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     Ipv4::new(src, dst, protocol::ICMP).with(&frame::icmp(&REQUEST, payload))
 }
 
-/// An error of a router about a segment of the host on `peer`'s connection, `behind` bytes before the newest.
+/// Builds an error of a router about a segment of the host on `peer`'s connection, `behind` bytes
+/// before the newest.
 pub(crate) fn error(peer: &Peer, message: &IcmpMessage, behind: u32) -> Vec<u8> {
     let header = tcp::SegmentHeader {
         src_port: peer.tuple.local.port(),
@@ -50,7 +51,7 @@ pub(crate) fn error(peer: &Peer, message: &IcmpMessage, behind: u32) -> Vec<u8> 
 }
 
 #[test]
-fn a_setting_changed_while_the_host_runs_holds_at_once() {
+fn a_setting_changed_at_run_time_applies_at_once() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     rig.give(&ping(PEER_IP, HOST_IP, b"ttl"));
@@ -97,7 +98,7 @@ fn an_echo_of_zeros_has_a_checksum() {
     let mut rig = Rig::new(RigConfig::default());
     let request = frame::icmp(&IcmpMessage::EchoRequest { id: 0, seq: 0 }, &[0; 8]);
     rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&request));
-    assert_eq!(rig.take_ip().len(), 1, "the rig has judged it");
+    assert_eq!(rig.take_ip().len(), 1, "the rig has checked it");
     rig.finish();
 }
 
@@ -115,7 +116,7 @@ fn echo_with_a_bad_checksum_is_dropped() {
 }
 
 #[test]
-fn echo_to_everybody_is_ignored_by_default() {
+fn a_broadcast_echo_request_is_ignored_by_default() {
     for ethernet in [true, false] {
         for dst in [SUBNET_BROADCAST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
             let mut rig = Rig::new(RigConfig { ethernet, ..RigConfig::default() });
@@ -128,7 +129,7 @@ fn echo_to_everybody_is_ignored_by_default() {
 }
 
 #[test]
-fn echo_to_everybody_is_answered_from_our_address_if_wanted() {
+fn a_broadcast_echo_request_is_answered_if_enabled() {
     let mut rig = rig_with("net.ipv4.icmp_echo_ignore_broadcasts", "0");
     rig.give(&ping(PEER_IP, SUBNET_BROADCAST, b"all"));
     let seen = rig.take_ip();
@@ -137,9 +138,10 @@ fn echo_to_everybody_is_answered_from_our_address_if_wanted() {
     rig.finish();
 }
 
-/// A host that has no address yet may speak to everybody (RFC 1122 §3.2.1.3 (a)), but cannot be answered.
+/// A host that has no address yet may send broadcasts (RFC 1122 §3.2.1.3 (a)), but cannot be
+/// answered.
 #[test]
-fn an_echo_from_nobody_is_not_answered() {
+fn an_echo_request_without_source_is_not_answered() {
     let mut rig = rig_with("net.ipv4.icmp_echo_ignore_broadcasts", "0");
     rig.give(&ping(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, b""));
     assert_eq!(rig.take(), []);
@@ -149,7 +151,7 @@ fn an_echo_from_nobody_is_not_answered() {
 }
 
 #[test]
-fn echo_can_be_turned_off() {
+fn echo_replies_can_be_disabled() {
     let mut rig = rig_with("net.ipv4.icmp_echo_ignore_all", "1");
     rig.give(&ping(PEER_IP, HOST_IP, b""));
     assert_eq!(rig.take(), []);
@@ -158,7 +160,7 @@ fn echo_can_be_turned_off() {
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_is_dropped() {
+fn an_unsolicited_echo_reply_is_dropped() {
     let mut rig = Rig::new(RigConfig::default());
     rig.give_from(PEER_IP, protocol::ICMP, &frame::icmp(&REPLY, b""));
     assert_eq!(rig.drops(DropReason::IcmpNoSocket), 1);
@@ -189,13 +191,13 @@ fn an_unknown_protocol_is_reported_with_a_quote() {
 }
 
 #[test]
-fn no_error_about_what_was_not_sent_to_us_alone() {
+fn no_error_is_sent_about_broadcasts_and_later_fragments() {
     let mut rig = Rig::new(RigConfig { ethernet: false, ..RigConfig::default() });
     for dst in [SUBNET_BROADCAST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
         rig.give(&Ipv4::new(PEER_IP, dst, 132).with(b"12345678"));
     }
     assert_eq!(rig.drops(DropReason::IpNoProtocol), 3);
-    // A later piece has no header that its sender could recognise.
+    // A later fragment has no header that its sender could recognize.
     let mut piece = Ipv4::new(PEER_IP, HOST_IP, 132);
     piece.fragment = Fragment { dont: false, more: false, offset: 64 };
     rig.give(&piece.with(b"12345678"));
@@ -241,7 +243,7 @@ fn a_port_unreachable_refuses_a_connection_that_is_being_opened() {
     let mut peer = Peer::new(socket.local().port(), 80);
     assert_eq!(peer.hear(&rig.take()), [Flags::SYN]);
     let port = IcmpMessage::Unreachable(Unreachable::Port);
-    // A guess at the sequence number is no report.
+    // An error with a guessed sequence number is ignored.
     rig.give(&error(&peer, &port, 1 << 20));
     assert_eq!(rig.count_tcp(tcp::Counter::TcpExtOutOfWindowIcmps), 1);
     assert!(!socket.readiness().contains(Readiness::ERROR));
@@ -275,7 +277,7 @@ fn an_unreachable_does_not_end_an_established_connection() {
 }
 
 #[test]
-fn a_quote_of_nothing_of_ours_is_dropped() {
+fn an_error_that_quotes_no_connection_is_dropped() {
     let mut rig = Rig::new(RigConfig::default());
     let peer = Peer::new(80, 2000);
     rig.give(&error(&peer, &IcmpMessage::Unreachable(Unreachable::Port), 0));
@@ -306,7 +308,7 @@ fn an_unreachable_ends_a_half_open_connection_if_it_quotes_its_syn_ack() {
     }
 }
 
-/// Every code of RFC 792 and RFC 1122 §3.2.2.1 has its errno while a connection is being opened.
+/// Every code of RFC 792 and RFC 1122 §3.2.2.1 has its errno for a connection in SYN-SENT.
 #[test]
 fn each_unreachable_code_has_its_errno() {
     let codes = [
@@ -327,7 +329,7 @@ fn each_unreachable_code_has_its_errno() {
         (15, Errno::EHOSTUNREACH),
     ];
     for (code, errno) in codes {
-        let (mut rig, socket, peer) = opening();
+        let (mut rig, socket, peer) = syn_sent();
         give_unreachable(&mut rig, &peer, code);
         let host = rig.host();
         assert_eq!(socket.take_error(&host, &mut rig.world.cx), Some(errno), "code {code}");
@@ -338,7 +340,7 @@ fn each_unreachable_code_has_its_errno() {
 
 #[test]
 fn unknown_codes_and_source_quench_change_nothing() {
-    let (mut rig, socket, peer) = opening();
+    let (mut rig, socket, peer) = syn_sent();
     give_unreachable(&mut rig, &peer, 16);
     // RFC 6633 §3.
     rig.give(&error(&peer, &IcmpMessage::Other { kind: 4 }, 1));
@@ -349,8 +351,8 @@ fn unknown_codes_and_source_quench_change_nothing() {
     rig.finish();
 }
 
-/// A connection of the host whose SYN is out.
-fn opening() -> (Rig, std::sync::Arc<TcpSocket>, Peer) {
+/// Makes a connection of the host in SYN-SENT.
+fn syn_sent() -> (Rig, std::sync::Arc<TcpSocket>, Peer) {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
@@ -388,7 +390,7 @@ fn every_type_is_counted_by_its_name() {
     ];
     for (kind, counter) in types {
         let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
-        // What an error quotes: a datagram of ours.
+        // The quoted packet of an error: a datagram of the host.
         message.extend(Ipv4::new(HOST_IP, PEER_IP, protocol::UDP).with(&[0; 8]));
         let sum = frame::checksum(&[&message]);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -412,7 +414,7 @@ fn bytes_of_both_directions_are_counted_with_their_headers() {
 }
 
 #[test]
-fn an_error_that_no_memory_is_left_for_is_counted() {
+fn an_error_without_memory_is_counted() {
     let mut rig = Rig::new(RigConfig { memory_bytes: 1 << 20, ..RigConfig::default() });
     let packet = rig.framed(&Ipv4::new(PEER_IP, HOST_IP, 200).with(b"what is this"));
     rig.queue(&packet);

@@ -56,7 +56,7 @@ fn idle_peers_and_closed_windows_are_reset_and_active_peers_are_not() {
                 resets.push(second);
             } else {
                 probes += 1;
-                // Still closed, and still there.
+                // The window is still closed.
                 stuck.send_next(&mut rig, Flags::ACK, b"");
             }
         }
@@ -84,7 +84,7 @@ fn idle_peers_and_closed_windows_are_reset_and_active_peers_are_not() {
 }
 
 #[test]
-fn a_listeners_timeout_is_its_connections() {
+fn connections_inherit_the_timeout_of_their_listener() {
     let mut rig = rig("0");
     let listener = rig.listen(80, 8);
     let peer = |rig: &mut Rig, port| -> Arc<TcpSocket> {

@@ -1,4 +1,5 @@
-//! IPv4 identifications (RFC 6864, RFC 7739): what an outsider learns from those that it sees.
+//! IPv4 identifications (RFC 6864, RFC 7739): information that an outsider gets from those that it
+//! sees.
 
 use std::{io::IoSlice, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -15,10 +16,10 @@ use stack::{
 };
 use tcp::{Flags, Options, SegmentHeader};
 
-/// Off the path of every connection: all it sees is what the host answers to it.
+/// A host off the path of every connection: it sees only the answers to its own packets.
 const OUTSIDER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
 
-/// The identification of the host's answer to a ping of the outsider.
+/// Returns the identification of the host's reply to a ping of the outsider.
 fn ping(rig: &mut Rig) -> u16 {
     let request = frame::icmp(&IcmpMessage::EchoRequest { id: 1, seq: 1 }, b"");
     rig.give(&Ipv4::new(OUTSIDER, HOST_IP, protocol::ICMP).with(&request));
@@ -28,7 +29,7 @@ fn ping(rig: &mut Rig) -> u16 {
     }
 }
 
-/// The headers of the segments among `seen`, and the bytes of each.
+/// Returns the headers of the segments among `seen`, and their payload lengths.
 fn segments(seen: &[Seen]) -> Vec<(IpHeader, SegmentHeader, usize)> {
     let segment = |seen: &Seen| match seen {
         Seen::Tcp(ip, tcp, payload) => (*ip, tcp.clone(), payload.len()),
@@ -50,7 +51,8 @@ fn connection(rig: &mut Rig, listener: &Listener, port: u16) -> (Peer, Arc<TcpSo
     (peer, listener.accept().expect("a connection"))
 }
 
-/// Identifications of the segments in which `bytes` bytes leave; the peer acknowledges them.
+/// Returns the identifications of the segments in which `bytes` bytes leave; the peer acknowledges
+/// them.
 fn send(rig: &mut Rig, peer: &mut Peer, socket: &TcpSocket, bytes: usize) -> Vec<u16> {
     let host = rig.host();
     let payload = vec![0x55; bytes];
@@ -79,8 +81,8 @@ fn finish(mut rig: Rig, listener: Arc<Listener>, sockets: Vec<Arc<TcpSocket>>) {
     rig.finish();
 }
 
-/// The attack: a ping before and after a segment that pretends to be of somebody's connection. Where the host has answered it,
-/// to the connection's peer, no trace of that is in the pings.
+/// The attack: a ping before and after a segment with a spoofed source of a connection. If the host
+/// has answered it, to the connection's peer, the pings show no trace of that.
 #[test]
 fn pings_do_not_tell_whether_a_spoofed_segment_was_answered() {
     let mut rig = rig_with(&[]);
@@ -90,7 +92,8 @@ fn pings_do_not_tell_whether_a_spoofed_segment_was_answered() {
     let step = ping(&mut rig).wrapping_sub(quiet);
 
     for flags in [Flags::SYN, Flags::RST, Flags::ACK] {
-        // In the window and not at RCV.NXT, or an acknowledgment from long ago: challenged (RFC 5961).
+        // Inside the window and not at RCV.NXT, or an old acknowledgment: answered by a challenge
+        // ACK (RFC 5961).
         let mut spoofed = peer.header(flags);
         spoofed.seq += 1;
         spoofed.ack -= 100_000;
@@ -103,7 +106,7 @@ fn pings_do_not_tell_whether_a_spoofed_segment_was_answered() {
         let _ = rig.take();
     }
 
-    // A port that is closed answers with a reset, one that is filtered with nothing.
+    // A closed port answers with a reset, a filtered one does not answer.
     let before = ping(&mut rig);
     let to_nobody = SegmentHeader { dst_port: 81, ..peer.header(Flags::SYN) };
     rig.give(&peer.packet(&to_nobody, b""));
@@ -118,11 +121,11 @@ fn pings_do_not_tell_whether_a_spoofed_segment_was_answered() {
 }
 
 #[test]
-fn what_is_bare_and_never_cut_carries_0() {
+fn segments_without_payload_and_with_df_carry_id_0() {
     let mut rig = rig_with(&[]);
     let listener = rig.listen(80, 8);
     let (peer, socket) = connection(&mut rig, &listener, 2000);
-    // A challenge ACK, a reset of a connection that nobody knows, a SYN-ACK.
+    // A challenge ACK, a reset of an unknown connection, a SYN-ACK.
     rig.give(&peer.packet(&peer.header(Flags::SYN), b""));
     let unknown = SegmentHeader { src_port: 2001, ..peer.header(Flags::ACK) };
     rig.give(&peer.packet(&unknown, b""));
@@ -156,9 +159,10 @@ fn each_connection_counts_its_own_segments_from_a_start_of_its_own() {
     finish(rig, listener, vec![first, second]);
 }
 
-/// Without path MTU discovery a router may cut each of them: 0 would let the pieces of two packets be joined (RFC 6864 §4.3).
+/// Without path MTU discovery a router may fragment each packet: with ID 0 the fragments of two
+/// packets could be joined (RFC 6864 §4.3).
 #[test]
-fn without_df_nothing_carries_0_twice() {
+fn packets_without_df_do_not_repeat_id_0() {
     let mut rig = rig_with(&[("net.ipv4.ip_no_pmtu_disc", "1")]);
     let listener = rig.listen(80, 8);
     let (mut peer, socket) = connection(&mut rig, &listener, 2000);
@@ -184,9 +188,9 @@ fn without_df_nothing_carries_0_twice() {
     finish(rig, listener, vec![socket]);
 }
 
-/// The clock of the ping that a peer of a connection sends is one of its own, too.
+/// The counter that a pinging peer of a connection sees is not shared with others, either.
 #[test]
-fn two_who_ping_see_counters_of_their_own() {
+fn two_pinging_hosts_see_separate_counters() {
     let mut rig = rig_with(&[]);
     let mut from = |src: Ipv4Addr| {
         let request = frame::icmp(&IcmpMessage::EchoRequest { id: 1, seq: 1 }, b"");

@@ -1,4 +1,4 @@
-//! IP receive: each reason for which a packet goes no further, and the counters that tell of it.
+//! IP receive: each reason for dropping a packet, with its counters.
 
 use std::net::Ipv4Addr;
 
@@ -19,7 +19,8 @@ const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
 const GROUP_MAC: MacAddr = MacAddr([1, 0, 0x5e, 0, 0, 1]);
 const SUBNET_BROADCAST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 255);
 
-/// Gives one frame to a fresh host and returns it: the frame must die of `reason`, unanswered.
+/// Delivers one frame to a new host and returns the host: the frame must be dropped for `reason`,
+/// without an answer.
 fn drop_frame(ethernet: bool, frame: &[u8], reason: DropReason) -> Rig {
     let mut rig = Rig::new(RigConfig { ethernet, ..RigConfig::default() });
     rig.give_frame(frame);
@@ -29,7 +30,7 @@ fn drop_frame(ethernet: bool, frame: &[u8], reason: DropReason) -> Rig {
     rig
 }
 
-/// The same of an IP packet; it is also counted as `counter`.
+/// The same for an IP packet, which must also be counted as `counter`.
 fn drop_packet(packet: &[u8], reason: DropReason, counter: Counter) {
     let bytes = frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, packet);
     let rig = drop_frame(true, &bytes, reason);
@@ -39,7 +40,7 @@ fn drop_packet(packet: &[u8], reason: DropReason, counter: Counter) {
     drop_frame(false, packet, reason).finish();
 }
 
-/// A packet that would be fine, changed by `change`, with its header checksum made right again.
+/// Returns a valid packet changed by `change`, with a correct header checksum.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut packet = Ipv4::new(PEER_IP, HOST_IP, protocol::UDP).with(&[0; 16]);
     change(&mut packet);
@@ -57,7 +58,7 @@ fn with_options(options: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn frames_for_others_and_of_other_protocols() {
+fn frames_for_other_stations_and_protocols_are_dropped() {
     let good = Ipv4::new(PEER_IP, HOST_IP, protocol::UDP).with(&[0; 8]);
     let frame = |dst, ether_type| frame::ethernet(dst, PEER_MAC, ether_type, &good);
     drop_frame(true, &frame(OTHER_MAC, EtherType::IPV4), DropReason::OtherHost).finish();
@@ -70,7 +71,7 @@ fn frames_for_others_and_of_other_protocols() {
 }
 
 #[test]
-fn headers_that_are_wrong() {
+fn invalid_headers_are_dropped() {
     let errors = Counter::IpInHdrErrors;
     let good = changed(|_| {});
     drop_packet(&good[..19], DropReason::PacketTooShort, Counter::IpExtInTruncatedPkts);
@@ -84,26 +85,26 @@ fn headers_that_are_wrong() {
     let mut broken = good;
     broken[8] -= 1;
     drop_packet(&broken, DropReason::IpCsum, Counter::IpExtInCsumErrors);
-    // On a bare link the version chooses the protocol; here it contradicts the frame.
+    // On a bare link the version selects the protocol; here it contradicts the frame.
     let other = frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, &[0x60; 40]);
     drop_frame(true, &other, DropReason::IpVersion).finish();
 }
 
 #[test]
-fn options_that_are_wrong_or_not_accepted() {
+fn invalid_and_refused_options_are_dropped() {
     for options in [[7, 40, 4, 0], [7, 1, 4, 0], [68, 3, 5, 0]] {
         drop_packet(&with_options(&options), DropReason::IpOptions, Counter::IpInHdrErrors);
     }
 }
 
 #[test]
-fn sources_that_no_honest_packet_has() {
+fn martian_sources_are_dropped() {
     let spoofed =
         [HOST_IP, Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 255, 255, 254), SUBNET_BROADCAST];
     for src in spoofed {
         drop_packet(&from_to(src, HOST_IP), DropReason::IpSourceInvalid, Counter::IpInAddrErrors);
     }
-    // These are refused before any table is asked.
+    // These are dropped before any table is searched.
     let never = [
         Ipv4Addr::BROADCAST,
         Ipv4Addr::new(224, 0, 0, 1),
@@ -117,7 +118,7 @@ fn sources_that_no_honest_packet_has() {
 }
 
 #[test]
-fn destinations_that_are_not_ours() {
+fn foreign_destinations_are_dropped() {
     let errors = Counter::IpInAddrErrors;
     let neighbour = Ipv4Addr::new(10, 0, 0, 7);
     drop_packet(&from_to(PEER_IP, neighbour), DropReason::IpForwardingOff, errors);
@@ -130,13 +131,13 @@ fn destinations_that_are_not_ours() {
 }
 
 #[test]
-fn without_a_route_nothing_is_ours_and_nothing_is_answered() {
+fn without_a_route_no_packet_is_delivered_or_answered() {
     let mut rig = Rig::new(RigConfig { default_route: false, ..RigConfig::default() });
     let far = Ipv4Addr::new(192, 0, 2, 1);
     rig.give(&from_to(PEER_IP, far));
     assert_eq!(rig.drops(DropReason::IpNoRoute), 1);
     assert_eq!(rig.count(Counter::IpExtInNoRoutes), 1);
-    // A segment from there is received, but its answer has no way back.
+    // A segment from there is received, but its answer has no route.
     let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
     let segment = frame::tcp(far, HOST_IP, &header, b"");
     rig.give_from(far, protocol::TCP, &segment);
@@ -147,7 +148,7 @@ fn without_a_route_nothing_is_ours_and_nothing_is_answered() {
 }
 
 #[test]
-fn our_address_in_a_frame_to_everybody() {
+fn a_unicast_packet_in_a_broadcast_frame_is_dropped() {
     for dst in [MacAddr::BROADCAST, GROUP_MAC] {
         let packet = from_to(PEER_IP, HOST_IP);
         let bytes = frame::ethernet(dst, PEER_MAC, EtherType::IPV4, &packet);
@@ -158,7 +159,7 @@ fn our_address_in_a_frame_to_everybody() {
 }
 
 #[test]
-fn fragments_and_unknown_protocols() {
+fn fragments_and_unknown_protocols_are_dropped() {
     let mut first = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
     first.fragment = Fragment { dont: false, more: true, offset: 0 };
     drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmReqds);
@@ -172,7 +173,7 @@ fn fragments_and_unknown_protocols() {
 }
 
 #[test]
-fn segments_to_more_than_one_host_are_nobodys() {
+fn segments_to_broadcast_and_multicast_addresses_are_dropped() {
     let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
     for dst in [SUBNET_BROADCAST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
         let segment = frame::tcp(PEER_IP, dst, &header, b"");
@@ -186,7 +187,7 @@ fn segments_to_more_than_one_host_are_nobodys() {
 }
 
 #[test]
-fn segments_that_are_wrong() {
+fn invalid_segments_are_dropped() {
     let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
     let segment = frame::tcp(PEER_IP, HOST_IP, &header, b"");
     let ip = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
@@ -207,7 +208,7 @@ fn segments_that_are_wrong() {
 }
 
 #[test]
-fn padding_is_no_payload() {
+fn padding_is_not_delivered_as_payload() {
     let mut rig = Rig::new(RigConfig::default());
     let header = SegmentHeader { flags: Flags::SYN, dst_port: 80, ..SegmentHeader::default() };
     let segment = frame::tcp(PEER_IP, HOST_IP, &header, b"");
@@ -217,7 +218,7 @@ fn padding_is_no_payload() {
     rig.give_frame(&bytes);
     let seen = rig.take_ip();
     let (reset, _) = seen[0].segment().expect("a reset");
-    assert_eq!(reset.ack, header.seq + 1, "the padding was not counted");
+    assert_eq!(reset.ack, header.seq + 1, "the padding is no payload");
     rig.finish();
 }
 

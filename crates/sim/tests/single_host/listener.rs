@@ -1,4 +1,4 @@
-//! Passive opens: queues that fill up, listeners that go away, segments for nobody.
+//! Passive opens: full queues, closed listeners, segments without a socket.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ use stack::{
 };
 use tcp::{Counter as TcpCounter, Flags, Options, SeqNum, SocketOptions};
 
-/// A SYN alone; returns the flags of what comes back.
+/// Sends a SYN; returns the flags of the answers.
 fn syn(rig: &mut Rig, peer: &mut Peer) -> Vec<Flags> {
     rig.take();
     peer.send_next(rig, Flags::SYN, b"");
@@ -34,7 +34,7 @@ fn a_port_without_listener_is_reset() {
     let mut peer = Peer::new(81, 2000);
     assert_eq!(syn(&mut rig, &mut peer), [RST_ACK]);
     assert_eq!(peer.snd_una, peer.snd_nxt, "RFC 9293 §3.10.7.1: the SYN is acknowledged");
-    // With an ACK the reset takes its number from there.
+    // If the segment has ACK, the reset takes its number from there.
     peer.rcv_nxt = SeqNum(77);
     peer.send_next(&mut rig, Flags::ACK, b"data");
     let seen = rig.take();
@@ -48,7 +48,7 @@ fn a_port_without_listener_is_reset() {
 }
 
 #[test]
-fn a_listener_answers_syns_alone() {
+fn a_listener_answers_only_syns() {
     let mut rig = Rig::new(RigConfig::default());
     let listener = rig.listen(80, 8);
     let mut peer = Peer::new(80, 2000);
@@ -69,7 +69,7 @@ fn a_listener_answers_syns_alone() {
 fn a_full_accept_queue_refuses_syns() {
     let mut rig = Rig::new(RigConfig::default());
     let listener = rig.listen(80, 1);
-    // One more than the backlog may wait, as in Linux.
+    // One more than the backlog may be queued, as in Linux.
     let _first = Peer::open(&mut rig, 80, 2000, Options::default());
     let _second = Peer::open(&mut rig, 80, 2001, Options::default());
     let mut third = Peer::new(80, 2002);
@@ -89,7 +89,7 @@ fn a_full_accept_queue_refuses_syns() {
 }
 
 #[test]
-fn a_handshake_that_ends_while_the_queue_is_full_ends_later() {
+fn a_handshake_completed_at_a_full_queue_is_completed_later() {
     let mut rig = Rig::new(RigConfig::default());
     let listener = rig.listen(80, 1);
     let mut late = Peer::new(80, 2002);
@@ -101,7 +101,7 @@ fn a_handshake_that_ends_while_the_queue_is_full_ends_later() {
     drop(listener.accept().expect("the first"));
     drop(listener.accept().expect("the second"));
     assert_eq!(listener.accept().expect_err("its third segment was dropped"), Errno::EAGAIN);
-    // The SYN-ACK is repeated, and with it the answer.
+    // The SYN-ACK is retransmitted, and the peer answers again.
     rig.pass(Duration::from_millis(1100));
     assert_eq!(late.hear(&rig.take())[..1], [SYN_ACK]);
     late.send_next(&mut rig, Flags::ACK, b"");
@@ -125,7 +125,7 @@ fn a_full_syn_queue_refuses_syns() {
     assert_eq!(syn(&mut rig, &mut Peer::new(80, 2002)), []);
     assert_eq!(rig.drops(DropReason::SynQueueFull), 1);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPReqQFullDrop), 1);
-    // Nobody answers: the SYN-ACKs are repeated five times and then given up.
+    // Without an answer the SYN-ACKs are retransmitted five times, and the requests are dropped.
     rig.pass(Duration::from_secs(64));
     assert_eq!(rig.host().established_len(), 0);
     assert_eq!(syn(&mut rig, &mut Peer::new(80, 2002)), [SYN_ACK]);
@@ -144,16 +144,16 @@ fn a_repeated_syn_gets_the_same_answer() {
     rig.pass(Duration::from_millis(600));
     peer.snd_nxt -= 1;
     assert_eq!(syn(&mut rig, &mut peer), [SYN_ACK]);
-    assert_eq!(peer.rcv_nxt, first, "the same initial number");
+    assert_eq!(peer.rcv_nxt, first, "the same initial sequence number");
     peer.send_next(&mut rig, Flags::RST, b"");
-    assert_eq!(rig.host().established_len(), 0, "the peer gave it up");
+    assert_eq!(rig.host().established_len(), 0, "the peer reset it");
     listener.close(&rig.host(), &mut rig.world.cx);
     drop(listener);
     rig.finish();
 }
 
 #[test]
-fn closing_resets_what_nobody_accepted() {
+fn closing_a_listener_resets_unaccepted_connections() {
     let mut rig = Rig::new(RigConfig::default());
     let listener = rig.listen(80, 8);
     let mut waiting = Peer::open(&mut rig, 80, 2000, Options::default());
@@ -168,12 +168,12 @@ fn closing_resets_what_nobody_accepted() {
     assert_eq!(waiting.hear(&seen), []);
     assert_eq!(accepted.hear(&seen), [RST_ACK], "it was in the queue");
     assert_eq!(listener.accept().expect_err("closed"), Errno::EINVAL);
-    assert_eq!(rig.host().established_len(), 1, "the half-open one is forgotten at once");
+    assert_eq!(rig.host().established_len(), 1, "the request is freed at once");
     assert_eq!(listener.requests(), 0);
-    // The third segment of a handshake finds nobody.
+    // The third segment of a handshake finds no request.
     half_open.send_next(&mut rig, Flags::ACK, b"");
     assert_eq!(half_open.hear(&rig.take()), [Flags::RST]);
-    // The connection that was accepted lives on.
+    // The accepted connection continues.
     waiting.send_next(&mut rig, Flags::ACK | Flags::PSH, b"hello");
     assert!(first.readiness().contains(Readiness::READ));
     drop((first, listener));
@@ -194,10 +194,10 @@ fn a_handshake_is_not_continued_for_a_closed_listener() {
     rig.finish();
 }
 
-/// Found by review: a SYN that another core handled while the listener closed left a request behind, for as long as its
-/// timer or for ever, because nothing decided which of the two came first.
+/// Regression: a SYN that another core processed while the listener closed left a request behind,
+/// until its timer or forever, because the order of both was not decided.
 #[test]
-fn closing_leaves_no_request_behind_whatever_another_core_does() {
+fn closing_a_listener_leaves_no_request_behind_on_another_core() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let (memory, now) = (rig.world.memory().clone(), rig.world.cx.now);
@@ -227,7 +227,7 @@ fn closing_leaves_no_request_behind_whatever_another_core_does() {
             port = port % 60_000 + 1;
             let mut peer = Peer::new(80, port);
             let flags = syn(&mut rig, &mut peer);
-            // Every other handshake is completed, if its listener lives that long.
+            // Every other handshake is completed, if its listener is still open.
             if flags == [SYN_ACK] && port % 2 == 0 {
                 peer.send_next(&mut rig, Flags::ACK, b"");
             }
@@ -283,7 +283,7 @@ fn children_have_the_options_of_their_listener() {
 
 /// Linux with net.ipv4.tcp_migrate_req=0.
 #[test]
-fn a_member_that_leaves_a_group_takes_its_own_handshakes_along() {
+fn a_member_that_leaves_a_group_ends_its_handshakes() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let local = SocketAddr::new(HOST_IP.into(), 80);
@@ -322,7 +322,7 @@ fn a_port_is_free_again_after_close() {
     assert_eq!(second.expect_err("taken"), Errno::EADDRINUSE);
     listener.close(&host, &mut rig.world.cx);
     let second = Listener::listen(&host, &mut rig.world.cx, local, 8).expect("free again");
-    // Closing the first once more takes nothing from the second.
+    // Closing the first listener again does not affect the second.
     listener.close(&host, &mut rig.world.cx);
     assert_eq!(syn(&mut rig, &mut Peer::new(80, 2000)), [SYN_ACK]);
     second.close(&host, &mut rig.world.cx);
@@ -331,7 +331,7 @@ fn a_port_is_free_again_after_close() {
 }
 
 #[test]
-fn the_listener_of_an_address_comes_before_that_of_any() {
+fn the_listener_of_an_address_precedes_the_wildcard_listener() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let any = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 81);

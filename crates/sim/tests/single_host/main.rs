@@ -1,5 +1,5 @@
-//! The spine of crate stack, one host at a time: link, IP, ICMP, listeners, remnants, cores. Each test looks at the frames
-//! that come out for the frames that went in.
+//! One host opposite a peer made of bytes: link, IP, ICMP, listeners, TIME-WAIT, cores. Each test
+//! checks the frames that the host sends for the frames it receives.
 
 #[cfg(test)]
 mod arp;

@@ -1,4 +1,5 @@
-//! Neighbors that are set by hand: no ARP packet changes them, no timer ends them, and a full table keeps them.
+//! Permanent neighbors: no ARP packet changes them, no timer ends them, and a full table keeps
+//! them.
 
 use std::{
     io,
@@ -38,7 +39,7 @@ fn delete(rig: &mut Rig, ip: Ipv4Addr) -> Result<(), ConfigError> {
     rig.host().delete_neighbor(&mut rig.world.cx, DEVICE, ip.into())
 }
 
-/// A station pings, so that the host wants to answer; returns where answers have gone.
+/// A station pings, so that the host has a packet to send; returns the destinations of replies.
 fn ping_from(rig: &mut Rig, src: Ipv4Addr) -> Vec<MacAddr> {
     let message = frame::icmp(&IcmpMessage::EchoRequest { id: 7, seq: 1 }, b"ping");
     let frame = rig.framed(&Ipv4::new(src, HOST_IP, protocol::ICMP).with(&message));
@@ -51,7 +52,7 @@ fn answered(sent: &[(MacAddr, Seen)]) -> Vec<MacAddr> {
     sent.iter().filter(|(_, seen)| is_reply(seen)).map(|(to, _)| *to).collect()
 }
 
-fn questions(seen: &[Seen]) -> usize {
+fn requests_in(seen: &[Seen]) -> usize {
     let is_question =
         |seen: &&Seen| matches!(seen, Seen::Arp(_, arp) if arp.operation == ArpOperation::Request);
     seen.iter().filter(is_question).count()
@@ -79,7 +80,7 @@ fn a_forged_arp_packet_does_not_change_a_permanent_entry() {
 }
 
 #[test]
-fn a_permanent_entry_is_never_asked_for() {
+fn a_permanent_entry_is_never_resolved() {
     let mut rig = silent_rig(&[]);
     set(&mut rig, PEER_IP, PEER_MAC).expect("a neighbor");
     for _ in 0..300 {
@@ -94,7 +95,7 @@ fn a_permanent_entry_is_never_asked_for() {
 }
 
 #[test]
-fn packets_that_wait_leave_when_their_neighbor_is_set() {
+fn waiting_packets_leave_when_their_neighbor_is_set() {
     let mut rig = silent_rig(&[]);
     for _ in 0..3 {
         assert_eq!(ping_from(&mut rig, PEER_IP), []);
@@ -105,29 +106,29 @@ fn packets_that_wait_leave_when_their_neighbor_is_set() {
     set(&mut rig, PEER_IP, OTHER_MAC).expect("a neighbor");
     assert_eq!(ping_from(&mut rig, PEER_IP), [OTHER_MAC]);
     rig.pass(Duration::from_secs(10));
-    assert_eq!(questions(&rig.take()), 0, "the requests before have ended");
+    assert_eq!(requests_in(&rig.take()), 0, "the earlier requests have ended");
     rig.finish();
 }
 
 #[test]
-fn a_neighbor_that_was_deleted_is_asked_for_again() {
+fn a_deleted_neighbor_is_resolved_again() {
     let mut rig = silent_rig(&[]);
     set(&mut rig, PEER_IP, OTHER_MAC).expect("a neighbor");
     assert_eq!(ping_from(&mut rig, PEER_IP), [OTHER_MAC]);
     delete(&mut rig, PEER_IP).expect("it is there");
     assert_eq!(rig.host().neighbors(), []);
     rig.answers_arp = true;
-    assert_eq!(ping_from(&mut rig, PEER_IP), [], "it waits");
+    assert_eq!(ping_from(&mut rig, PEER_IP), [], "the reply waits");
     let question = ArpPacket::request(HOST_MAC, HOST_IP, PEER_IP);
     rig.give_arp(HOST_MAC, &question.reply(PEER_MAC));
     rig.take();
     assert_eq!(ping_from(&mut rig, PEER_IP), [PEER_MAC]);
-    // What ARP has taught can be deleted as well, and what waits for it then fails.
+    // An entry learned by ARP can be deleted as well, and packets that wait for it are dropped.
     delete(&mut rig, PEER_IP).expect("it is there");
     ping_from(&mut rig, PEER_IP);
-    delete(&mut rig, PEER_IP).expect("it is asked for");
+    delete(&mut rig, PEER_IP).expect("it is being resolved");
     assert_eq!(rig.drops(DropReason::NeighborFailed), 1);
-    let error = delete(&mut rig, PEER_IP).expect_err("it is gone");
+    let error = delete(&mut rig, PEER_IP).expect_err("it is deleted");
     assert_eq!(
         (error.kind, error.to_string()),
         (io::ErrorKind::NotFound, String::from("neighbor 10.0.0.2: no such neighbor"))
@@ -149,9 +150,9 @@ fn neighbors_are_listed_with_their_states() {
     rig.finish();
 }
 
-/// Linux: `neigh_ifdown` takes them all.
+/// Linux: `neigh_ifdown` deletes them all.
 #[test]
-fn a_device_that_goes_down_takes_its_neighbors_along() {
+fn a_device_that_goes_down_loses_its_neighbors() {
     let mut rig = silent_rig(&[]);
     set(&mut rig, PEER_IP, OTHER_MAC).expect("a neighbor");
     let host = rig.host();
@@ -159,14 +160,15 @@ fn a_device_that_goes_down_takes_its_neighbors_along() {
         host.set_device_up(&mut rig.world.cx, DEVICE, up).expect("a device");
     }
     assert_eq!(host.neighbors(), []);
-    assert_eq!(ping_from(&mut rig, PEER_IP), [], "it is asked for");
+    assert_eq!(ping_from(&mut rig, PEER_IP), [], "it is being resolved");
     drop(host);
     rig.finish();
 }
 
-/// Permanent entries are neither collected nor counted: strangers get the room that they have without them.
+/// Permanent entries are neither collected nor counted: other neighbors have the same room as
+/// without them.
 #[test]
-fn a_full_table_keeps_what_was_set() {
+fn a_full_table_keeps_permanent_entries() {
     let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "16")]);
     let fixed = |tail: u8| Ipv4Addr::new(10, 0, 0, 100 + tail);
     for tail in 0..20 {
@@ -192,7 +194,7 @@ fn a_full_table_keeps_what_was_set() {
 }
 
 #[test]
-fn with_arp_that_teaches_nothing_a_neighbor_that_was_set_is_reached() {
+fn a_permanent_neighbor_is_reached_in_the_strictest_mode() {
     let mut rig = silent_rig(&[("net.quietline.arp_strict", "2")]);
     set(&mut rig, PEER_IP, PEER_MAC).expect("a neighbor");
     assert_eq!(ping_from(&mut rig, PEER_IP), [PEER_MAC]);

@@ -1,4 +1,4 @@
-//! "Fragmentation needed" makes the segments of a connection smaller, if it is about one of them.
+//! "Fragmentation needed" makes the segments of a connection smaller, if it quotes one of them.
 
 use std::{io::IoSlice, sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// The host has sent its first window, in segments of 1,460 bytes.
+    /// Starts a transfer: the host has sent its first window, in segments of 1,460 bytes.
     fn start() -> Self {
         Self::with(Sysctls::default())
     }
@@ -64,7 +64,7 @@ impl Transfer {
         assert_eq!(sent, Ok(len));
     }
 
-    /// The longest payload sent since the last call.
+    /// Returns the longest payload sent since the last call.
     fn largest_sent(&mut self) -> usize {
         let seen = self.rig.take();
         self.peer.hear(&seen);
@@ -83,7 +83,7 @@ impl Transfer {
 }
 
 #[test]
-fn a_report_lowers_the_mss_and_repeats_what_was_too_big() {
+fn a_report_lowers_the_mss_and_retransmits_the_large_segments() {
     let mut transfer = Transfer::start();
     transfer.too_big(1000, 1460);
     assert_eq!(transfer.largest_sent(), 960, "sent again at once, in smaller segments");
@@ -125,22 +125,22 @@ fn a_report_never_makes_segments_larger() {
     transfer.finish();
 }
 
-/// A report with this many bytes between the reported packet and the newest one.
+/// Builds a report with `behind` bytes between the reported packet and the newest one.
 fn report(peer: &Peer, message: IcmpMessage, behind: u32) -> Vec<u8> {
     error(peer, &message, behind)
 }
 
 #[test]
-fn every_connection_to_the_destination_learns_and_no_other() {
+fn a_report_applies_to_every_connection_to_the_destination_only() {
     let mut first = Transfer::start();
     let (peer, socket) = second_connection(&mut first.rig, 81, 2001);
     first.too_big(1000, 1460);
     first.largest_sent();
     let mut second = Transfer { rig: first.rig, peer, socket };
     second.send(10_000);
-    assert_eq!(second.largest_sent(), 960, "it has had no report of its own");
+    assert_eq!(second.largest_sent(), 960, "it received no report itself");
     let Transfer { mut rig, socket: newer, .. } = second;
-    // A third, opened later.
+    // A third connection, opened later.
     let (peer, socket) = second_connection(&mut rig, 82, 2002);
     let mut third = Transfer { rig, peer, socket };
     third.send(10_000);
@@ -159,7 +159,7 @@ fn second_connection(rig: &mut Rig, port: u16, from: u16) -> (Peer, Arc<TcpSocke
 }
 
 #[test]
-fn a_report_expires_and_the_route_s_own_mtu_is_tried_again() {
+fn a_report_expires_and_the_mtu_of_the_route_is_tried_again() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.route.mtu_expires", "10").expect("a setting");
     let mut transfer = Transfer::with(sysctls);
@@ -195,7 +195,7 @@ fn a_router_that_names_no_mtu_gets_the_next_plateau() {
     transfer.finish();
 }
 
-/// Writes the length of the quoted packet, and the ICMP checksum anew.
+/// Writes the length of the quoted packet, and corrects the ICMP checksum.
 fn set_quoted_len(packet: &mut [u8], len: u16) {
     packet[30..32].copy_from_slice(&len.to_be_bytes());
     packet[22..24].fill(0);
@@ -225,11 +225,12 @@ fn segments_carry_df_until_the_path_is_too_narrow_for_it() {
     transfer.rig.take();
     transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
     transfer.send(100);
-    assert!(!sends_df(&mut transfer), "the router cuts what min_pmtu makes too big");
+    assert!(!sends_df(&mut transfer), "routers must fragment packets of min_pmtu");
     transfer.finish();
 }
 
-/// A host that does not discover path MTUs, on a link so narrow that no segment needs DF. It has sent a full flight.
+/// Makes a host without path MTU discovery, on a link so narrow that no segment needs DF. It has
+/// sent a full flight.
 fn without_discovery(mode: &str) -> Transfer {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.ip_no_pmtu_disc", mode).expect("a setting");
@@ -248,17 +249,17 @@ fn without_discovery_a_report_means_the_minimum_or_nothing() {
     transfer.finish();
     let mut transfer = without_discovery("2");
     transfer.too_big(400, 500);
-    assert_eq!(transfer.largest_sent(), 0, "mode 2 does not listen");
+    assert_eq!(transfer.largest_sent(), 0, "mode 2 ignores reports");
     transfer.finish();
 }
 
 #[test]
-fn a_report_that_meets_an_owned_socket_waits_for_its_holder() {
+fn a_report_to_an_owned_socket_is_processed_by_its_owner() {
     let mut transfer = Transfer::start();
     let host = transfer.rig.host();
     let packet =
         transfer.rig.framed(&report(&transfer.peer, IcmpMessage::PacketTooBig { mtu: 1000 }, 1460));
-    // Softirq of another context, while the application's owns the socket.
+    // Softirq of another context, while the application's context owns the socket.
     let mut softirq = stack::Cx::replay(transfer.rig.world.memory(), 7);
     softirq.now = transfer.rig.world.cx.now;
     let link = Arc::clone(&transfer.rig.link);
@@ -273,7 +274,7 @@ fn a_report_that_meets_an_owned_socket_waits_for_its_holder() {
     let after = transfer.socket.with_tcb(&host, &mut transfer.rig.world.cx, |tcb, _| tcb.mss());
     assert_eq!(after, 960);
     let dropped = transfer.rig.count_tcp(tcp::Counter::TcpExtLockDroppedIcmps);
-    assert_eq!(dropped, 2, "four may wait");
+    assert_eq!(dropped, 2, "four may be queued");
     assert_eq!(transfer.largest_sent(), 960);
     drop((softirq, host, link));
     transfer.finish();
@@ -320,7 +321,7 @@ fn a_backlog_has_room_for_two_receive_buffers() {
 
 #[test]
 fn a_socket_may_do_without_path_mtu_discovery() {
-    // Narrow enough that the rig minds no segment without DF.
+    // Narrow enough that the rig accepts segments without DF.
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.route.min_pmtu", "300").expect("a setting");
     let mut transfer = Transfer::over(RigConfig { sysctls, mtu: 540, ..RigConfig::default() });
@@ -331,10 +332,10 @@ fn a_socket_may_do_without_path_mtu_discovery() {
         let cx = &mut transfer.rig.world.cx;
         transfer.socket.set_option(&host, cx, SocketOption::MtuDiscover, &mode.into())
     };
-    // IP_PMTUDISC_DONT: no DF, and no report counts.
+    // IP_PMTUDISC_DONT: no DF, and reports are ignored.
     assert_eq!(set(&mut transfer, 0), Ok(()));
     transfer.too_big(400, 500);
-    assert_eq!(transfer.largest_sent(), 0, "nothing is sent again");
+    assert_eq!(transfer.largest_sent(), 0, "nothing is retransmitted");
     transfer.peer.send_next(&mut transfer.rig, Flags::ACK, b"");
     transfer.send(5000);
     assert!(!sends_df(&mut transfer));

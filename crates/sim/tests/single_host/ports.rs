@@ -1,5 +1,6 @@
-//! Local ports of connections (RFC 6056): a server that sees the ports of its own connections must not learn from them how many
-//! connections the host opens to others (CVE-2022-32296, CVE-2022-1012).
+//! Local ports of connections (RFC 6056): a server that sees the ports of its own connections must
+//! not infer from them how many connections the host opens to others (CVE-2022-32296,
+//! CVE-2022-1012).
 
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
@@ -9,7 +10,7 @@ use stack::socket::TcpSocket;
 /// Local ports in the range of `ip_local_port_range`.
 const PORTS: u32 = 60_999 - 32_768 + 1;
 
-/// The local port of a connection to port 80 of the peer, which ends before it is answered.
+/// Returns the local port of a connection to port 80 of the peer, which ends before it is answered.
 fn observe(rig: &mut Rig) -> u32 {
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
@@ -26,7 +27,7 @@ fn observe(rig: &mut Rig) -> u32 {
     u32::from(port)
 }
 
-/// The way from each port to the next one in the range.
+/// Returns the distance from each port to the next one in the range.
 fn steps(ports: &[u32]) -> Vec<u32> {
     ports.windows(2).map(|pair| (pair[1] + PORTS - pair[0]) % PORTS).collect()
 }
@@ -48,6 +49,6 @@ fn ports_of_one_destination_begin_elsewhere_after_a_while() {
     rig.pass(Duration::from_secs(21));
     let after = observe(&mut rig);
     let way = (after + PORTS - before[7]) % PORTS;
-    assert!(way > 1000, "the walk went on: {before:?}, then {after}");
+    assert!(way > 1000, "the sequence continued: {before:?}, then {after}");
     rig.finish();
 }

@@ -1,4 +1,5 @@
-//! The reverse-path filter (`rp_filter`, RFC 3704): sources that no route leads back to by the device the packet came by.
+//! The reverse-path filter (`rp_filter`, RFC 3704): sources without a route back through the input
+//! device.
 
 use std::{io::IoSlice, net::Ipv4Addr, sync::Arc};
 
@@ -22,7 +23,8 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 9);
 /// A source beyond both networks.
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 
-/// A host with two devices and this `rp_filter`; the default route leaves by the first device.
+/// Makes a host with two devices and this `rp_filter`; the default route leaves by the first
+/// device.
 fn rig(rp_filter: &str, default_route: bool) -> Rig {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.conf.all.rp_filter", rp_filter).expect("a setting");
@@ -36,7 +38,7 @@ fn ping(src: Ipv4Addr) -> Vec<u8> {
     Ipv4::new(src, HOST_IP, protocol::ICMP).with(&frame::icmp(&REQUEST, b"ping"))
 }
 
-/// A packet arrives by the second device.
+/// Delivers a packet to the second device.
 fn give_by_other(rig: &mut Rig, packet: &[u8]) {
     let other = other(rig);
     let bytes = frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, packet);
@@ -48,11 +50,11 @@ fn other(rig: &Rig) -> Arc<ByteLink> {
     Arc::clone(rig.other.as_ref().expect("two devices"))
 }
 
-/// Addresses that the host has asked for, by either device.
+/// Returns the addresses that the host resolves, on either device.
 fn asked(rig: &mut Rig) -> Vec<Ipv4Addr> {
     let mut seen = rig.take();
     while let Some(sent) = other(rig).take() {
-        seen.push(frame::judge_ethernet(&sent.bytes, HOST_MAC, 1500).expect("a sound frame"));
+        seen.push(frame::judge_ethernet(&sent.bytes, HOST_MAC, 1500).expect("a valid frame"));
     }
     let target = |seen: &Seen| match seen {
         Seen::Arp(_, arp) if arp.operation == ArpOperation::Request => Some(arp.target_ip),
@@ -61,7 +63,7 @@ fn asked(rig: &mut Rig) -> Vec<Ipv4Addr> {
     seen.iter().filter_map(target).collect()
 }
 
-/// Packets that the filter has dropped: both counts agree.
+/// Returns the number of packets that the filter has dropped; both counters agree.
 fn filtered(rig: &Rig) -> u64 {
     let drops = rig.drops(DropReason::IpRpFilter);
     assert_eq!(rig.count_tcp(tcp::Counter::TcpExtIPReversePathFilter), drops);
@@ -69,7 +71,7 @@ fn filtered(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn without_the_filter_a_spoofed_source_makes_the_host_ask_for_it() {
+fn without_the_filter_the_host_resolves_a_spoofed_source() {
     let mut rig = rig("0", true);
     give_by_other(&mut rig, &ping(NEAR));
     assert_eq!((asked(&mut rig), filtered(&rig)), (vec![NEAR], 0));
@@ -77,7 +79,7 @@ fn without_the_filter_a_spoofed_source_makes_the_host_ask_for_it() {
 }
 
 #[test]
-fn a_spoofed_source_on_the_wrong_device_is_dropped_and_not_asked_for() {
+fn a_spoofed_source_on_the_wrong_device_is_dropped_and_not_resolved() {
     let mut rig = rig("1", true);
     give_by_other(&mut rig, &ping(NEAR));
     give_by_other(&mut rig, &ping(FAR));
@@ -89,13 +91,13 @@ fn a_spoofed_source_on_the_wrong_device_is_dropped_and_not_asked_for() {
 }
 
 #[test]
-fn what_comes_by_the_device_of_its_route_passes_the_strict_filter() {
+fn packets_on_the_device_of_their_route_pass_the_strict_filter() {
     let mut rig = rig("1", true);
     rig.give(&ping(NEAR));
     rig.give(&ping(FAR));
     give_by_other(&mut rig, &ping(OTHER));
     assert_eq!(asked(&mut rig), [NEAR, PEER_IP, OTHER], "the answers wait for their next hops");
-    // A client of DHCP has no address yet.
+    // A DHCP client has no address yet.
     let nobody = Ipv4::new(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, protocol::UDP);
     rig.give(&nobody.with(&[0; 8]));
     assert_eq!((rig.drops(DropReason::IpNoProtocol), filtered(&rig)), (1, 0));
@@ -103,7 +105,7 @@ fn what_comes_by_the_device_of_its_route_passes_the_strict_filter() {
 }
 
 #[test]
-fn the_loose_filter_wants_any_route_back() {
+fn the_loose_filter_accepts_any_route_back() {
     let mut rig = rig("2", false);
     give_by_other(&mut rig, &ping(NEAR));
     assert_eq!((asked(&mut rig), filtered(&rig)), (vec![NEAR], 0));
@@ -125,9 +127,9 @@ fn martian_sources_are_refused_as_without_the_filter() {
     }
 }
 
-/// The second packet of a list takes the route of the first: its source is checked all the same.
+/// The second packet of a list uses the route of the first: its source is checked nevertheless.
 #[test]
-fn a_packet_that_follows_another_in_a_list_is_checked_itself() {
+fn every_packet_of_a_list_is_checked() {
     let mut rig = rig("1", true);
     for src in [NEAR, OTHER, FAR] {
         let bytes = rig.framed(&ping(src));
@@ -139,7 +141,8 @@ fn a_packet_that_follows_another_in_a_list_is_checked_itself() {
     rig.finish();
 }
 
-/// A connection keeps the route that it was checked for: its segments cost no look-up, whatever the filter.
+/// A connection keeps the route that was checked: its segments need no look-up, whatever the
+/// filter.
 #[test]
 fn an_established_connection_is_checked_when_its_route_is_made() {
     let mut rig = rig("1", true);

@@ -1,4 +1,4 @@
-//! The limit of connections for each source address of a listener.
+//! The limit of connections per source address of a listener.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use tcp::{Counter as TcpCounter, Flags, State};
 
 const SYN_ACK: Flags = Flags::SYN.union(Flags::ACK);
 const FIN_ACK: Flags = Flags::FIN.union(Flags::ACK);
-/// The address whose limit is reached.
+/// The address that reaches its limit.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
 
 fn rig(settings: &[(&str, &str)]) -> Rig {
@@ -32,7 +32,7 @@ fn rig(settings: &[(&str, &str)]) -> Rig {
     Rig::new(RigConfig { sysctls, cores: 2, ..RigConfig::default() })
 }
 
-/// A listener on port 80 that takes `max_per_source` connections of an address.
+/// Listens on port 80, for `max_per_source` connections of an address.
 fn listen(rig: &mut Rig, options: &ListenOptions) -> Arc<Listener> {
     let (host, local) = (rig.host(), SocketAddr::new(HOST_IP.into(), 80));
     Listener::listen_with(&host, &mut rig.world.cx, local, options).expect("a free port")
@@ -42,7 +42,7 @@ fn limited(max_per_source: u32) -> ListenOptions {
     ListenOptions { max_per_source, ..ListenOptions::default() }
 }
 
-/// The host stops, and with it every connection.
+/// Shuts the host down, and with it every connection.
 fn finish(mut rig: Rig, listener: Arc<Listener>) {
     rig.host().shut_down(&mut rig.world.cx);
     assert_eq!(listener.sources(), 0, "every place was returned");
@@ -50,7 +50,7 @@ fn finish(mut rig: Rig, listener: Arc<Listener>) {
     rig.finish();
 }
 
-/// A SYN alone; whether it is answered by a SYN-ACK. Nothing else may be the answer.
+/// Sends a SYN; returns whether it is answered by a SYN-ACK. No other answer is allowed.
 fn syn(rig: &mut Rig, peer: &mut Peer) -> bool {
     rig.take();
     peer.send_next(rig, Flags::SYN, b"");
@@ -59,7 +59,7 @@ fn syn(rig: &mut Rig, peer: &mut Peer) -> bool {
     !answer.is_empty()
 }
 
-/// A whole handshake.
+/// Performs a whole handshake.
 fn open(rig: &mut Rig, source: Ipv4Addr, port: u16) -> Peer {
     let mut peer = Peer::at(source, 80, port);
     assert!(syn(rig, &mut peer), "the SYN of {source} is answered");
@@ -73,7 +73,7 @@ fn held(listener: &Listener) -> u32 {
 
 #[test]
 fn an_address_at_its_limit_is_dropped_silently_while_others_connect() {
-    // Both cores take segments.
+    // Both cores receive segments.
     let mut rig = rig(&[("net.quietline.dev.default.rps_cpus", "3")]);
     let listener = listen(&mut rig, &limited(4));
     let mut answered: Vec<_> = (2000..2100)
@@ -85,7 +85,7 @@ fn an_address_at_its_limit_is_dropped_silently_while_others_connect() {
     assert_eq!(rig.count(Counter::ListenSourceLimit), 96);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtListenDrops), 96);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtSyncookiesSent), 0);
-    // Two of its handshakes end: a connection keeps the place of its request.
+    // Two of its handshakes are completed: the connection keeps the count of its request.
     for peer in &mut answered[..2] {
         peer.send_next(&mut rig, Flags::ACK, b"");
     }
@@ -97,7 +97,7 @@ fn an_address_at_its_limit_is_dropped_silently_while_others_connect() {
     let sockets: Vec<_> = (0..22).map(|_| listener.accept().expect("a connection")).collect();
     let cores: BTreeSet<_> = sockets.iter().map(|socket| socket.incoming_core().0).collect();
     assert_eq!(cores.len(), 2, "both cores made connections");
-    // The SYN-ACKs of the other two are given up after 63 s: their places are free again.
+    // The other two requests are dropped after 63 s: they are no longer counted.
     rig.pass(Duration::from_secs(64));
     assert_eq!(held(&listener), 2);
     let host = rig.host();
@@ -116,7 +116,7 @@ fn an_address_at_its_limit_gets_no_cookie_and_its_cookies_are_refused() {
     let mut rig = rig(&[("net.ipv4.tcp_syncookies", "2")]);
     let listener = listen(&mut rig, &limited(1));
     let (mut first, mut second) = (Peer::at(ATTACKER, 80, 2000), Peer::at(ATTACKER, 80, 2001));
-    // Nothing is kept for a cookie, and nothing counted.
+    // A cookie leaves no request and is not counted.
     assert!(syn(&mut rig, &mut first) && syn(&mut rig, &mut second));
     assert_eq!((held(&listener), rig.count_tcp(TcpCounter::TcpExtSyncookiesSent)), (0, 2));
     first.send_next(&mut rig, Flags::ACK, b"");
@@ -147,7 +147,7 @@ fn an_address_at_its_limit_gets_no_cookie_and_its_cookies_are_refused() {
 }
 
 #[test]
-fn a_time_wait_remnant_has_no_place_and_is_not_reopened_at_the_limit() {
+fn a_time_wait_socket_is_not_counted_and_not_reopened_at_the_limit() {
     let mut rig = rig(&[]);
     let listener = listen(&mut rig, &limited(1));
     let mut peer = open(&mut rig, ATTACKER, 2000);
@@ -159,7 +159,7 @@ fn a_time_wait_remnant_has_no_place_and_is_not_reopened_at_the_limit() {
     peer.send_next(&mut rig, FIN_ACK, b"");
     assert_eq!((held(&listener), rig.host().established_len()), (0, 1));
     let _other = open(&mut rig, ATTACKER, 2001);
-    // A SYN that would reopen the connection finds the place taken, and the wait goes on.
+    // A SYN that would reopen the connection exceeds the limit, and TIME-WAIT continues.
     peer.snd_nxt += 1000;
     assert!(!syn(&mut rig, &mut peer));
     assert_eq!((rig.drops(DropReason::SourceLimit), rig.host().established_len()), (1, 2));
@@ -169,7 +169,7 @@ fn a_time_wait_remnant_has_no_place_and_is_not_reopened_at_the_limit() {
 }
 
 #[test]
-fn a_connection_that_is_open_early_has_a_place() {
+fn a_fast_open_connection_is_counted() {
     let mut rig = rig(&[("net.ipv4.tcp_fastopen", "514")]);
     let listener = listen(&mut rig, &ListenOptions { fast_open: 8, ..limited(1) });
     let early = |rig: &mut Rig, port| {
@@ -202,7 +202,7 @@ fn the_limit_is_a_socket_option_of_a_listener() {
     set(&rig, 1).expect("allowed");
     let got = listener.option(&rig.host(), &rig.world.cx, SocketOption::MaxPerSource);
     assert_eq!(got, Ok(OptionValue::Int(1)));
-    // The limit holds for connections that begin under it.
+    // The limit applies to connections that begin under it.
     open(&mut rig, ATTACKER, 2001);
     assert!(!syn(&mut rig, &mut Peer::at(ATTACKER, 80, 2002)));
     set(&rig, 0).expect("allowed");

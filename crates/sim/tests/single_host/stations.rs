@@ -1,4 +1,5 @@
-//! What the tests of ARP and of neighbors share: a third station, and a host whose requests the test answers.
+//! Helpers for the tests of ARP and of neighbors: a third station, and a host whose requests the
+//! test answers.
 
 use std::net::Ipv4Addr;
 
@@ -12,12 +13,12 @@ use stack::{link::ethernet::MacAddr, sysctl::Sysctls};
 pub(crate) const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
 pub(crate) const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
 
-/// The peer leaves requests open; the test answers them.
+/// Makes a rig whose peer does not answer ARP; the test does.
 pub(crate) fn silent_rig(settings: &[(&str, &str)]) -> Rig {
     silent(settings, RigConfig::default())
 }
 
-/// The same, of a host with two devices.
+/// The same with two devices.
 pub(crate) fn silent_rig_of_two(settings: &[(&str, &str)]) -> Rig {
     silent(settings, RigConfig { second_link: true, ..RigConfig::default() })
 }
@@ -32,7 +33,7 @@ fn silent(settings: &[(&str, &str)], config: RigConfig) -> Rig {
     rig
 }
 
-/// What the host has sent, with the link addresses that it was sent to.
+/// Returns the frames that the host has sent, with their destination MAC addresses.
 pub(crate) fn sent(rig: &mut Rig) -> Vec<(MacAddr, Seen)> {
     rig.world.settle();
     let mut sent = Vec::new();

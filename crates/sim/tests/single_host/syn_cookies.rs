@@ -1,4 +1,4 @@
-//! SYN cookies: a listener whose SYN queue is full keeps nothing and still takes connections.
+//! SYN cookies: a listener whose SYN queue is full keeps no request and still accepts connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ fn finish(mut rig: Rig, listener: Arc<Listener>) {
     rig.finish();
 }
 
-/// What Linux offers.
+/// The options that Linux offers.
 fn everything() -> Options {
     Options {
         mss: Some(1400),
@@ -32,7 +32,7 @@ fn everything() -> Options {
     }
 }
 
-/// Sends a SYN; the SYN-ACK if there is one.
+/// Sends a SYN; returns the SYN-ACK if there is one.
 fn syn(rig: &mut Rig, peer: &mut Peer, options: Options) -> Option<SegmentHeader> {
     rig.take();
     let header = SegmentHeader { options, ..peer.header(Flags::SYN) };
@@ -54,7 +54,7 @@ fn a_full_syn_queue_answers_with_cookies() {
     peer.ts_value = 100;
     let answer = syn(&mut rig, &mut peer, everything()).expect("a cookie");
     assert_eq!(answer.flags, SYN_ACK);
-    assert_eq!(rig.host().established_len(), 2, "nothing is kept");
+    assert_eq!(rig.host().established_len(), 2, "no request is kept");
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtSyncookiesSent), 1);
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPReqQFullDoCookies), 1);
     rig.pass(Duration::from_millis(300));
@@ -64,12 +64,12 @@ fn a_full_syn_queue_answers_with_cookies() {
     let info = socket.with_tcb(&host, &mut rig.world.cx, |tcb, _| tcb.info());
     // 1300 is the largest size of the table that the peer can take; 12 bytes are the timestamps.
     assert_eq!((info.snd_mss, info.window_scales.0, info.timestamps), (1288, 7, true));
-    assert_eq!(info.rtt, None, "when the SYN-ACK left is not known");
+    assert_eq!(info.rtt, None, "the time of the SYN-ACK is unknown");
     let mut buf = [0; 32];
     assert_eq!(socket.recv(&host, &mut rig.world.cx, &mut buf, false), Ok(22));
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtSyncookiesRecv), 1);
     assert_eq!(rig.count_tcp(TcpCounter::TcpPassiveOpens), 1);
-    // Our timestamps never go back, although the cookie's was rounded down.
+    // The host's timestamps never decrease, although the cookie's was rounded down.
     let before = peer.ts_recent.expect("timestamps");
     peer.ts_value = 400;
     peer.send_next(&mut rig, Flags::ACK | Flags::PSH, b"more");
@@ -81,7 +81,7 @@ fn a_full_syn_queue_answers_with_cookies() {
 }
 
 #[test]
-fn without_timestamps_nothing_is_offered_that_could_not_be_remembered() {
+fn without_timestamps_a_cookie_offers_no_options() {
     let mut rig = rig("2");
     let listener = rig.listen(80, 8);
     let mut peer = Peer::new(80, 2000);
@@ -103,7 +103,7 @@ fn a_wrong_cookie_is_reset() {
     let listener = rig.listen(80, 8);
     let mut peer = Peer::new(80, 2000);
     syn(&mut rig, &mut peer, everything()).expect("a cookie");
-    // The number next to it may be the cookie of another segment size.
+    // The next number may be the cookie of another segment size.
     peer.rcv_nxt += 4;
     peer.send_next(&mut rig, Flags::ACK, b"");
     assert_eq!(peer.hear(&rig.take()), [Flags::RST]);
@@ -123,7 +123,7 @@ fn a_cookie_is_good_for_about_a_minute() {
     early.send_next(&mut rig, Flags::ACK, b"");
     let socket = listener.accept().expect("a connection");
     rig.pass(Duration::from_secs(69));
-    // Cookies are still sent, so they are looked at.
+    // Cookies were sent recently, so the ACK is checked.
     syn(&mut rig, &mut Peer::new(80, 2002), everything()).expect("a cookie");
     late.send_next(&mut rig, Flags::ACK, b"");
     assert_eq!(late.hear(&rig.take()), [Flags::RST]);
@@ -133,18 +133,18 @@ fn a_cookie_is_good_for_about_a_minute() {
 }
 
 #[test]
-fn who_was_sent_no_cookie_is_not_believed() {
+fn an_ack_is_reset_if_no_cookie_was_sent() {
     let mut rig = rig("1");
     let listener = rig.listen(80, 8);
     let mut peer = Peer::new(80, 2000);
     peer.send_next(&mut rig, Flags::ACK, b"");
     assert_eq!(peer.hear(&rig.take()), [Flags::RST]);
-    assert_eq!(rig.count_tcp(TcpCounter::TcpExtSyncookiesFailed), 0, "not even looked at");
+    assert_eq!(rig.count_tcp(TcpCounter::TcpExtSyncookiesFailed), 0, "not even checked");
     finish(rig, listener);
 }
 
 #[test]
-fn a_cookie_that_finds_the_accept_queue_full_is_dropped_and_comes_again() {
+fn a_cookie_at_a_full_accept_queue_is_dropped_and_accepted_later() {
     let mut rig = rig("2");
     let listener = rig.listen(80, 1);
     let mut late = Peer::new(80, 2002);

@@ -1,4 +1,4 @@
-//! TIME-WAIT: what the remnant of a connection answers, and when it gives way.
+//! TIME-WAIT: the answers of a TIME-WAIT socket, and when it ends.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ fn timestamps(value: u32) -> Options {
     Options { timestamps: Some((value, 0)), ..Options::default() }
 }
 
-/// A connection that the host has closed first and the peer second.
+/// Opens a connection that the host closes first and the peer second.
 fn closed_by_host(rig: &mut Rig, options: Options) -> (Arc<Listener>, Peer) {
     let listener = rig.listen(80, 8);
     let mut peer = Peer::open(rig, 80, 2000, options);
@@ -33,7 +33,7 @@ fn closed_by_host(rig: &mut Rig, options: Options) -> (Arc<Listener>, Peer) {
     peer.send_next(rig, Flags::FIN | Flags::ACK, b"");
     assert_eq!(peer.hear(&rig.take()), [Flags::ACK]);
     socket.close(&host, &mut rig.world.cx);
-    assert_eq!(rig.host().established_len(), 1, "the remnant");
+    assert_eq!(rig.host().established_len(), 1, "the TIME-WAIT socket");
     (listener, peer)
 }
 
@@ -44,7 +44,7 @@ fn finish(mut rig: Rig, listener: Arc<Listener>) {
 }
 
 #[test]
-fn it_ends_after_a_minute() {
+fn time_wait_ends_after_a_minute() {
     let mut rig = Rig::new(RigConfig::default());
     let (listener, _) = closed_by_host(&mut rig, Options::default());
     rig.pass(Duration::from_secs(59));
@@ -56,7 +56,7 @@ fn it_ends_after_a_minute() {
 }
 
 #[test]
-fn a_repeated_fin_is_acknowledged_and_starts_the_minute_anew() {
+fn a_repeated_fin_is_acknowledged_and_restarts_the_minute() {
     let mut rig = Rig::new(RigConfig::default());
     let (listener, mut peer) = closed_by_host(&mut rig, Options::default());
     rig.pass(Duration::from_secs(50));
@@ -109,7 +109,7 @@ fn an_old_syn_is_answered_and_opens_nothing() {
 }
 
 #[test]
-fn a_reset_ends_it_unless_the_setting_says_otherwise() {
+fn a_reset_ends_time_wait_unless_rfc1337_is_set() {
     for (rfc1337, left) in [("0", 0), ("1", 1)] {
         let mut sysctls = Sysctls::default();
         sysctls.set("net.ipv4.tcp_rfc1337", rfc1337).expect("a setting");
@@ -123,7 +123,7 @@ fn a_reset_ends_it_unless_the_setting_says_otherwise() {
 }
 
 #[test]
-fn when_too_many_wait_the_next_is_closed_at_once() {
+fn a_connection_beyond_the_time_wait_limit_is_closed_at_once() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.tcp_max_tw_buckets", "0").expect("a setting");
     let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
@@ -141,7 +141,8 @@ fn when_too_many_wait_the_next_is_closed_at_once() {
     finish(rig, listener);
 }
 
-/// The host has connected to the peer and closed first; what waits is its own port's.
+/// Opens and closes a connection of the host, which closes first; the TIME-WAIT socket keeps its
+/// port.
 fn closed_client(rig: &mut Rig, port: u16, reuse: bool, options: Options) -> Peer {
     let mut peer = Peer::new(4000, 80);
     let socket = connect(rig, SocketAddr::new(HOST_IP.into(), port), reuse).expect("free");
@@ -150,7 +151,7 @@ fn closed_client(rig: &mut Rig, port: u16, reuse: bool, options: Options) -> Pee
     socket.close(&host, &mut rig.world.cx);
     peer.hear(&rig.take());
     peer.send_next(rig, Flags::FIN | Flags::ACK, b"");
-    assert_eq!(rig.host().established_len(), 1, "the remnant");
+    assert_eq!(rig.host().established_len(), 1, "the TIME-WAIT socket");
     rig.take();
     peer
 }
@@ -163,7 +164,7 @@ fn connect(rig: &mut Rig, local: SocketAddr, reuse: bool) -> Result<Arc<TcpSocke
     TcpSocket::connect_with(&host, &mut rig.world.cx, remote, &options)
 }
 
-/// The peer answers the SYN of the host and hears its ACK. The SYN.
+/// The peer answers the SYN of the host and receives its ACK. Returns the SYN.
 fn answer(rig: &mut Rig, peer: &mut Peer, options: Options) -> SegmentHeader {
     let seen = rig.take();
     peer.hear(&seen);
@@ -178,7 +179,7 @@ fn answer(rig: &mut Rig, peer: &mut Peer, options: Options) -> SegmentHeader {
 }
 
 #[test]
-fn a_connect_takes_a_remnant_with_timestamps_over() {
+fn a_connect_reuses_a_time_wait_port_with_timestamps() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.tcp_tw_reuse", "1").expect("a setting");
     sysctls.set("net.ipv4.ip_local_port_range", "4000 4000").expect("a setting");
@@ -194,17 +195,17 @@ fn a_connect_takes_a_remnant_with_timestamps_over() {
     peer.ts_value += 1100;
     peer.snd_nxt += 1_000_000;
     let syn = answer(&mut rig, &mut peer, timestamps(2000));
-    assert!(syn.seq.gt(old + 65_535), "beyond the old connection's window");
-    assert_eq!(syn.options.timestamps.map(|(_, echo)| echo), Some(1), "TS.Recent is remembered");
+    assert!(syn.seq.gt(old + 65_535), "above the old connection's window");
+    assert_eq!(syn.options.timestamps.map(|(_, echo)| echo), Some(1), "TS.Recent is kept");
     assert!(socket.readiness().contains(Readiness::WRITE));
     assert_eq!(rig.host().established_len(), 1);
     drop(socket);
     rig.finish();
 }
 
-/// A bound port is judged by bind(2) first; then timestamps alone count.
+/// bind(2) checks a bound port first; then timestamps alone count.
 #[test]
-fn a_bound_port_in_time_wait_is_reused_by_those_who_share_it() {
+fn a_bound_port_in_time_wait_is_reused_with_reuseaddr() {
     let local = SocketAddr::new(HOST_IP.into(), 4000);
     for (first, second, options, expected) in [
         (false, false, timestamps(1), Err(Errno::EADDRINUSE)),
@@ -223,16 +224,16 @@ fn a_bound_port_in_time_wait_is_reused_by_those_who_share_it() {
 }
 
 #[test]
-fn by_default_a_remnant_keeps_its_port_unless_it_is_on_loopback() {
+fn time_wait_keeps_its_port_by_default_except_on_loopback() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.ipv4.ip_local_port_range", "4000 4000").expect("a setting");
     let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
     closed_client(&mut rig, 0, false, timestamps(1));
     rig.pass(Duration::from_secs(2));
     let refused = connect(&mut rig, SocketAddr::new(HOST_IP.into(), 0), false);
-    assert_eq!(refused.expect_err("it waits"), Errno::EADDRNOTAVAIL);
+    assert_eq!(refused.expect_err("the port is in TIME-WAIT"), Errno::EADDRNOTAVAIL);
     rig.pass(Duration::from_secs(60));
-    connect(&mut rig, SocketAddr::new(HOST_IP.into(), 0), false).expect("it is over");
+    connect(&mut rig, SocketAddr::new(HOST_IP.into(), 0), false).expect("TIME-WAIT has ended");
     rig.finish();
 }
 
@@ -254,26 +255,27 @@ fn orphans_beyond_the_limit_are_reset() {
     }
     assert_eq!((host.orphans(), host.established_len()), (1, 1));
     assert_eq!(rig.count_tcp(TcpCounter::TcpExtTCPAbortOnMemory), 2);
-    // The one that is left ends in good order, and the next may take its place.
+    // The remaining one ends in order, and another orphan may take its place.
     peers[0].send_next(&mut rig, Flags::FIN | Flags::ACK, b"");
     assert_eq!(host.orphans(), 0);
     drop(host);
     finish(rig, listener);
 }
 
-/// RFC 1337: one spoofed packet must not end TIME-WAIT. Linux acknowledges a SYN that nobody listens for.
+/// RFC 1337: one spoofed packet must not end TIME-WAIT. Linux acknowledges a SYN without a
+/// listener.
 #[test]
-fn a_syn_without_a_listener_leaves_the_remnant_alone() {
+fn a_syn_without_a_listener_does_not_end_time_wait() {
     let mut rig = Rig::new(RigConfig::default());
     let (listener, mut peer) = closed_by_host(&mut rig, Options::default());
     listener.close(&rig.host(), &mut rig.world.cx);
     drop(listener);
     let spoofed = SegmentHeader { seq: peer.snd_nxt + 5000, ..peer.header(Flags::SYN) };
     peer.send(&mut rig, &spoofed, b"");
-    assert_eq!(rig.host().established_len(), 1, "the remnant");
+    assert_eq!(rig.host().established_len(), 1, "the TIME-WAIT socket");
     assert_eq!(peer.hear(&rig.take()), [Flags::ACK]);
-    assert_eq!(peer.snd_una, peer.snd_nxt, "it tells the peer where the connection ended");
-    // An old duplicate finds the wait, not a closed port.
+    assert_eq!(peer.snd_una, peer.snd_nxt, "the ACK carries the final numbers of the connection");
+    // An old duplicate reaches the TIME-WAIT socket, not a closed port.
     rig.pass(Duration::from_secs(1));
     peer.snd_nxt -= 1;
     peer.send_next(&mut rig, Flags::FIN | Flags::ACK, b"");
@@ -282,7 +284,7 @@ fn a_syn_without_a_listener_leaves_the_remnant_alone() {
 }
 
 #[test]
-fn a_syn_that_the_listener_refuses_leaves_the_remnant_alone() {
+fn a_syn_that_the_listener_refuses_does_not_end_time_wait() {
     let mut rig = Rig::new(RigConfig::default());
     let listener = rig.listen(80, 1);
     let mut peer = Peer::open(&mut rig, 80, 2000, Options::default());
@@ -303,7 +305,7 @@ fn a_syn_that_the_listener_refuses_leaves_the_remnant_alone() {
         assert_eq!(rig.host().established_len(), remnants, "{flags:?}");
     }
     let _ = rig.take();
-    // Room again: the SYN that comes once more is still known for one that reopens.
+    // There is room again: the repeated SYN still counts as one that reopens the connection.
     let accepted = waiting.map(|_| listener.accept().expect("a connection"));
     let again = SegmentHeader { seq: peer.snd_nxt + 5000, ..peer.header(Flags::SYN) };
     peer.send(&mut rig, &again, b"");

@@ -1,4 +1,4 @@
-//! TCP Small Queues beside what else stops a connection or processes its acknowledgments.
+//! TCP Small Queues in combination with prequeues and autocorking.
 
 use std::{io::IoSliceMut, sync::Arc};
 
@@ -9,10 +9,11 @@ use super::{
     scenarios::{LIMIT, stopped},
 };
 
-/// With a prequeue: an acknowledgment that waits for a reader holds nobody back that completions let go on, whether somebody holds
-/// the connection meanwhile or not; and when the reader runs nothing is missing.
+/// With a prequeue: an acknowledgment that is queued for a reader does not stop a sender that
+/// completions resume, whether or not a thread owns the connection meanwhile; and nothing is
+/// missing when the reader runs.
 #[test]
-fn what_waits_for_a_reader_stops_no_sender() {
+fn acks_queued_for_a_reader_stop_no_sender() {
     for context in ["prequeue_ref", "prequeue_drop", "prequeue_drop_limited"] {
         let (mut lab, _) = stopped(&[("net.quietline.rx_context", context)]);
         let (host, client) = (Arc::clone(&lab.host), Arc::clone(&lab.client));
@@ -32,18 +33,22 @@ fn what_waits_for_a_reader_stops_no_sender() {
             lab.complete(1);
             arrived += lab.read();
             lab.world.settle();
-            assert_eq!(lab.device.len(), below, "{context}: one has gone, one has come");
+            assert_eq!(lab.device.len(), below, "{context}: one completed, one sent");
             assert_eq!(lab.count(Counter::TsqRuns), runs + completions);
         }
-        assert!(lab.count(Counter::PrequeueQueued) > queued + 1, "their ACKs wait behind it");
+        assert!(lab.count(Counter::PrequeueQueued) > queued + 1, "their ACKs are queued behind it");
         let deferred = lab.count(Counter::TsqDeferred);
         let device = Arc::clone(&lab.device);
         lab.client.hold(&lab.host, &mut lab.world.cx, |cx| {
             device.complete(3);
             let _ = lab.host.poll(cx);
-            assert_eq!(device.len(), below - 3, "the holder's");
+            assert_eq!(device.len(), below - 3, "the owner sends");
         });
-        assert_eq!(lab.device.len(), below, "{context}: which it sends when it lets go");
+        assert_eq!(
+            lab.device.len(),
+            below,
+            "{context}: the owner sends when it releases the socket"
+        );
         assert_eq!(lab.count(Counter::TsqDeferred), deferred + 1);
 
         assert_eq!(read(&mut lab), Ok(64), "{context}");
@@ -59,8 +64,9 @@ fn what_waits_for_a_reader_stops_no_sender() {
     }
 }
 
-/// With autocorking, which waits for completions as well: one announcement stands for both, one completion answers it with one run, and
-/// what is left announces anew. Completions alone carry the last byte out.
+/// With autocorking, which waits for completions, too: one TSQ entry stands for both, one
+/// completion answers it with one run, and the remaining data is entered again. Completions alone
+/// send the last byte.
 #[test]
 fn a_completion_answers_autocorking_and_the_limit_at_once() {
     for protocol in ["seed", "robust"] {
@@ -74,8 +80,9 @@ fn a_completion_answers_autocorking_and_the_limit_at_once() {
         lab.write(3 * 1448);
         lab.write(100);
         assert_eq!(lab.tcp(tcp::Counter::TcpExtTCPAutoCorking), corks + 1, "{protocol}");
-        assert_eq!(lab.device.len(), 3, "{protocol}: the small one waits for them");
-        // It grows, goes, and the limit stops what follows: announced already.
+        assert_eq!(lab.device.len(), 3, "{protocol}: the small segment waits for them");
+        // The small packet grows and is sent, and the limit stops the following ones: the entry
+        // exists already.
         lab.write(200_000);
         assert!((LIMIT..LIMIT + 2304).contains(&lab.client.wmem_alloc()), "{protocol}");
         assert_eq!(lab.count(Counter::TsqRuns), runs);

@@ -1,4 +1,5 @@
-//! Two hosts joined without delay, where what the first has sent stays its own until the test completes it.
+//! Two hosts joined without delay. Packets of the first stay charged to their senders until the
+//! test completes them.
 
 use std::{
     collections::VecDeque,
@@ -22,14 +23,14 @@ use stack::{
     socket::{Listener, TcpSocket},
 };
 
-/// One end: what arrives at it, and whom it rings.
+/// One end: the packets that arrive at it, and its doorbell.
 #[derive(Debug, Default)]
 struct Inbox {
     packets: Mutex<VecDeque<Packet>>,
     doorbell: OnceLock<Doorbell>,
 }
 
-/// What a packet that was sent still charges, and to whom.
+/// The owner of an uncompleted packet, and the bytes charged to it.
 type Charge = (Arc<dyn PacketOwner>, u32);
 
 /// See the module head.
@@ -38,11 +39,11 @@ pub(crate) struct ManualDevice {
     own: Arc<Inbox>,
     peer: Arc<Inbox>,
     charges: Mutex<VecDeque<Charge>>,
-    /// Bytes of payload of what it took while mute.
+    /// Payload lengths of the packets taken while mute.
     payloads: Mutex<Vec<usize>>,
-    /// Completes as it takes.
+    /// Whether packets complete at once.
     prompt: AtomicBool,
-    /// What it takes arrives nowhere.
+    /// Whether packets are discarded instead of delivered.
     mute: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ impl ManualDevice {
         })
     }
 
-    /// Packets that have not completed.
+    /// Returns the number of uncompleted packets.
     pub(crate) fn len(&self) -> usize {
         lock(&self.charges).len()
     }
@@ -83,15 +84,15 @@ impl ManualDevice {
         }
     }
 
-    /// Bytes of payload of the packets that it has taken while mute.
+    /// Returns the payload lengths of the packets taken while mute.
     pub(crate) fn payloads(&self) -> Vec<usize> {
         lock(&self.payloads).clone()
     }
 
-    /// What the oldest charges, and what tells whether its owner lives.
+    /// Returns the charge of the oldest packet, and a weak reference to its owner.
     pub(crate) fn oldest(&self) -> (u32, Weak<dyn PacketOwner>) {
         let charges = lock(&self.charges);
-        let (owner, truesize) = charges.front().expect("something has not completed");
+        let (owner, truesize) = charges.front().expect("an uncompleted packet");
         (*truesize, Arc::downgrade(owner))
     }
 
@@ -154,7 +155,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The two hosts, and a connection over which the first may send as much as it likes.
+/// The two hosts, and a connection over which the first may send without a window limit.
 pub(crate) struct Lab {
     pub(crate) world: World,
     pub(crate) device: Arc<ManualDevice>,
@@ -165,12 +166,13 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Single segments, the limits of the first version, autocorking off; then `settings`.
+    /// Makes a lab with single segments, the limits of the first version and without autocorking;
+    /// then applies `settings`.
     pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
         Self::with_cores(1, settings)
     }
 
-    /// As [`new`](Self::new), on hosts of so many cores.
+    /// As [`new`](Self::new), on hosts of `cores` cores.
     pub(crate) fn with_cores(cores: u16, settings: &[(&str, &str)]) -> Self {
         let mut world = World::new(1);
         let [near, far] = ManualDevice::pair();
@@ -188,7 +190,7 @@ impl Lab {
         ];
         world.set(0, &common);
         world.set(0, settings);
-        // A window that never limits.
+        // A window that never limits the sender.
         world.set(1, &[("net.ipv4.tcp_rmem", "4096 16777216 33554432")]);
         let listener = apps::listen(&mut world, 80);
         let (client, server) = apps::connect(&mut world, &listener);
@@ -197,7 +199,7 @@ impl Lab {
         lab
     }
 
-    /// The window grows to some hundred segments.
+    /// Grows the congestion window to some hundred segments.
     fn warm_up(&mut self) {
         self.client.with_tcb(&self.host, &mut self.world.cx, |tcb, _| tcb.set_sndbuf(16 << 20));
         for _ in 0..40 {
@@ -218,7 +220,7 @@ impl Lab {
         assert_eq!(sent, Ok(bytes));
     }
 
-    /// Reads at the other end, and answers how much there was.
+    /// Reads at the other end, and returns the number of bytes.
     pub(crate) fn read(&mut self) -> usize {
         let peer = Arc::clone(&self.world.hosts[1]);
         let (mut buffer, mut total) = (vec![0; 1 << 16], 0);
@@ -231,7 +233,7 @@ impl Lab {
         }
     }
 
-    /// The other end writes `bytes`, which acknowledge what it has read.
+    /// Writes `bytes` at the other end, which acknowledge the data it has read.
     pub(crate) fn answer(&mut self, bytes: usize) {
         let peer = Arc::clone(&self.world.hosts[1]);
         let data = vec![7; bytes];
@@ -240,7 +242,7 @@ impl Lab {
         self.world.settle();
     }
 
-    /// Completes `count` packets and runs what follows at this moment.
+    /// Completes `count` packets and runs the work that is due at this moment.
     pub(crate) fn complete(&mut self, count: usize) {
         self.device.complete(count);
         self.world.settle();
@@ -254,7 +256,7 @@ impl Lab {
         self.host.counters().tcp(counter)
     }
 
-    /// Ends everything; nothing may be left.
+    /// Closes everything and asserts that nothing is left.
     pub(crate) fn finish(self) {
         let Self { mut world, device, host, listener, client, server } = self;
         device.set_mute(false);
