@@ -63,7 +63,7 @@ mod tests {
         most_below: u32,
         /// Share of the link's rate that arrived as payload, with headers and framing counted as
         /// used.
-        utilisation: f64,
+        utilization: f64,
         throttled: u64,
     }
 
@@ -138,11 +138,11 @@ mod tests {
         let took = end.expect("it has ended") - start;
         let bits = length * 8 / PAYLOAD * FRAME;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-        let utilisation = bits as f64 / took.as_secs_f64() / setup.rate_bps as f64;
+        let utilization = bits as f64 / took.as_secs_f64() / setup.rate_bps as f64;
         Outcome {
             wait: wire.take_waits(QueueId(0)).mean(),
             most_below,
-            utilisation,
+            utilization,
             throttled: world.hosts[0].counters().stack(Counter::TsqThrottled),
         }
     }
@@ -161,7 +161,7 @@ mod tests {
             setup.tsq_limit,
             outcome.wait.as_secs_f64() * 1e3,
             outcome.most_below,
-            outcome.utilisation * 100.0,
+            outcome.utilization * 100.0,
             outcome.throttled,
         );
     }
@@ -177,7 +177,7 @@ mod tests {
         });
         assert_eq!(off.throttled, 0);
         assert!(seed.throttled > 100);
-        assert!(seed.utilisation >= 0.99 * off.utilisation, "{seed:?} {off:?}");
+        assert!(seed.utilization >= 0.99 * off.utilization, "{seed:?} {off:?}");
         (off, seed)
     }
 
@@ -216,7 +216,7 @@ mod tests {
                 });
                 // The entry of the tasklet's list counts as one byte.
                 assert!(orphaned.throttled == 0 && orphaned.most_below <= 1, "{orphaned:?}");
-                assert!(orphaned.utilisation >= 0.99 * held.utilisation, "{held:?} {orphaned:?}");
+                assert!(orphaned.utilization >= 0.99 * held.utilization, "{held:?} {orphaned:?}");
                 // At 10 Mbit/s the window of slow start is the whole queue.
                 assert!(rate_bps == 10 || orphaned.wait > 5 * held.wait, "{held:?} {orphaned:?}");
             }
@@ -236,7 +236,7 @@ mod tests {
                     let late = transfer(setup);
                     show(setup, &late);
                     assert_eq!(late.throttled, 0);
-                    assert!(late.utilisation >= 0.99 * prompt.utilisation, "{prompt:?} {late:?}");
+                    assert!(late.utilization >= 0.99 * prompt.utilization, "{prompt:?} {late:?}");
                     assert!(late.wait * 2 > prompt.wait, "{prompt:?} {late:?}");
                 }
             }
@@ -256,7 +256,7 @@ mod tests {
                     show(setup, &outcome);
                     let bits = float(131_072 * 8 * FRAME / TRUESIZE);
                     let bound = (bits / delay.as_secs_f64() / float(rate_bps)).min(1.0);
-                    assert!(outcome.utilisation > 0.8 * bound, "{bound} {outcome:?}");
+                    assert!(outcome.utilization > 0.8 * bound, "{bound} {outcome:?}");
                     let limit = Duration::from_secs_f64(960_000.0 / float(rate_bps));
                     assert!(outcome.wait < limit, "{limit:?} {outcome:?}");
                 }
@@ -280,9 +280,9 @@ mod tests {
                     outcome
                 },
             );
-        assert!(strict.utilisation < 0.5, "{strict:?}");
-        assert!(exempt.utilisation > 0.9, "{exempt:?}");
-        assert!(exempt_with_one.utilisation > 0.99, "{exempt_with_one:?}");
+        assert!(strict.utilization < 0.5, "{strict:?}");
+        assert!(exempt.utilization > 0.9, "{exempt:?}");
+        assert!(exempt_with_one.utilization > 0.99, "{exempt_with_one:?}");
     }
 
     /// The defaults (CUBIC, `v619`): an ACK train ends slow start when its queue is a millisecond
@@ -300,7 +300,7 @@ mod tests {
             });
             assert!(both.wait < Duration::from_millis(2), "{both:?}");
             assert!(both.wait < delay.wait, "{delay:?} {both:?}");
-            assert!(both.utilisation > 0.98, "{both:?}");
+            assert!(both.utilization > 0.98, "{both:?}");
         }
     }
 

@@ -1,6 +1,6 @@
-//! Abrupt ends: either side killed without a word, and Ctrl-C.
+//! Abrupt ends: a killed peer, a killed quietline, and Ctrl-C.
 //!
-//! After each, the survivor serves the next one, and nothing is left behind: no link, no process, no namespace.
+//! After each, the surviving side serves the next peer, and no link, process or namespace is left.
 //!
 //! Not here: orderly ends (`netcat.rs`).
 
@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(5);
 fn ensure_nothing_left(lab: &Lab) -> Result<()> {
     let deadline = Instant::now() + SOON;
     while lab.namespace.has_link(Link::NAME) {
-        ensure!(Instant::now() < deadline, "the link outlived its quietline");
+        ensure!(Instant::now() < deadline, "the link still exists");
         sleep(Duration::from_millis(10));
     }
     let left = lab.namespace.processes()?;
@@ -26,7 +26,7 @@ fn ensure_nothing_left(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// An end by Ctrl-C that went through our own clean-up: an exit code, not a signal.
+/// Checks that an end by Ctrl-C ran the clean-up: an exit code, not a signal.
 fn ensure_orderly(ended: &Finished) -> Result<()> {
     let code = ended.status.code();
     ensure!(matches!(code, Some(0 | 130)), "{}: {}", ended.status, ended.stderr);
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_peers_are_killed_in_the_middle() -> Result<()> {
-        let test = "kernel_peers_are_killed_in_the_middle";
+    fn a_server_survives_killed_peers() -> Result<()> {
+        let test = "a_server_survives_killed_peers";
         let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
         let root = lab.file("root");
         std::fs::create_dir(&root)?;
@@ -69,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn quietline_is_killed_in_the_middle() -> Result<()> {
-        let test = "quietline_is_killed_in_the_middle";
+    fn a_killed_quietline_leaves_nothing_behind() -> Result<()> {
+        let test = "a_killed_quietline_leaves_nothing_behind";
         let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "bulk", 64 << 20, 1)?;
         let directory = lab.directory().display().to_string();
@@ -92,12 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn the_listener_dies_under_connect() -> Result<()> {
-        let test = "the_listener_dies_under_connect";
+    fn connect_reports_a_killed_listener() -> Result<()> {
+        let test = "connect_reports_a_killed_listener";
         let Some(lab) = Lab::open(test, &["socat"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "in", 64 << 20, 1)?;
         let mut listen = lab.namespace.command("socat");
-        // Reads nothing: the stack's window closes with data unread, so that its death is a reset.
+        // Reads nothing: the stack's window closes with data unread, so that the kernel ends the
+        // connection by a reset.
         listen.args(["-u", "PIPE", "TCP-LISTEN:5000,reuseaddr"]);
         let mut listener = Running::start(&mut listen)?;
         lab.shell("for i in $(seq 200); do ss -Hltn 'sport = :5000' | grep -q . && exit 0; sleep 0.02; done; exit 1")?;
@@ -108,7 +109,7 @@ mod tests {
         listener.kill();
         let ended = stack.wait(SOON)?;
         ensure!(ended.status.code() == Some(1), "{}: {}", ended.status, ended.stderr);
-        ensure!(ended.stderr.trim().lines().count() == 1, "not one line: {}", ended.stderr);
+        ensure!(ended.stderr.trim().lines().count() == 1, "more than one line: {}", ended.stderr);
         ensure_nothing_left(&lab)
     }
 
@@ -140,7 +141,7 @@ mod tests {
         let mut connect = lab.namespace.command(binary()?);
         connect.args(["connect", "10.77.0.1", "5000", "--link=tap:ql0"]);
         connect.args([format!("--address={STACK}/24"), "--peer=10.77.0.1/24".to_owned()]);
-        // Standard input stays open and empty: connect waits for both of its ends.
+        // Standard input stays open and empty, so that connect does not end by itself.
         let connect = Running::start_with_input(connect.stdin(Stdio::piped()))?;
         let deadline = Instant::now() + SOON;
         while !lab.namespace.has_link(Link::NAME) {

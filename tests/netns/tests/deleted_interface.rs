@@ -1,6 +1,8 @@
-//! Interfaces that are deleted under a running quietline: it says so and ends with exit code 1, whatever kind of link it has.
+//! Interfaces that are deleted under a running quietline: it reports this and ends with exit code
+//! 1, on every kind of link.
 //!
-//! Not here: interfaces that go down and come back (`af_xdp.rs`), the library's side (crate `quietline`, `tests/devices.rs`).
+//! Not here: interfaces that go down and up (`af_xdp.rs`), the library's side (crate `quietline`,
+//! `tests/devices.rs`).
 
 use std::process::Stdio;
 use std::thread::sleep;
@@ -9,11 +11,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use netns_tests::{Finished, Lab, Link, Quietline, Running, STACK, Veth, binary};
 
-/// How long an end may take.
+/// Time limit of an end.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Fails unless a command has said that its interface is gone, in one line, and ended with exit code 1.
-fn ensure_told(ended: &Finished) -> Result<()> {
+/// Fails unless a command has reported its deleted interface, in one line, and ended with exit code
+/// 1.
+fn ensure_reported(ended: &Finished) -> Result<()> {
     let Finished { status, stderr, .. } = ended;
     ensure!(status.code() == Some(1), "{status}: {stderr}");
     let told = stderr.lines().filter(|line| line.contains("the interface was deleted")).count();
@@ -22,12 +25,12 @@ fn ensure_told(ended: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// A server on a link of this kind to the kernel loses it.
-fn serve_loses_its(kind: &'static str, test: &str) -> Result<()> {
+/// Deletes the interface of a server on a link of this kind to the kernel.
+fn lose_interface_of_server(kind: &'static str, test: &str) -> Result<()> {
     let Some(lab) = Lab::open(test, &["socat"])? else { return Ok(()) };
     let link = Link { kind, ..Link::default() };
     let server = lab.serve(&link, &["echo", "--port=7", "--stats", "--json"])?;
-    // A connection that is idle when the interface goes.
+    // A connection that is idle when the interface is deleted.
     let mut peer = lab.namespace.command("socat");
     let mut peer = Running::start_with_input(
         peer.args(["-", &format!("TCP:{STACK}:7")]).stdin(Stdio::piped()),
@@ -36,13 +39,13 @@ fn serve_loses_its(kind: &'static str, test: &str) -> Result<()> {
     lab.namespace.ip(&format!("link delete {}", Link::NAME))?;
     let ended = server.wait(LIMIT)?;
     peer.kill();
-    ensure_told(&ended)?;
+    ensure_reported(&ended)?;
     ensure!(ended.stdout.contains("TcpPassiveOpens"), "no statistics: {}", ended.stdout);
     Ok(())
 }
 
-/// A server on one end of a veth pair loses it while nothing moves. `link` is without its name.
-fn serve_on_veth_loses_its(link: &str, test: &str) -> Result<()> {
+/// Deletes the interface of an idle server on one end of a veth pair. `link` is without its name.
+fn lose_veth_of_server(link: &str, test: &str) -> Result<()> {
     let Some(lab) = Lab::open(test, &[])? else { return Ok(()) };
     let veth = Veth::open(&lab.namespace)?;
     let words = [
@@ -55,7 +58,7 @@ fn serve_on_veth_loses_its(link: &str, test: &str) -> Result<()> {
     let server = Quietline::serve_with(&veth.ours, &words)?;
     sleep(Duration::from_millis(300));
     lab.namespace.ip(&format!("link delete {}", Veth::PEER))?;
-    ensure_told(&server.wait(LIMIT)?)
+    ensure_reported(&server.wait(LIMIT)?)
 }
 
 #[cfg(test)]
@@ -63,61 +66,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serve_loses_its_tap() -> Result<()> {
-        serve_loses_its("tap", "serve_loses_its_tap")
+    fn a_server_ends_when_its_tap_is_deleted() -> Result<()> {
+        lose_interface_of_server("tap", "a_server_ends_when_its_tap_is_deleted")
     }
 
     #[test]
-    fn serve_loses_its_tun() -> Result<()> {
-        serve_loses_its("tun", "serve_loses_its_tun")
+    fn a_server_ends_when_its_tun_is_deleted() -> Result<()> {
+        lose_interface_of_server("tun", "a_server_ends_when_its_tun_is_deleted")
     }
 
     #[test]
-    fn serve_loses_its_interface_with_a_ring() -> Result<()> {
-        let test = "serve_loses_its_interface_with_a_ring";
-        serve_on_veth_loses_its("af_packet:ql0,rx=v2,tx=ring", test)
+    fn a_server_ends_when_its_interface_with_a_ring_is_deleted() -> Result<()> {
+        let test = "a_server_ends_when_its_interface_with_a_ring_is_deleted";
+        lose_veth_of_server("af_packet:ql0,rx=v2,tx=ring", test)
     }
 
     #[test]
-    fn serve_loses_its_interface_with_calls() -> Result<()> {
-        let test = "serve_loses_its_interface_with_calls";
-        serve_on_veth_loses_its("af_packet:ql0,rx=calls,tx=calls", test)
+    fn a_server_ends_when_its_interface_with_calls_is_deleted() -> Result<()> {
+        let test = "a_server_ends_when_its_interface_with_calls_is_deleted";
+        lose_veth_of_server("af_packet:ql0,rx=calls,tx=calls", test)
     }
 
     #[test]
-    fn serve_loses_its_queues_in_generic_mode() -> Result<()> {
-        let test = "serve_loses_its_queues_in_generic_mode";
-        serve_on_veth_loses_its("af_xdp:ql0,mode=generic", test)
+    fn a_server_ends_when_its_interface_in_generic_mode_is_deleted() -> Result<()> {
+        let test = "a_server_ends_when_its_interface_in_generic_mode_is_deleted";
+        lose_veth_of_server("af_xdp:ql0,mode=generic", test)
     }
 
     #[test]
-    fn serve_loses_its_queues_in_native_mode() -> Result<()> {
-        let test = "serve_loses_its_queues_in_native_mode";
-        serve_on_veth_loses_its("af_xdp:ql0,mode=native", test)
+    fn a_server_ends_when_its_interface_in_native_mode_is_deleted() -> Result<()> {
+        let test = "a_server_ends_when_its_interface_in_native_mode_is_deleted";
+        lose_veth_of_server("af_xdp:ql0,mode=native", test)
     }
 
     #[test]
-    fn connect_loses_its_tap() -> Result<()> {
-        let Some(lab) = Lab::open("connect_loses_its_tap", &["nc"])? else { return Ok(()) };
+    fn connect_ends_when_its_tap_is_deleted() -> Result<()> {
+        let Some(lab) = Lab::open("connect_ends_when_its_tap_is_deleted", &["nc"])? else {
+            return Ok(());
+        };
         let mut listener = Running::start(lab.namespace.command("nc").args(["-l", "-d", "5000"]))?;
         lab.wait_for_listener(5000)?;
-        // Standard input stays open and empty, so nothing moves.
+        // Standard input stays open and empty, so that the connection is idle.
         let link = Link::default();
         let connect = Quietline::connect(&lab.namespace, &link, 5000, Stdio::piped())?;
         lab.shell("for i in $(seq 200); do ss -Htn state established 'sport = :5000' | grep -q . && exit 0; sleep 0.02; done; exit 1")?;
         lab.namespace.ip(&format!("link delete {}", Link::NAME))?;
         let ended = connect.wait(LIMIT)?;
         listener.kill();
-        ensure_told(&ended)
+        ensure_reported(&ended)
     }
 
-    /// What `quietline serve` says when it cannot, as it names an address that another has.
+    /// Returns the error message of a `quietline serve` whose address is in use.
     fn refusal(lab: &Lab, link: &str, address: &str) -> Result<String> {
         let mut command = lab.namespace.command(binary()?);
         command.args(["serve", "echo", "--port=7", link, &format!("--address={address}/24")]);
         let ended = Finished::of(&mut command)?;
         ensure!(ended.status.code() == Some(1), "{}: {}", ended.status, ended.stderr);
-        ensure!(ended.stderr.trim().lines().count() == 1, "not one line: {}", ended.stderr);
+        ensure!(ended.stderr.trim().lines().count() == 1, "more than one line: {}", ended.stderr);
         Ok(ended.stderr)
     }
 
@@ -147,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbor_that_takes_the_address_later_is_warned_of() -> Result<()> {
-        let test = "a_neighbor_that_takes_the_address_later_is_warned_of";
+    fn a_later_conflict_of_addresses_is_warned_of() -> Result<()> {
+        let test = "a_later_conflict_of_addresses_is_warned_of";
         let Some(lab) = Lab::open(test, &["ping"])? else { return Ok(()) };
         let veth = Veth::open(&lab.namespace)?;
         let mut server = veth.serve("", &["echo", "--port=7"])?;
         lab.namespace.ip(&format!("address add {STACK}/24 dev {}", Veth::PEER))?;
-        // It asks for a third station, and names the stack's address as its own.
+        // The kernel sends a request for a third station with the stack's address as its own.
         lab.namespace.shell(&format!("ping -q -c 1 -W 1 -I {STACK} 10.77.0.99 || true"))?;
         sleep(Duration::from_millis(500));
         let said = server.stderr_so_far();
@@ -172,9 +177,10 @@ mod tests {
         lab.shell(&format!("timeout 2 socat -u /dev/null TCP:{STACK}:7 || true"))?;
         let said = server.stderr_so_far();
         ensure!(said.contains("tx off") && said.contains("ql0"), "{said}");
-        ensure!(said.matches("unfinished checksums").count() == 1, "told once: {said}");
+        ensure!(said.matches("unfinished checksums").count() == 1, "reported once: {said}");
         server.interrupt()?;
-        // Trusted, they are no trouble, but superframes are longer than a chunk.
+        // If they are trusted, unfinished checksums are accepted, but superframes are longer than a
+        // chunk.
         let words = [
             "discard",
             "--port=9",
