@@ -28,22 +28,27 @@ use anyhow::Result;
 const HELP: &str = "\
 usage: cargo xtask <task>
 
-  layers   the crate graph, the order of modules, and the names inner crates may not use
-  tidy     words, sizes, heads, links and reasons, over every file of the repository
+  layers   checks the crate graph, the order of modules, and the names that inner crates may not use
+  tidy     checks words, sizes, heads, links and reasons in every file of the repository
   rfcs     writes docs/rfcs.md from the citations in the code
-  quick    the README's five-minute command: tests of every kind; at its end it lists the tests left out
+  quick    the README's five-minute command: tests of every kind; lists the tests left out at the end
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
-  loom     the loom models of pkt and sync alone
-  netns    the tests against the Linux kernel alone (root, /dev/net/tun)
-  matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. It says how
-           long the rest takes, and after an interruption goes on where it stopped. QUIETLINE_MATRIX_ROWS=0,7-9 runs these
-           rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
-  perf     instructions of fixed work (valgrind), compared with docs/instructions.md; QUIETLINE_PERF=write writes that page
-  fuzz     10 seconds of every fuzz target alone, one process per CPU; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
-  fuzz-build  the fuzz targets with their corpora and dictionaries, in $OUT or target-fuzz/out, for a fuzzing service
-  sanitize the tests of pkt, sync and tcp under the address sanitizer, those of pkt and sync under valgrind's memcheck and
-           Miri, the stress suite under the thread sanitizer; says which it skips and why
-  deny     licenses, bans, sources and advisories of the dependencies alone
+  loom     only the loom models of pkt and sync
+  netns    only the tests against the Linux kernel (root, /dev/net/tun)
+  matrix   all scripts, simulator tests and kernel tests in every pair of modes, and sanitize: takes a
+           night. Estimates the remaining time, and continues after an interruption.
+           QUIETLINE_MATRIX_ROWS=0,7-9 runs only these rows, QUIETLINE_MATRIX_SEEDS=n sets the seeds
+           of each row
+  perf     instructions of fixed work (valgrind), compared with docs/instructions.md;
+           QUIETLINE_PERF=write writes that page
+  fuzz     10 seconds of every fuzz target, one process per CPU; QUIETLINE_FUZZ_SECONDS,
+           QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
+  fuzz-build  the fuzz targets with their corpora and dictionaries for a fuzzing service, in $OUT or
+           target-fuzz/out
+  sanitize tests of pkt, sync and tcp under the address sanitizer, of pkt and sync under valgrind's
+           memcheck and Miri, the stress suite under the thread sanitizer; prints which are skipped
+           and why
+  deny     only licenses, bans, sources and advisories of the dependencies
 ";
 
 fn main() -> ExitCode {

@@ -164,17 +164,17 @@ mod tests {
                 }
             }
         }
-        page.push_str("\n## Not counted\n\n| row of Linux | because |\n|---|---|\n");
+        page.push_str("\n## Not counted\n\n| counter of Linux | reason |\n|---|---|\n");
         for (_, name) in linux() {
             if let Some((_, reason)) = not_counted().find(|(not, _)| *not == name) {
                 writeln!(page, "| `{name}` | {reason} |").unwrap();
             }
         }
-        page.push_str("\n## Of Linux until 4.13\n\n| counter | one count is |\n|---|---|\n");
+        page.push_str("\n## Linux until 4.13\n\n| counter | one count is |\n|---|---|\n");
         for (name, doc) in counted().filter(|(name, _)| LINUX_4_13.contains(name)) {
             writeln!(page, "| `{name}` | {} |", doc.trim_end_matches('.')).unwrap();
         }
-        page.push_str("\n## Of our own\n\n| counter | one count is |\n|---|---|\n");
+        page.push_str("\n## Counters that Linux does not have\n\n| counter | one count is |\n|---|---|\n");
         let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
         let ours = |name: &str| !linux.contains(name) && !LINUX_4_13.contains(&name);
         for (name, doc) in counted().filter(|(name, _)| ours(name)) {
