@@ -121,7 +121,8 @@ pub(crate) fn built(profile: &str) -> PathBuf {
 }
 
 fn is_root() -> Result<bool> {
-    let status = std::fs::read_to_string("/proc/self/status").context("reading the process status")?;
+    let status =
+        std::fs::read_to_string("/proc/self/status").context("reading the process status")?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     Ok(uids.split_whitespace().nth(1) == Some("0"))
 }
