@@ -96,8 +96,8 @@ struct Flow {
 
 /// Plays `input`.
 ///
+/// # Panics
 /// When receive offload violates a requirement of the module head.
-/// When receive offload fails in what the module head asks of it.
 pub fn run(input: &[u8]) -> Outcome {
     let memory = Memory::new(MEMORY_BYTES);
     play(input, &mut Cx::replay(&memory, 1), &memory, usize::MAX)

@@ -174,7 +174,9 @@ mod tests {
         for (name, doc) in counted().filter(|(name, _)| LINUX_4_13.contains(name)) {
             writeln!(page, "| `{name}` | {} |", doc.trim_end_matches('.')).unwrap();
         }
-        page.push_str("\n## Counters that Linux does not have\n\n| counter | one count is |\n|---|---|\n");
+        page.push_str(
+            "\n## Counters that Linux does not have\n\n| counter | one count is |\n|---|---|\n",
+        );
         let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
         let ours = |name: &str| !linux.contains(name) && !LINUX_4_13.contains(&name);
         for (name, doc) in counted().filter(|(name, _)| ours(name)) {
