@@ -1,4 +1,4 @@
-//! Two engines and an adversary that controls every segment, timer, call and option. `sim::duel`
+//! Two engines and an adversary that controls every segment, timer, call and option. `sim::engine_pair`
 //! describes the format of the input and the properties checked.
 
 #![no_main]
@@ -6,5 +6,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    sim::duel::run_brief(data);
+    sim::engine_pair::run_brief(data);
 });
