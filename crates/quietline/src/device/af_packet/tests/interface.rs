@@ -98,7 +98,7 @@ fn a_deleted_interface_is_found_out_and_goes_silent() {
 }
 
 #[test]
-fn refusals_name_the_reason() {
+fn refusals_say_what_is_wrong() {
     in_namespace(|| {
         let refusal = |config: &AfPacketConfig| {
             let error = AfPacket::open(config).expect_err("refused");
