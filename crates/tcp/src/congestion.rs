@@ -149,8 +149,8 @@ impl Congestion {
         }
     }
 
-    /// Reduces the first flight to one segment, because the handshake lost a segment (RFC 5681
-    /// §3.1).
+    /// Reduces the first flight to one segment, because the handshake lost a segment
+    /// (RFC 5681 §3.1).
     pub fn on_lossy_handshake(&mut self) {
         self.window.set_cwnd(self.window.mss);
     }

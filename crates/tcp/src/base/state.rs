@@ -69,8 +69,8 @@ impl State {
         }
     }
 
-    /// Whether both sides know both initial sequence numbers (the synchronized states of RFC 9293
-    /// §3.5.2).
+    /// Whether both sides know both initial sequence numbers (the synchronized states of
+    /// RFC 9293 §3.5.2).
     #[must_use]
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::Close | Self::Listen | Self::SynSent | Self::SynRecv)

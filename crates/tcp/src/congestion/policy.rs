@@ -76,8 +76,8 @@ impl Policy {
         }
     }
 
-    /// Handles a congestion mark and returns the new `ssthresh`: the same as for a loss (RFC 3168
-    /// §6.1.2), except in DCTCP.
+    /// Handles a congestion mark and returns the new `ssthresh`: the same as for a loss
+    /// (RFC 3168 §6.1.2), except in DCTCP.
     pub(super) fn on_mark(&mut self, window: &Window) -> u32 {
         match self {
             Self::Dctcp(dctcp) => dctcp.on_mark(window),

@@ -162,8 +162,8 @@ pub struct TcpConfig {
     pub tcp_slow_start_after_idle: bool,
     /// `tcp_notsent_lowat`: number of unsent bytes from which on a socket is not writable.
     pub tcp_notsent_lowat: u32,
-    /// `tcp_stdurg`: whether a peer's urgent pointer points to the urgent byte itself (RFC 1122
-    /// §4.2.2.4) instead of the byte after it.
+    /// `tcp_stdurg`: whether a peer's urgent pointer points to the urgent byte itself
+    /// (RFC 1122 §4.2.2.4) instead of the byte after it.
     pub tcp_stdurg: bool,
     /// `tcp_reordering`: initial number of segments behind a hole that indicate a loss (RFC 5681:
     /// 3).
@@ -180,8 +180,8 @@ pub struct TcpConfig {
     /// ACKs of one flight that arrive close together for half a round trip, a growing round-trip
     /// time (RFC 9406), or either.
     pub hystart_detect: HystartDetect,
-    /// `tcp_ecn`: 0 never, 1 request and accept ECN, 2 accept it when the peer requests it (RFC
-    /// 3168).
+    /// `tcp_ecn`: 0 never, 1 request and accept ECN, 2 accept it when the peer requests it
+    /// (RFC 3168).
     pub tcp_ecn: u8,
     /// `tcp_ecn_fallback`: whether a retransmitted SYN does not request ECN (RFC 3168 §6.1.1.1).
     pub tcp_ecn_fallback: bool,

@@ -2,8 +2,8 @@
 //! transmission.
 //!
 //! Above: `output`, the tail loss probe and the persist timer, which send new data, and
-//! `loss::retransmit`, which asks whether new data can be sent. RFC 9293 §3.7.4 and §3.8.6.2.1, RFC
-//! 5681 §3.1; Linux: tcp_snd_wnd_test, tcp_cwnd_test, tcp_nagle_test, tcp_tso_should_defer.
+//! `loss::retransmit`, which asks whether new data can be sent. RFC 9293 §3.7.4 and §3.8.6.2.1,
+//! RFC 5681 §3.1; Linux: tcp_snd_wnd_test, tcp_cwnd_test, tcp_nagle_test, tcp_tso_should_defer.
 //!
 //! Not here: the loop over new segments (`output`), pacing and the limit of packets below TCP
 //! (`pacing`, `small_queue`).

@@ -1,8 +1,8 @@
 //! The receive window: the number of bytes that the peer may send.
 //!
 //! Above: every transmitted segment announces a window; `input::sequence` asks for its remaining
-//! part. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge is kept), RFC 7323
-//! §2; Linux: __tcp_select_window, tcp_select_window.
+//! part. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge is kept),
+//! RFC 7323 §2; Linux: __tcp_select_window, tcp_select_window.
 //!
 //! The right edge of an announced window never moves back, unless `tcp_shrink_window` allows it;
 //! then data up to the highest edge ever announced is still accepted, because it may be in flight

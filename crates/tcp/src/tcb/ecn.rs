@@ -14,9 +14,9 @@
 //! that drops SYNs with ECN bits costs one retransmission (`tcp_ecn_fallback`). A SYN-ACK that
 //! repeats our own bits is a reflection, and ECN is not used.
 //!
-//! Only new data is ECN-capable: a mark on any other segment could be lost without notice (RFC 3168
-//! §6.1.4–6.1.6). With DCTCP every segment is ECN-capable, because DCTCP routers drop other
-//! segments.
+//! Only new data is ECN-capable: a mark on any other segment could be lost without notice
+//! (RFC 3168 §6.1.4–6.1.6). With DCTCP every segment is ECN-capable, because DCTCP routers drop
+//! other segments.
 //!
 //! Not here: received marks (`input::ecn`), the reduction that an echo causes (`loss`,
 //! `congestion`), AccECN, the bits of the IP header (crate stack).
@@ -72,8 +72,8 @@ pub(crate) fn accepts(
     syn.flags.contains(ECN_SETUP) && (intact || algorithm.needs_ecn())
 }
 
-/// Records that the window was reduced, for any reason, so that the peer is informed by CWR (RFC
-/// 3168 §6.1.2).
+/// Records that the window was reduced, for any reason, so that the peer is informed by CWR
+/// (RFC 3168 §6.1.2).
 pub(crate) fn on_reduced(tcb: &mut Tcb) {
     if tcb.ecn.contains(EcnState::AGREED) {
         tcb.ecn |= EcnState::OWES_CWR;

@@ -271,8 +271,8 @@ pub(crate) fn is_writer_waiting(tcb: &Tcb) -> bool {
 }
 
 /// Whether data in the SYN-ACK is accepted: the handshake must have used Fast Open, and the server
-/// must not have refused data of our SYN, which would have to be retransmitted first (RFC 7413
-/// §4.2.1).
+/// must not have refused data of our SYN, which would have to be retransmitted first
+/// (RFC 7413 §4.2.1).
 pub(crate) fn takes_syn_ack_data(tcb: &Tcb) -> bool {
     tcb.fast_open.as_ref().is_some_and(|state| state.syn_data == 0 || state.taken)
 }

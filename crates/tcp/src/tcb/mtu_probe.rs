@@ -7,9 +7,9 @@
 //! `low` is a size that passes, `high` the largest that may pass. The probe is one segment of the
 //! size halfway between them, filled with the next bytes of the stream. When it is acknowledged,
 //! `low` and the size of all segments rise to its size. When it alone is lost, `high` falls, its
-//! bytes are retransmitted in small segments, and the loss is not treated as congestion (RFC 4821
-//! §7.6.2). The search ends when the two sizes are within `tcp_probe_threshold`, and starts again
-//! after `tcp_probe_interval`.
+//! bytes are retransmitted in small segments, and the loss is not treated as congestion
+//! (RFC 4821 §7.6.2). The search ends when the two sizes are within `tcp_probe_threshold`, and
+//! starts again after `tcp_probe_interval`.
 //!
 //! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected, 0
 //! never. The first timeout beyond `tcp_retries1` reduces the size to `tcp_base_mss`, each further

@@ -87,8 +87,8 @@ pub struct Queued {
     pub new_bytes: u32,
     /// Run that contains the packet: the first SACK block to report (RFC 2018 §4).
     pub block: (SeqNum, SeqNum),
-    /// First range of the packet that was already queued, if any: the D-SACK block to report (RFC
-    /// 2883 §4).
+    /// First range of the packet that was already queued, if any: the D-SACK block to report
+    /// (RFC 2883 §4).
     pub duplicate: Option<(SeqNum, SeqNum)>,
     /// Packets that the new one replaces, to be dropped with [`DropReason::TcpOfoDuplicate`].
     pub redundant: PacketList,
@@ -381,8 +381,8 @@ impl Reassembly {
     }
 }
 
-/// Release of memory: dropping the end of the queue, and copying small packets together (RFC 2018
-/// §8; Linux: tcp_prune_ofo_queue, tcp_collapse_ofo_queue).
+/// Release of memory: dropping the end of the queue, and copying small packets together
+/// (RFC 2018 §8; Linux: tcp_prune_ofo_queue, tcp_collapse_ofo_queue).
 ///
 /// Both traverse packets. The caller releases memory for many segments at once, so a peer that
 /// fills the queue with very small ones must send many of them to cause one traversal

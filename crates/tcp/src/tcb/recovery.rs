@@ -12,8 +12,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Segments that limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042
-/// §2).
+/// Segments that limited transmit may send beyond the window, one per early duplicate ACK
+/// (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
 
 /// State of congestion avoidance and loss recovery, numbered as in Linux (`TCP_CA_*`,
@@ -210,8 +210,8 @@ impl Recovery {
         self.timeouts
     }
 
-    /// Returns the segments that may be sent beyond the window because other segments arrived (RFC
-    /// 3042).
+    /// Returns the segments that may be sent beyond the window because other segments arrived
+    /// (RFC 3042).
     pub(crate) fn limited_transmit_segments(&self) -> u32 {
         if self.state == CaState::Disorder {
             self.dup_acks.min(LIMITED_TRANSMIT_SEGMENTS)

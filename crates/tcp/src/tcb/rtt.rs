@@ -191,8 +191,8 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// Sets the timeout after a handshake that needed a retransmission and gave no sample: RFC 6298
-    /// §5.7.
+    /// Sets the timeout after a handshake that needed a retransmission and gave no sample:
+    /// RFC 6298 §5.7.
     pub fn on_handshake_without_sample(&mut self) {
         if self.srtt_us_x8 == 0 {
             self.rto_us = micros(FALLBACK).min(self.rto_max_us);

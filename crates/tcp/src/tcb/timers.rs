@@ -1,7 +1,7 @@
 //! Deadlines of a connection, as data.
 //!
-//! Above: the stack's timer wheel reads `next_deadline`; `close::timer` runs the due timers. RFC
-//! 9293 §3.8, RFC 6298 §5; Linux: net/ipv4/tcp_timer.c.
+//! Above: the stack's timer wheel reads `next_deadline`; `close::timer` runs the due timers.
+//! RFC 9293 §3.8, RFC 6298 §5; Linux: net/ipv4/tcp_timer.c.
 //!
 //! A deadline is a field: arming or moving one costs one store. The wheel may hold an earlier time
 //! than the real deadline; `on_timer` then does nothing and the wheel reads the deadline again. So

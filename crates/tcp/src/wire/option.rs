@@ -274,8 +274,8 @@ impl Writer<'_> {
     }
 }
 
-/// Returns the millisecond clock of TSval, shifted by a connection's `offset` (RFC 7323 §5.4,
-/// §7.1).
+/// Returns the millisecond clock of TSval, shifted by a connection's `offset`
+/// (RFC 7323 §5.4, §7.1).
 #[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
 pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
