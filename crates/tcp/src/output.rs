@@ -1,7 +1,7 @@
 //! Transmission: one call sends every segment that may be sent.
 //!
-//! Above: `stack::socket`, once per batch. Below: `segment` builds the packets in `cx.out`. RFC
-//! 9293 §3.8, RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
+//! Above: `stack::socket`, once per batch. Below: `segment` builds the packets in `cx.out`.
+//! RFC 9293 §3.8, RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
 //!
 //! Order of one call: lost segments, new segments, then a pending ACK that no data segment carried.
 //! New data is sent in whole queue entries; an entry larger than the windows allow is split first.

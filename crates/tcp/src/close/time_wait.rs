@@ -1,7 +1,8 @@
 //! TIME-WAIT as a small object, which replaces the control block while old duplicates may arrive.
 //!
-//! Above: the stack's demux keeps it in place of the connection for 60 s. RFC 9293 §3.6.1 and
-//! §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock, tcp_timewait_state_process.
+//! Above: the stack's demux keeps it in place of the connection for 60 s.
+//! RFC 9293 §3.6.1 and §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock,
+//! tcp_timewait_state_process.
 //!
 //! It acknowledges segments that the peer retransmits, ends with a valid RST (unless
 //! `tcp_rfc1337`), and is replaced by a connection whose SYN cannot be an old duplicate.
@@ -170,10 +171,11 @@ impl TimeWait {
         cx.out.push_back(packet);
     }
 
-    /// Returns the values for an active open that reuses the four-tuple, if that is safe (RFC 6191
-    /// §2; Linux: tcp_twsk_unique). It is safe only with timestamps, which distinguish old segments
-    /// from new ones, and once the peer's clock has advanced: `delay` (`tcp_tw_reuse_delay`) after
-    /// its last timestamp. The caller then ends TIME-WAIT and counts `TcpExtTWRecycled`.
+    /// Returns the values for an active open that reuses the four-tuple, if that is safe
+    /// (RFC 6191 §2; Linux: tcp_twsk_unique). It is safe only with timestamps, which distinguish
+    /// old segments from new ones, and once the peer's clock has advanced: `delay`
+    /// (`tcp_tw_reuse_delay`) after its last timestamp. The caller then ends TIME-WAIT and counts
+    /// `TcpExtTWRecycled`.
     #[must_use]
     pub fn reuse(&self, now: Instant, delay: Duration) -> Option<Reuse> {
         let ticked = now.checked_duration_since(self.ts_recent_at).is_some_and(|age| age >= delay);

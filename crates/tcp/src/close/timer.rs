@@ -1,8 +1,8 @@
 //! Expiry of a connection's timers.
 //!
 //! Above: the stack's timer wheel. Below: each timer has a function of its own in `loss`,
-//! `segment::ack_compression` or `keepalive`; zero window probes are here. RFC 9293 §3.8, RFC 6298
-//! §5, RFC 1122 §4.2.3; Linux: net/ipv4/tcp_timer.c.
+//! `segment::ack_compression` or `keepalive`; zero window probes are here. RFC 9293 §3.8,
+//! RFC 6298 §5, RFC 1122 §4.2.3; Linux: net/ipv4/tcp_timer.c.
 //!
 //! Not here: the deadlines as data (`tcb::timers`), the retransmission timeout
 //! (`loss::retransmit`), keepalive and the idle timeout (`keepalive`).

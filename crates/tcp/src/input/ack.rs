@@ -36,9 +36,9 @@ use crate::{
 /// Checks whether the ACK is acceptable, and processes it.
 ///
 /// TS.Recent is updated only for an acceptable ACK. RFC 7323 §5.3 takes the timestamp of every
-/// segment in the window (R3). An attacker who guessed the window but not SND.UNA could then inject
-/// a timestamp that makes PAWS reject all segments of the peer. Linux goes further: it ignores the
-/// timestamp of a late ACK even if the segment carries data.
+/// segment in the window (R3). A blind attacker can guess a number in the window more easily than
+/// SND.UNA, and could then inject a timestamp that makes PAWS reject all segments of the peer.
+/// Linux goes further: it ignores the timestamp of a late ACK even if the segment carries data.
 pub(super) fn check(
     tcb: &mut Tcb,
     segment: &Segment<'_>,

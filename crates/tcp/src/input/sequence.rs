@@ -67,9 +67,9 @@ pub(super) fn check(
 /// rejected.
 ///
 /// The segment's ACK field and window are used, its timestamp is not (`take_timestamp`). It is
-/// answered like a rejected segment, because a probe looks the same. Differs from RFC 9293
-/// §3.10.7.4, because two ends that retract their windows at the same time would reject each
-/// other's ACKs forever. Linux accepts segments that are not before the last announced window.
+/// answered like a rejected segment, because a probe looks the same. Differs from
+/// RFC 9293 §3.10.7.4, because two ends that retract their windows at the same time would reject
+/// each other's ACKs forever. Linux accepts segments that are not before the last announced window.
 fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     tcb.flags.contains(TcbFlags::HAS_RETRACTED)
         && segment.header.flags == Flags::ACK
@@ -205,9 +205,9 @@ fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
         && late_ms <= tcb.rtt.rto().as_millis()
 }
 
-/// Updates TS.Recent from a segment that includes the last acknowledged sequence number (RFC 7323
-/// §4.3). A segment that is still before RCV.NXT here is outside the window (§5.3, R2): only its
-/// ACK field is used.
+/// Updates TS.Recent from a segment that includes the last acknowledged sequence number
+/// (RFC 7323 §4.3). A segment that is still before RCV.NXT here is outside the window (§5.3, R2):
+/// only its ACK field is used.
 pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant) {
     if let Some((value, _)) = segment.header.options.timestamps
         && tcb.flags.contains(TcbFlags::TIMESTAMPS)

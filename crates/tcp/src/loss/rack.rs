@@ -3,11 +3,11 @@
 //! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6;
 //! Linux: tcp_recovery.c.
 //!
-//! RACK compares times instead of counting duplicates, so that it finds lost retransmissions, lost
-//! tails before a later segment, and losses in small flights by one rule. The reordering window
-//! adapts to the path: it is a quarter of the minimum RTT at first, zero as long as no reordering
-//! was seen and the flight shows enough SACKed segments, and it grows in every round in which the
-//! peer reports a needless retransmission.
+//! RACK compares times instead of counting duplicates, so that one rule detects lost
+//! retransmissions, lost tails before a later segment, and losses in small flights. The reordering
+//! window adapts to the path. It is a quarter of the minimum RTT at first. As long as no reordering
+//! was seen, it is zero in recovery or once enough segments are SACKed. It grows in every round in
+//! which the peer reports a needless retransmission.
 //!
 //! Transmissions are examined in the order of their transmission, in two queues: entries sent once,
 //! which are in that order already, and `send_queue`'s list of retransmissions. Each scan stops at

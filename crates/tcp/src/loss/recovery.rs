@@ -311,8 +311,8 @@ pub(crate) fn enter_resize(tcb: &mut Tcb) {
     }
 }
 
-/// Enters Loss after a timeout: all data in flight is lost, and the window is one segment (RFC 5681
-/// §3.1).
+/// Enters Loss after a timeout: all data in flight is lost, and the window is one segment
+/// (RFC 5681 §3.1).
 pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let repeated = match tcb.recovery.state {
         CaState::Open | CaState::Disorder => false,

@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Tcb {
-    /// Opens a connection actively: returns it in SYN-SENT, with its SYN in `cx.out` (RFC 9293
-    /// §3.10.1).
+    /// Opens a connection actively: returns it in SYN-SENT, with its SYN in `cx.out`
+    /// (RFC 9293 §3.10.1).
     ///
     /// Without packet memory the SYN is sent by the first retransmission timeout. With a Fast Open
     /// cookie the SYN is held until the first write, and [`output`](crate::output::output) sends

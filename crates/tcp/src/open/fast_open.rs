@@ -16,9 +16,9 @@
 //! `MSG_FASTOPEN`). A server that does not accept the data acknowledges the SYN alone, and the
 //! client retransmits the data at once.
 //!
-//! Before RFC 7413 assigned an option kind, Fast Open used an experimental one (kind 254, RFC
-//! 6994). Both forms are parsed. A server answers in the client's form, and a client whose cookie
-//! request in the first form gets no answer tries the other form once.
+//! Before RFC 7413 assigned an option kind, Fast Open used an experimental one (kind 254,
+//! RFC 6994). Both forms are parsed. A server answers in the client's form, and a client whose
+//! cookie request in the first form gets no answer tries the other form once.
 //!
 //! Not here: the state of a connection that uses Fast Open (`tcb::fast_open`), the SYN with its
 //! data (`open::syn`), and in `stack` the client's cookie cache, the pause after failures, and the

@@ -9,8 +9,8 @@
 //! of hosts behind an address. It is constant for a four-tuple, so that PAWS and the reuse of
 //! TIME-WAIT work across successive connections.
 //!
-//! The same secret also serves port selection and SYN cookies. Each purpose derives two SipHash-2-4
-//! keys from its secret (`keyed_pair`).
+//! Port selection and SYN cookies use the same kind of secret: two keys of SipHash-2-4 each
+//! (`keyed_pair`).
 //!
 //! Not here: SYN cookies ([`crate::open::syn_cookie`]), which need a secret of their own.
 

@@ -1,7 +1,8 @@
 //! SYN-RECEIVED of a passive open as a small object: an entry of the SYN queue.
 //!
-//! Above: a listener of `stack` keeps the requests until the handshake ends. RFC 9293 §3.10.7.2 and
-//! §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request, tcp_check_req.
+//! Above: a listener of `stack` keeps the requests until the handshake ends.
+//! RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request,
+//! tcp_check_req.
 //!
 //! A SYN costs one request and one packet, which is sent at once; the third segment of the
 //! handshake creates the control block. Data that arrives before it is dropped, which is safe: the
@@ -311,7 +312,7 @@ impl Request {
     }
 
     /// Returns whether the segment echoes a timestamp from before the first SYN-ACK or from the
-    /// future. An attacker who guessed the sequence number has not guessed the timestamp as well
+    /// future. A blind attacker may guess the sequence number, but not the timestamp as well
     /// (Linux: tcp_check_req).
     fn is_echo_invented(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
         let Some((_, echo)) = header.options.timestamps.filter(|_| self.timestamps) else {
@@ -385,8 +386,8 @@ impl Request {
     /// Processes an ICMP error that quotes a segment of ours with `seq`. Returns whether the
     /// request ends; a live peer retransmits its SYN (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
-    /// Differs from Linux: port and protocol unreachable end a request too, because RFC 1122
-    /// §4.2.3.9 calls them hard errors.
+    /// Differs from Linux: port and protocol unreachable end a request too, because
+    /// RFC 1122 §4.2.3.9 calls them hard errors.
     #[must_use]
     pub fn on_icmp(&self, cx: &Cx<'_>, error: IcmpError, seq: SeqNum) -> bool {
         if seq != self.iss {

@@ -63,8 +63,8 @@ pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
     Probed::Sent
 }
 
-/// Restarts a finished search after `tcp_probe_interval`, because the path MTU may have grown (RFC
-/// 4821 §7.2; Linux: tcp_mtu_check_reprobe).
+/// Restarts a finished search after `tcp_probe_interval`, because the path MTU may have grown
+/// (RFC 4821 §7.2; Linux: tcp_mtu_check_reprobe).
 fn search_again(tcb: &mut Tcb, cx: &Cx<'_>) {
     let high = tcb.mss.searchable_mtu();
     if let Some(search) = &mut tcb.mtu_probing

@@ -185,7 +185,7 @@ fn fast_and_slow_path_lead_to_the_same_state_for_all_settings() {
 /// send no data then, and no ACK unless the ACK timer is armed. Paced connections are excluded,
 /// because their timer resumes them.
 #[test]
-fn a_settled_read_leaves_nothing_to_send() {
+fn output_sends_nothing_after_a_settled_read() {
     let settings = SETTINGS.into_iter().filter(|(name, _)| !matches!(*name, "paced" | "bbr"));
     let (mut settled, mut unsettled) = (0, 0);
     for (seed, (name, set)) in (0..).zip(settings.cycle().take(5 * SETTINGS.len())) {

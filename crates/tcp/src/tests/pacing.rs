@@ -241,7 +241,7 @@ fn windows_around_idling(algorithm: Algorithm, slow_start_after_idle: bool) -> (
 }
 
 #[test]
-fn an_idle_window_is_reduced_unless_disabled_or_bbr() {
+fn an_idle_window_is_reduced_unless_the_setting_or_bbr_prevents_it() {
     for algorithm in Algorithm::ALL {
         let (before, after) = windows_around_idling(algorithm, true);
         assert!(before > 40_000, "{algorithm}: {before}");

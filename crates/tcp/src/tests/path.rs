@@ -202,8 +202,8 @@ fn the_rto_doubles_up_to_the_maximum_of_the_socket() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     let gaps = gaps(&net, before);
     assert_eq!(gaps[..6], [220, 440, 880, 1760, 2000, 2000]);
-    // The time of R2 is computed with the lower maximum: the RTO doubles three times up to 2 s, and
-    // twelve retransmissions of 2 s follow.
+    // R2 is computed with the lower maximum: four doubling intervals take 3 s, and twelve intervals
+    // of 2 s follow.
     assert!((14..=17).contains(&gaps.len()), "{}", gaps.len());
     net.finish_clean();
 }
@@ -285,8 +285,8 @@ fn data_reveals_a_half_open_connection() {
     net.finish_clean();
 }
 
-/// A SYN may carry data, which must be kept until ESTABLISHED or dropped and retransmitted (RFC
-/// 9293 §3.10.7.4). As in Linux without Fast Open, only the SYN is acknowledged.
+/// A SYN may carry data, which must be kept until ESTABLISHED or dropped and retransmitted
+/// (RFC 9293 §3.10.7.4). As in Linux without Fast Open, only the SYN is acknowledged.
 #[test]
 fn data_in_a_syn_is_not_acknowledged_without_fast_open() {
     let mut net = Net::new(18);

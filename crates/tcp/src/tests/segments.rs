@@ -57,7 +57,7 @@ fn an_old_duplicate_is_answered_and_not_delivered_again() {
 }
 
 #[test]
-fn a_segment_that_overlaps_the_past_delivers_its_new_part() {
+fn a_segment_that_overlaps_old_data_delivers_its_new_part() {
     let mut net = quiet(4);
     let mut segment = net.forge(Side::A);
     net.inject(Side::A, &segment, b"abcd");

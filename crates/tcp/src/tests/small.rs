@@ -18,7 +18,7 @@ fn quiet(seed: u64) -> (Net, usize) {
 }
 
 #[test]
-fn nagle_gathers_small_writes_while_one_is_unacknowledged() {
+fn nagle_holds_small_writes_while_one_is_unacknowledged() {
     let (mut net, before) = quiet(1);
     for _ in 0..10 {
         net.send(Side::A, b"0123456789");

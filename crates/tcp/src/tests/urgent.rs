@@ -313,7 +313,7 @@ fn a_mark_beyond_sixteen_bits_is_clamped() {
 }
 
 #[test]
-fn a_peer_with_a_closed_window_learns_of_the_mark_by_a_probe() {
+fn window_probes_announce_the_urgent_mark() {
     let mut net = Net::new(18);
     net.host(Side::B).options.rcvbuf = Some(16_384);
     net.open();
