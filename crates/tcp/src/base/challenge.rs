@@ -1,7 +1,7 @@
 //! A limit of challenge ACKs that all connections of a host share.
 //!
-//! Above: `cx` refers to it, `input::reset` takes from it. RFC 5961 §7; Linux: tcp_send_challenge_ack,
-//! `tcp_challenge_ack_limit`.
+//! Above: `cx` refers to it, `input::reset` takes from it. RFC 5961 §7; Linux:
+//! tcp_send_challenge_ack, `tcp_challenge_ack_limit`.
 //!
 //! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection
 //! show whether others were sent in the same second (CVE-2016-5696). Therefore the limit is drawn
