@@ -5,7 +5,8 @@ use std::{io, net::IpAddr, os::fd::BorrowedFd, ptr, sync::Arc};
 use ipnet::IpNet;
 use stack::{
     Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
+    config::{DeviceConfig, HostConfig},
     device::{Device, Wire},
     link::ethernet::MacAddr,
     qdisc::QdiscConfig,

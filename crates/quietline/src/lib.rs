@@ -60,8 +60,7 @@ pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
-    config::ConfigError,
-    counters::Snapshot,
+    base::{config_error::ConfigError, counters::Snapshot},
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
     host::Event,
     link::ethernet::MacAddr,

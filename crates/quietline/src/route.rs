@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use stack::{
-    config::ConfigError,
+    base::config_error::ConfigError,
     route::fib::{NO_DEVICE, RouteEntry, RouteSpec},
 };
 

@@ -12,9 +12,8 @@ use std::{
 use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     Cx,
-    config::{ConfigError, HostConfig},
-    core::CoreId,
-    counters::Snapshot,
+    base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
+    config::HostConfig,
     host::{ClaimState, EventSink, Host},
     link::ethernet::MacAddr,
     route::fib::RouteSpec,

@@ -56,7 +56,8 @@ pub use crate::entropy::{rng, secrets};
 pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
+    config::{DeviceConfig, HostConfig},
     device::{
         Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
         WireConfig,

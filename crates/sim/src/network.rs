@@ -26,7 +26,8 @@ use std::{
 use pkt::{Gso, GsoKind, Instant};
 use stack::{
     Capabilities,
-    device::{BIG_TCP_BYTES_MAX, Doorbell, GSO_BYTES_MAX, LinkType},
+    base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
+    device::{Doorbell, LinkType},
     icmp::header::IcmpMessage,
     ip::header::protocol,
 };

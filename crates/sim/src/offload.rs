@@ -18,8 +18,8 @@ use std::{
 use pkt::{EtherType, GsoKind, Instant, PacketList};
 use stack::{
     Cx, Memory,
-    device::BIG_TCP_BYTES_MAX,
-    gro::{GRO_BYTES_MAX, GroExit, Offline},
+    base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
+    gro::{GroExit, Offline},
     ip::header::protocol,
     link::ethernet::MacAddr,
 };

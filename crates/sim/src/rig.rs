@@ -15,8 +15,8 @@ use std::{
 use pkt::{DropReason, EtherType, Instant};
 use stack::{
     Capabilities,
+    base::counters::Counter,
     config::{DeviceConfig, HostConfig},
-    counters::Counter,
     device::LinkType,
     host::Host,
     link::{

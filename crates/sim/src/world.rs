@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use pkt::Instant;
 use stack::{
     Cx, Memory, Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
+    config::{DeviceConfig, HostConfig},
     device::{Wire, WireConfig},
     host::Host,
 };

@@ -13,7 +13,7 @@ mod tests {
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, Rig, RigConfig, arp_frame},
     };
     use stack::{
-        counters::Snapshot,
+        base::counters::Snapshot,
         icmp::header::IcmpMessage,
         ip::header::{Fragment, protocol},
         link::arp::ArpPacket,

@@ -12,7 +12,7 @@ mod tests {
         frame::{self, Ipv4},
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
     };
-    use stack::{counters::Counter, socket::TcpSocket, sysctl::Sysctls};
+    use stack::{base::counters::Counter, socket::TcpSocket, sysctl::Sysctls};
     use tcp::{Counter as TcpCounter, Flags, Options};
 
     const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);

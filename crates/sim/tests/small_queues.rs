@@ -12,8 +12,8 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
+        base::counters::Counter,
         config::{DeviceConfig, HostConfig},
-        counters::Counter,
         device::{Impairment, QueueId, Wire, WireConfig},
     };
     use tcp::Counter as TcpCounter;

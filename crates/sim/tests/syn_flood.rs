@@ -20,8 +20,8 @@ mod tests {
     };
     use stack::{
         Capabilities,
+        base::counters::Snapshot,
         config::{DeviceConfig, HostConfig},
-        counters::Snapshot,
         device::{Impairment, LinkType, Wire, WireConfig},
         ip::header::protocol,
         route::fib::RouteSpec,

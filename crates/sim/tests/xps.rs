@@ -10,8 +10,8 @@ mod tests {
     };
     use stack::{
         Errno,
+        base::counters::Counter,
         config::{DeviceConfig, HostConfig},
-        counters::Counter,
         device::{Impairment, Wire, WireConfig},
         socket::{Listener, TcpSocket},
     };

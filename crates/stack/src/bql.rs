@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use pkt::Instant;
 
+use crate::base::limits::BQL_LIMIT_MAX;
+
 /// How long slack must be seen before the limit shrinks (`slack_hold_time`).
 const SLACK_HOLD: Duration = Duration::from_secs(1);
-
-/// The largest limit: no two counts may be so far apart that their difference turns round (`DQL_MAX_LIMIT`).
-pub const LIMIT_MAX: u32 = u32::MAX / 2 - u32::MAX / 16;
 
 /// The books of one device queue.
 #[derive(Clone, Debug)]
@@ -60,14 +59,14 @@ impl Dql {
             previous_last_bytes: 0,
             lowest_slack: u32::MAX,
             slack_since: now,
-            limits: (0, LIMIT_MAX),
+            limits: (0, BQL_LIMIT_MAX),
         }
     }
 
     /// Bounds the limit (`limit_min`, `limit_max` in a queue's `byte_queue_limits`), in bytes. The next completion
     /// applies them; with an empty queue they hold at once.
     pub fn set_limits(&mut self, min: u32, max: u32) {
-        let max = max.min(LIMIT_MAX);
+        let max = max.min(BQL_LIMIT_MAX);
         self.limits = (min.min(max), max);
         self.limit = self.limit.clamp(self.limits.0, self.limits.1);
         self.adjusted_limit = self.limit.wrapping_add(self.completed);

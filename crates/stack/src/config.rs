@@ -5,60 +5,11 @@ use std::{io, sync::Arc};
 use ipnet::IpNet;
 
 use crate::{
+    base::{config_error::ConfigError, secrets::Secrets},
     device::Device,
     route::fib::RouteSpec,
-    secrets::Secrets,
-    sysctl::{SysctlError, Sysctls},
+    sysctl::Sysctls,
 };
-
-/// Why a configuration was refused, as one line: "device tap7: no such device".
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{field} {value}: {reason}")]
-pub struct ConfigError {
-    /// The field or option, by its name in the builder.
-    pub field: &'static str,
-    /// The refused value.
-    pub value: String,
-    /// The reason of the refusal: a value that would be accepted, or what stands against this one.
-    pub reason: String,
-    /// The kind that the error has as an [`io::Error`].
-    pub kind: io::ErrorKind,
-}
-
-impl ConfigError {
-    /// A value of `field` outside of what is allowed: `InvalidInput`.
-    pub fn new(field: &'static str, value: impl ToString, allowed: impl ToString) -> Self {
-        Self::refused(field, value, format!("expected {}", allowed.to_string()))
-    }
-
-    /// A value of `field` that a whole sentence explains: `InvalidInput`.
-    pub fn refused(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
-        let (value, reason) = (value.to_string(), reason.to_string());
-        Self { field, value, reason, kind: io::ErrorKind::InvalidInput }
-    }
-
-    /// A value that names something the host does not have: `NotFound`.
-    pub fn missing(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
-        Self { kind: io::ErrorKind::NotFound, ..Self::refused(field, value, reason) }
-    }
-
-    /// A value that the host has already: `AlreadyExists`.
-    pub fn exists(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
-        Self { kind: io::ErrorKind::AlreadyExists, ..Self::refused(field, value, reason) }
-    }
-}
-
-impl From<SysctlError> for ConfigError {
-    fn from(error: SysctlError) -> Self {
-        match error {
-            SysctlError::Unknown { name } => Self::missing("sysctl", name, "no such setting"),
-            SysctlError::Invalid { name, value, allowed } => {
-                let reason = format!("{value:?} is not allowed: expected {allowed}");
-                Self::refused("sysctl", name, reason)
-            }
-        }
-    }
-}
 
 impl From<ConfigError> for io::Error {
     fn from(error: ConfigError) -> Self {

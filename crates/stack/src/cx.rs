@@ -20,8 +20,11 @@ use pkt::{DropReason, Instant, Packet, PacketList, Pool};
 use sync::{Poller, epoch};
 
 use crate::{
-    core::{Core, CoreId},
-    counters::{Counter, CounterPage},
+    base::{
+        counters::{Counter, CounterPage},
+        ids::CoreId,
+    },
+    core::Core,
     host::Host,
     rps::SockFlows,
     socket::Listener,

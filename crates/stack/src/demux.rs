@@ -27,9 +27,7 @@ use tcp::FourTuple;
 use zerocopy::FromZeros;
 
 use crate::{
-    core::CoreId,
-    errno::Errno,
-    secrets::HashKey,
+    base::{errno::Errno, ids::CoreId, secrets::HashKey},
     socket::{Listener, RequestSocket, TcpSocket, TimeWaitSocket},
 };
 

@@ -16,9 +16,12 @@ use pkt::{Batch, Instant, Packet, PacketList};
 use sync::ring;
 
 use crate::{
-    core::{Core, NapiId, WEIGHT},
+    base::{
+        ids::NapiId,
+        limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
+    },
+    core::Core,
     cx::Cx,
-    gro::GRO_BYTES_MAX,
     host::Event,
     link::ethernet::MacAddr,
 };
@@ -29,12 +32,6 @@ pub mod wire;
 
 pub use loopback::Loopback;
 pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
-
-/// Largest superframe where nothing says otherwise: what the length field of an IPv4 header can say.
-pub const GSO_BYTES_MAX: u32 = 65_535;
-
-/// Largest superframe at all (BIG TCP), eight times as much, as in Linux (`GSO_MAX_SIZE`): 17 fragments hold it, 32 KiB each.
-pub const BIG_TCP_BYTES_MAX: u32 = 8 * GSO_BYTES_MAX;
 
 /// Index of a queue pair of a device. One core polls one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use pkt::Instant;
 use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenNews};
 
 use crate::{
-    secrets::HashKey,
+    base::secrets::HashKey,
     sysctl::{FastOpenKey, Sysctls},
 };
 

@@ -26,7 +26,7 @@
 
 use pkt::{Packet, PacketList};
 
-use crate::{counters::Counter, cx::Cx};
+use crate::{base::counters::Counter, cx::Cx};
 
 pub(crate) use exit::GroMode;
 pub use exit::{BusyPollFlush, GroExit};
@@ -42,10 +42,6 @@ mod read;
 mod table;
 #[cfg(test)]
 mod tests;
-
-/// What a superframe stays below where the settings of the device say nothing else (`gro_max_size`): what the length field of
-/// an IPv4 header can say, and one more.
-pub const GRO_BYTES_MAX: u32 = 65_536;
 
 /// Why a held packet was completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

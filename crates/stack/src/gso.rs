@@ -13,7 +13,7 @@ use pkt::{
 };
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     ip::header::{self, ETHER_TYPE_IPV4},
 };

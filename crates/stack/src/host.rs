@@ -25,8 +25,12 @@ use tcp::{
 use claims::Claims;
 
 use crate::{
-    core::{Core, CoreId, CoreRun},
-    counters::CounterPage,
+    base::{
+        counters::CounterPage,
+        ids::{CoreId, LOOPBACK},
+        tcp_memory::TcpMemory,
+    },
+    core::{Core, CoreRun},
     cx::Cx,
     demux::{Demux, Entry},
     device::{Device, QueueId, attached::Attached},
@@ -45,7 +49,6 @@ use crate::{
     rps::SockFlows,
     socket::SocketRef,
     sysctl::LiveSysctls,
-    tcp_memory::TcpMemory,
     tx_queue::DeviceTx,
 };
 
@@ -68,14 +71,8 @@ pub use claims::ClaimState;
 pub use events::{Event, EventSink};
 pub(crate) use paths::Hop;
 
-/// Cores a host may have.
-pub const CORES_MAX: u16 = 64;
-
 /// Connections that a turn looks at when what they keep has to go.
 const TRIM_PIECE: usize = 64;
-
-/// Index of the loopback device.
-const LOOPBACK: u32 = 0;
 
 /// One instance of the stack.
 #[derive(Debug)]

@@ -19,15 +19,13 @@
 
 #![forbid(unsafe_code)]
 
-mod armed;
+pub mod base;
 pub mod bql;
 pub mod config;
 pub mod core;
-pub mod counters;
 pub mod cx;
 mod demux;
 pub mod device;
-pub mod errno;
 mod fast_open;
 pub mod gro;
 mod gso;
@@ -40,15 +38,12 @@ mod neighbour_table;
 pub mod qdisc;
 pub mod route;
 pub mod rps;
-pub mod secrets;
 pub mod socket;
 pub mod sysctl;
-pub mod tcp_memory;
-pub mod timer;
 pub mod tx_queue;
 
+pub use base::errno::Errno;
+pub use base::secrets::Secrets;
 pub use cx::{Cx, Memory};
 pub use device::{Capabilities, Device};
-pub use errno::Errno;
-pub use secrets::Secrets;
 pub use tcp::Readiness;

@@ -22,9 +22,12 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use crate::{
-    armed::Armed,
-    core::{CoreId, TimerEntry},
-    counters::{Counter, Snapshot},
+    base::{
+        armed::Armed,
+        counters::{Counter, Snapshot},
+        ids::CoreId,
+    },
+    core::TimerEntry,
     cx::Cx,
     demux::Entry,
     device::{LinkType, QueueId},

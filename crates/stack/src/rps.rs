@@ -21,7 +21,7 @@ use std::{boxed::Box, vec::Vec};
 
 use pkt::Packet;
 
-use crate::{core::CoreId, cx::Cx, device::LinkType, host::Host};
+use crate::{base::ids::CoreId, cx::Cx, device::LinkType, host::Host};
 
 pub(crate) use backlog::{Backlog, BacklogPoll};
 pub(crate) use outbox::Outbox;

@@ -41,7 +41,7 @@ pub(crate) use time_wait::TimeWaitSocket;
 pub(crate) use wmem::{StreamTimer, Tasklet};
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     host::Host,
     ip::{

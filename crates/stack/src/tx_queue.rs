@@ -31,8 +31,7 @@ use pkt::{Instant, Packet, PacketList};
 use sync::{CoreGuard, CoreLock, Llist};
 
 use crate::{
-    core::CoreId,
-    counters::Counter,
+    base::{counters::Counter, ids::CoreId},
     cx::Cx,
     device::{Completed, Device, QueueId},
     host::Host,

@@ -15,9 +15,9 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
+        base::{counters::Counter, ids::CoreId},
         config::{DeviceConfig, HostConfig},
-        core::{CoreId, CoreRun, Kick},
-        counters::Counter,
+        core::{CoreRun, Kick},
         device::{Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire, WireConfig},
         host::Host,
         socket::{Listener, TcpSocket},

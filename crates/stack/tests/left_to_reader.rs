@@ -7,9 +7,9 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
+        base::counters::Counter,
         config::{DeviceConfig, HostConfig},
         core::{Core, CoreRun, Kick},
-        counters::Counter,
         device::{QueueId, RxSignal, Wire, WireConfig},
         host::Host,
         socket::{Listener, TcpSocket, options::SocketOption},

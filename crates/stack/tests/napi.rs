@@ -14,9 +14,9 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory,
+        base::counters::Counter,
         config::{DeviceConfig, HostConfig},
         core::CoreRun,
-        counters::Counter,
         device::{Doorbell, LinkType, QueueId, RxSignal},
         host::Host,
         sysctl::Sysctls,

@@ -14,9 +14,9 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Errno, Memory, Readiness,
+        base::{counters::Counter, ids::CoreId},
         config::{DeviceConfig, HostConfig},
-        core::{CoreId, CoreRun, Kick},
-        counters::Counter,
+        core::{CoreRun, Kick},
         device::{Wire, WireConfig},
         host::Host,
         socket::{ListenOptions, Listener, Reader, TcpSocket},

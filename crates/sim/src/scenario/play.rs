@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, io::IoSlice, net::SocketAddr, sync::Arc, time::
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
+    base::counters::{Counter, Snapshot},
     config::{DeviceConfig, HostConfig},
-    counters::{Counter, Snapshot},
     socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
 };
 use tcp::{Edges, FourTuple};

@@ -14,8 +14,8 @@ use std::{
 use pkt::Instant;
 use stack::{
     Capabilities, Errno,
+    base::counters::Snapshot,
     config::{DeviceConfig, HostConfig},
-    counters::Snapshot,
     device::LinkType,
     host::Host,
     route::fib::RouteSpec,

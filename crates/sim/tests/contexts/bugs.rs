@@ -5,7 +5,7 @@ use std::time::Duration;
 use pkt::DropReason;
 use stack::{
     Errno, Readiness,
-    counters::Counter,
+    base::counters::Counter,
     socket::{Reader, RxContext, ShutdownHow},
 };
 use tcp::{Counter as TcpCounter, Flags, SegmentHeader};

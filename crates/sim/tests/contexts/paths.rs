@@ -11,7 +11,7 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Snapshot,
+    base::counters::Snapshot,
     device::WireConfig,
     socket::{Reader, RxContext},
     sysctl::Sysctls,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stack::{
     Errno, Readiness,
-    counters::Counter,
+    base::counters::Counter,
     socket::{Reader, RxContext},
     sysctl::Sysctls,
 };

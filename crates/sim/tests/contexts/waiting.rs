@@ -5,7 +5,7 @@ use std::{io::IoSliceMut, sync::Arc, time::Duration};
 use sim::{Peer, Rig, RigConfig};
 use stack::{
     Errno,
-    counters::Counter,
+    base::counters::Counter,
     host::Host,
     socket::{Listener, Reader, RxContext, TcpSocket},
     sysctl::Sysctls,

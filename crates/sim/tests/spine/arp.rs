@@ -15,7 +15,7 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Counter,
+    base::counters::Counter,
     host::{ClaimState, Event, EventSink},
     icmp::header::IcmpMessage,
     ip::header::protocol,

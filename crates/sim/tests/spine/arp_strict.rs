@@ -9,7 +9,7 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, arp_frame},
 };
 use stack::{
-    counters::Counter,
+    base::counters::Counter,
     icmp::header::IcmpMessage,
     ip::header::protocol,
     link::{

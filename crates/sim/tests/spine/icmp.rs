@@ -13,7 +13,7 @@ use sim::{
 };
 use stack::{
     Errno, Readiness,
-    counters::Counter,
+    base::counters::Counter,
     icmp::header::{IcmpMessage, Unreachable},
     ip::header::{Fragment, protocol},
     socket::TcpSocket,

@@ -9,7 +9,7 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
 use stack::{
-    counters::Counter,
+    base::counters::Counter,
     ip::header::{Fragment, protocol},
     link::ethernet::MacAddr,
 };

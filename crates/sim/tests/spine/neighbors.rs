@@ -13,8 +13,7 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, arp_frame},
 };
 use stack::{
-    config::ConfigError,
-    counters::Counter,
+    base::{config_error::ConfigError, counters::Counter},
     host::NeighborInfo,
     icmp::header::IcmpMessage,
     ip::header::protocol,

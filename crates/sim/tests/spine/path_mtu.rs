@@ -9,7 +9,7 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Counter,
+    base::counters::Counter,
     icmp::header::IcmpMessage,
     ip::header::protocol,
     socket::{TcpSocket, options::SocketOption},

@@ -9,8 +9,8 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
 use stack::{
-    counters::Counter, icmp::header::IcmpMessage, ip::header::protocol, link::arp::ArpOperation,
-    sysctl::Sysctls,
+    base::counters::Counter, icmp::header::IcmpMessage, ip::header::protocol,
+    link::arp::ArpOperation, sysctl::Sysctls,
 };
 use tcp::{Flags, Options};
 

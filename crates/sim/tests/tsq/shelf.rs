@@ -14,8 +14,8 @@ use pkt::{Batch, Packet, PacketList, PacketOwner};
 use sim::{World, apps};
 use stack::{
     Capabilities, Cx, Device, Errno,
+    base::counters::Counter,
     config::{DeviceConfig, HostConfig},
-    counters::Counter,
     device::{Doorbell, LinkType, QueueId},
     host::Host,
     link::ethernet::MacAddr,

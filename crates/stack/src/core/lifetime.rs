@@ -8,12 +8,12 @@ use std::sync::{Arc, PoisonError, atomic::Ordering};
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{Core, CoreState, DEVICE_QUEUES_MAX, NapiId, napi::Napi};
+use super::{Core, CoreState, DEVICE_QUEUES_MAX, napi::Napi};
 use crate::{
+    base::{ids::NapiId, timer::TimerWheel},
     cx::Owed,
     device::{Device, QueueId, RxSignal},
     host::Event,
-    timer::TimerWheel,
     tx_queue::DeviceTx,
 };
 

@@ -14,7 +14,7 @@ use sync::{epoch::Section, ring};
 
 use super::deferral::Deferral;
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, limits::WEIGHT},
     cx::Cx,
     device::{Device, LinkType, QueueId},
     gro::{BusyPollFlush, Gro, GroMode},
@@ -24,10 +24,6 @@ use crate::{
     socket::{Flow, LastFlow},
     tx_queue::DeviceTx,
 };
-
-/// Frames one poll of one queue may take, where `net.core.dev_weight` does not say less: NAPI's weight, and what a
-/// [`Batch`] holds.
-pub const WEIGHT: usize = 64;
 
 /// Frames longer than this on average are superframes.
 const SUPERFRAME_MIN: usize = 4096;

@@ -14,7 +14,7 @@ use sync::CoreGuard;
 use super::{
     BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd, power, queues_in,
 };
-use crate::{counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
+use crate::{base::counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
 /// completions free the senders before they are polled, and timers see what has just been received.
@@ -102,7 +102,7 @@ fn receive(
     let mut due = due_queues(core, guard, cx, scope);
     let is_cycle = matches!(scope, Scope::Busy(_));
     let (weight, mut budget) = match scope {
-        Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
+        Scope::Busy(budget) => (budget.min(crate::base::limits::WEIGHT), budget),
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
     let begin = cx.now;

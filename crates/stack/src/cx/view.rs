@@ -5,8 +5,10 @@ use std::sync::Arc;
 use pkt::FreeMode;
 
 use crate::{
-    core::CoreId, counters::CounterPage, host::Host, rps::SockFlows, sysctl::Sysctls,
-    tcp_memory::TcpMemory,
+    base::{counters::CounterPage, ids::CoreId, tcp_memory::TcpMemory},
+    host::Host,
+    rps::SockFlows,
+    sysctl::Sysctls,
 };
 
 /// What a context keeps of a host it has entered.

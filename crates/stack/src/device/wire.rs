@@ -23,10 +23,12 @@ use direction::{Direction, Timed, insert_by_due};
 use impair::impair;
 pub use path_mtu::{PathMtu, TooBigReport};
 
-use super::{
-    BIG_TCP_BYTES_MAX, Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal,
+use super::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal};
+use crate::{
+    base::{config_error::ConfigError, limits::BIG_TCP_BYTES_MAX},
+    cx::Cx,
+    link::ethernet::MacAddr,
 };
-use crate::{config::ConfigError, cx::Cx, link::ethernet::MacAddr};
 
 mod config;
 mod direction;

@@ -9,7 +9,7 @@
 use pkt::{Instant, Packet, PacketList};
 
 use super::table::Completed;
-use crate::{counters::Counter, cx::Cx, sysctl::Sysctls};
+use crate::{base::counters::Counter, cx::Cx, sysctl::Sysctls};
 
 /// `net.quietline.gro_exit`: what waits in the list, and what is counted until it goes up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use tcp::{Flags, SegmentHeader, SeqNum, wire::header::HEADER_BYTES_MIN};
 
 use super::held::Next;
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     ip::header::{self, IpHeader, protocol},
     link::ethernet::EthernetHeader,

@@ -15,7 +15,7 @@ use super::{
     held::{Held, Next},
     read::{self, Candidate},
 };
-use crate::{counters::Counter, cx::Cx};
+use crate::{base::counters::Counter, cx::Cx};
 
 /// Buckets, as in Linux (`GRO_HASH_BUCKETS`).
 const BUCKETS: usize = 1 << BUCKET_BITS;

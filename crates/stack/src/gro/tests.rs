@@ -8,8 +8,8 @@ use tcp::{Flags, Options, SegmentHeader, SeqNum};
 
 use super::*;
 use crate::{
+    base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
     cx::Memory,
-    device::BIG_TCP_BYTES_MAX,
     ip::header::{Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader, protocol},
     link::ethernet::{EthernetHeader, MacAddr},
 };

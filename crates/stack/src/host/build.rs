@@ -12,10 +12,15 @@ use ipnet::IpNet;
 use sync::epoch::Domain;
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
-use super::{CORES_MAX, Host, claims::Claims, routes};
+use super::{Host, claims::Claims, routes};
 use crate::{
-    config::{ConfigError, DeviceConfig, HostConfig},
-    core::{Core, CoreId, DEVICE_QUEUES_MAX},
+    base::{
+        config_error::ConfigError,
+        ids::{CORES_MAX, CoreId},
+        tcp_memory::{MemoryLimits, TcpMemory},
+    },
+    config::{DeviceConfig, HostConfig},
+    core::{Core, DEVICE_QUEUES_MAX},
     cx::Memory,
     demux::Demux,
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
@@ -24,7 +29,6 @@ use crate::{
     neighbour_table::NeighborTable,
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
     sysctl::{LiveSysctls, Present, Sysctls},
-    tcp_memory::{MemoryLimits, TcpMemory},
     tx_queue::DeviceTx,
 };
 

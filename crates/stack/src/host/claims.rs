@@ -24,10 +24,13 @@ use std::{
 
 use pkt::Instant;
 
-use super::{Event, Host, LOOPBACK};
+use super::{Event, Host};
 use crate::{
-    core::{CoreId, TimerEntry},
-    counters::Counter,
+    base::{
+        counters::Counter,
+        ids::{CoreId, LOOPBACK},
+    },
+    core::TimerEntry,
     cx::Cx,
     link::{
         arp::{ArpOperation, ArpPacket},

@@ -16,13 +16,13 @@ use std::{
     vec::Vec,
 };
 
-use super::{Event, Host, LOOPBACK};
+use super::{Event, Host};
 use crate::{
+    base::{errno::Errno, ids::LOOPBACK},
     core::PowerChange,
     cx::Cx,
     demux::Entry,
     device::{Device as _, attached::Attached},
-    errno::Errno,
     socket::Listener,
 };
 

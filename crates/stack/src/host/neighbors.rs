@@ -12,10 +12,9 @@ use std::{
 
 use super::Host;
 use crate::{
-    config::ConfigError,
+    base::{config_error::ConfigError, errno::Errno},
     cx::Cx,
     device::LinkType,
-    errno::Errno,
     link::ethernet::MacAddr,
     neighbour_table::NeighborInfo,
     route::fib::{Fib, RouteKind},

@@ -8,13 +8,15 @@ use std::{net::IpAddr, sync::Arc};
 use pkt::Instant;
 use sync::{counted, epoch::Section};
 
-use super::{Host, LOOPBACK};
+use super::Host;
 use crate::{
-    core::CoreId,
-    counters::Counter,
+    base::{
+        counters::Counter,
+        errno::Errno,
+        ids::{CoreId, LOOPBACK},
+    },
     cx::Cx,
     device::LinkType,
-    errno::Errno,
     route::{
         Dst, DstHandle, DstRef, Path,
         dst::{DstOrigin, DstStats, DstTail},

@@ -9,7 +9,7 @@ use std::{
 
 use super::Host;
 use crate::{
-    counters::{Counter, CounterPage, Snapshot},
+    base::counters::{Counter, CounterPage, Snapshot},
     cx::Cx,
     route::dst::DstInfo,
     rps::SoftnetStat,

@@ -11,8 +11,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::{DropReason, PacketType};
 
-use crate::counters::Counter;
-use crate::ip::header::{IpHeader, claimed_len, icmp_protocol};
+use crate::{
+    base::counters::Counter,
+    ip::header::{IpHeader, claimed_len, icmp_protocol},
+};
 
 /// Bytes in front of the payload or the quoted packet.
 pub const ICMP_HEADER_LEN: usize = 8;

@@ -18,8 +18,7 @@ use super::{
     output,
 };
 use crate::{
-    core::CoreId,
-    counters::Counter,
+    base::{counters::Counter, ids::CoreId},
     cx::Cx,
     demux::Entry,
     host::Host,

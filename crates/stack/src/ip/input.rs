@@ -11,7 +11,7 @@ use super::{
     icmp, tcp_input,
 };
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     host::Host,
     route::{DstHandle, OnceDst, PacketDst, fib::RouteKind},

@@ -35,7 +35,7 @@ use super::{
     },
 };
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     host::Host,
     route::{DstHandle, OnceDst, PacketDst, fib::RouteKind},

@@ -12,10 +12,9 @@ use super::header::{
     protocol,
 };
 use crate::{
-    core::CoreId,
-    counters::Counter,
+    base::{counters::Counter, ids::CoreId, limits::GSO_BYTES_MAX},
     cx::Cx,
-    device::{GSO_BYTES_MAX, QueueId},
+    device::QueueId,
     host::Host,
     link::{
         self,

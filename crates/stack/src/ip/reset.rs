@@ -4,7 +4,7 @@ use pkt::{DropReason, Packet};
 use tcp::{FourTuple, SegmentHeader};
 
 use super::{discard_unroutable, output};
-use crate::{core::CoreId, cx::Cx, host::Host};
+use crate::{base::ids::CoreId, cx::Cx, host::Host};
 
 impl Host {
     /// Answers `header` with a reset (RFC 9293 §3.10.7.1) and drops the segment that caused it.

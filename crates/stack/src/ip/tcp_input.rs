@@ -11,7 +11,8 @@ use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use super::header::{IpHeader, protocol};
 use crate::{
-    counters::Counter, cx::Cx, demux::Entry, host::Host, link::strip, route::OnceDst, socket::Flow,
+    base::counters::Counter, cx::Cx, demux::Entry, host::Host, link::strip, route::OnceDst,
+    socket::Flow,
 };
 
 /// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.

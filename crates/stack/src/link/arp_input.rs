@@ -16,7 +16,7 @@ use super::{
     output::send_arp,
 };
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     device::LinkType,
     host::Host,

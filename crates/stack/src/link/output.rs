@@ -10,7 +10,7 @@ use super::{
     ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
 };
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     device::{LinkType, QueueId},
     host::Host,

@@ -39,7 +39,8 @@ use sync::{
 
 use super::{exception::Stamp, fib::RouteKind};
 use crate::{
-    device::{Capabilities, Device, GSO_BYTES_MAX, LinkType},
+    base::limits::GSO_BYTES_MAX,
+    device::{Capabilities, Device, LinkType},
     neighbour_table::NeighborEntry,
     sysctl::DeviceSettings,
     tx_queue::DeviceTx,

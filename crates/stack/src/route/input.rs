@@ -20,7 +20,7 @@ use super::{
     dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
     fib::RouteEntry,
 };
-use crate::{counters::Counter, cx::Cx, host::Host};
+use crate::{base::counters::Counter, cx::Cx, host::Host};
 
 /// What an input route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

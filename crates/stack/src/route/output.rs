@@ -21,9 +21,8 @@ use sync::{
 
 use super::dst::{DstHandle, DstRef};
 use crate::{
-    core::CoreId,
+    base::{errno::Errno, ids::CoreId},
     cx::Cx,
-    errno::Errno,
     host::{Hop, Host},
 };
 

@@ -14,7 +14,7 @@ use pkt::Packet;
 use sync::epoch::Section;
 
 use super::dst::{DstHandle, DstRef, RxDstMode};
-use crate::{counters::Counter, cx::Cx};
+use crate::{base::counters::Counter, cx::Cx};
 
 /// The dst of one received packet.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use sync::{Lanes, epoch::Section};
 
 use super::softnet::{SoftnetCounts, SoftnetStat};
 use crate::{
-    core::CoreId,
+    base::ids::CoreId,
     cx::Cx,
     host::Host,
     link,

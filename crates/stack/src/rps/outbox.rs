@@ -9,8 +9,8 @@ use sync::Chain;
 
 use super::{flow_limit::FlowLimit, softnet::SoftnetCounts};
 use crate::{
-    core::{Core, CoreId},
-    counters::Counter,
+    base::{counters::Counter, ids::CoreId},
+    core::Core,
     cx::Cx,
     host::Host,
 };

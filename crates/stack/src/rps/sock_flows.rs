@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::{core::CoreId, host::CORES_MAX};
+use crate::base::ids::{CORES_MAX, CoreId};
 
 /// Bits of an entry that say the core; the others are the hash's, so that two flows of one slot are told apart.
 const CORE_MASK: u32 = CORES_MAX as u32 - 1;

@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::stream::TcpSocket;
-use crate::core::CoreId;
+use crate::base::ids::CoreId;
 
 /// How often in a row the oldest connection may be passed over. A thread that accepts as fast as connections come then still
 /// takes one in 17 from elsewhere.

@@ -21,7 +21,7 @@ use super::{
     calls::Holder,
     stream::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, parse},
 };
-use crate::{counters::Counter, cx::Cx, host::Host, route::PacketDst};
+use crate::{base::counters::Counter, cx::Cx, host::Host, route::PacketDst};
 
 /// Payload of joined segments, at most: as much as an IPv4 packet has.
 const JOINED_BYTES_MAX: usize = 65_535;

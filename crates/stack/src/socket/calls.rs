@@ -19,7 +19,11 @@ use super::{
     options::MemoryInfo,
     stream::{StreamState, TcpSocket},
 };
-use crate::{cx::Cx, errno::Errno, host::Host, timer::TICK};
+use crate::{
+    base::{errno::Errno, timer::TICK},
+    cx::Cx,
+    host::Host,
+};
 use pkt::{Packet, PagesRange, Payload};
 
 bitflags! {

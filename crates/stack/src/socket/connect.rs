@@ -14,9 +14,9 @@ use tcp::{FastOpen, FourTuple, OpenParams, Reuse, SocketOptions, Tcb};
 
 use super::{BusyPoll, TimeWaitSocket, stream::TcpSocket};
 use crate::{
+    base::errno::Errno,
     cx::Cx,
     demux::{BindFlags, Entry},
-    errno::Errno,
     fast_open::mode,
     host::Host,
     ip::{self, IpFields},

@@ -24,7 +24,10 @@ use super::{
     stream::TcpSocket, syn_queue::SynQueue,
 };
 use crate::{
-    core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host,
+    base::{counters::Counter, errno::Errno, ids::CoreId},
+    cx::Cx,
+    demux::BindFlags,
+    host::Host,
     sysctl::Sysctls,
 };
 

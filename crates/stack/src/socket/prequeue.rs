@@ -24,7 +24,7 @@ use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use super::stream::{DEFERRED_FLUSH, StreamState, TcpSocket, parse};
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     host::Host,
     route::{OnceDst, PacketDst, leave_rcu},

@@ -23,7 +23,11 @@ use super::{
     prequeue::ReaderId,
     stream::TcpSocket,
 };
-use crate::{counters::Counter, cx::Cx, errno::Errno, host::Host};
+use crate::{
+    base::{counters::Counter, errno::Errno},
+    cx::Cx,
+    host::Host,
+};
 
 /// One call of `recv` that waits. Whoever gives it up calls [`TcpSocket::recv_and_leave`]; if nobody does, the socket finds
 /// out by its delayed-ACK timer.

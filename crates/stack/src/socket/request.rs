@@ -18,13 +18,7 @@ use tcp::{
 };
 
 use super::{listener::Listener, source_limit::SourcePlace, stream::TcpSocket, syn_queue::Refused};
-use crate::{
-    core::{CoreId, TimerEntry},
-    cx::Cx,
-    demux::Entry,
-    host::Host,
-    ip,
-};
+use crate::{base::ids::CoreId, core::TimerEntry, cx::Cx, demux::Entry, host::Host, ip};
 
 /// Not in the SYN queue: a cookie that came back stays for one segment only.
 const NO_SLOT: usize = usize::MAX;

@@ -19,7 +19,7 @@ use sync::{
 };
 
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     host::Host,
     route::{

@@ -22,12 +22,11 @@ use sync::{EventCount, Llist, SocketLock};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use crate::{
-    armed::Armed,
-    core::{CoreId, TimerEntry},
+    base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
+    core::TimerEntry,
     cx::Cx,
     demux::BindFlags,
     device::QueueId,
-    errno::Errno,
     host::Host,
     route::Path,
     socket::{
@@ -38,7 +37,6 @@ use crate::{
         source_limit::SourcePlace,
         wmem::{StreamTimer, Wmem},
     },
-    tcp_memory::TcpMemory,
 };
 
 pub(super) use work::parse;

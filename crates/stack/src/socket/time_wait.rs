@@ -14,7 +14,8 @@ use pkt::{DropReason, Instant, Packet};
 use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
 use crate::{
-    core::{CoreId, TimerEntry, TimerHandle},
+    base::{ids::CoreId, timer::TimerHandle},
+    core::TimerEntry,
     cx::Cx,
     demux::{BindFlags, Entry},
     host::Host,

@@ -22,7 +22,7 @@ use pkt::{Instant, PacketList, PacketOwner};
 use sync::{Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
 use super::TcpSocket;
-use crate::{core::Core, counters::Counter, cx::Cx, host::Host};
+use crate::{base::counters::Counter, core::Core, cx::Cx, host::Host};
 
 /// What one socket has below it.
 #[derive(Debug)]

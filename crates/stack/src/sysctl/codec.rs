@@ -4,8 +4,7 @@ use std::ops::RangeInclusive;
 
 use tcp::BufferLimits;
 
-use crate::qdisc::QdiscConfig;
-use crate::tcp_memory::MemoryLimits;
+use crate::{base::tcp_memory::MemoryLimits, qdisc::QdiscConfig};
 
 mod fast_open_key;
 mod times;

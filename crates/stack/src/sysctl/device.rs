@@ -16,7 +16,10 @@
 //! other setting.
 
 use super::SysctlError;
-use crate::{config::ConfigError, device::Device, gro::GRO_BYTES_MAX};
+use crate::{
+    base::{config_error::ConfigError, limits::GRO_BYTES_MAX},
+    device::Device,
+};
 
 use name::Name;
 pub use settings::{DeviceSettings, RxQueueSettings, TxQueueSettings};

@@ -22,14 +22,13 @@ use super::{
     entry,
 };
 use crate::{
-    core::WEIGHT,
+    base::{limits::WEIGHT, tcp_memory::MemoryLimits},
     gro::{BusyPollFlush, GroExit},
     link::ArpIgnore,
     neighbour::NeighborConfig,
     qdisc::{DefaultQdisc, DevOrphan},
     route::dst::{DstLayout, DstRefMode, RxDstMode},
     socket::RxContext,
-    tcp_memory::MemoryLimits,
 };
 
 /// Expands the rows below into [`Sysctls`] and [`HOST_TABLE`].

@@ -8,7 +8,7 @@
 
 use pkt::Instant;
 
-use crate::{counters::Counter, cx::Cx};
+use crate::{base::counters::Counter, cx::Cx};
 
 /// See the module head.
 #[derive(Debug, Default)]

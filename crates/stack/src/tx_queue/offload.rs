@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use pkt::{Packet, PacketList, TxChecksum};
 
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, limits::BIG_TCP_BYTES_MAX},
     cx::Cx,
-    device::{BIG_TCP_BYTES_MAX, Capabilities},
+    device::Capabilities,
     gso::{self, Checksums},
     ip::header::ETHER_TYPE_IPV4,
     route::Dst,

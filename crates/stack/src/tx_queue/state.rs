@@ -8,8 +8,8 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 
 use super::{DeviceTx, TxQueue, WATCHDOG, delay::DelayProbe};
 use crate::{
+    base::counters::Counter,
     bql::Dql,
-    counters::Counter,
     cx::Cx,
     gso,
     qdisc::{Dequeued, NetXmit, Qdisc, QdiscConfig},

@@ -10,9 +10,10 @@ use pkt::{Batch, DropReason};
 
 use super::*;
 use crate::{
+    base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     config::{DeviceConfig, HostConfig},
     cx::Memory,
-    device::{BIG_TCP_BYTES_MAX, Capabilities, GSO_BYTES_MAX, LinkType},
+    device::{Capabilities, LinkType},
 };
 
 mod disciplines;

@@ -14,8 +14,8 @@ use std::{
 use pkt::{Batch, Instant, PacketList, PoolStats};
 use stack::{
     Capabilities, Cx, Device, Errno, Memory,
+    base::counters::Snapshot,
     config::{DeviceConfig, HostConfig},
-    counters::Snapshot,
     device::{Completed, LinkType, QueueId},
     host::Host,
     socket::{Listener, TcpSocket},

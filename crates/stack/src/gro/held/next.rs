@@ -14,7 +14,7 @@ use tcp::{
 
 use super::{FLAGS, Held};
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     gro::{
         GroMode,

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::base::limits::GRO_BYTES_MAX;
+
 /// Lengths of what goes up when `frames` arrive in one poll.
 fn lengths(frames: &[Frame]) -> Vec<u32> {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);

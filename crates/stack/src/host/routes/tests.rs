@@ -7,8 +7,8 @@ use sync::Counting;
 
 use super::*;
 use crate::{
+    base::ids::CoreId,
     config::{DeviceConfig, HostConfig},
-    core::CoreId,
     cx::{Cx, Memory},
     device::{Wire, WireConfig},
 };

@@ -18,7 +18,7 @@ use super::{
     super::{request::RequestSocket, source_limit::SourcePlace},
     Listener,
 };
-use crate::{counters::Counter, cx::Cx, host::Host, ip, route::DstHandle};
+use crate::{base::counters::Counter, cx::Cx, host::Host, ip, route::DstHandle};
 
 impl Listener {
     /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple

@@ -13,7 +13,13 @@ use super::{
     },
     Listener,
 };
-use crate::{core::CoreId, cx::Cx, errno::Errno, host::Host, ip::IpFields, sysctl::FastOpenKey};
+use crate::{
+    base::{errno::Errno, ids::CoreId},
+    cx::Cx,
+    host::Host,
+    ip::IpFields,
+    sysctl::FastOpenKey,
+};
 
 /// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
 pub const BACKLOG_DEFAULT: u32 = 128;

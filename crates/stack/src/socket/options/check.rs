@@ -8,8 +8,7 @@ use tcp::{Algorithm, Keepalive, TcpConfig};
 
 use super::{OptionValue, SocketOption};
 use crate::{
-    core::CoreId,
-    errno::Errno,
+    base::{errno::Errno, ids::CoreId},
     fast_open::mode,
     ip::MtuDiscover,
     socket::BusyPoll,

@@ -10,8 +10,7 @@ use tcp::State;
 
 use super::{Access, MemoryInfo, OptionValue, SocketOption, check, tcp_info};
 use crate::{
-    core::CoreId,
-    errno::Errno,
+    base::{errno::Errno, ids::CoreId},
     ip::IpFields,
     socket::{BusyPoll, ConnectOptions, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},

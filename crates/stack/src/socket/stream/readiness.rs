@@ -8,7 +8,7 @@ use sync::EventCount;
 use tcp::{Readiness, State, Tcb};
 
 use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
-use crate::{counters::Counter, cx::Cx};
+use crate::{base::counters::Counter, cx::Cx};
 
 /// In `TcpSocket::ready` beside the bits of [`Readiness`]: packets wait for the reader.
 const PREQUEUED: u8 = 1 << 7;

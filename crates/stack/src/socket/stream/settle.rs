@@ -13,7 +13,7 @@ use tcp::{HostQueue, State, TimeWait};
 
 use super::{StreamState, TcpSocket};
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
     demux::Entry,
     device::QueueId,
@@ -25,7 +25,6 @@ use crate::{
         TimeWaitSocket,
         wmem::{self, Wmem},
     },
-    tcp_memory::PAGE_BYTES,
 };
 
 impl StreamState {

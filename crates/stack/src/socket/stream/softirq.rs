@@ -17,7 +17,7 @@ use super::{
     TcpSocket,
 };
 use crate::{
-    counters::Counter,
+    base::counters::Counter,
     cx::Cx,
     host::Host,
     route::{DstHandle, PacketDst, leave_rcu, packet_dst::Left},

@@ -12,9 +12,7 @@ use super::{
     queues::Queues,
 };
 use crate::{
-    bql,
-    device::BIG_TCP_BYTES_MAX,
-    gro::GRO_BYTES_MAX,
+    base::limits::{self, BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
     qdisc::QdiscConfig,
     sysctl::{
         Row, Tier, WORDS,
@@ -176,10 +174,10 @@ device_sysctls! {
         tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff, Operate;
         /// Lower bound of the byte queue limit, in bytes: a transmit queue may always hand over this much before the device
         /// completes any (`byte_queue_limits/limit_min`). Raise it if the limit starves a device with late completions.
-        bql_limit_min: u32 = 0, Number 0..=bql::LIMIT_MAX as u64, Tune;
+        bql_limit_min: u32 = 0, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
         /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this much before the device
         /// completes some (`byte_queue_limits/limit_max`). Lower it if packets wait too long inside the device.
-        bql_limit_max: u32 = bql::LIMIT_MAX, Number 0..=bql::LIMIT_MAX as u64, Tune;
+        bql_limit_max: u32 = limits::BQL_LIMIT_MAX, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
     }
     rx_queue {
         /// Cores among which the packets of this queue are spread by the hash of their flow (RPS), one bit for each; bits of

@@ -28,6 +28,8 @@ use std::{fmt, time::Duration};
 
 use pkt::Instant;
 
+use super::ids::CoreId;
+
 /// Nanoseconds in a tick, as a power of two: 2^20 ns = 1.05 ms, the resolution of Linux at HZ=1000. Retransmission and
 /// delayed-ACK times are tens of milliseconds and more, so a finer tick would only wake more often.
 const TICK_SHIFT: u32 = 20;
@@ -341,6 +343,28 @@ const fn digit(tick: u64, level: usize) -> usize {
 #[expect(clippy::cast_possible_truncation, reason = "eight levels")]
 const fn shift_of(level: usize) -> u32 {
     level as u32 * DIGIT_BITS
+}
+
+/// An entry in the wheel of some core, for an owner that may end before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimerHandle {
+    pub(crate) core: CoreId,
+    pub(crate) key: TimerKey,
+}
+
+impl TimerHandle {
+    /// In one word, which is not `u64::MAX`: there are fewer cores.
+    pub(crate) fn to_bits(self) -> u64 {
+        let (core, generation) = (u64::from(self.core.0), u64::from(self.key.generation));
+        core << 48 | generation << 32 | u64::from(self.key.index)
+    }
+
+    /// The handle that gave these bits.
+    #[expect(clippy::cast_possible_truncation, reason = "the fields are taken apart")]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        let key = TimerKey { index: bits as u32, generation: (bits >> 32) as u16 };
+        Self { core: CoreId((bits >> 48) as u16), key }
+    }
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ impl fmt::Debug for Snapshot {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{super::NOT_COUNTED, *};
+    use super::*;
+    use crate::base::counters::NOT_COUNTED;
 
     #[test]
     fn pages_add_up() {
