@@ -9,8 +9,8 @@ use stack::{
     config::{DeviceConfig, HostConfig},
     device::{Device, Wire},
     link::ethernet::MacAddr,
-    qdisc::QdiscConfig,
     route::fib::RouteSpec,
+    sysctl::qdisc::QdiscConfig,
 };
 
 #[cfg(feature = "capture")]

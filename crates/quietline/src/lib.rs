@@ -64,12 +64,13 @@ pub use stack::{
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
     host::Event,
     link::ethernet::MacAddr,
-    qdisc::{QdiscConfig, QdiscStats},
+    qdisc::QdiscStats,
     rps::SoftnetStat,
     socket::{
         SendFlags,
         options::{OptionValue, SocketOption},
     },
+    sysctl::qdisc::QdiscConfig,
     tx_queue::TxQueueStats,
 };
 pub use stream::TcpStream;

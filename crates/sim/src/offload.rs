@@ -19,9 +19,10 @@ use pkt::{EtherType, GsoKind, Instant, PacketList};
 use stack::{
     Cx, Memory,
     base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
-    gro::{GroExit, Offline},
+    gro::Offline,
     ip::header::protocol,
     link::ethernet::MacAddr,
+    sysctl::modes::GroExit,
 };
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 

@@ -26,10 +26,13 @@
 
 use pkt::{Packet, PacketList};
 
-use crate::{base::counters::Counter, cx::Cx};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    sysctl::modes::BusyPollFlush,
+};
 
 pub(crate) use exit::GroMode;
-pub use exit::{BusyPollFlush, GroExit};
 pub use offline::Offline;
 
 use exit::Exit;

@@ -39,7 +39,6 @@ use crate::{
     neighbour_table::NeighborTable,
     route::{
         Dst,
-        dst::DstLayout,
         exception::Exceptions,
         fib::{Fib, RouteKind},
         input::InputRoutes,
@@ -48,7 +47,7 @@ use crate::{
     },
     rps::SockFlows,
     socket::SocketRef,
-    sysctl::LiveSysctls,
+    sysctl::{LiveSysctls, modes::DstLayout},
     tx_queue::DeviceTx,
 };
 

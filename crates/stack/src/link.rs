@@ -9,6 +9,6 @@ pub mod ethernet;
 mod input;
 mod output;
 
-pub use arp_input::ArpIgnore;
 pub(crate) use input::{input, input_list, strip};
 pub(crate) use output::{addresses, frame, is_resolved, output, send_arp};
+

@@ -25,58 +25,11 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Instant, Packet, PacketList};
 
-use crate::link::ethernet::MacAddr;
+use crate::{link::ethernet::MacAddr, sysctl::modes::NeighborConfig};
 
 /// How long the first of several differing answers holds (Linux's `locktime`): of two stations that claim one address, the
 /// slower one does not win by its slowness.
 const LOCK_TIME: Duration = Duration::from_secs(1);
-
-/// Settings of the state machine: `net.ipv4.neigh.default.*`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NeighborConfig {
-    /// `base_reachable_time_ms`: an answer is good for half to one and a half times this (RFC 4861 §6.3.2).
-    pub base_reachable_time: Duration,
-    /// `retrans_time_ms`: time between two probes.
-    pub retrans_time: Duration,
-    /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbour before it is probed.
-    pub delay_first_probe_time: Duration,
-    /// `ucast_solicit`: probes sent to the old link address before it is given up.
-    pub ucast_solicit: u32,
-    /// `mcast_solicit`: probes sent to everybody before resolution fails.
-    pub mcast_solicit: u32,
-    /// `unres_qlen`: packets that wait for one address.
-    pub unres_qlen: u32,
-    /// `unres_qlen_bytes`: their memory, `truesize` of each; one packet always fits.
-    pub unres_qlen_bytes: u32,
-    /// `gc_thresh3`: entries a table holds at most.
-    pub gc_thresh3: u32,
-}
-
-impl Default for NeighborConfig {
-    fn default() -> Self {
-        Self {
-            base_reachable_time: Duration::from_secs(30),
-            retrans_time: Duration::from_secs(1),
-            delay_first_probe_time: Duration::from_secs(5),
-            ucast_solicit: 3,
-            mcast_solicit: 3,
-            unres_qlen: 101,
-            unres_qlen_bytes: 212_992,
-            gc_thresh3: 1024,
-        }
-    }
-}
-
-impl NeighborConfig {
-    /// A reachable time for one neighbour: evenly between half and one and a half times the base, so that a network's
-    /// hosts do not probe in step.
-    #[must_use]
-    pub fn reachable_time(&self, random: u32) -> Duration {
-        let part = (self.base_reachable_time.as_nanos() * u128::from(random)) >> 32;
-        let nanos = u64::try_from(part).unwrap_or(u64::MAX);
-        self.base_reachable_time / 2 + Duration::from_nanos(nanos)
-    }
-}
 
 /// States by Linux's names (NUD_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

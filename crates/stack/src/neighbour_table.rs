@@ -35,9 +35,8 @@ use crate::{
     icmp::header::Quote,
     ip::header::protocol,
     link::{self, arp::ArpPacket, ethernet::MacAddr},
-    neighbour::{
-        Advertisement, Neighbor, NeighborAction, NeighborActions, NeighborConfig, NudState,
-    },
+    neighbour::{Advertisement, Neighbor, NeighborAction, NeighborActions, NudState},
+    sysctl::modes::NeighborConfig,
 };
 
 mod admin;

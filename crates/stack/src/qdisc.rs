@@ -10,10 +10,12 @@
 
 use pkt::{Instant, Packet, PacketList};
 
-use crate::gso;
+use crate::{
+    gso,
+    sysctl::qdisc::QdiscConfig,
+};
 
 mod codel;
-mod config;
 mod fq;
 mod fq_codel;
 mod pfifo_fast;
@@ -22,49 +24,13 @@ mod tbf;
 mod testing;
 mod turns;
 
-pub use config::{QdiscConfig, QdiscConfigError};
-pub use fq::{Fq, FqConfig};
-pub use fq_codel::{FqCodel, FqCodelConfig};
+pub use fq::Fq;
+pub use fq_codel::FqCodel;
 pub use pfifo_fast::PfifoFast;
-pub use tbf::{Tbf, TbfConfig};
+pub use tbf::Tbf;
 
 /// The priority of what keeps the network going, ARP for one. Linux: `TC_PRIO_CONTROL`.
 pub(crate) const PRIORITY_CONTROL: u8 = 7;
-
-/// `net.core.default_qdisc`: what a device gets that needs a discipline and has been given none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DefaultQdisc {
-    /// Three bands.
-    #[default]
-    PfifoFast,
-    /// Fair queueing with departure times.
-    Fq,
-    /// Fair queueing with controlled delay.
-    FqCodel,
-    /// None.
-    NoQueue,
-}
-
-impl From<DefaultQdisc> for QdiscConfig {
-    fn from(default: DefaultQdisc) -> Self {
-        match default {
-            DefaultQdisc::PfifoFast => Self::PfifoFast,
-            DefaultQdisc::Fq => Self::Fq(FqConfig::default()),
-            DefaultQdisc::FqCodel => Self::FqCodel(FqCodelConfig::default()),
-            DefaultQdisc::NoQueue => Self::NoQueue,
-        }
-    }
-}
-
-/// `net.quietline.dev_orphan`: when the socket of a packet is paid back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DevOrphan {
-    /// When the device has sent it: what waits in its rings counts as the socket's.
-    #[default]
-    Completion,
-    /// When it is handed to the device, as drivers did that called `skb_orphan`: then nothing but BQL keeps the rings short.
-    Xmit,
-}
 
 /// What a discipline answers when it is asked for the next packet.
 #[derive(Debug)]
@@ -166,6 +132,25 @@ pub enum Qdisc {
 }
 
 impl Qdisc {
+    /// The discipline that `config` describes. `None` is `noqueue`.
+    #[must_use]
+    pub fn of(
+        config: &QdiscConfig,
+        tx_queue_len: u32,
+        link_header: usize,
+        now: Instant,
+    ) -> Option<Self> {
+        Some(match *config {
+            QdiscConfig::NoQueue => return None,
+            QdiscConfig::PfifoFast => Self::PfifoFast(PfifoFast::new(tx_queue_len)),
+            QdiscConfig::Tbf(config) => Self::Tbf(Tbf::new(config, now)),
+            QdiscConfig::Fq(config) => Self::Fq(Box::new(Fq::new(config))),
+            QdiscConfig::FqCodel(config) => {
+                Self::FqCodel(Box::new(FqCodel::new(config, link_header)))
+            }
+        })
+    }
+
     /// Takes `packet`, whose link header is `link_header` bytes long. Whatever is dropped for it, itself included, is
     /// put into `dropped`.
     pub fn enqueue(

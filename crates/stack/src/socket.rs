@@ -33,7 +33,6 @@ pub use busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use calls::{SendFlags, ShutdownHow};
 pub use connect::ConnectOptions;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
-pub use prequeue::RxContext;
 pub use reader::Reader;
 pub(crate) use request::RequestSocket;
 pub use stream::{SocketRef, TcpSocket};

@@ -30,6 +30,8 @@ mod codec;
 pub mod device;
 mod host_rows;
 mod live;
+pub mod modes;
+pub mod qdisc;
 mod rows;
 mod tcp_rows;
 

@@ -35,8 +35,8 @@ use crate::{
     cx::Cx,
     device::{Completed, Device, QueueId},
     host::Host,
-    qdisc::{DevOrphan, NetXmit, QdiscConfig},
-    sysctl::Sysctls,
+    qdisc::NetXmit,
+    sysctl::{Sysctls, modes::DevOrphan, qdisc::QdiscConfig},
 };
 
 use offload::Offload;

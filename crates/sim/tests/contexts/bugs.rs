@@ -6,7 +6,8 @@ use pkt::DropReason;
 use stack::{
     Errno, Readiness,
     base::counters::Counter,
-    socket::{Reader, RxContext, ShutdownHow},
+    socket::{Reader, ShutdownHow},
+    sysctl::modes::RxContext,
 };
 use tcp::{Counter as TcpCounter, Flags, SegmentHeader};
 

@@ -13,8 +13,8 @@ use stack::{
     Errno,
     base::counters::Snapshot,
     device::WireConfig,
-    socket::{Reader, RxContext},
-    sysctl::Sysctls,
+    socket::Reader,
+    sysctl::{Sysctls, modes::RxContext},
 };
 
 use super::waiting::{PREQUEUES, Waiting};

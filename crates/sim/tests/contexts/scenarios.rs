@@ -5,8 +5,8 @@ use std::time::Duration;
 use stack::{
     Errno, Readiness,
     base::counters::Counter,
-    socket::{Reader, RxContext},
-    sysctl::Sysctls,
+    socket::Reader,
+    sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Counter as TcpCounter, Flags};
 

@@ -7,8 +7,8 @@ use stack::{
     Errno,
     base::counters::Counter,
     host::Host,
-    socket::{Listener, Reader, RxContext, TcpSocket},
-    sysctl::Sysctls,
+    socket::{Listener, Reader, TcpSocket},
+    sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Flags, Options};
 

@@ -17,11 +17,12 @@ use crate::{
     base::{counters::Counter, limits::WEIGHT},
     cx::Cx,
     device::{Device, LinkType, QueueId},
-    gro::{BusyPollFlush, Gro, GroMode},
+    gro::{Gro, GroMode},
     host::Host,
     link,
     rps::{Outbox, Steering},
     socket::{Flow, LastFlow},
+    sysctl::modes::BusyPollFlush,
     tx_queue::DeviceTx,
 };
 

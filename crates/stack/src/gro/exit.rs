@@ -9,35 +9,7 @@
 use pkt::{Instant, Packet, PacketList};
 
 use super::table::Completed;
-use crate::{base::counters::Counter, cx::Cx, sysctl::Sysctls};
-
-/// `net.quietline.gro_exit`: what waits in the list, and what is counted until it goes up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GroExit {
-    /// Nothing waits: every packet goes up by itself, as before Linux 5.4.
-    Immediate,
-    /// Packets that were not merged wait; completed ones go up by themselves. Linux 5.4 for `napi_gro_frags`. **It reorders**:
-    /// a completed packet overtakes those of its flow that wait.
-    NormalOnlyList,
-    /// Everything waits, and each packet counts one, as in Linux 5.6.
-    UnifiedListPackets,
-    /// Everything waits, and a superframe counts its segments, as since Linux 5.11: a large one does not wait for others.
-    #[default]
-    UnifiedListSegments,
-}
-
-/// `net.quietline.busy_poll_flush`: what goes up at the end of a busy-poll cycle that goes on. Whatever is set, everything
-/// goes up before the core is let go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum BusyPollFlush {
-    /// Nothing: packets wait for a full list or the end of the polling. A slow trickle waits long.
-    None,
-    /// The list, as Linux does. What is held waits for PSH, the next segment, or the end of the polling.
-    RxListPerCycle,
-    /// What has been held since an earlier millisecond and the list, and everything held when a cycle found no packet.
-    #[default]
-    RxListAndOldGroPerCycle,
-}
+use crate::{base::counters::Counter, cx::Cx, sysctl::{Sysctls, modes::GroExit}};
 
 /// How receive offload works for one device in one poll, from the settings.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@
 
 use pkt::{Packet, PacketList};
 
-use super::{Gro, GroExit, GroMode};
-use crate::cx::Cx;
+use super::{Gro, GroMode};
+use crate::{cx::Cx, sysctl::modes::GroExit};
 
 /// One NAPI instance's receive offload with settings of its own. Dropping it frees what it holds.
 #[derive(Debug)]

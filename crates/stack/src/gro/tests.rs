@@ -7,12 +7,7 @@ use pkt::{EtherType, Instant, Packet, RxChecksum, TxChecksum, checksum};
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 
 use super::*;
-use crate::{
-    base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
-    cx::Memory,
-    ip::header::{Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader, protocol},
-    link::ethernet::{EthernetHeader, MacAddr},
-};
+use crate::{base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX}, cx::Memory, ip::header::{Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader, protocol}, link::ethernet::{EthernetHeader, MacAddr}, sysctl::modes::GroExit};
 
 mod next;
 mod oracle;

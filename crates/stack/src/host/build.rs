@@ -13,24 +13,7 @@ use sync::epoch::Domain;
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
 use super::{Host, claims::Claims, routes};
-use crate::{
-    base::{
-        config_error::ConfigError,
-        ids::{CORES_MAX, CoreId},
-        tcp_memory::{MemoryLimits, TcpMemory},
-    },
-    config::{DeviceConfig, HostConfig},
-    core::{Core, DEVICE_QUEUES_MAX},
-    cx::Memory,
-    demux::Demux,
-    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
-    fast_open::FastOpenMemory,
-    ip::{IcmpLimiter, IpIds},
-    neighbour_table::NeighborTable,
-    route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
-    sysctl::{LiveSysctls, Present, Sysctls},
-    tx_queue::DeviceTx,
-};
+use crate::{base::{config_error::ConfigError, ids::{CORES_MAX, CoreId}, limits::GRO_BYTES_MAX, tcp_memory::{MemoryLimits, TcpMemory}}, config::{DeviceConfig, HostConfig}, core::{Core, DEVICE_QUEUES_MAX}, cx::Memory, demux::Demux, device::{Device, Doorbell, Loopback, QueueId, attached::Attached}, fast_open::FastOpenMemory, ip::{IcmpLimiter, IpIds}, neighbour_table::NeighborTable, route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable}, sysctl::{LiveSysctls, Present, Sysctls}, tx_queue::DeviceTx};
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
 static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
@@ -58,7 +41,7 @@ impl Host {
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = routes::builder_of(&addresses, &config.routes)?;
-        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
+        config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
@@ -182,4 +165,12 @@ fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<Dev
         .zip(devices)
         .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
         .collect()
+}
+
+/// What the settings of a device are bounded by.
+fn present(device: &dyn Device) -> Present<'_> {
+    let caps = device.caps();
+    // Of a device that takes none software cuts up what every IPv4 header can say.
+    let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
+    Present::new(&caps.name, caps.queues, superframe_end, device.gso_ipv4_size())
 }

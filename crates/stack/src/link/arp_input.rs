@@ -15,14 +15,7 @@ use super::{
     arp::{ARP_LEN, ArpOperation, ArpPacket},
     output::send_arp,
 };
-use crate::{
-    base::counters::Counter,
-    cx::Cx,
-    device::LinkType,
-    host::Host,
-    neighbour::Advertisement,
-    route::fib::{Fib, RouteKind},
-};
+use crate::{base::counters::Counter, cx::Cx, device::LinkType, host::Host, neighbour::Advertisement, route::fib::{Fib, RouteKind}, sysctl::modes::ArpIgnore};
 
 pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
     cx.count(Counter::ArpInPackets, 1);
@@ -53,32 +46,17 @@ pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
     }
 }
 
-/// Which requests for addresses of this host are answered, by Linux's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArpIgnore {
-    /// 0: all of them, by whatever device they come.
-    AnyDevice,
-    /// 1: those that come by the device which has the address.
-    OwnDevice,
-    /// 2: as 1, if the sender's address is in the same subnet.
-    OwnSubnet,
-    /// 8: none.
-    Never,
-}
-
-impl ArpIgnore {
-    /// Whether a request that came by `device` is answered, for an address that `owner` has. A probe (RFC 5227) names no sender
-    /// whose subnet could be compared.
-    fn answers(self, fib: &Fib, device: u32, owner: u32, arp: &ArpPacket) -> bool {
-        let [target, sender] = [arp.target_ip, arp.sender_ip].map(IpAddr::V4);
-        match self {
-            Self::AnyDevice => true,
-            Self::OwnDevice => owner == device,
-            Self::OwnSubnet => {
-                owner == device && (arp.is_probe() || fib.share_subnet(device, target, sender))
-            }
-            Self::Never => false,
+/// Whether a request that came by `device` is answered, for an address that `owner` has. A probe (RFC 5227) names no sender
+/// whose subnet could be compared.
+fn is_answered(mode: ArpIgnore, fib: &Fib, device: u32, owner: u32, arp: &ArpPacket) -> bool {
+    let [target, sender] = [arp.target_ip, arp.sender_ip].map(IpAddr::V4);
+    match mode {
+        ArpIgnore::AnyDevice => true,
+        ArpIgnore::OwnDevice => owner == device,
+        ArpIgnore::OwnSubnet => {
+            owner == device && (arp.is_probe() || fib.share_subnet(device, target, sender))
         }
+        ArpIgnore::Never => false,
     }
 }
 
@@ -109,7 +87,7 @@ impl Treatment {
             .map(|route| route.device);
         let mut answers = false;
         if let (Some(owner), ArpOperation::Request) = (owner, arp.operation) {
-            if !sysctls.arp_ignore.answers(fib, device, owner, arp) {
+            if !is_answered(sysctls.arp_ignore, fib, device, owner, arp) {
                 return Err(DropReason::ArpIgnored);
             }
             // An address that is still probed is not ours to answer for (RFC 5227 §2.1.1).

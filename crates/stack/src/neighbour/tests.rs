@@ -3,6 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+use crate::sysctl::modes::NeighborConfig;
+
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const REACHABLE: Duration = Duration::from_secs(30);

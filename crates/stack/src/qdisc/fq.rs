@@ -12,38 +12,10 @@ use pkt::{Instant, Packet, PacketList};
 
 use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, turns::Turns, wire_bytes};
 
+use crate::sysctl::qdisc::FqConfig;
+
 /// Chains of the flow table; a power of two (`buckets`).
 const BUCKETS: usize = 1024;
-
-/// Parameters of `fq`, with the defaults of Linux.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FqConfig {
-    /// Packets that may wait.
-    pub limit: u32,
-    /// Packets of one flow that may wait.
-    pub flow_limit: u32,
-    /// Bytes a flow may send in its turn: two frames.
-    pub quantum: u32,
-    /// Bytes a new flow may send first: ten frames, an initial window (RFC 6928).
-    pub initial_quantum: u32,
-    /// Departure times further away than this are pulled in to it, or their packets dropped.
-    pub horizon: Duration,
-    /// Drop beyond the horizon.
-    pub horizon_drop: bool,
-}
-
-impl Default for FqConfig {
-    fn default() -> Self {
-        Self {
-            limit: 10_000,
-            flow_limit: 100,
-            quantum: 2 * 1514,
-            initial_quantum: 10 * 1514,
-            horizon: Duration::from_secs(10),
-            horizon_drop: true,
-        }
-    }
-}
 
 /// Where a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,10 +244,7 @@ impl Fq {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qdisc::{
-        Qdisc,
-        testing::{Bench, Spec},
-    };
+    use crate::{qdisc::{Qdisc, testing::{Bench, Spec}}, sysctl::qdisc::FqConfig};
 
     fn fq(config: FqConfig) -> Bench {
         Bench::new(Qdisc::Fq(Box::new(Fq::new(config))))

@@ -15,43 +15,10 @@ use super::{
     turns::Turns,
     wire_bytes,
 };
-use crate::ip;
+use crate::{ip, sysctl::qdisc::FqCodelConfig};
 
 /// Packets dropped at once from the longest queue (`drop_batch`).
 const DROP_BATCH: usize = 64;
-
-/// Parameters of `fq_codel`, with the defaults of RFC 8290 §5.2 and Linux.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FqCodelConfig {
-    /// Packets that may wait.
-    pub limit: u32,
-    /// Bytes of packet memory (truesize) that may wait.
-    pub memory_limit: u64,
-    /// Queues that flows are hashed into.
-    pub flows: u32,
-    /// Acceptable standing delay.
-    pub target: Duration,
-    /// About a round trip.
-    pub interval: Duration,
-    /// Bytes a flow may send in its turn.
-    pub quantum: u32,
-    /// Marks ECN-capable packets instead of dropping them.
-    pub ecn: bool,
-}
-
-impl Default for FqCodelConfig {
-    fn default() -> Self {
-        Self {
-            limit: 10_240,
-            memory_limit: 32 << 20,
-            flows: 1024,
-            target: Duration::from_millis(5),
-            interval: Duration::from_millis(100),
-            quantum: 1514,
-            ecn: true,
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 struct Flow {
@@ -226,10 +193,7 @@ fn leave(queue_bytes: &mut u32, bytes: u32, memory: &mut u64, packet: &Packet) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qdisc::{
-        Qdisc,
-        testing::{Bench, LINK_HEADER, Spec},
-    };
+    use crate::{qdisc::{Qdisc, testing::{Bench, LINK_HEADER, Spec}}, sysctl::qdisc::FqCodelConfig};
 
     fn fq_codel(config: FqCodelConfig) -> Bench {
         Bench::new(Qdisc::FqCodel(Box::new(FqCodel::new(config, LINK_HEADER))))

@@ -9,16 +9,7 @@ use pkt::{Instant, Packet, PacketList};
 
 use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
 
-/// Parameters of a token bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TbfConfig {
-    /// Bits per second, framing of the link not counted.
-    pub rate_bps: u64,
-    /// Bytes that may go at once after a pause; no packet may be larger.
-    pub burst_bytes: u32,
-    /// Bytes that may wait.
-    pub limit_bytes: u64,
-}
+use crate::sysctl::qdisc::TbfConfig;
 
 /// A token bucket.
 #[derive(Debug)]
@@ -106,10 +97,7 @@ fn lasts(bytes: u32, rate_bps: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qdisc::{
-        Qdisc,
-        testing::{Bench, START, Spec},
-    };
+    use crate::{qdisc::{Qdisc, testing::{Bench, START, Spec}}, sysctl::qdisc::TbfConfig};
 
     /// 100 Mbit/s: 1,000 bytes last 80 µs.
     fn tbf(burst_bytes: u32, limit_bytes: u64) -> Bench {

@@ -32,31 +32,10 @@ use std::{
 };
 
 use pkt::Instant;
-use sync::{
-    Counting,
-    counted::{Layout, Offsets, Parts},
-};
+use sync::counted::{Layout, Offsets, Parts};
 
 use super::{exception::Stamp, fib::RouteKind};
-use crate::{
-    base::limits::GSO_BYTES_MAX,
-    device::{Capabilities, Device, LinkType},
-    neighbour_table::NeighborEntry,
-    sysctl::DeviceSettings,
-    tx_queue::DeviceTx,
-};
-
-/// `net.quietline.dst_layout`: see the module head.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DstLayout {
-    /// The count beside what is read for every packet.
-    Packed,
-    /// The count alone.
-    Padded,
-    /// The count beside what nobody reads.
-    #[default]
-    Filled,
-}
+use crate::{base::limits::GSO_BYTES_MAX, device::{Capabilities, Device, LinkType}, neighbour_table::NeighborEntry, sysctl::{DeviceSettings, modes::DstLayout}, tx_queue::DeviceTx};
 
 impl From<DstLayout> for Layout {
     fn from(layout: DstLayout) -> Self {
@@ -66,47 +45,6 @@ impl From<DstLayout> for Layout {
             DstLayout::Filled => Self::Filled,
         }
     }
-}
-
-/// `net.quietline.dst_ref`: how entries are counted, and which packets hold one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DstRefMode {
-    /// A packet over loopback holds its entry from the sender to the receiver, as in Linux, where loopback keeps the dst
-    /// that others release (`IFF_XMIT_DST_RELEASE`). A get is a loop of compare-and-swap.
-    CasIncNotZero,
-    /// As `CasIncNotZero`, but a get is one addition.
-    Rcuref,
-    /// No packet holds an entry, except one that waits where there is no read section for a socket that has none yet.
-    /// Sockets and caches hold theirs by `Rcuref`.
-    #[default]
-    Noref,
-}
-
-impl DstRefMode {
-    /// How the entries of this mode are counted.
-    pub(crate) const fn counting(self) -> Counting {
-        match self {
-            Self::CasIncNotZero => Counting::CasIncNotZero,
-            Self::Rcuref | Self::Noref => Counting::Rcuref,
-        }
-    }
-
-    /// Whether packets over a device that keeps their dst hold it.
-    pub(crate) const fn counts_packets(self) -> bool {
-        !matches!(self, Self::Noref)
-    }
-}
-
-/// `net.quietline.rx_dst_mode`: what becomes of the dst of a packet that leaves the read section for a socket's queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RxDstMode {
-    /// It is held: one get on the core that receives, one put on the thread that reads.
-    Force,
-    /// Dropped if the socket has any, since the only use of it would be to give the socket one; held otherwise.
-    OptimisticDrop,
-    /// As `OptimisticDrop`, but the socket's must still be valid, and for the device that the packet came by.
-    #[default]
-    RcuClearThenRelease,
 }
 
 /// What an entry is made of.

@@ -13,8 +13,8 @@ use std::cell::Cell;
 use pkt::Packet;
 use sync::epoch::Section;
 
-use super::dst::{DstHandle, DstRef, RxDstMode};
-use crate::{base::counters::Counter, cx::Cx};
+use super::dst::{DstHandle, DstRef};
+use crate::{base::counters::Counter, cx::Cx, sysctl::modes::RxDstMode};
 
 /// The dst of one received packet.
 #[derive(Debug, Default)]

@@ -23,39 +23,11 @@ use sync::{Work, epoch::Section};
 use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use super::stream::{DEFERRED_FLUSH, StreamState, TcpSocket, parse};
-use crate::{
-    base::counters::Counter,
-    cx::Cx,
-    host::Host,
-    route::{OnceDst, PacketDst, leave_rcu},
-    sysctl::Sysctls,
-};
-
-/// Where TCP processes what arrives for a thread that waits in `recv` (`net.quietline.rx_context`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RxContext {
-    /// In the thread; each packet takes a reference to its path along. Linux until 3.17.
-    PrequeueRef,
-    /// In the thread; a packet leaves its path behind when the socket knows one. Linux from 3.18.
-    PrequeueDrop,
-    /// So too, and at most 31 packets wait: the 32nd ends it. Linux from 4.7 until 4.13.
-    PrequeueDropLimited,
-    /// In softirq, as it arrives. Linux from 4.14.
-    #[default]
-    Bh,
-}
+use crate::{base::counters::Counter, cx::Cx, host::Host, route::{OnceDst, PacketDst, leave_rcu}, sysctl::modes::RxContext};
 
 /// With [`RxContext::PrequeueDropLimited`], the packet that ends the waiting: about 60 µs of work, where a receive buffer
 /// of megabytes would let thousands wait for softirq context to process them in one go.
 const LIMIT_PACKETS: usize = 32;
-
-impl Sysctls {
-    /// A thread that waits in `recv` becomes its socket's reader ([`Reader`](super::Reader)).
-    #[must_use]
-    pub fn has_prequeue(&self) -> bool {
-        self.rx_context != RxContext::Bh && !self.tcp_low_latency
-    }
-}
 
 /// What a thread that waits is known by.
 pub(super) type ReaderId = NonZeroU64;

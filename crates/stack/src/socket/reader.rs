@@ -2,7 +2,7 @@
 //!
 //! Above: crate `quietline`, whose threads do the sleeping, and the simulator, which plays them. Below: `prequeue.rs`,
 //! `backlog.rs`. Neither here nor there does the stack sleep: a step that has nothing answers `EAGAIN`, and has made its
-//! thread the socket's reader, if [`RxContext`](super::RxContext) has readers. Then
+//! thread the socket's reader, if [`RxContext`](crate::sysctl::modes::RxContext) has readers. Then
 //!
 //! ```text
 //!   recv_or_wait ── bytes, end, error ──► done: no reader any more

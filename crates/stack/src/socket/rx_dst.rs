@@ -22,10 +22,8 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     host::Host,
-    route::{
-        DstHandle, DstRef, PacketDst,
-        dst::{DstParts, RxDstMode},
-    },
+    route::{DstHandle, DstRef, PacketDst, dst::DstParts},
+    sysctl::modes::RxDstMode,
 };
 
 /// What readers see.

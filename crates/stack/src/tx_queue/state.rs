@@ -12,7 +12,8 @@ use crate::{
     bql::Dql,
     cx::Cx,
     gso,
-    qdisc::{Dequeued, NetXmit, Qdisc, QdiscConfig},
+    qdisc::{Dequeued, NetXmit, Qdisc},
+    sysctl::qdisc::QdiscConfig,
 };
 
 /// What a queue waits for.
@@ -71,7 +72,7 @@ impl TxState {
         }
         self.config = config;
         let header = tx.offload.link_header;
-        let new = config.build(tx_queue_len, header, cx.now);
+        let new = Qdisc::of(&config, tx_queue_len, header, cx.now);
         if let Some(mut old) = core::mem::replace(&mut self.qdisc, new) {
             let mut dropped = PacketList::new();
             old.purge(header, cx.now, &mut dropped);

@@ -5,12 +5,7 @@
 use std::{fmt, string::String, vec::Vec};
 
 use super::DeviceTx;
-use crate::{
-    cx::Cx,
-    device::QueueId,
-    host::Host,
-    qdisc::{QdiscConfig, QdiscStats},
-};
+use crate::{cx::Cx, device::QueueId, host::Host, qdisc::QdiscStats, sysctl::qdisc::QdiscConfig};
 
 /// One transmit queue of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]

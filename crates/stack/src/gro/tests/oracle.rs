@@ -4,7 +4,7 @@ use pkt::PacketList;
 use proptest::prelude::*;
 
 use super::*;
-use crate::gso;
+use crate::{gso, sysctl::modes::GroExit};
 
 /// One segment of a train: which flow, how long, and what is odd about it.
 #[derive(Clone, Debug)]

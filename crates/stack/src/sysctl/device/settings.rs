@@ -8,16 +8,15 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     DeviceSysctls,
-    name::{Direction, Name},
-    queues::Queues,
+    Direction, Name, Queues,
 };
 use crate::{
     base::limits::{self, BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
-    qdisc::QdiscConfig,
     sysctl::{
         Row, Tier, WORDS,
         codec::{Codec, Discipline, Mask, Nanos, Number, NumberOrDefault, RoundedUp, Switch},
         describe,
+        qdisc::QdiscConfig,
     },
 };
 

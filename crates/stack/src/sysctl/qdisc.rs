@@ -4,16 +4,15 @@
 //! bytes (`kbps`, …) per second, sizes in bytes (`kb`, `mb`: powers of 1024), times in `s`, `ms`, `us`, `ns`.
 
 use std::{
-    boxed::Box,
     fmt,
     str::{FromStr, SplitWhitespace},
     string::String,
     time::Duration,
 };
 
-use pkt::Instant;
+use super::modes::DefaultQdisc;
 
-use super::{Fq, FqCodel, FqCodelConfig, FqConfig, PfifoFast, Qdisc, Tbf, TbfConfig};
+
 
 /// Which discipline a device queue has, and its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,17 +30,14 @@ pub enum QdiscConfig {
     FqCodel(FqCodelConfig),
 }
 
-impl QdiscConfig {
-    /// Makes the discipline. `None` is `noqueue`.
-    #[must_use]
-    pub fn build(&self, tx_queue_len: u32, link_header: usize, now: Instant) -> Option<Qdisc> {
-        Some(match *self {
-            Self::NoQueue => return None,
-            Self::PfifoFast => Qdisc::PfifoFast(PfifoFast::new(tx_queue_len)),
-            Self::Tbf(config) => Qdisc::Tbf(Tbf::new(config, now)),
-            Self::Fq(config) => Qdisc::Fq(Box::new(Fq::new(config))),
-            Self::FqCodel(config) => Qdisc::FqCodel(Box::new(FqCodel::new(config, link_header))),
-        })
+impl From<DefaultQdisc> for QdiscConfig {
+    fn from(default: DefaultQdisc) -> Self {
+        match default {
+            DefaultQdisc::PfifoFast => Self::PfifoFast,
+            DefaultQdisc::Fq => Self::Fq(FqConfig::default()),
+            DefaultQdisc::FqCodel => Self::FqCodel(FqCodelConfig::default()),
+            DefaultQdisc::NoQueue => Self::NoQueue,
+        }
     }
 }
 
@@ -267,6 +263,80 @@ impl fmt::Display for QdiscConfig {
             }
         }
     }
+}
+
+/// Parameters of `fq`, with the defaults of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FqConfig {
+    /// Packets that may wait.
+    pub limit: u32,
+    /// Packets of one flow that may wait.
+    pub flow_limit: u32,
+    /// Bytes a flow may send in its turn: two frames.
+    pub quantum: u32,
+    /// Bytes a new flow may send first: ten frames, an initial window (RFC 6928).
+    pub initial_quantum: u32,
+    /// Departure times further away than this are pulled in to it, or their packets dropped.
+    pub horizon: Duration,
+    /// Drop beyond the horizon.
+    pub horizon_drop: bool,
+}
+
+impl Default for FqConfig {
+    fn default() -> Self {
+        Self {
+            limit: 10_000,
+            flow_limit: 100,
+            quantum: 2 * 1514,
+            initial_quantum: 10 * 1514,
+            horizon: Duration::from_secs(10),
+            horizon_drop: true,
+        }
+    }
+}
+
+/// Parameters of `fq_codel`, with the defaults of RFC 8290 §5.2 and Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FqCodelConfig {
+    /// Packets that may wait.
+    pub limit: u32,
+    /// Bytes of packet memory (truesize) that may wait.
+    pub memory_limit: u64,
+    /// Queues that flows are hashed into.
+    pub flows: u32,
+    /// Acceptable standing delay.
+    pub target: Duration,
+    /// About a round trip.
+    pub interval: Duration,
+    /// Bytes a flow may send in its turn.
+    pub quantum: u32,
+    /// Marks ECN-capable packets instead of dropping them.
+    pub ecn: bool,
+}
+
+impl Default for FqCodelConfig {
+    fn default() -> Self {
+        Self {
+            limit: 10_240,
+            memory_limit: 32 << 20,
+            flows: 1024,
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+            quantum: 1514,
+            ecn: true,
+        }
+    }
+}
+
+/// Parameters of a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TbfConfig {
+    /// Bits per second, framing of the link not counted.
+    pub rate_bps: u64,
+    /// Bytes that may go at once after a pause; no packet may be larger.
+    pub burst_bytes: u32,
+    /// Bytes that may wait.
+    pub limit_bytes: u64,
 }
 
 #[cfg(test)]
