@@ -6,9 +6,9 @@ use ipnet::IpNet;
 use stack::{
     Secrets,
     base::config_error::ConfigError,
-    config::{DeviceConfig, HostConfig},
     device::{Device, Wire},
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
+    host::config::{DeviceConfig, HostConfig},
     route::fib::RouteSpec,
     sysctl::qdisc::QdiscConfig,
 };

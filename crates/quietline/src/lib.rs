@@ -62,16 +62,15 @@ pub use stack::{
     Errno, Readiness,
     base::{config_error::ConfigError, counters::Snapshot},
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
+    header::ethernet::MacAddr,
     host::Event,
-    link::ethernet::MacAddr,
-    qdisc::QdiscStats,
-    rps::SoftnetStat,
+    receive::rps::SoftnetStat,
     socket::{
         SendFlags,
         options::{OptionValue, SocketOption},
     },
     sysctl::qdisc::QdiscConfig,
-    tx_queue::TxQueueStats,
+    transmit::{qdisc::QdiscStats, tx_queue::TxQueueStats},
 };
 pub use stream::TcpStream;
 pub use tcp::{SenderTime, TcpInfo};

@@ -9,7 +9,7 @@ use stack::{
     route::fib::{NO_DEVICE, RouteEntry, RouteSpec},
 };
 
-pub use stack::route::fib::RouteKind;
+pub use stack::transmit::dst::RouteKind;
 
 /// A route. As text it is what `ip route` prints and takes:
 ///

@@ -13,13 +13,12 @@ use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     Cx,
     base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
-    config::HostConfig,
-    host::{ClaimState, EventSink, Host},
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
+    host::{ClaimState, EventSink, Host, config::HostConfig},
+    receive::rps::SoftnetStat,
     route::fib::RouteSpec,
-    rps::SoftnetStat,
     sysctl::SysctlError,
-    tx_queue::TxQueueStats,
+    transmit::tx_queue::TxQueueStats,
 };
 
 use crate::{

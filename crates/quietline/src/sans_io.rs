@@ -57,16 +57,18 @@ pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
     base::config_error::ConfigError,
-    config::{DeviceConfig, HostConfig},
     device::{
         Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
         WireConfig,
     },
-    host::{Host, NeighborInfo},
-    link::ethernet::MacAddr,
-    neighbour::NudState,
+    header::ethernet::MacAddr,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     socket::{Listener, ShutdownHow, TcpSocket},
     sysctl::Sysctls,
+    transmit::neighbor::{NudState, table::NeighborInfo},
 };
 pub use tcp::Rng;

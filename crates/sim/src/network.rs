@@ -28,8 +28,7 @@ use stack::{
     Capabilities,
     base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     device::{Doorbell, LinkType},
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
+    header::{icmp::IcmpMessage, ip::protocol},
 };
 
 pub use capture::Capture;

@@ -19,9 +19,8 @@ use pkt::{EtherType, GsoKind, Instant, PacketList};
 use stack::{
     Cx, Memory,
     base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
-    gro::Offline,
-    ip::header::protocol,
-    link::ethernet::MacAddr,
+    header::{ethernet::MacAddr, ip::protocol},
+    receive::gro::Offline,
     sysctl::modes::GroExit,
 };
 use tcp::{Flags, Options, SegmentHeader, SeqNum};

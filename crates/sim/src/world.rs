@@ -6,9 +6,11 @@ use pkt::Instant;
 use stack::{
     Cx, Memory, Secrets,
     base::config_error::ConfigError,
-    config::{DeviceConfig, HostConfig},
     device::{Wire, WireConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 /// Packet memory of a simulated world: enough for any run, small enough that a leak is noticed.

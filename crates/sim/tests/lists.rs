@@ -14,9 +14,11 @@ mod tests {
     };
     use stack::{
         base::counters::Snapshot,
-        icmp::header::IcmpMessage,
-        ip::header::{Fragment, protocol},
-        link::arp::ArpPacket,
+        header::{
+            arp::ArpPacket,
+            icmp::IcmpMessage,
+            ip::{Fragment, protocol},
+        },
         socket::{Listener, TcpSocket},
     };
     use tcp::{Flags, Options, SegmentHeader};

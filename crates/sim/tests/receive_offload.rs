@@ -1,6 +1,6 @@
 //! Receive offload as a whole host shows it: what its modes do to TCP, and what must not wait or recurse.
 //!
-//! Not here: the numbered scenarios inside receive offload (`stack::gro::tests`), trains of frames (`offload.rs`).
+//! Not here: the numbered scenarios inside receive offload (`stack::receive::gro::tests`), trains of frames (`offload.rs`).
 
 #[cfg(test)]
 mod tests {

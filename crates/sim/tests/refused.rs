@@ -22,8 +22,8 @@ mod tests {
             counters::Counter,
             limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
         },
-        config::{DeviceConfig, HostConfig},
         device::{Completed, Doorbell, Impairment, QueueId, RxSignal, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
     };
     use sync::ring;
 

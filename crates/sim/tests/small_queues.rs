@@ -13,8 +13,8 @@ mod tests {
     };
     use stack::{
         base::counters::Counter,
-        config::{DeviceConfig, HostConfig},
         device::{Impairment, QueueId, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
     };
     use tcp::Counter as TcpCounter;
 

@@ -21,9 +21,9 @@ mod tests {
     use stack::{
         Capabilities,
         base::counters::Snapshot,
-        config::{DeviceConfig, HostConfig},
         device::{Impairment, LinkType, Wire, WireConfig},
-        ip::header::protocol,
+        header::ip::protocol,
+        host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
     };

@@ -11,8 +11,8 @@ mod tests {
     use stack::{
         Errno,
         base::counters::Counter,
-        config::{DeviceConfig, HostConfig},
         device::{Impairment, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
         socket::{Listener, TcpSocket},
     };
 

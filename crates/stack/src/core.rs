@@ -32,18 +32,19 @@ use crate::{
     },
     device::QueueId,
     host::Host,
-    neighbour_table::NeighborEntry,
-    rps::{Backlog, BacklogPoll, Outbox},
-    socket::{LastFlow, RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
+    receive::{
+        flow::LastFlow,
+        napi::Napi,
+        rps::{Backlog, BacklogPoll, Outbox},
+    },
+    socket::{RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
+    transmit::neighbor::table::NeighborEntry,
 };
 
-use napi::Napi;
 pub(crate) use power::PowerChange;
 
 mod busy_poll;
-mod deferral;
 mod lifetime;
-mod napi;
 mod power;
 mod run;
 mod sleep;

@@ -26,12 +26,13 @@ use crate::{
     },
     core::Core,
     host::Host,
-    rps::SockFlows,
     socket::Listener,
     sysctl::Sysctls,
 };
+use sock_flows::SockFlows;
 
 mod polling;
+pub(crate) mod sock_flows;
 mod softirq;
 mod view;
 mod wakes;

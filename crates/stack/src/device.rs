@@ -22,8 +22,8 @@ use crate::{
     },
     core::Core,
     cx::Cx,
+    header::ethernet::MacAddr,
     host::Event,
-    link::ethernet::MacAddr,
 };
 
 pub(crate) mod attached;

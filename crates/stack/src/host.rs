@@ -1,4 +1,4 @@
-//! A host: one instance of the stack with its addresses, routes, neighbours, sockets and cores.
+//! A host: one instance of the stack with its addresses, routes, neighbors, sockets and cores.
 //!
 //! Linux: a network namespace (`struct net`). Shared by every thread that uses it; what changes on the data path lives
 //! in the cores and sockets, what is here is read-mostly.
@@ -31,30 +31,32 @@ use crate::{
         tcp_memory::TcpMemory,
     },
     core::{Core, CoreRun},
-    cx::Cx,
-    demux::{Demux, Entry},
+    cx::{Cx, sock_flows::SockFlows},
     device::{Device, QueueId, attached::Attached},
-    fast_open::FastOpenMemory,
-    ip::{IcmpLimiter, IpIds},
-    neighbour_table::NeighborTable,
     route::{
-        Dst,
-        exception::Exceptions,
-        fib::{Fib, RouteKind},
-        input::InputRoutes,
-        output::OutputRoutes,
+        exception::Exceptions, fib::Fib, input::InputRoutes, output::OutputRoutes,
         table::RouteTable,
     },
-    rps::SockFlows,
-    socket::SocketRef,
+    socket::{
+        SocketRef,
+        demux::{Demux, Entry},
+        fast_open::FastOpenMemory,
+        net::IcmpLimiter,
+    },
     sysctl::{LiveSysctls, modes::DstLayout},
-    tx_queue::DeviceTx,
+    transmit::{
+        dst::{Dst, RouteKind},
+        ident::IpIds,
+        neighbor::table::NeighborTable,
+        tx_queue::DeviceTx,
+    },
 };
 
 mod admission;
 mod audit;
 mod build;
 mod claims;
+pub mod config;
 mod devices;
 mod events;
 mod neighbors;
@@ -64,7 +66,6 @@ mod routes;
 mod settings;
 mod shut_down;
 
-pub use crate::neighbour_table::NeighborInfo;
 pub use audit::Audit;
 pub use claims::ClaimState;
 pub use events::{Event, EventSink};
@@ -91,7 +92,7 @@ pub struct Host {
     dst_layout: DstLayout,
     /// What ICMP has reported about paths.
     exceptions: Exceptions,
-    neighbours: NeighborTable,
+    neighbors: NeighborTable,
     demux: Demux,
     cores: Vec<Arc<Core>>,
     isn: IsnGenerator,
@@ -264,8 +265,8 @@ impl Host {
         &self.output_routes
     }
 
-    pub(crate) const fn neighbours(&self) -> &NeighborTable {
-        &self.neighbours
+    pub(crate) const fn neighbor_table(&self) -> &NeighborTable {
+        &self.neighbors
     }
 
     pub(crate) const fn icmp_limiter(&self) -> &IcmpLimiter {

@@ -1,10 +1,10 @@
-//! The data path: cores, IP, routes, neighbours, sockets.
+//! The data path: cores, IP, routes, neighbors, sockets.
 //!
 //! Two straight lines, walked by go-to-definition without a callback, a `dyn` per packet, or async:
 //!
 //! ```text
-//! receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app
-//! transmit  app → tcp::output → tsq → ip::output(dst) → neighbour → qdisc → gso → device → completion → recycle
+//! receive   device → gro → normal list → receive::ip_input → early demux → tcp::input  → socket queue → app
+//! transmit  app → tcp::output → tsq → ip_output::output(dst) → neighbor → qdisc → gso → device → completion → recycle
 //! ```
 //!
 //! Two contexts, as in Linux. **Softirq** runs a [`core::Core`] in turns: whoever owns the core runs it, a worker, an
@@ -20,27 +20,16 @@
 #![forbid(unsafe_code)]
 
 pub mod base;
-pub mod bql;
-pub mod config;
 pub mod core;
 pub mod cx;
-mod demux;
 pub mod device;
-mod fast_open;
-pub mod gro;
-mod gso;
+pub mod header;
 pub mod host;
-pub mod icmp;
-pub mod ip;
-pub mod link;
-pub mod neighbour;
-mod neighbour_table;
-pub mod qdisc;
+pub mod receive;
 pub mod route;
-pub mod rps;
 pub mod socket;
 pub mod sysctl;
-pub mod tx_queue;
+pub mod transmit;
 
 pub use base::errno::Errno;
 pub use base::secrets::Secrets;

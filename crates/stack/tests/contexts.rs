@@ -16,10 +16,12 @@ mod tests {
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
         base::{counters::Counter, ids::CoreId},
-        config::{DeviceConfig, HostConfig},
         core::{CoreRun, Kick},
         device::{Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, TcpSocket},
     };
 

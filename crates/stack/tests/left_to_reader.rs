@@ -8,10 +8,12 @@ mod tests {
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
         base::counters::Counter,
-        config::{DeviceConfig, HostConfig},
         core::{Core, CoreRun, Kick},
         device::{QueueId, RxSignal, Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, TcpSocket, options::SocketOption},
     };
     use sync::WaitResult;

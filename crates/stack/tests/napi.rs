@@ -15,10 +15,12 @@ mod tests {
     use stack::{
         Capabilities, Cx, Device, Memory,
         base::counters::Counter,
-        config::{DeviceConfig, HostConfig},
         core::CoreRun,
         device::{Doorbell, LinkType, QueueId, RxSignal},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         sysctl::Sysctls,
     };
 

@@ -15,10 +15,12 @@ mod tests {
     use stack::{
         Cx, Errno, Memory, Readiness,
         base::{counters::Counter, ids::CoreId},
-        config::{DeviceConfig, HostConfig},
         core::{CoreRun, Kick},
         device::{Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{ListenOptions, Listener, Reader, TcpSocket},
         sysctl::Sysctls,
     };

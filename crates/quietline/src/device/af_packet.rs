@@ -47,7 +47,7 @@ use rustix::event::{Timespec, epoll};
 use stack::{
     base::limits::WEIGHT,
     device::{Capabilities, Doorbell, LinkType},
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
 };
 
 use super::interface::{Interface, Promiscuous};

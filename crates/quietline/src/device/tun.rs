@@ -29,7 +29,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use stack::{
     base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     device::{Capabilities, Doorbell, LinkType},
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
 };
 
 use super::netlink::{Link, LinkChange, Netlink};

@@ -6,7 +6,7 @@ use pkt::Instant;
 use stack::{
     Errno, Readiness,
     base::counters::{Counter, Snapshot},
-    config::{DeviceConfig, HostConfig},
+    host::config::{DeviceConfig, HostConfig},
     socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
 };
 use tcp::{Edges, FourTuple};

@@ -15,9 +15,11 @@ use pkt::Instant;
 use stack::{
     Capabilities, Errno,
     base::counters::Snapshot,
-    config::{DeviceConfig, HostConfig},
     device::LinkType,
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     socket::TcpSocket,
     sysctl::Sysctls,

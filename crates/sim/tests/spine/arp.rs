@@ -16,13 +16,13 @@ use sim::{
 use stack::{
     Errno,
     base::counters::Counter,
-    host::{ClaimState, Event, EventSink},
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        icmp::IcmpMessage,
+        ip::protocol,
     },
+    host::{ClaimState, Event, EventSink},
     socket::TcpSocket,
 };
 use tcp::{Flags, Options};

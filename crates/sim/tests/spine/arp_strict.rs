@@ -10,11 +10,11 @@ use sim::{
 };
 use stack::{
     base::counters::Counter,
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        icmp::IcmpMessage,
+        ip::protocol,
     },
     sysctl::Sysctls,
 };

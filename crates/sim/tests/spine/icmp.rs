@@ -14,8 +14,10 @@ use sim::{
 use stack::{
     Errno, Readiness,
     base::counters::Counter,
-    icmp::header::{IcmpMessage, Unreachable},
-    ip::header::{Fragment, protocol},
+    header::{
+        icmp::{IcmpMessage, Unreachable},
+        ip::{Fragment, protocol},
+    },
     socket::TcpSocket,
     sysctl::Sysctls,
 };

@@ -10,8 +10,10 @@ use sim::{
 };
 use stack::{
     base::counters::Counter,
-    ip::header::{Fragment, protocol},
-    link::ethernet::MacAddr,
+    header::{
+        ethernet::MacAddr,
+        ip::{Fragment, protocol},
+    },
 };
 use tcp::{Flags, SegmentHeader};
 

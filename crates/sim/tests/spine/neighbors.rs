@@ -14,14 +14,13 @@ use sim::{
 };
 use stack::{
     base::{config_error::ConfigError, counters::Counter},
-    host::NeighborInfo,
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        icmp::IcmpMessage,
+        ip::protocol,
     },
-    neighbour::NudState,
+    transmit::neighbor::{NudState, table::NeighborInfo},
 };
 
 use crate::stations::{OTHER_IP, OTHER_MAC, sent, silent_rig};

@@ -10,8 +10,7 @@ use sim::{
 use stack::{
     Errno,
     base::counters::Counter,
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
+    header::{icmp::IcmpMessage, ip::protocol},
     socket::{TcpSocket, options::SocketOption},
     sysctl::Sysctls,
 };

@@ -9,8 +9,9 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
 use stack::{
-    base::counters::Counter, icmp::header::IcmpMessage, ip::header::protocol,
-    link::arp::ArpOperation, sysctl::Sysctls,
+    base::counters::Counter,
+    header::{arp::ArpOperation, icmp::IcmpMessage, ip::protocol},
+    sysctl::Sysctls,
 };
 use tcp::{Flags, Options};
 

@@ -15,10 +15,12 @@ use sim::{World, apps};
 use stack::{
     Capabilities, Cx, Device, Errno,
     base::counters::Counter,
-    config::{DeviceConfig, HostConfig},
     device::{Doorbell, LinkType, QueueId},
-    host::Host,
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     socket::{Listener, TcpSocket},
 };
 

@@ -1,6 +1,6 @@
 //! What a core's timer wheel holds for one owner, so that the owner arms what is missing and no more.
 //!
-//! Above: connections and neighbours, whose deadlines move with every packet. Below: [`crate::base::timer`]. A deadline that moves away
+//! Above: connections and neighbors, whose deadlines move with every packet. Below: [`crate::base::timer`]. A deadline that moves away
 //! leaves its entry behind, which fires, finds nothing due and arms anew. If every entry that fires armed another, each move to
 //! an earlier deadline would add one for good.
 //!

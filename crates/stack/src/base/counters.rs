@@ -32,7 +32,7 @@ tcp::counters! {
     IpReasmReqds: "Fragments received that needed reassembly.",
     IpReasmFails: "Reassemblies that failed.",
     IpFragFails: "Packets dropped because they had to be cut and must not be.",
-    IpOutTransmits: "IPv4 packets handed to a device or to the neighbour's queue.",
+    IpOutTransmits: "IPv4 packets handed to a device or to the neighbor's queue.",
 
     IcmpInMsgs: "ICMP messages received, bad ones included.",
     IcmpInErrors: "ICMP messages dropped: malformed, bad checksum, unknown, or an error that quotes nothing of ours.",
@@ -191,12 +191,12 @@ tcp::counters! {
     ArpInPackets: "ARP packets received, bad ones included.",
     ArpOutPackets: "ARP packets sent.",
     ArpConflicts: "ARP packets by which another station uses or claims an address of ours (RFC 5227).",
-    NeighAllocs: "Neighbours entered into the table.",
-    NeighDestroys: "Neighbours removed from the table.",
+    NeighAllocs: "Neighbors entered into the table.",
+    NeighDestroys: "Neighbors removed from the table.",
     NeighResFailed: "Resolutions that failed: every probe was unanswered.",
-    NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbour.",
+    NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbor.",
     NeighForcedGcRuns: "Collections forced because the table was nearly full.",
-    NeighTableFulls: "Neighbours refused because the table was full.",
+    NeighTableFulls: "Neighbors refused because the table was full.",
 }
 
 /// Rows of Linux's `Ip`, `Icmp` and `IpExt` that are not counted, and why.

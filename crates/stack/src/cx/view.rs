@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use pkt::FreeMode;
 
+use super::sock_flows::SockFlows;
 use crate::{
     base::{counters::CounterPage, ids::CoreId, tcp_memory::TcpMemory},
     host::Host,
-    rps::SockFlows,
     sysctl::Sysctls,
 };
 

@@ -27,7 +27,7 @@ use super::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSign
 use crate::{
     base::{config_error::ConfigError, limits::BIG_TCP_BYTES_MAX},
     cx::Cx,
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
 };
 
 mod config;

@@ -12,8 +12,27 @@ use ipnet::IpNet;
 use sync::epoch::Domain;
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
-use super::{Host, claims::Claims, routes};
-use crate::{base::{config_error::ConfigError, ids::{CORES_MAX, CoreId}, limits::GRO_BYTES_MAX, tcp_memory::{MemoryLimits, TcpMemory}}, config::{DeviceConfig, HostConfig}, core::{Core, DEVICE_QUEUES_MAX}, cx::Memory, demux::Demux, device::{Device, Doorbell, Loopback, QueueId, attached::Attached}, fast_open::FastOpenMemory, ip::{IcmpLimiter, IpIds}, neighbour_table::NeighborTable, route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable}, sysctl::{LiveSysctls, Present, Sysctls}, tx_queue::DeviceTx};
+use super::{
+    Host,
+    claims::Claims,
+    config::{DeviceConfig, HostConfig},
+    routes,
+};
+use crate::{
+    base::{
+        config_error::ConfigError,
+        ids::{CORES_MAX, CoreId},
+        limits::GRO_BYTES_MAX,
+        tcp_memory::{MemoryLimits, TcpMemory},
+    },
+    core::{Core, DEVICE_QUEUES_MAX},
+    cx::Memory,
+    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
+    route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
+    socket::{demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter},
+    sysctl::{LiveSysctls, Present, Sysctls},
+    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
+};
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
 static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
@@ -48,7 +67,7 @@ impl Host {
             routes: RouteTable::new(&memory.rcu, fib),
             dst_layout: config.sysctls.dst_layout,
             exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-            neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
+            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, secrets.demux),
             cores: (0..config.cores)
                 .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))

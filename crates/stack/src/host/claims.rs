@@ -32,12 +32,11 @@ use crate::{
     },
     core::TimerEntry,
     cx::Cx,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
-        send_arp,
     },
-    route::fib::RouteKind,
+    transmit::{dst::RouteKind, link_output::send_arp},
 };
 
 /// ANNOUNCE_NUM of RFC 5227 §1.1.

@@ -16,11 +16,13 @@ use sync::{
     epoch::{Domain, Section},
 };
 
-use super::{
-    dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
-    fib::RouteEntry,
+use super::fib::RouteEntry;
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    host::Host,
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
 };
-use crate::{base::counters::Counter, cx::Cx, host::Host};
 
 /// What an input route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

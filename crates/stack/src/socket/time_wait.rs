@@ -13,11 +13,11 @@ use std::{
 use pkt::{DropReason, Instant, Packet};
 use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
+use super::demux::{BindFlags, Entry};
 use crate::{
     base::{ids::CoreId, timer::TimerHandle},
     core::TimerEntry,
     cx::Cx,
-    demux::{BindFlags, Entry},
     host::Host,
 };
 

@@ -204,14 +204,14 @@ impl DeviceSysctls {
 }
 
 /// A name taken apart: `DEVICE[.rx-N].SETTING`, or with `tx-N`. A device's name may have dots.
-pub(super) struct Name<'a> {
-    pub(super) device: &'a str,
-    pub(super) queue: Option<(Direction, u16)>,
-    pub(super) setting: &'a str,
+struct Name<'a> {
+    device: &'a str,
+    queue: Option<(Direction, u16)>,
+    setting: &'a str,
 }
 
 impl<'a> Name<'a> {
-    pub(super) fn parse(full: &'a str) -> Option<Self> {
+    fn parse(full: &'a str) -> Option<Self> {
         let (head, setting) = full.strip_prefix(PREFIX)?.rsplit_once('.')?;
         let queue = head.rsplit_once('.').and_then(|(device, queue)| {
             let (word, number) = queue.split_once('-')?;
@@ -226,7 +226,7 @@ impl<'a> Name<'a> {
     }
 
     /// The number of its queue, or all of them; `None` when that is one of the other direction.
-    pub(super) fn queue_of(&self, direction: Direction) -> Option<Option<u16>> {
+    fn queue_of(&self, direction: Direction) -> Option<Option<u16>> {
         match self.queue {
             Some((other, _)) if other != direction => None,
             queue => Some(queue.map(|(_, number)| number)),
@@ -236,13 +236,13 @@ impl<'a> Name<'a> {
 
 /// What a queue is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+enum Direction {
     Rx,
     Tx,
 }
 
 impl Direction {
-    pub(super) const fn word(self) -> &'static str {
+    const fn word(self) -> &'static str {
         match self {
             Self::Rx => "rx",
             Self::Tx => "tx",
@@ -252,16 +252,16 @@ impl Direction {
 
 /// Settings of the queues of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Queues<T> {
+struct Queues<T> {
     /// Of those that have none of their own.
     all: T,
     /// Of those that were set apart.
-    pub(super) apart: Vec<(u16, T)>,
+    apart: Vec<(u16, T)>,
 }
 
 impl<T: Clone> Queues<T> {
     #[inline]
-    pub(super) fn of(&self, queue: u16) -> &T {
+    fn of(&self, queue: u16) -> &T {
         match self.apart.iter().find(|(apart, _)| *apart == queue) {
             Some((_, settings)) => settings,
             None => &self.all,
@@ -279,17 +279,12 @@ impl<T: Clone> Queues<T> {
         &mut self.apart[index].1
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    fn iter(&self) -> impl Iterator<Item = &T> {
         self.apart.iter().map(|(_, settings)| settings).chain([&self.all])
     }
 
     /// Writes a setting of one queue, or of all.
-    pub(super) fn write(
-        &mut self,
-        line: &Setting<T>,
-        queue: Option<u16>,
-        value: &str,
-    ) -> Result<(), String> {
+    fn write(&mut self, line: &Setting<T>, queue: Option<u16>, value: &str) -> Result<(), String> {
         let write = |settings| (line.write)(settings, value, &line.allowed);
         let good = match queue {
             Some(queue) => write(self.of_mut(queue)),
@@ -300,7 +295,7 @@ impl<T: Clone> Queues<T> {
         good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed))
     }
 
-    pub(super) fn read(&self, line: &Setting<T>, queue: Option<u16>) -> String {
+    fn read(&self, line: &Setting<T>, queue: Option<u16>) -> String {
         (line.read)(queue.map_or(&self.all, |queue| self.of(queue)))
     }
 }

@@ -156,7 +156,7 @@ pub struct NeighborConfig {
     pub base_reachable_time: Duration,
     /// `retrans_time_ms`: time between two probes.
     pub retrans_time: Duration,
-    /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbour before it is probed.
+    /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbor before it is probed.
     pub delay_first_probe_time: Duration,
     /// `ucast_solicit`: probes sent to the old link address before it is given up.
     pub ucast_solicit: u32,
@@ -186,7 +186,7 @@ impl Default for NeighborConfig {
 }
 
 impl NeighborConfig {
-    /// A reachable time for one neighbour: evenly between half and one and a half times the base, so that a network's
+    /// A reachable time for one neighbor: evenly between half and one and a half times the base, so that a network's
     /// hosts do not probe in step.
     #[must_use]
     pub fn reachable_time(&self, random: u32) -> Duration {

@@ -12,8 +12,6 @@ use std::{
 
 use super::modes::DefaultQdisc;
 
-
-
 /// Which discipline a device queue has, and its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QdiscConfig {

@@ -15,9 +15,11 @@ use pkt::{Batch, Instant, PacketList, PoolStats};
 use stack::{
     Capabilities, Cx, Device, Errno, Memory,
     base::counters::Snapshot,
-    config::{DeviceConfig, HostConfig},
     device::{Completed, LinkType, QueueId},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     socket::{Listener, TcpSocket},
 };
 

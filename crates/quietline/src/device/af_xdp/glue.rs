@@ -1,6 +1,6 @@
 //! The device as the stack sees it.
 //!
-//! Above: `stack::core` and `stack::tx_queue`.
+//! Above: `stack::core` and `stack::transmit::tx_queue`.
 
 use std::sync::atomic::Ordering;
 

@@ -8,9 +8,9 @@ use sync::Counting;
 use super::*;
 use crate::{
     base::ids::CoreId,
-    config::{DeviceConfig, HostConfig},
     cx::{Cx, Memory},
     device::{Wire, WireConfig},
+    host::config::{DeviceConfig, HostConfig},
 };
 
 const CORE: CoreId = CoreId(0);

@@ -9,7 +9,6 @@ use super::{
     super::{
         BusyPoll,
         options::{OptionValue, SocketOption, SocketSettings},
-        stream::TcpSocket,
     },
     Listener,
 };
@@ -17,8 +16,9 @@ use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
     host::Host,
-    ip::IpFields,
+    socket::connection::TcpSocket,
     sysctl::FastOpenKey,
+    transmit::ip_output::IpFields,
 };
 
 /// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.

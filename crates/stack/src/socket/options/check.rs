@@ -9,10 +9,9 @@ use tcp::{Algorithm, Keepalive, TcpConfig};
 use super::{OptionValue, SocketOption};
 use crate::{
     base::{errno::Errno, ids::CoreId},
-    fast_open::mode,
-    ip::MtuDiscover,
-    socket::BusyPoll,
+    socket::{BusyPoll, fast_open::mode},
     sysctl::{FastOpenKey, Sysctls},
+    transmit::ip_output::MtuDiscover,
 };
 
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.

@@ -20,7 +20,7 @@ use super::OptionValue;
 use crate::{
     cx::Cx,
     host::Host,
-    socket::{TcpSocket, stream::StreamState},
+    socket::{TcpSocket, connection::StreamState},
     sysctl::Sysctls,
 };
 

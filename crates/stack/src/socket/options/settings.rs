@@ -11,9 +11,9 @@ use tcp::State;
 use super::{Access, MemoryInfo, OptionValue, SocketOption, check, tcp_info};
 use crate::{
     base::{errno::Errno, ids::CoreId},
-    ip::IpFields,
     socket::{BusyPoll, ConnectOptions, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},
+    transmit::ip_output::IpFields,
 };
 
 /// `SOCK_STREAM`.

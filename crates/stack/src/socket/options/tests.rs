@@ -8,9 +8,8 @@ use super::{
 };
 use crate::{
     base::errno::Errno,
-    config::HostConfig,
     cx::{Cx, Memory},
-    host::Host,
+    host::{Host, config::HostConfig},
     socket::{BUSY_POLL_BUDGET, BusyPoll, Listener, TcpSocket},
     sysctl::Sysctls,
 };

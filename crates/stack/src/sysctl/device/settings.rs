@@ -6,10 +6,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{
-    DeviceSysctls,
-    Direction, Name, Queues,
-};
+use super::{DeviceSysctls, Direction, Name, Queues};
 use crate::{
     base::limits::{self, BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
     sysctl::{
