@@ -1,6 +1,6 @@
 //! Network devices as the stack sees them: queues of frames, and a struct that says what they can do.
 //!
-//! Above: `core` polls the receive queues, `ip::output` hands over transmit lists. Implementations: [`loopback`] and
+//! Above: `core` polls the receive queues, `transmit::tx_queue` hands over transmit lists. Implementations: [`loopback`] and
 //! [`wire`] here, because they touch no operating system and the simulator drives them; tap and tun in crate
 //! `quietline`. Linux: `struct net_device`, `ndo_start_xmit`, NAPI's `poll`.
 //!

@@ -3,8 +3,8 @@
 //! Two straight lines, walked by go-to-definition without a callback, a `dyn` per packet, or async:
 //!
 //! ```text
-//! receive   device → gro → normal list → receive::ip_input → early demux → tcp::input  → socket queue → app
-//! transmit  app → tcp::output → tsq → ip_output::output(dst) → neighbor → qdisc → gso → device → completion → recycle
+//! receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app
+//! transmit  app → tcp::output → tsq → ip::output(dst) → neighbor → qdisc → gso → device → completion → recycle
 //! ```
 //!
 //! Two contexts, as in Linux. **Softirq** runs a [`core::Core`] in turns: whoever owns the core runs it, a worker, an

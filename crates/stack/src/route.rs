@@ -1,4 +1,7 @@
-//! Where packets go: the forwarding table, the dst entries made from it, and who holds them.
+//! Which way packets go: the forwarding table, and the dst entries that are made from it.
+//!
+//! Above: receive steps and sockets, which ask. Below: `transmit`, whose [`Dst`](crate::transmit::dst::Dst) an entry is. Linux:
+//! net/ipv4/{route,fib_trie,fib_semantics}.c.
 
 pub(crate) mod exception;
 pub mod fib;

@@ -1,9 +1,10 @@
 //! Sockets: where the two contexts meet.
 //!
-//! `stream.rs` is a connection and what both sides share, `stream/softirq.rs` its softirq side, `calls.rs` the process side (send, recv,
-//! shutdown, close), `backlog.rs` and `prequeue.rs` what softirq context leaves for it, `reader.rs` a `recv` that waits,
-//! `options.rs` socket options, `listener.rs` passive opens, `request.rs` and `time_wait.rs` the two states that need less than a
-//! socket. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
+//! `connection` is a connection: its softirq side, the process side (send, recv, shutdown, close), and the backlog between them.
+//! `modes` are steps of it that a setting adds, `listener` passive opens with their requests, `time_wait` the state that needs less
+//! than a socket, `demux` the table of all of them, `options` socket options.
+//!
+//! Above: receive steps, which bring packets, and crate `quietline`, which makes calls. Below: `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
 pub(crate) mod connection;
 pub(crate) mod demux;

@@ -1,7 +1,7 @@
 //! The way of a packet from IP to the device: IP header, link header, queue, device. Each file is one hop.
 //!
 //! Above: connections, resets and ICMP errors, which call [`ip_output`]. Below: devices. Linux: net/ipv4/ip_output.c,
-//! net/core/{neighbor,dev}.c, net/sched.
+//! net/core/{neighbour,dev}.c, net/sched.
 //!
 //! A [`Dst`](dst::Dst) says all that a packet needs to leave: the link, the neighbor, the transmit queues. `route` makes it.
 //!

@@ -376,7 +376,7 @@ impl Device for Wire {
 /// What the receiver will know of the checksum: nothing on a wire with checksums, else that memory does not corrupt.
 fn prepare(packet: &mut Packet, checksums: bool) {
     if checksums {
-        debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip::output");
+        debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip_output");
         packet.meta_mut().rx_checksum = RxChecksum::None;
     } else {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;

@@ -1,7 +1,7 @@
 //! ARP for IPv4 over Ethernet (RFC 826): the 28-byte packet.
 //!
-//! Below: `link::input`, which has taken the Ethernet header off. Above: `neighbor`, which decides what an answer
-//! changes. Linux: net/ipv4/arp.c.
+//! Above: `receive::arp_input`, which gets it without its Ethernet header, and `transmit::link_output`, which sends it. Linux:
+//! net/ipv4/arp.c.
 //!
 //! Not here: any state, and any other pair of address families. A packet that speaks of one is `ArpMalformed`.
 

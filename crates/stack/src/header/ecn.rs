@@ -2,7 +2,7 @@
 //!
 //! Above: devices that play a congested router (`device::wire`). Linux: `INET_ECN_set_ce`, used by qdiscs such as `fq_codel`.
 //!
-//! Not here: what TCP does with it (crate tcp), the ECN field of our own packets (`ip::output`).
+//! Not here: what TCP does with it (crate tcp), the ECN field of our own packets (`transmit::ip_output`).
 
 use pkt::Ecn;
 

@@ -1,6 +1,6 @@
 //! Ethernet II frames: addresses and the 14-byte header.
 //!
-//! Below: the device. Above: `link::input` and `link::output`. Linux: net/ethernet/eth.c.
+//! Above: `receive::link_input` and `transmit::link_output`. Linux: net/ethernet/eth.c.
 //!
 //! Not here: 802.1Q tags and 802.3 length fields. A frame that has one is dropped as `EthernetType`.
 

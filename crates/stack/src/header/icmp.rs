@@ -1,6 +1,6 @@
 //! ICMP messages (RFC 792, RFC 4443) as values, and the packet that an error quotes.
 //!
-//! Below: `ip::input`. Above: sockets, which learn of errors about their own packets. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c.
+//! Above: `receive::icmp_input`, and devices that play a router (`device::wire`). Linux: net/ipv4/icmp.c, net/ipv6/icmp.c.
 //!
 //! The two versions say the same things in different numbers. [`IcmpMessage`] is what is said; the numbers are chosen by
 //! `const V4: bool` when bytes are read or written.

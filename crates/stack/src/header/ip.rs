@@ -1,7 +1,6 @@
 //! The fixed headers of IPv4 (RFC 791) and IPv6 (RFC 8200), read and written by one pair of functions.
 //!
-//! Below: `link::input`, or the device itself where frames start with the IP header. Above: `ip::input`. Linux:
-//! `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
+//! Above: `receive::ip_input` and `transmit::ip_output`, receive offload and segmentation. Linux: `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
 //!
 //! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is written once. What
 //! `parse` returns is checked: lengths fit the packet, the IPv4 checksum holds, options are well formed and no address is

@@ -1,6 +1,6 @@
 //! IPv4 header options (RFC 791 §3.1): checked, never obeyed.
 //!
-//! Called by `ip::header::parse` when the header is longer than 20 bytes. Linux: net/ipv4/ip_options.c.
+//! Called by `header::ip::parse` when the header is longer than 20 bytes. Linux: net/ipv4/ip_options.c.
 //!
 //! A packet with a source route is refused, as with Linux's default `accept_source_route=0` (RFC 7126 §4.3); other
 //! options are tolerated when they are well formed and have no effect: this host forwards nothing, so it records no

@@ -2,10 +2,10 @@
 //!
 //! Between two packets of a flow the length, the identification, the TTL and the checksum of the header may differ. Where nothing
 //! else does, up to the ports, the packet has passed every check that the one before it has passed, but for those of these four.
-//! Whatever is odd about it is left to `ip::parse`, which says what. IPv4 only: the address words of IPv6 are half of all there is
+//! Whatever is odd about it is left to `header::ip::parse`, which says what. IPv4 only: the address words of IPv6 are half of all there is
 //! to be read. Linux has no counterpart, or rather all of GRO (`inet_gro_receive` compares these words with those of what is held).
 //!
-//! Above: `list`, and the fuzz target `headers`. Not here: whose packet it is (`early_demux`).
+//! Above: `receive::ip_input`, by what `receive::flow` remembers, and the fuzz target `headers`. Not here: whose packet it is (`early_demux`).
 
 use super::ip::{self, IPV4_HEADER_LEN, IpHeader};
 

@@ -1,6 +1,6 @@
 //! Address conflict detection for IPv4 (RFC 5227): probes before an address is used, announcements after, and the defense.
 //!
-//! Below: ARP (`link::arp_input`). Above: the code that starts a host, by [`Host::claim_addresses`]. Linux leaves this to user space
+//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by [`Host::claim_addresses`]. Linux leaves this to user space
 //! (systemd-networkd, NetworkManager, arping -D); its kernel knows `arp_notify` alone.
 //!
 //! ```text

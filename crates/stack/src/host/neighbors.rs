@@ -3,7 +3,7 @@
 //! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh show`. Any thread may call that
 //! is not in a turn of a core.
 //!
-//! Not here: the table (`neighbor_table`), what ARP teaches (`link::arp_input`).
+//! Not here: the table (`transmit::neighbor::table`), what ARP teaches (`receive::arp_input`).
 
 use std::{
     net::{IpAddr, Ipv4Addr},

@@ -2,7 +2,7 @@
 //!
 //! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of the flow before it costs one
 //! comparison; another flow costs one lookup under the RCU section. What is not found, or has no valid route to offer, takes
-//! the long way through `ip::input`.
+//! the long way through `ip_input`.
 
 use std::net::SocketAddr;
 

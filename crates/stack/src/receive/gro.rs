@@ -1,10 +1,10 @@
 //! Generic receive offload: merges TCP segments that arrive in a row before IP sees them, and passes packets up in lists.
 //!
-//! Below: the device's poll. Above: `link::input_list`. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
+//! Above: `napi`, which polls. Below: `link_input::input_list`, which takes what is ready. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
 //!
 //! ```text
 //!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
-//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├────────────────► ready ─► link::input_list
+//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├────────────────► ready ─► link_input::input_list
 //!             └─ normal ───────────────────────────────► └──────────┘
 //!                           completed: PSH, differs, full ──► ▲
 //! ```
@@ -22,7 +22,7 @@
 //! superframe that the device has made) is passed on after a look at a few bytes.
 //!
 //! Not here: UDP, tunnels (a packet has one IP and one TCP header, so there is no nesting to limit), the timer that bounds how
-//! long a held packet waits for the next poll (`core::napi`).
+//! long a held packet waits for the next poll (`receive::napi`).
 
 use pkt::{Packet, PacketList};
 

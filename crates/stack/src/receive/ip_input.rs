@@ -1,7 +1,24 @@
 //! IP receive: checks the header, finds out whether the packet is ours, and hands it to its protocol.
 //!
-//! Steps in the order of RFC 1122 §3.2.1 and Linux's `ip_rcv`, `ip_local_deliver`. A packet that is not for us is
-//! dropped: this stack is a host and does not forward. `list` takes each packet through the steps here.
+//! Above: `link_input`. Below: `tcp_input`, `icmp_input`. Linux: `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`,
+//! `ip_sublist_rcv_finish`, `ip_extract_route_hint`. The steps have the order of RFC 1122 §3.2.1. A packet that is not for us is
+//! dropped: this stack is a host and does not forward.
+//!
+//! ```text
+//!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
+//!                           └─► hint, or routes ─► dst ─► sublist of this dst
+//! ```
+//!
+//! A **sublist** is what goes to one connection in a row, or, of what early demux gave to nobody, along one dst. The packets of a
+//! sublist share what was found for its first: the connection, by one comparison each, with one output, one ACK and one wake for
+//! all (`receive::flow`); or the dst.
+//!
+//! The **hint**: a packet that early demux could not place has the route of such a packet before it in the list, if destination
+//! and type of service are the same: the routes are not asked again. Who sends it is looked at if that is not the one before.
+//!
+//! Differs from Linux, which takes a whole list through IP before the first of its packets goes up: here each goes up at once. To
+//! keep packets and headers in between costs 3 to 5 % more instructions a packet than the order saves (`rx_list` bench), and the
+//! order of what happens is the same. A hint does not keep a packet from early demux, which also finds the connection.
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use std::net::IpAddr;

@@ -1,4 +1,6 @@
-//! The first receive step: which protocol does the frame carry, and is it for us?
+//! The first step of a list of frames: which protocol does the frame carry, and is it for us?
+//!
+//! Above: `napi` and the backlog of a core. Below: `ip_input`, `arp_input`. Linux: `__netif_receive_skb_core`.
 
 use pkt::{DropReason, Packet, PacketList, PacketType, Verdict};
 use sync::epoch::Section;

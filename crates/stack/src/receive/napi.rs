@@ -1,6 +1,7 @@
 //! NAPI: what a core keeps for each device queue, and how it polls it.
 //!
-//! Below: the device. Above: [`gro`](crate::receive::gro), steering, and `link_input::input_list` for what stays. Linux: `struct
+//! Above: a turn of the core. Below: the device, which is asked; then [`gro`](crate::receive::gro), steering, and
+//! `link_input::input_list` for what stays. Linux: `struct
 //! napi_struct`, `napi_poll`, `napi_complete_done`, `napi_busy_loop`.
 //!
 //! Only the owner of the core touches it, which the borrow of the core's state proves. What receive offload holds leaves before

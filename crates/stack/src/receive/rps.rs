@@ -1,7 +1,7 @@
 //! Receive packet steering: which core a packet goes up on.
 //!
-//! Below: `core::napi`, which asks for every packet that leaves a device queue. Above: the backlog of another core
-//! (`backlog`), or the receive line of this one. Linux: `get_rps_cpu`, `set_rps_cpu`, `enqueue_to_backlog`,
+//! Above: `napi`, which asks for every packet that leaves a device queue. Below: the backlog of another core
+//! (`backlog`), or `link_input` on this one. Linux: `get_rps_cpu`, `set_rps_cpu`, `enqueue_to_backlog`,
 //! Documentation/networking/scaling.rst.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 //! The forwarding table: which way a packet to an address goes, by the longest prefix.
 //!
-//! Below: `config`, which says what addresses and routes there are. Above: `Host::route` on the way out, `ip::input` on the way in. Linux: net/ipv4/fib_trie.c, and the `local` and
-//! `main` tables of `ip route`.
+//! Above: `route::router` on the way out, `receive::ip_input` on the way in; the host's configuration says what addresses and
+//! routes there are. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of `ip route`.
 //!
 //! Immutable once built; a change of routes is a new table (`route::table`). As in Linux the local table is asked first, so no route can
 //! take an address away from this host. An address on a device makes three entries: itself as local, its network as

@@ -1,4 +1,6 @@
-//! The path of a connection to its peer.
+//! The path of a connection to its peer: an entry, and what makes it old.
+//!
+//! Above: connections.
 
 use std::ops::Deref;
 

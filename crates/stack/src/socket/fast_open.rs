@@ -1,6 +1,6 @@
 //! Fast Open's memory: the cookies of servers, the keys of our own, and the suspicion of a path that swallows them.
 //!
-//! Below: `tcp::open::fast_open`, which speaks it. Above: `socket::connect` asks, connections report. RFC 7413 §4.1.3; Linux:
+//! Below: `tcp::open::fast_open`, which speaks it. Above: `connection::connect` asks, connections report. RFC 7413 §4.1.3; Linux:
 //! tcp_fastopen_cache_get, tcp_fastopen_active_disable.
 
 use std::{

@@ -1,7 +1,7 @@
 //! Neighbor resolution: the state machine between an IP address on a link and its link address.
 //!
-//! Below: ARP (RFC 826), later Neighbor Discovery (RFC 4861 §7.3, whose states these are). Above: the neighbor table, which
-//! keeps one [`Neighbor`] per address and carries out its actions. Linux: net/core/neighbor.c, whose times, limits and
+//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. What ARP (RFC 826)
+//! reports comes that way; the states are those of RFC 4861 §7.3. Linux: net/core/neighbour.c, whose times, limits and
 //! transitions are kept.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! The dst of a received packet, and the one place where it leaves the read section.
 //!
-//! Below: `ip::input` finds it. Above: sockets, which keep one for packets to come (`socket::rx_dst`). Linux: `skb_dst`,
+//! Above: `receive::ip_input`, which finds it, and sockets, which keep one for packets to come (`socket::modes::rx_dst`). Linux: `skb_dst`,
 //! `skb_dst_set_noref`, `skb_dst_force`, `skb_dst_drop`.
 //!
 //! Most packets have theirs without a reference, and have it only as long as the read section: the type sees to that. What is

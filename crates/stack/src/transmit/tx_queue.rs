@@ -1,7 +1,7 @@
 //! The transmit queues of a device: the way of a packet from the link layer into the device, and where it waits when it may
 //! not go yet.
 //!
-//! Above: `link::output`, whoever it is that sends. Below: a discipline ([`qdisc`](crate::transmit::qdisc)) or none, then the device.
+//! Above: `link_output`, whoever it is that sends. Below: a discipline ([`qdisc`](crate::transmit::qdisc)) or none, then the device.
 //! Linux: `__dev_queue_xmit`, `__qdisc_run`, `sch_direct_xmit`, `dev_requeue_skb`, `net_tx_action`.
 //!
 //! ```text

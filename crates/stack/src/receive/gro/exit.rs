@@ -1,6 +1,6 @@
 //! How packets leave receive offload: one by one, or in lists.
 //!
-//! Above: `link::input_list`. Linux: `gro_normal_one`, `gro_normal_list`.
+//! Below: `link_input::input_list`. Linux: `gro_normal_one`, `gro_normal_list`.
 //!
 //! Order of delivery must be order of arrival within a flow. A packet that was passed on as it came and one that was held
 //! may be of the same flow, so both must leave by the same door: that is what the unified modes are. The mode of Linux 5.4

@@ -1,6 +1,6 @@
 //! The softirq side of a connection: segments, timers, ICMP errors and what completes below, for a socket that somebody may hold.
 //!
-//! Above: `ip::tcp_input`, the timers and the tasklet of a core. Each enters with its work at once if nobody holds the socket; else a
+//! Above: `receive::tcp_input`, the timers and the tasklet of a core. Each enters with its work at once if nobody holds the socket; else a
 //! packet goes to the backlog, and the rest becomes a DEFERRED bit. Linux: `tcp_v4_rcv`, `tcp_write_timer`, `tcp_tasklet_func`,
 //! `tcp_v4_err`.
 //!

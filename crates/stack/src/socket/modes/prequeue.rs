@@ -14,7 +14,7 @@
 //!   in softirq, so nothing is lost.
 //!
 //! Everything here happens under the socket lock. With `bh`, the default, there is never a reader, and all of it is the one
-//! test in [`StreamState::softirq`].
+//! test in `StreamState::softirq`.
 
 use std::num::NonZeroU64;
 

@@ -9,7 +9,7 @@
 //! Differs from Linux: device and cookie are the entry's own, because each input route is of one device here. A reader never
 //! pairs one entry with the device of another.
 //!
-//! Not here: where the route comes from (`ip::input`), where a packet's reference ends (`route::packet_dst`).
+//! Not here: where the route comes from (`receive::ip_input`), where a packet's reference ends (`transmit::packet_dst`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

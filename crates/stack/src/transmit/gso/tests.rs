@@ -72,7 +72,7 @@ impl Case {
         (0..=250).cycle().take(self.payload).collect()
     }
 
-    /// The superframe as `ip::output` hands it over.
+    /// The superframe as `ip_output` hands it over.
     fn superframe(&self, cx: &mut Cx) -> Packet {
         let mut packet = cx.pool.alloc().unwrap();
         let piece = if self.summed { self.mss } else { 0 };

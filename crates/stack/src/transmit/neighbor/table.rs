@@ -1,7 +1,7 @@
 //! The neighbors of a host: one entry per address and device, and what their state machine asks to be done.
 //!
 //! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which looks at [`NeighborEntry::resolved`] for
-//! every list of packets. Linux: net/core/neighbor.c, net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
+//! every list of packets. Linux: net/core/neighbour.c, net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
 //!
 //! An entry publishes its link address in one word, so that sending to a reachable neighbor takes no lock.
 //!

@@ -1,6 +1,6 @@
 //! What an administrator does to the table: permanent entries, their end, and the list of all entries.
 //!
-//! Below: `Host::set_neighbor` and its relatives, which check the arguments. Linux: `neigh_add`, `neigh_delete`, `neigh_dump_info`.
+//! Above: `Host::set_neighbor` and its relatives, which check the arguments. Linux: `neigh_add`, `neigh_delete`, `neigh_dump_info`.
 //!
 //! The state of an entry becomes PERMANENT, or ceases to be, under the locks of the table and of the entry, so that
 //! `Entries::permanent` is exact. What the change asks for, such as sending packets that waited, is done without either.
