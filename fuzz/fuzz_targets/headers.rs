@@ -4,7 +4,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stack::header::{arp::{ARP_LEN, ArpPacket}, ethernet::{EthernetHeader, HEADER_LEN}, icmp::{IcmpMessage, Quote}, ip::{self, IPV4_HEADER_LEN, IpHeader}, option, repeat::SeenHeader};
+use stack::header::{
+    arp::{ARP_LEN, ArpPacket},
+    ethernet::{EthernetHeader, HEADER_LEN},
+    icmp::{IcmpMessage, Quote},
+    ip::{self, IPV4_HEADER_LEN, IpHeader},
+    option,
+    repeat::SeenHeader,
+};
 use tcp::SegmentHeader;
 
 fuzz_target!(|data: &[u8]| {

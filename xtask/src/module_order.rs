@@ -64,18 +64,18 @@ const TCP: &[&str] = &[
 /// crates/stack: what everybody reads, the device, then transmit in the order of its calls, and receive above it.
 const STACK: &[&str] = &[
     // Names that every module reads: counters, error numbers, limits, indices, timers, secrets. Imports nothing.
-    "base", // Settings by their Linux names, and the enums that they choose from.
+    "base",   // Settings by their Linux names, and the enums that they choose from.
     "sysctl", // Formats: Ethernet, ARP, IP, ICMP.
     "header", // The state of one running thread, and what it reads of a host.
-    "cx", // What a device promises and is told, and the devices that are memory.
+    "cx",     // What a device promises and is told, and the devices that are memory.
     "device",
     // From IP to the device: IP header, link header and neighbor, queue, discipline, segmentation.
     "transmit", // Which way packets go: the table, entries made from it, exceptions.
-    "route", // Connections, listeners, what both need of a host.
+    "route",    // Connections, listeners, what both need of a host.
     "socket",
     // From the device to the socket: poll, receive offload, link, IP, TCP and ICMP.
     "receive", // Who runs the steps of a core, and when it sleeps.
-    "core", // One instance of the stack: how it is built, changed and reported on.
+    "core",    // One instance of the stack: how it is built, changed and reported on.
     "host",
 ];
 
