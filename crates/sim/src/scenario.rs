@@ -26,7 +26,7 @@ use std::{
 pub use prediction::{PredictionSummary, compare_prediction};
 
 use pkt::PoolStats;
-use stack::{socket::RxContext, sysctl::Sysctls};
+use stack::sysctl::{Sysctls, modes::RxContext};
 
 use crate::{
     network::{Capture, Counts, Offload, PathConfig, Sabotage},

@@ -1,7 +1,7 @@
 //! Receive offload in a whole host: the effect of its modes on TCP, packets that must not be held,
 //! and headers that must not recurse.
 //!
-//! Not here: the numbered scenarios inside receive offload (`stack::gro::tests`), trains of frames
+//! Not here: the numbered scenarios inside receive offload (`stack::receive::gro::tests`), trains of frames
 //! (`offload.rs`).
 
 #[cfg(test)]
@@ -14,7 +14,7 @@ mod tests {
         frame::{self, Ipv4},
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
     };
-    use stack::{counters::Counter, socket::TcpSocket, sysctl::Sysctls};
+    use stack::{base::counters::Counter, socket::TcpSocket, sysctl::Sysctls};
     use tcp::{Counter as TcpCounter, Flags, Options};
 
     const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);

@@ -1,7 +1,7 @@
 //! Documents that must agree with the code: module heads, links, the two data-path lines, the
 //! functions of docs/rfc9293.md.
 //!
-//! A function is written as `` `stack/src/ip/input.rs::input` ``: a file below `crates/` and a
+//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/` and a
 //! function in it.
 //!
 //! Not here: prose.
@@ -17,7 +17,7 @@ use crate::source::{self, RustSource};
 /// The two data-path lines at the top of the stack crate and of the documents.
 const DATA_PATH: [&str; 2] = [
     "receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app",
-    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbour → qdisc → gso → device → completion → recycle",
+    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbor → qdisc → gso → device → completion → recycle",
 ];
 
 /// Files that contain the two lines.

@@ -2,7 +2,7 @@
 //! as dropped.
 
 use pkt::DropReason;
-use stack::counters::{Counter, Snapshot};
+use stack::base::counters::{Counter, Snapshot};
 
 use super::Play;
 

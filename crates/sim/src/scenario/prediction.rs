@@ -9,7 +9,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use stack::counters::Snapshot;
+use stack::base::counters::Snapshot;
 use tcp::Counter;
 
 use super::{Outcome, Scenario, message, play::Play};
@@ -31,7 +31,7 @@ pub struct PredictionSummary {
 /// the route check, too, so that an expired route is found, and not counted as a hit, by the next
 /// send.
 fn depends_on_prediction(name: &str) -> bool {
-    if name == stack::counters::Counter::DstHit.name() {
+    if name == stack::base::counters::Counter::DstHit.name() {
         return true;
     }
     let counters = [
