@@ -30,7 +30,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::link::{Books, loss, watch};
+use crate::link::{StackStats, loss, watch};
 use anyhow::Context as _;
 
 use self::{
@@ -82,13 +82,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let address = SocketAddr::new(link.address, args.port());
     let host = StackHost(link.stack.clone());
     let served = serve(host, address, args, &server, &signals, || {
-        server.report(args, address, Some(&link.books()), false)
+        server.report(args, address, Some(&link.stack_stats()), false)
     });
     let lost = loss(&link.stack).map_or(Ok(()), Err);
     // Ends every connection, and with it its thread, which then publishes what it counted.
-    let (books, captured) = link.close();
+    let (stack_stats, captured) = link.close();
     server.totals.settle(SETTLE_MAX);
-    let reported = server.report(args, address, Some(&books), true);
+    let reported = server.report(args, address, Some(&stack_stats), true);
     served.and(lost).and(captured).and(reported)
 }
 
@@ -183,7 +183,7 @@ impl Server {
         &self,
         args: &ServeArgs,
         address: SocketAddr,
-        books: Option<&Books>,
+        stack_stats: Option<&StackStats>,
         at_end: bool,
     ) -> Result<(), Failure> {
         let (totals, seconds) = (&self.totals, self.start.elapsed().as_secs_f64());
@@ -191,9 +191,10 @@ impl Server {
         let service = args.service.name();
         if !args.observe.json {
             let Some(stats) = stats else { return Ok(()) };
-            let books = books.map_or_else(String::new, |books| books.text(stats.all));
+            let stack_stats =
+                stack_stats.map_or_else(String::new, |stack_stats| stack_stats.text(stats.all));
             return output::print(&format!(
-                "#{service} {address} after {seconds:.1} s: {}\n{books}",
+                "#{service} {address} after {seconds:.1} s: {}\n{stack_stats}",
                 totals.sentence()
             ));
         }
@@ -209,8 +210,8 @@ impl Server {
             "bytes_received": totals.bytes_received(),
             "bytes_sent": totals.bytes_sent(),
         });
-        if let Some(books) = books.filter(|_| stats.is_some()) {
-            books.add_to(&mut summary);
+        if let Some(stack_stats) = stack_stats.filter(|_| stats.is_some()) {
+            stack_stats.add_to(&mut summary);
         }
         output::print_json(&summary)
     }
