@@ -48,9 +48,9 @@ pub(super) fn text(
     }
     let note = format!(
         "Rates are medians of slices of {:.0} ms, with their median absolute deviation below. The two \
-         sides are interleaved over {} rounds in {:.1} s; seed {}. Ratio: quietline / kernel, with \
-         its 95 % bootstrap interval below; above 1 quietline is faster. Cores: CPU seconds per second of both \
-         ends together, with the number of slices per side below.",
+         sides are interleaved over {} rounds in {:.1} s; seed {}. Ratio: quietline / kernel, with its \
+         95 % bootstrap interval below; above 1 quietline is faster. Cores: CPU seconds per second of \
+         both ends together, with the number of slices per side below.",
         result.plan.slice_seconds * 1e3,
         result.rounds,
         result.elapsed.as_secs_f64(),

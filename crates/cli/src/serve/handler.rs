@@ -69,7 +69,8 @@ impl Handler {
     pub(super) fn check_files(&self) -> Result<(), Failure> {
         let Self::Http(service) = self else { return Ok(()) };
         Ok(service.check_access().context(
-            "--dir: its permissions exclude this user, and the sandbox has dropped the capabilities that override them (--no-sandbox keeps them)",
+            "--dir: its permissions exclude this user, and the sandbox has dropped the capabilities \
+             that override them (--no-sandbox keeps them)",
         )?)
     }
 
