@@ -31,7 +31,7 @@ impl Host for KernelHost {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let watched = Arc::clone(&epoll);
         let watcher = thread::Builder::new().name("epoll".to_owned());
-        watcher.spawn(move || tell_readable(&watched, &on_readable))?;
+        watcher.spawn(move || notify_readable(&watched, &on_readable))?;
         Ok(Epoll(epoll))
     }
 
@@ -63,7 +63,7 @@ impl Watch for Epoll {
 }
 
 /// Calls `on_readable` for descriptors that have become readable, for as long as the process runs.
-fn tell_readable(epoll: &OwnedFd, on_readable: &OnReadable) {
+fn notify_readable(epoll: &OwnedFd, on_readable: &OnReadable) {
     /// Largest number of events that one call returns.
     const EVENTS: usize = 256;
     let mut events = Vec::with_capacity(EVENTS);

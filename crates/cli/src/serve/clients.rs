@@ -62,7 +62,7 @@ struct Shared<C, W> {
 }
 
 struct Queues<C> {
-    /// Connections that wait for their peer. Connections that are being served are not in it.
+    /// Connections that wait for their peer. Connections that are being served are not in this map.
     waiting: HashMap<u64, Waiting<C>>,
     /// Deadlines of parked connections.
     deadlines: BTreeSet<(Instant, u64)>,
