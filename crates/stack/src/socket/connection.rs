@@ -2,7 +2,7 @@
 //!
 //! Softirq context enters with a packet, a timer or a flush (`softirq`): it runs at once if nobody holds the socket, else the
 //! packet goes to the backlog and the rest becomes a DEFERRED bit, which the holder works off before it lets go (`work`).
-//! Process context is in `calls.rs`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
+//! Process context begins in `call`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
 //! After anybody has changed the `Tcb`, [`StreamState::settle`] (`settle`) brings everything outside it up to date: segments
 //! leave, the timer is armed, a closed connection leaves the tables, readiness is published (`readiness`).
@@ -41,9 +41,12 @@ pub(super) use work::parse;
 
 pub(crate) mod backlog;
 pub(crate) mod busy_poll;
+pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod connect;
 mod readiness;
+pub(crate) mod recv;
+pub(crate) mod send;
 mod settle;
 pub(crate) mod softirq;
 pub(crate) mod wmem;

@@ -17,7 +17,7 @@ use pkt::{Gso, GsoKind, Packet, Pool};
 use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
-use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, calls::Holder, parse};
+use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, call::Holder, parse};
 use crate::{base::counters::Counter, cx::Cx, host::Host, transmit::packet_dst::PacketDst};
 
 /// Payload of joined segments, at most: as much as an IPv4 packet has.
