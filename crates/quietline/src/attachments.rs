@@ -59,14 +59,14 @@ mod tests {
 
     /// Deletes the interface of a stack without workers, whose application polls it and never sleeps on a descriptor.
     fn manual_stack_loses(attachment: impl Into<Attachment>) {
-        const PATIENCE: Duration = Duration::from_secs(10);
+        const TIMEOUT: Duration = Duration::from_secs(10);
         let address = "10.77.0.2/24".parse().expect("an address");
         let stack = Stack::builder().device(attachment).address(address).manual();
         let stack = stack.build().expect("valid");
         let mut events = stack.events();
         let _ = stack.poll();
         run("ip link del right0");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let gone = Event::DeviceGone { device: "left0".to_owned() };
         while events.try_next() != Some(gone.clone()) {
             assert!(Instant::now() < deadline, "unnoticed");

@@ -16,9 +16,10 @@ use stack::{
 use crate::device::{Capture, CaptureDevice};
 use crate::{
     device::{AfPacket, AfXdp, Tun},
-    entropy, memory,
+    entropy,
+    handle::{RunMode, Stack},
+    memory,
     route::Route,
-    running::{RunMode, Stack},
 };
 
 /// A device whose frames announce themselves on a file descriptor: what a worker sleeps on.

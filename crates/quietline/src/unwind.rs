@@ -9,8 +9,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use crate::{
     builder::{Attachment, StackBuilder},
+    handle::Stack,
     listener::TcpListener,
-    running::Stack,
     send_buffer::SendBuffer,
     socket::TcpSocket,
     stream::TcpStream,

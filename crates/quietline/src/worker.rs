@@ -1,7 +1,7 @@
 //! Workers: one thread per core that runs it when nobody else does, and sleeps otherwise.
 //!
 //! A worker sleeps in poll(2) on the descriptors of its core's device queues and on an eventfd, until the core's next
-//! timer. After frames it polls on for a moment that grows while they come often (`patience`), so that a stack under load does
+//! timer. After frames it polls on for a moment that grows while they come often (`polling`), so that a stack under load does
 //! not sleep between two frames, and one that idles costs nothing. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
 //! ksoftirqd, threaded NAPI.
 //!
@@ -40,9 +40,9 @@ use crate::{
     attachments::Attachments,
     builder::Attachment,
     clock, entropy,
+    handle::until,
     housekeeping::Housekeeping,
-    patience::{Offer, Window},
-    running::until,
+    polling::{Offer, Window},
 };
 
 /// Wakes a parked worker.

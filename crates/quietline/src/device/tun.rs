@@ -33,7 +33,7 @@ use super::netlink::{Link, LinkChange, Netlink};
 use super::setup_error::SetupError;
 
 pub mod config;
-mod glue;
+mod device;
 mod ioctl;
 mod receive;
 mod transmit;
