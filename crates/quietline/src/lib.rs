@@ -47,7 +47,8 @@ mod unwind;
 mod wait;
 mod worker;
 
-pub use builder::{Attachment, PollFd, StackBuilder};
+pub use attachments::{Attachment, PollFd};
+pub use builder::{EcnMode, MtuProbing, StackBuilder};
 pub use events::Events;
 pub use handle::Stack;
 pub use listener::{Incoming, IntoIncoming, TcpListener};
@@ -74,7 +75,7 @@ pub use stack::{
     tx_queue::TxQueueStats,
 };
 pub use stream::TcpStream;
-pub use tcp::{SenderTime, TcpInfo};
+pub use tcp::{Algorithm as CongestionControl, SenderTime, TcpInfo};
 
 /// The README's example compiles.
 #[cfg(doctest)]
