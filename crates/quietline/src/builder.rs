@@ -10,14 +10,14 @@ use ipnet::IpNet;
 use stack::{
     Secrets,
     config::{ConfigError, DeviceConfig, HostConfig},
-    device::{Device, QueueId, RxSignal},
+    device::{QueueId, RxSignal},
     link::ethernet::MacAddr,
     qdisc::QdiscConfig,
     route::fib::RouteSpec,
 };
 
 #[cfg(feature = "capture")]
-use crate::device::{Capture, CaptureDevice};
+use crate::device::{Capture, CaptureDevice, Device};
 use crate::{
     attachments::Attachment,
     entropy,
@@ -139,7 +139,7 @@ impl StackBuilder {
     /// Sets the queueing discipline of the last device, as `tc qdisc replace dev DEVICE root` does.
     ///
     /// Default: `net.core.default_qdisc` for a device that packets may have to wait for
-    /// ([`Device::needs_qdisc`]), and none for any other. The setting `net.quietline.dev.DEVICE.qdisc` is the same, and changes
+    /// ([`Device::needs_qdisc`](crate::Device::needs_qdisc)), and none for any other. The setting `net.quietline.dev.DEVICE.qdisc` is the same, and changes
     /// it while the stack runs.
     pub fn qdisc(mut self, qdisc: QdiscConfig) -> Self {
         let Some(attachment) = self.attachments.last() else {

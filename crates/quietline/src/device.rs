@@ -17,6 +17,8 @@ pub mod af_xdp;
 #[cfg(feature = "capture")]
 pub mod capture;
 mod checksum;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod interface;
 mod mapping;
 #[cfg(test)]
