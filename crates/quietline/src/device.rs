@@ -48,7 +48,7 @@ pub use stack::{
         QueueId, RxSignal,
     },
 };
-pub use tun::{Tun, TunConfig, TunKind};
+pub use tun::{Tun, TunConfig, TunFdConfig, TunKind};
 
 /// Runs a test with a pool, and asserts that the test has freed every packet.
 #[cfg(test)]

@@ -19,6 +19,7 @@ use frames::{
 mod end;
 mod follow;
 mod frames;
+mod from_fds;
 mod refused;
 
 /// A datagram each way between a kernel socket and us.
@@ -172,7 +173,7 @@ fn the_interface_is_as_asked_and_goes_with_the_device() {
         };
         let tun = Tun::create(&config).expect("a device");
         assert_eq!(tun.name(), "ql0");
-        let link = tun.host_link().clone();
+        let link = tun.host_link().expect("made here").clone();
         assert_eq!((link.mtu, link.tx_queue_len, link.up), (9000, 2000, true));
         assert!(link.mac.is_some());
         let LinkType::Ethernet { mac } = tun.caps.link else { panic!("a tap is Ethernet") };
@@ -201,7 +202,7 @@ fn a_tun_can_be_point_to_point_in_both_families() {
                 ..TunConfig::tun("ql0")
             };
             let tun = Tun::create(&config).expect("a device");
-            assert!(tun.host_link().mac.is_none());
+            assert!(tun.host_link().expect("made here").mac.is_none());
         }
         let routes = std::fs::read_to_string("/proc/thread-self/net/route").expect("routes");
         assert!(!routes.contains("ql0"), "{routes}");
@@ -229,7 +230,7 @@ fn a_deleted_interface_goes_silent() {
     in_namespace("tap", || {
         let end = End::new(TunConfig::tap("ql0"));
         let mut netlink = Netlink::open().expect("netlink");
-        netlink.delete_link(end.tun.host_link().index).expect("deleted");
+        netlink.delete_link(end.tun.host_link().expect("made here").index).expect("deleted");
         let memory = stack::Memory::new(64 << 20);
         let mut cx = stack::Cx::replay(&memory, 1);
         let mut batch = pkt::Batch::new();

@@ -70,7 +70,8 @@ impl End {
     pub(super) fn frame(&self, ip: Vec<u8>) -> Vec<u8> {
         match self.tun.kind {
             TunKind::Tap => {
-                let host = self.tun.host_link().mac.expect("a tap has an address");
+                let host =
+                    self.tun.host_link().and_then(|link| link.mac).expect("a tap has an address");
                 [ethernet(host, self.mac(), 0x0800), ip].concat()
             }
             TunKind::Tun => ip,

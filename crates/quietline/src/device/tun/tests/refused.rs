@@ -54,7 +54,7 @@ fn tun_of(queue: OwnedFd) -> Arc<Tun> {
         vnet_hdr: true,
         superframe_max: AtomicU32::new(caps.gso_max_bytes),
         caps,
-        link,
+        link: Some(link),
         queues: Box::new([queue]),
         gone: AtomicBool::new(false),
         silence: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd"),
