@@ -22,7 +22,7 @@ use std::{
 use pkt::Instant;
 use stack::{Memory, core::Kick};
 
-use crate::{clock, running::until};
+use crate::{clock, handle::until};
 
 /// From the first request to the first look, and between looks that find something.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -136,12 +136,12 @@ mod tests {
     use crate::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
     /// Far more than anything here takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         let begin = std::time::Instant::now();
         while !done() {
-            assert!(begin.elapsed() < PATIENCE, "{what}");
+            assert!(begin.elapsed() < TIMEOUT, "{what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -23,8 +23,8 @@ use stack::{
 use crate::{
     addresses::first_of,
     clock::{self, with_cx},
+    handle::Stack,
     options::ListenOptions,
-    running::Stack,
     stream::TcpStream,
     wait::{Wait, poll_first, sleep_until},
 };

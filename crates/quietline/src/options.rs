@@ -9,7 +9,7 @@ use std::{
 use stack::{core::CoreId, sysctl::FastOpenKey};
 pub use tcp::SocketOptions;
 
-use crate::{addresses::first_of, clock, listener::TcpListener, running::Stack, stream::TcpStream};
+use crate::{addresses::first_of, clock, handle::Stack, listener::TcpListener, stream::TcpStream};
 
 /// How to listen. Made by [`TcpListener::options`]; every method takes and returns it.
 #[derive(Clone, Debug, Default)]

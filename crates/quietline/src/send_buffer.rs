@@ -7,7 +7,7 @@ use stack::Errno;
 
 use crate::{
     clock::{self, with_cx},
-    running::Stack,
+    handle::Stack,
     wait::sleep_for,
 };
 

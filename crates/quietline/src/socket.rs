@@ -9,7 +9,7 @@ use std::{io, net::SocketAddr};
 
 use stack::socket::options::{OptionValue, SocketOption, SocketSettings};
 
-use crate::{listener::TcpListener, running::Stack, stream::TcpStream};
+use crate::{handle::Stack, listener::TcpListener, stream::TcpStream};
 
 /// A TCP socket without connection. What is set here is there from the first segment on: the receive buffer in the window
 /// scale of the SYN, the largest segment in its MSS.

@@ -20,8 +20,8 @@ use stack::{
 
 use crate::{
     clock::{self, with_cx, with_cx_untimed},
+    handle::Stack,
     options::ConnectOptions,
-    running::Stack,
     wait::{Wait, lend_first, poll_first, sleep_until, wait_until},
 };
 

@@ -8,12 +8,8 @@
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use crate::{
-    builder::{Attachment, StackBuilder},
-    listener::TcpListener,
-    running::Stack,
-    send_buffer::SendBuffer,
-    socket::TcpSocket,
-    stream::TcpStream,
+    attachments::Attachment, builder::StackBuilder, handle::Stack, listener::TcpListener,
+    send_buffer::SendBuffer, socket::TcpSocket, stream::TcpStream,
 };
 
 macro_rules! unwind_safe {

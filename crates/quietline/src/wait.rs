@@ -2,7 +2,7 @@
 //!
 //! A thread that waits for a packet has nothing better to do than to look for it: it polls its connection's core, as
 //! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once. So does a thread
-//! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over. Not
+//! whose peer wants this very CPU (`polling`): the frame is then processed by its sender, and the wake hands the CPU over. Not
 //! so where descriptors bring the frames: nobody but a worker, who would have to be woken, processes those.
 //!
 //! A thread that is about to sleep in a read lends its CPU once before it does, where that pays: a peer that runs on it answers meanwhile,
@@ -16,8 +16,8 @@ use sync::{EventCount, WaitResult};
 
 use crate::{
     clock,
-    patience::{self, Offer},
-    running::{Stack, until},
+    handle::{Stack, until},
+    polling::{self, Offer},
 };
 
 /// What a thread waits for, and how.
@@ -46,7 +46,7 @@ pub(crate) fn wait_until(
 /// Behind it, for a thread that has polled in vain: lends the CPU to whoever may bring what it waits for, and does not sleep.
 pub(crate) fn lend_first<P>(wait: &Wait<'_, P>, ready: &impl Fn() -> bool) -> bool {
     // Without workers it may be this thread that is waited for: it drives the stack.
-    !wait.stack.is_manual() && patience::lend(ready)
+    !wait.stack.is_manual() && polling::lend(ready)
 }
 
 /// The second half, for a thread for which that was in vain.
@@ -101,7 +101,7 @@ pub(crate) fn poll_first(
     // Dearer than a CPU that is offered again and again is a worker that is woken for each frame. It is asked of the core: a peer
     // within the process that has its connections on a core with descriptors is waited for like one behind them.
     let watched = core.has_descriptors();
-    let pays = watched || patience::should_poll();
+    let pays = watched || polling::should_poll();
     clock::with_cx_untimed(|cx| {
         cx.set_now(*began);
         let params = polling(cx.sysctls_of(host));
@@ -124,10 +124,10 @@ pub(crate) fn poll_first(
         core.busy_poll(host, cx, params.budget, |cx| {
             if ready() {
                 match (shared, watched) {
-                    (true, false) => patience::on_shared_cpu(),
+                    (true, false) => polling::on_shared_cpu(),
                     // Whose frames those were says nothing about peers within the process.
                     (true, true) => {}
-                    (false, _) => patience::on_own_cpu(),
+                    (false, _) => polling::on_own_cpu(),
                 }
                 return true;
             }

@@ -1,7 +1,7 @@
 //! Workers: one thread per core that runs it when nobody else does, and sleeps otherwise.
 //!
 //! A worker sleeps in poll(2) on the descriptors of its core's device queues and on an eventfd, until the core's next
-//! timer. After frames it polls on for a moment that grows while they come often (`patience`), so that a stack under load does
+//! timer. After frames it polls on for a moment that grows while they come often (`polling`), so that a stack under load does
 //! not sleep between two frames, and one that idles costs nothing. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
 //! ksoftirqd, threaded NAPI.
 //!
@@ -37,12 +37,11 @@ use stack::{
 };
 
 use crate::{
-    attachments::Attachments,
-    builder::Attachment,
+    attachments::{Attachment, Attachments},
     clock, entropy,
+    handle::until,
     housekeeping::Housekeeping,
-    patience::{Offer, Window},
-    running::until,
+    polling::{Offer, Window},
 };
 
 /// Wakes a parked worker.
@@ -116,12 +115,13 @@ pub(crate) fn start(
     Ok(threads)
 }
 
-/// The queues of core `index` of `cores` that have a descriptor: the same spreading as the host's.
+/// Queues of core `index` of `cores` whose device has descriptors, or says when it is gone. They are spread as the host spreads
+/// them.
 fn queues_of(core: &Core, index: usize, cores: usize, attachments: &[Attachment]) -> Vec<Watched> {
     // The host's device 0 is loopback.
     (1..)
         .zip(attachments)
-        .filter(|(_, attachment)| attachment.fds.is_some())
+        .filter(|(_, attachment)| attachment.concerns_workers())
         .flat_map(|(device, attachment)| {
             (0..attachment.device.caps().queues)
                 .filter(move |queue| usize::from(*queue) % cores == index)
@@ -133,7 +133,7 @@ fn queues_of(core: &Core, index: usize, cores: usize, attachments: &[Attachment]
         .collect()
 }
 
-/// A queue with its descriptor.
+/// A queue, and the device whose descriptors are watched.
 struct Watched {
     attachment: Attachment,
     queue: u16,
@@ -198,7 +198,7 @@ impl Worker {
             let ran = run != CoreRun::Elsewhere;
             // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
             // what an application thread polls need not be watched.
-            let watch = self.queues.borrow().is_empty() || ran && !self.core.is_polled(cx.now);
+            let watch = !self.has_descriptors() || ran && !self.core.is_polled(cx.now);
             let limit = housekeeping.before_sleep();
             let begin = clock::now();
             watched = self.sleep(&cx, watch, ran, limit);
@@ -222,6 +222,11 @@ impl Worker {
         }
     }
 
+    /// Whether a queue of this core has a descriptor.
+    fn has_descriptors(&self) -> bool {
+        self.queues.borrow().iter().any(|queue| queue.attachment.fds.is_some())
+    }
+
     /// Whether a device of this core's queues has lost its interface.
     fn has_lost_interface(&self) -> bool {
         self.queues.borrow().iter().any(|queue| queue.attachment.is_gone())
@@ -236,7 +241,7 @@ impl Worker {
             window.on_wake(slept, limit);
         }
         // Only descriptors bring frames that nobody else would look for.
-        if window.width().is_zero() || self.queues.borrow().is_empty() {
+        if window.width().is_zero() || !self.has_descriptors() {
             return false;
         }
         cx.now = clock::now();

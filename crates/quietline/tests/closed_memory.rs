@@ -52,8 +52,8 @@ mod tests {
     /// Bytes that each closed connection may leave behind, both ends together: nothing, but for tables that grow by chance.
     const LEFT_MAX: usize = 16;
 
-    /// Patience with a loaded machine; the release itself takes a second or two.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Generous for a loaded machine; the release itself takes a second or two.
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn live() -> usize {
         LIVE.load(Ordering::Relaxed)
@@ -107,7 +107,7 @@ mod tests {
         println!("{} bytes more after the second round", live().saturating_sub(before));
         assert_eq!((client.connections(), server.connections()), (0, 0));
         let begin = Instant::now();
-        while live() > before + LEFT_MAX * CONNECTIONS && begin.elapsed() < PATIENCE {
+        while live() > before + LEFT_MAX * CONNECTIONS && begin.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(100));
         }
         let left = live().saturating_sub(before) / CONNECTIONS;

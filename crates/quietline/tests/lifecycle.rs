@@ -12,8 +12,8 @@ mod tests {
 
     use quietline::{Readiness, Stack, TcpListener, TcpStream, Wire, WireConfig};
 
-    /// Far more than anything here takes, and less than a test runner's patience.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    /// Far more than anything here takes, and less than a test runner waits.
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn pair() -> (Stack, Stack) {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
@@ -35,8 +35,8 @@ mod tests {
     }
 
     /// What `work` answers, on a thread of its own: a call that never returns fails the test instead of hanging it.
-    fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-        started(work).recv_timeout(PATIENCE).expect("the call returns")
+    fn within_timeout<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        started(work).recv_timeout(TIMEOUT).expect("the call returns")
     }
 
     fn started<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
@@ -52,7 +52,7 @@ mod tests {
         let waiting = started(move || listener.accept().map(|_| ()));
         thread::sleep(Duration::from_millis(20));
         server.shutdown();
-        let result = waiting.recv_timeout(PATIENCE).expect("accept returns");
+        let result = waiting.recv_timeout(TIMEOUT).expect("accept returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 
@@ -64,7 +64,7 @@ mod tests {
         thread::sleep(Duration::from_millis(20));
         server.shutdown();
         // Not the end of the stream: its reader must not take what came for everything that was sent.
-        let result = waiting.recv_timeout(PATIENCE).expect("read returns");
+        let result = waiting.recv_timeout(TIMEOUT).expect("read returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);
     }
 
@@ -80,7 +80,7 @@ mod tests {
             thread::yield_now();
         }
         client.shutdown();
-        let result = waiting.recv_timeout(PATIENCE).expect("connect returns");
+        let result = waiting.recv_timeout(TIMEOUT).expect("connect returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);
     }
 
@@ -89,7 +89,7 @@ mod tests {
         let (client, _server) = pair();
         client.shutdown();
         let stack = client.clone();
-        let result = within_patience(move || TcpStream::connect(&stack, at(80)).map(|_| ()));
+        let result = within_timeout(move || TcpStream::connect(&stack, at(80)).map(|_| ()));
         assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown);
         let local = SocketAddr::new([10, 0, 0, 1].into(), 80);
         let result = TcpListener::bind(&client, local);

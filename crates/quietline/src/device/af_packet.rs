@@ -53,10 +53,10 @@ use super::presence::{Deletions, LookTimer};
 use super::setup_error::SetupError;
 
 pub mod config;
+mod device;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod glue;
 mod receive;
 mod recvmsg;
 mod sender;

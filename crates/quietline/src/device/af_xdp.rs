@@ -41,7 +41,7 @@ use super::setup_error::SetupError;
 mod abi;
 mod channels;
 pub mod config;
-mod glue;
+mod device;
 mod program;
 mod queue;
 mod receive;

@@ -14,7 +14,7 @@
 //! no memory for it gets 64 KB from then on (`transmit`). Without `vnet_hdr` every frame is complete and at most one MTU long.
 //!
 //! The interface is made, addressed and brought up by [`Tun::create`], and disappears with the last descriptor of the
-//! device, also when the process is killed. Any thread may transmit on any queue; the kernel remembers on which queue
+//! device, also when the process is killed. [`Tun::from_fds`] takes descriptors that were opened elsewhere instead. Any thread may transmit on any queue; the kernel remembers on which queue
 //! a flow was last sent and delivers its packets there, so a flow should keep to one.
 //!
 //! Not here: io_uring batches, steering programs (TUNSETSTEERINGEBPF), IFF_NAPI (one write is one kernel poll then,
@@ -33,12 +33,14 @@ use super::netlink::{Link, LinkChange, Netlink};
 use super::setup_error::SetupError;
 
 pub mod config;
-mod glue;
+mod device;
+mod from_fds;
 mod ioctl;
 mod receive;
 mod transmit;
 
 pub use config::{MTU_MIN, QUEUES_MAX, TunConfig, TunKind};
+pub use from_fds::TunFdConfig;
 
 /// The kernel whose tap first takes IPv4 superframes longer than the header's length field can say (BIG TCP, RFC 2675's idea
 /// without an option): major and minor version. Its TCP/IP does since 6.3, but until 6.6 a tap refuses what does not fit into 17
@@ -50,7 +52,8 @@ pub struct Tun {
     kind: TunKind,
     vnet_hdr: bool,
     caps: Capabilities,
-    link: Link,
+    /// The kernel's side of the link; none for descriptors that were opened elsewhere.
+    link: Option<Link>,
     queues: Box<[OwnedFd]>,
     /// Bytes of the largest superframe that the kernel takes at this moment (`transmit`). Relaxed: who reads an old one meets the
     /// kernel itself.
@@ -61,6 +64,16 @@ pub struct Tun {
     silence: OwnedFd,
     /// Doorbell of the host that has the device.
     doorbell: OnceLock<Doorbell>,
+}
+
+/// What a device is made of besides its descriptors.
+struct Parts {
+    kind: TunKind,
+    vnet_hdr: bool,
+    name: String,
+    mtu: u32,
+    mac: [u8; 6],
+    link: Option<Link>,
 }
 
 impl Tun {
@@ -78,27 +91,35 @@ impl Tun {
             let allowed = "another address than the kernel's side of the tap has";
             return Err(SetupError::field("mac", config::format_mac(mac), allowed));
         }
+        let link = Some(link);
+        let mtu = config.mtu;
+        let parts = Parts { kind: config.kind, vnet_hdr: config.vnet_hdr, name, mtu, mac, link };
+        Self::assemble(parts, queues)
+    }
+
+    /// Makes a device of descriptors that are attached to an interface.
+    fn assemble(parts: Parts, queues: Box<[OwnedFd]>) -> Result<Arc<Self>, SetupError> {
+        let Parts { kind, vnet_hdr, name, mtu, mac, link } = parts;
         let silence = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| SetupError::system("make an eventfd", e.raw_os_error()))?;
         let caps = Capabilities {
             name,
-            mtu: config.mtu,
-            link: match config.kind {
+            mtu,
+            link: match kind {
                 TunKind::Tap => LinkType::Ethernet { mac: MacAddr(mac) },
                 TunKind::Tun => LinkType::Ip,
             },
-            tx_checksum: config.vnet_hdr,
-            tso4: config.vnet_hdr,
-            tso6: config.vnet_hdr,
-            gso_max_bytes: if config.vnet_hdr { superframe_max() } else { config.mtu },
+            tx_checksum: vnet_hdr,
+            tso4: vnet_hdr,
+            tso6: vnet_hdr,
+            gso_max_bytes: if vnet_hdr { superframe_max() } else { mtu },
             jumbo6: false,
-            queues: config.queues,
+            queues: u16::try_from(queues.len()).unwrap_or(QUEUES_MAX),
             async_completion: false,
         };
-        let kind = config.kind;
         Ok(Arc::new(Self {
             kind,
-            vnet_hdr: config.vnet_hdr,
+            vnet_hdr,
             superframe_max: AtomicU32::new(caps.gso_max_bytes),
             caps,
             link,
@@ -121,17 +142,18 @@ impl Tun {
         &self.caps.name
     }
 
-    /// The kernel's side of the link, as it was when the device was made.
+    /// The kernel's side of the link, as it was when [`create`](Self::create) made the device. None for a device of
+    /// [`from_fds`](Self::from_fds): its interface may be in another network namespace.
     #[must_use]
-    pub fn host_link(&self) -> &Link {
-        &self.link
+    pub fn host_link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     /// The descriptor that becomes readable when a frame waits on `queue`, to sleep on. Every frame read from it
     /// elsewhere is missing here.
     ///
-    /// The descriptors of a deleted interface report an error for ever. So that nobody spins on them, a descriptor that
-    /// is never ready takes their place once [`Tun::is_gone`]: ask before every sleep.
+    /// The descriptors of a deleted interface report an error for ever. So that no thread spins on them, a descriptor that is
+    /// never ready takes their place once [`Tun::is_gone`] is true: ask for it before every sleep.
     ///
     /// # Panics
     /// There is no such queue.
@@ -144,7 +166,7 @@ impl Tun {
         self.queues[usize::from(queue)].as_fd()
     }
 
-    /// Whether somebody else has deleted the interface. Nothing arrives any more, and what is sent is dropped.
+    /// Whether the interface was deleted. Then no frame arrives, and frames that are sent are dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)

@@ -66,7 +66,7 @@ fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     let host = Host::new(clock::memory(), config).expect("a host");
     let core = Arc::clone(&host.cores()[0]);
     let napi = core.napi_of(1, QueueId(0)).expect("an instance");
-    let attachment = Attachment { device: Arc::clone(&ring) as _, fds: None };
+    let attachment = Attachment::new(Arc::clone(&ring));
     let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let worker = Worker {
         host,

@@ -10,7 +10,7 @@ use std::{
 use quietline::{Stack, TcpStream};
 
 /// How long everything may take beyond that: far more than any retransmission of a test needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A reset can be lost, and then its victim waits for nothing.
 const ABORTED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -202,7 +202,7 @@ pub(crate) fn client(stack: &Stack, to: SocketAddr, plan: &Plan) -> io::Result<(
 
 /// The server's side; answers the plan with the outcome once it knows it.
 pub(crate) fn server(stream: &TcpStream) -> (Option<Plan>, io::Result<()>) {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a valid timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a valid timeout");
     let mut seed = [0; 8];
     let mut reader = stream;
     if let Err(error) = reader.read_exact(&mut seed) {

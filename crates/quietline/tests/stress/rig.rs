@@ -14,7 +14,7 @@ use std::{
 
 use quietline::{Impairment, Stack, TcpListener, Wire, WireConfig};
 
-use crate::conversation::{Chance, End, PATIENCE, Plan, client, server};
+use crate::conversation::{Chance, End, Plan, TIMEOUT, client, server};
 
 /// Threads that open connections, and threads that accept them.
 const THREADS: u64 = 4;
@@ -141,7 +141,7 @@ pub(crate) fn run(scenario: Scenario) {
     };
     let begin = Instant::now();
     while receiver.recv_timeout(Duration::from_millis(5)).is_err() {
-        let patient = begin.elapsed() < duration + PATIENCE;
+        let patient = begin.elapsed() < duration + TIMEOUT;
         assert!(patient, "{scenario:?} hangs:\n{}", describe(&log, stacks));
         tend();
     }
@@ -152,7 +152,7 @@ pub(crate) fn run(scenario: Scenario) {
     };
     let begin = Instant::now();
     while !at_rest() {
-        let patient = begin.elapsed() < PATIENCE;
+        let patient = begin.elapsed() < TIMEOUT;
         assert!(patient, "{scenario:?} leaves something:\n{}", describe(&log, stacks));
         thread::sleep(Duration::from_millis(5));
     }
@@ -212,7 +212,7 @@ pub(crate) fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack))
     let stacks = [&client_stack, &server_stack];
     let wait = |count| {
         for _ in 0..count {
-            let result = receiver.recv_timeout(PATIENCE);
+            let result = receiver.recv_timeout(TIMEOUT);
             assert!(result.is_ok(), "round {round} hangs:\n{}", describe(&log, stacks));
         }
     };

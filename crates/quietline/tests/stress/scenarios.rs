@@ -10,7 +10,7 @@ use std::{
 use quietline::{TcpListener, TcpStream};
 
 use crate::{
-    conversation::{Chance, PATIENCE},
+    conversation::{Chance, TIMEOUT},
     rig::{
         Log, ONE_AT_A_TIME, Scenario, build, describe, late, lossy, on_cores, run,
         run_until_shutdown,
@@ -113,7 +113,7 @@ fn many_threads_share_one_stream() {
     }
     let mut found = [0; 4];
     for finished in 1..=8 {
-        let counts = receiver.recv_timeout(PATIENCE);
+        let counts = receiver.recv_timeout(TIMEOUT);
         let stacks = [&client_stack, &server_stack];
         let counts: [usize; 4] =
             counts.unwrap_or_else(|_| panic!("hangs:\n{}", describe(&log, stacks)));

@@ -1,6 +1,6 @@
 //! The receive ring: frames that the kernel has written into shared memory, copied out one by one.
 //!
-//! Above: `glue`. Beside: `recvmsg`, the way in without a ring. Linux: `tpacket_rcv`, Documentation/networking/packet_mmap.rst.
+//! Above: `device`. Beside: `recvmsg`, the way in without a ring. Linux: `tpacket_rcv`, Documentation/networking/packet_mmap.rst.
 //!
 //! ```text
 //!   TPACKET_V2   block of 1 MB:  [place 68 KB][place 68 KB] ... 15 of them

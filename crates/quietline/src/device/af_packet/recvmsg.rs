@@ -1,6 +1,6 @@
 //! The way in without a ring: frames that wait in the kernel, copied straight into packet memory, several in one system call.
 //!
-//! Above: `glue`. Linux: `packet_rcv`, `packet_recvmsg`.
+//! Above: `device`. Linux: `packet_rcv`, `packet_recvmsg`.
 //!
 //! The kernel queues the frame itself, without its bytes being touched; they are copied once, by whoever receives. A ring has them
 //! copied by whoever sends, or by the NIC's interrupt, and once more by us.

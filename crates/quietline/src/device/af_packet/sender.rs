@@ -1,6 +1,6 @@
 //! The two ways out, as one.
 //!
-//! Above: `glue`. Below: `transmit` (a ring), `sendmsg` (calls).
+//! Above: `device`. Below: `transmit` (a ring), `sendmsg` (calls).
 //!
 //! Not here: when to send.
 

@@ -1,7 +1,7 @@
 //! The way out without a ring: frames given to the kernel straight from packet memory, many in one system call, and completed
 //! as the socket's send buffer empties.
 //!
-//! Above: `glue`. Linux: `packet_snd`, `sock_alloc_send_pskb`, `sock_wfree`, `SIOCOUTQ`.
+//! Above: `device`. Linux: `packet_snd`, `sock_alloc_send_pskb`, `sock_wfree`, `SIOCOUTQ`.
 //!
 //! ```text
 //!   list ─► waiting ─ sendmmsg ─► under way ─ the send buffer holds less ─► completed

@@ -17,7 +17,7 @@ mod completions;
 mod frames;
 mod interface;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_LEN: usize = 14;
 
 /// One end of the pair.
@@ -87,7 +87,7 @@ impl End {
 
     /// Receives `count` packets on queue 0.
     fn receive(&mut self, count: usize) -> Vec<Packet> {
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         let mut packets = self.received(0);
         while packets.len() < count {
             assert!(Clock::now() < deadline, "{} of {count} have arrived", packets.len());
@@ -100,7 +100,7 @@ impl End {
 
     /// Waits until `packets` have completed, by the descriptor alone.
     fn completed(&mut self, packets: usize) -> Completed {
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         let mut all = Completed::NONE;
         while all.packets < packets {
             assert!(Clock::now() < deadline, "{} of {packets} have completed", all.packets);

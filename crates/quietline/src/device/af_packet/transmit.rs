@@ -1,7 +1,7 @@
 //! The transmit ring: frames copied into shared memory, sent by one system call per list, and completed when the kernel says
 //! that they are gone.
 //!
-//! Above: `glue`. Linux: `tpacket_snd`, `tpacket_destruct_skb`.
+//! Above: `device`. Linux: `tpacket_snd`, `tpacket_destruct_skb`.
 //!
 //! ```text
 //!      tail             taken                  head

@@ -1,6 +1,6 @@
 //! One queue of the device: a socket, its two halves, and when somebody must look at it although nothing arrives.
 //!
-//! Above: `AfXdp`, `glue`. Linux: one `struct xdp_sock` for each queue of an interface.
+//! Above: `AfXdp`, `device`. Linux: one `struct xdp_sock` for each queue of an interface.
 //!
 //! Not here: the order in which sockets, program and map are put together (`AfXdp::open`).
 

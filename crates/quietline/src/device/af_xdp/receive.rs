@@ -1,6 +1,6 @@
 //! The receive side of a queue: frames from the receive ring into packet memory, their chunks back into the fill ring.
 //!
-//! Above: `glue`. Linux: `xsk_rcv`, `xsk_generic_rcv`, which are on the other side of the rings.
+//! Above: `device`. Linux: `xsk_rcv`, `xsk_generic_rcv`, which are on the other side of the rings.
 //!
 //! There are as many chunks as entries in either ring, so neither can overflow: every chunk is in the fill ring, with the kernel,
 //! in the receive ring, or in our hands. What the kernel drops because all of them wait for us it counts, and `missed` tells.

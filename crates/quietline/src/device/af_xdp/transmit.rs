@@ -1,6 +1,6 @@
 //! The transmit side of a queue: packets into free chunks and the transmit ring, chunks home from the completion ring.
 //!
-//! Above: `glue`. Linux: `xsk_sendmsg`, `xsk_generic_xmit`, `xsk_destruct_skb`, which are on the other side of the rings.
+//! Above: `device`. Linux: `xsk_sendmsg`, `xsk_generic_xmit`, `xsk_destruct_skb`, which are on the other side of the rings.
 //!
 //! A packet is copied and its memory is free when `push` returns; what pays for it, and what knows that it is on its way, is
 //! kept until the kernel completes the frame. There are as many chunks as entries in either ring, so only chunks run out.

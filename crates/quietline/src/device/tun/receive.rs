@@ -1,6 +1,6 @@
 //! The receive side: frames from the kernel, one readv each, straight into packet memory.
 //!
-//! Above: `glue`. Linux: `tun_chr_read_iter`, which takes one packet off the queue's ring per call.
+//! Above: `device`. Linux: `tun_chr_read_iter`, which takes one packet off the queue's ring per call.
 //!
 //! A frame larger than the memory offered to it is cut by the kernel without a word. So one byte more than the largest
 //! possible frame is offered, and a frame that uses it is dropped with a reason.

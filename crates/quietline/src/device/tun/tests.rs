@@ -10,7 +10,7 @@ use stack::device::{Device, QueueId};
 use super::*;
 use crate::device::capture::Direction;
 use crate::device::namespace::set_ipv6;
-use end::{End, HOST, PATIENCE, US, contents, faults, in_namespace};
+use end::{End, HOST, TIMEOUT, US, contents, faults, in_namespace};
 use frames::{
     IPPROTO_TCP, IPPROTO_UDP, Segment, TCP_ACK, TCP_PSH, TCP_SYN, checksum_is_good, ethernet, ipv4,
     udp,
@@ -19,6 +19,7 @@ use frames::{
 mod end;
 mod follow;
 mod frames;
+mod from_fds;
 mod refused;
 
 /// A datagram each way between a kernel socket and us.
@@ -26,7 +27,7 @@ fn udp_both_ways(config: TunConfig) {
     let vnet_hdr = config.vnet_hdr;
     let mut end = End::new(config);
     let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     socket.send_to(b"hello from the kernel", (US, 46_000)).expect("sent");
 
     let (_, packet) = end.expect_ipv4(IPPROTO_UDP);
@@ -101,7 +102,7 @@ fn tcp_superframes(config: TunConfig) {
     let gso = Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1000, segs: 20 };
     end.send(0, &frame, Some(16), gso);
     let mut received = vec![0; sent.len()];
-    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     stream.read_exact(&mut received).expect("the kernel took our superframe");
     assert!(received == sent, "the superframe arrived changed");
 
@@ -144,7 +145,7 @@ fn a_flow_comes_back_on_the_queue_it_was_sent_on() {
     in_namespace("tap", || {
         let mut end = End::new(TunConfig { queues: 2, ..TunConfig::tap("ql0") });
         let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
         for (queue, port) in [(0, 46_000), (1, 46_001), (0, 46_002), (1, 46_003)] {
             let datagram = udp((US, port), (HOST, 45_000), b"ping");
             let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
@@ -172,7 +173,7 @@ fn the_interface_is_as_asked_and_goes_with_the_device() {
         };
         let tun = Tun::create(&config).expect("a device");
         assert_eq!(tun.name(), "ql0");
-        let link = tun.host_link().clone();
+        let link = tun.host_link().expect("made here").clone();
         assert_eq!((link.mtu, link.tx_queue_len, link.up), (9000, 2000, true));
         assert!(link.mac.is_some());
         let LinkType::Ethernet { mac } = tun.caps.link else { panic!("a tap is Ethernet") };
@@ -201,7 +202,7 @@ fn a_tun_can_be_point_to_point_in_both_families() {
                 ..TunConfig::tun("ql0")
             };
             let tun = Tun::create(&config).expect("a device");
-            assert!(tun.host_link().mac.is_none());
+            assert!(tun.host_link().expect("made here").mac.is_none());
         }
         let routes = std::fs::read_to_string("/proc/thread-self/net/route").expect("routes");
         assert!(!routes.contains("ql0"), "{routes}");
@@ -229,7 +230,7 @@ fn a_deleted_interface_goes_silent() {
     in_namespace("tap", || {
         let end = End::new(TunConfig::tap("ql0"));
         let mut netlink = Netlink::open().expect("netlink");
-        netlink.delete_link(end.tun.host_link().index).expect("deleted");
+        netlink.delete_link(end.tun.host_link().expect("made here").index).expect("deleted");
         let memory = stack::Memory::new(64 << 20);
         let mut cx = stack::Cx::replay(&memory, 1);
         let mut batch = pkt::Batch::new();

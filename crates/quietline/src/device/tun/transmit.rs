@@ -1,6 +1,6 @@
 //! The transmit side: a list of packets out to the kernel, one writev each.
 //!
-//! Above: `glue`. Linux: `tun_chr_write_iter`, which runs the kernel's receive path before it returns.
+//! Above: `device`. Linux: `tun_chr_write_iter`, which runs the kernel's receive path before it returns.
 //!
 //! The payload goes to the kernel straight from the packet's pieces. A packet that the kernel does not take is given
 //! back with a reason; none is held here or lost.

@@ -17,7 +17,7 @@ use stack::{
     host::Event,
 };
 
-use crate::{Stack, TcpListener, TcpStream, builder::Attachment};
+use crate::{Attachment, Stack, TcpListener, TcpStream};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -52,7 +52,7 @@ impl Device for Faulty {
 fn stack(panics: bool) -> (Stack, Arc<Faulty>) {
     let caps = Capabilities::plain("faulty", 1500, LinkType::Ip);
     let device = Arc::new(Faulty { caps, panics: AtomicBool::new(panics) });
-    let attachment = Attachment { device: Arc::clone(&device) as _, fds: None };
+    let attachment = Attachment::new(Arc::clone(&device));
     let address = "192.0.2.1/24".parse().expect("an address");
     let builder = Stack::builder().name("panics").device(attachment).address(address);
     (builder.build().expect("valid"), device)

@@ -24,7 +24,7 @@ fn an_address_of_our_own_makes_the_interface_promiscuous_while_it_lasts() {
             free(left, packets);
         });
         // A program that another test starts has a copy of every descriptor for a moment.
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         while sockets() != before {
             assert!(Clock::now() < deadline, "{} sockets are left", sockets() - before);
             std::thread::sleep(Duration::from_millis(5));
@@ -57,7 +57,7 @@ fn an_interface_that_goes_down_drops_and_comes_back() {
             left.transmit(&mut PacketList::from_iter([frame]));
             left.completed(1);
             // The other end finds out a little later that it has a carrier, and drops until then.
-            let deadline = Clock::now() + PATIENCE;
+            let deadline = Clock::now() + TIMEOUT;
             loop {
                 assert!(Clock::now() < deadline, "nothing arrives");
                 let frame = right.frame(5, 100);
@@ -82,7 +82,7 @@ fn a_deleted_interface_is_found_out_and_goes_silent() {
         let right = AfPacketConfig { rx_format, ..AfPacketConfig::new("right0") };
         pair(&left, &right, |left, right| {
             run("ip link del left0");
-            assert!(right.wait(0, PATIENCE), "the kernel reports an error");
+            assert!(right.wait(0, TIMEOUT), "the kernel reports an error");
             assert!(right.device.is_gone());
             assert!(right.received(0).is_empty());
             right.wait(0, Duration::ZERO);

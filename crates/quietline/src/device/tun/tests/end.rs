@@ -21,7 +21,7 @@ pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(super) const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// How long a frame may take. Generous: it only ends a test that has failed anyway.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs `test` in a new network namespace, or says why it cannot.
 pub(super) fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
@@ -70,7 +70,8 @@ impl End {
     pub(super) fn frame(&self, ip: Vec<u8>) -> Vec<u8> {
         match self.tun.kind {
             TunKind::Tap => {
-                let host = self.tun.host_link().mac.expect("a tap has an address");
+                let host =
+                    self.tun.host_link().and_then(|link| link.mac).expect("a tap has an address");
                 [ethernet(host, self.mac(), 0x0800), ip].concat()
             }
             TunKind::Tun => ip,
@@ -94,7 +95,7 @@ impl End {
     /// Waits for the next frame that is IPv4 of `protocol`; answers ARP meanwhile and ignores the kernel's IPv6.
     /// Returns it with its queue, without its link header.
     pub(super) fn expect_ipv4(&mut self, protocol: u8) -> (u16, Packet) {
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         while Clock::now() < deadline {
             for queue in 0..self.tun.caps.queues {
                 let fd = self.tun.queue_fd(queue);

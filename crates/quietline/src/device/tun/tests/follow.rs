@@ -12,7 +12,7 @@ use stack::core::CoreId;
 use stack::socket::options::{OptionValue, SocketOption};
 
 use super::super::{Tun, TunConfig};
-use super::end::{PATIENCE, US, in_namespace};
+use super::end::{TIMEOUT, US, in_namespace};
 use crate::clock::with_cx;
 use crate::{Stack, TcpListener, TcpStream};
 
@@ -38,8 +38,8 @@ impl Pair {
         let far = KernelStream::connect((US, PORT)).expect("a connection");
         let (near, _) = listener.accept().expect("its other end");
         far.set_nodelay(true).expect("an option");
-        far.set_read_timeout(Some(PATIENCE)).expect("an option");
-        near.set_read_timeout(Some(PATIENCE)).expect("an option");
+        far.set_read_timeout(Some(TIMEOUT)).expect("an option");
+        near.set_read_timeout(Some(TIMEOUT)).expect("an option");
         Self { near, far }
     }
 
@@ -64,7 +64,7 @@ impl Pair {
     fn ask_a_visitor(&mut self) {
         self.far.write_all(b"where are you?").expect("sent");
         let (mut question, mut got) = ([0; 14], 0);
-        let end = Clock::now() + PATIENCE;
+        let end = Clock::now() + TIMEOUT;
         self.near.set_nonblocking(true).expect("an option");
         while got < question.len() {
             match self.near.read(&mut question[got..]) {
@@ -149,7 +149,7 @@ fn the_queue_follows_an_application_that_moves() {
         // There and back.
         for target in [1 - home, home] {
             move_to(&stack, target);
-            let end = Clock::now() + PATIENCE;
+            let end = Clock::now() + TIMEOUT;
             // A packet that was on its way may still come by the old queue, and takes the next reader back with it.
             let mut in_a_row = 0;
             while in_a_row < SETTLED {

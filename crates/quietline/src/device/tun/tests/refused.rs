@@ -54,7 +54,7 @@ fn tun_of(queue: OwnedFd) -> Arc<Tun> {
         vnet_hdr: true,
         superframe_max: AtomicU32::new(caps.gso_max_bytes),
         caps,
-        link,
+        link: Some(link),
         queues: Box::new([queue]),
         gone: AtomicBool::new(false),
         silence: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd"),
@@ -127,8 +127,8 @@ fn an_error_about_one_frame_loses_the_frame_and_keeps_the_interface() {
     socket.send(b"?").expect("sent");
     let tun = tun_of(socket.into());
     let mut fds = [PollFd::from_borrowed_fd(tun.queue_fd(0), PollFlags::IN)];
-    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
-    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "the refusal has arrived");
+    let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&timeout)), Ok(1), "the refusal has arrived");
     let memory = Memory::new(64 << 20);
     let mut cx = Cx::replay(&memory, 1);
     let mut batch = pkt::Batch::new();
@@ -151,7 +151,7 @@ const CHUNK: usize = 1_000_000;
 
 /// Reads what a connection brings to its end, and answers how many chunks that were.
 fn read_chunks(mut stream: TcpStream) -> usize {
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("an option");
     let (mut bytes, mut chunks, expected) = (vec![0; CHUNK], 0, chunk());
     while stream.read_exact(&mut bytes).is_ok() {
         assert!(bytes == expected, "chunk {chunks} arrived changed");
@@ -187,12 +187,12 @@ fn a_stream_through_such_a_kernel_loses_nothing() {
     let (near, far) = (stack(near, "10.77.0.1/24"), stack(far, "10.77.0.2/24"));
     let at = (US, 7_u16);
     let listener = crate::TcpListener::bind(&far, at).expect("a listener");
-    let (end, chunk) = (Clock::now() + PATIENCE, chunk());
+    let (end, chunk) = (Clock::now() + TIMEOUT, chunk());
     let count = |name| near.counters().get(name).expect("a counter");
     while count("DeviceTxRefused") == 0 {
         assert!(Clock::now() < end, "no superframe of that size was made");
         let mut stream = TcpStream::connect(&near, at).expect("a connection");
-        stream.set_write_timeout(Some(PATIENCE)).expect("an option");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("an option");
         let (accepted, _) = listener.accept().expect("its other end");
         let reader = thread::spawn(move || read_chunks(accepted));
         for _ in 0..CHUNKS {

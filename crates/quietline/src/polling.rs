@@ -16,7 +16,7 @@ use std::{cell::Cell, time::Duration};
 
 use pkt::Instant;
 
-use crate::{clock, running::until};
+use crate::{clock, handle::until};
 
 /// How long a thread polls before it offers its CPU to others. Well above the 1.3 µs of a request and its answer between
 /// two CPUs: at 2 µs one late answer makes both ends yield, and then every answer is late.

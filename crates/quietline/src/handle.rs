@@ -24,8 +24,8 @@ use stack::{
 };
 
 use crate::{
-    attachments::Attachments,
-    builder::{Attachment, StackBuilder, StaticNeighbor},
+    attachments::{Attachment, Attachments},
+    builder::{StackBuilder, StaticNeighbor},
     clock,
     events::{EventLog, Events},
     neighbor::Neighbor,
