@@ -1,14 +1,16 @@
-//! Whether polling pays, and whether sleeping can be spared: what a thread has learnt about its CPU, and a worker about its
-//! frames.
+//! Whether polling pays, and whether a sleep can be avoided: each thread records how its CPU is
+//! shared, each worker how often frames arrive.
 //!
-//! Polling costs the CPU it runs on. That is wasted when the thread that is waited for wants this very CPU, and when
-//! nothing comes for a long time. Both are found out by doing: a thread that polls offers its CPU again and again, and
-//! sees how long it was away; a worker that slept sees how soon it was woken. Linux: `need_resched` ends a busy loop;
-//! KVM grows and shrinks its `halt_poll_ns` by the same rule as [`Window`].
+//! Polling uses the CPU it runs on. That CPU time is wasted if the awaited thread needs the same
+//! CPU, or if nothing arrives for a long time. Both are measured: a polling thread yields its CPU
+//! at intervals and measures how long it was away; a worker measures how long it slept before a
+//! frame. Linux: `need_resched` ends a busy loop; KVM grows and shrinks its `halt_poll_ns` by the
+//! same rule as [`Window`].
 //!
-//! Sleeping costs the sleeper two system calls and a timer, and whoever answers a wake. Where the two share a CPU all of that
-//! is for nothing: a thread that only lets the other run finds the answer there when it comes back ([`lend`]). Who wants the
-//! CPU for something else keeps it for milliseconds, so it is not lent again for a while when that has happened.
+//! A sleep costs the sleeper two system calls and a timer, and the peer a wake. If both run on the
+//! same CPU, one `sched_yield` replaces them: the peer answers before the thread returns
+//! ([`yield_once`]). An unrelated thread may keep the CPU for milliseconds; after that has
+//! happened, the thread does not yield for a number of waits.
 //!
 //! Not here: the polling itself (`wait`, `worker`).
 
@@ -18,32 +20,37 @@ use pkt::Instant;
 
 use crate::{clock, handle::until};
 
-/// How long a thread polls before it offers its CPU to others. Well above the 1.3 µs of a request and its answer between
-/// two CPUs: at 2 µs one late answer makes both ends yield, and then every answer is late.
+/// Time that a thread polls before it yields its CPU. Well above the 1.3 µs of a request and its
+/// answer between two CPUs: at 2 µs one late answer makes both ends yield, and then every answer is
+/// late.
 const YIELD_EVERY: Duration = Duration::from_micros(5);
 
-/// A yield that took longer than this was no mere system call: another thread has run. Two switches take at least this.
+/// A yield that took longer than this was not only a system call: another thread ran. Two context
+/// switches take at least this time.
 const SWITCH_MIN: Duration = Duration::from_nanos(1200);
 
-/// Waits that do without what has not paid; doubled each time it does not pay again. Polling in vain costs [`YIELD_EVERY`] and a
-/// yield, so the first 16 make that a third of a microsecond a wait.
+/// First number of waits for which an attempt is skipped after a failure; doubled after each
+/// further failure. Failed polling costs [`YIELD_EVERY`] and a yield, a third of a microsecond per
+/// wait over 16 waits.
 const HOLD_OFF_MIN: u32 = 16;
 
-/// A thread that comes to have its CPU for itself polls again after this many waits.
+/// Largest number of waits without polling. A thread whose CPU is no longer shared polls again
+/// after this many waits.
 const HOLD_OFF_MAX: u32 = 512;
 
-/// One whose CPU others have wanted lends it again after this many: that has cost three milliseconds, so less than one microsecond
-/// a wait.
-const LEND_HOLD_OFF_MAX: u32 = 4096;
+/// Largest number of waits without a yield. An unrelated thread may take three milliseconds, less
+/// than one microsecond per wait over 4096 waits.
+const YIELD_HOLD_OFF_MAX: u32 = 4096;
 
-/// And after this many the first time: it may have been somebody who comes seldom.
-const LEND_HOLD_OFF_MIN: u32 = 256;
+/// First number of waits without a yield after an unrelated thread took the CPU. Smaller than the
+/// maximum, because such a thread may run rarely.
+const YIELD_HOLD_OFF_MIN: u32 = 256;
 
-/// A thread that lent its CPU and had to wait longer than this for it has gained nothing worth mentioning: what it spares is
-/// two microseconds. It may have waited for somebody who has nothing to do with it.
-const LENT_MAX: Duration = Duration::from_micros(100);
+/// Longest useful yield. A yield saves two microseconds, so a thread that was away for longer has
+/// gained nothing: an unrelated thread probably ran.
+const YIELD_MAX: Duration = Duration::from_micros(100);
 
-/// Offers the CPU now and then.
+/// Yields the CPU at intervals while a thread polls.
 pub(crate) struct Offer {
     next: Instant,
 }
@@ -53,7 +60,7 @@ impl Offer {
         Self { next: now + YIELD_EVERY }
     }
 
-    /// Offers the CPU if it is time to. True if somebody took it.
+    /// Yields the CPU if [`YIELD_EVERY`] has passed. Returns true if another thread ran.
     pub(crate) fn at(&mut self, now: &mut Instant) -> bool {
         if *now < self.next {
             return false;
@@ -67,58 +74,59 @@ impl Offer {
     }
 }
 
-/// Waits that do without something that has not paid.
+/// Number of waits for which an attempt is skipped because it has failed lately.
 #[derive(Clone, Copy, Debug, Default)]
 struct HoldOff {
-    /// Waits to come.
+    /// Remaining waits to skip.
     left: u32,
-    /// How many it were the last time.
+    /// Length of the last hold-off, in waits.
     last: u32,
 }
 
 impl HoldOff {
     const NONE: Self = Self { left: 0, last: 0 };
 
-    /// A wait begins. Whether it should try.
+    /// Counts one wait. Returns true if that wait should make the attempt.
     const fn is_over(&mut self) -> bool {
         let over = self.left == 0;
         self.left = self.left.saturating_sub(1);
         over
     }
 
-    /// It has not paid: twice as many waits as the last time, at most `max`.
+    /// Records a failed attempt: skips twice as many waits as the last time, at most `max`.
     fn extend(&mut self, max: u32) {
         self.last = (self.last * 2).clamp(HOLD_OFF_MIN, max);
         self.left = self.last;
     }
 
-    /// The CPU was lent for so long, and what was waited for was `ready` then or not. In vain costs a system call, to somebody who
-    /// wants the CPU for himself his whole time slice.
-    fn note_lent(&mut self, ready: bool, away: Duration) {
-        if away > LENT_MAX {
-            self.last = (self.last * 4).clamp(LEND_HOLD_OFF_MIN, LEND_HOLD_OFF_MAX);
+    /// Records a yield that took `away`, after which the awaited event was `ready` or not. A
+    /// useless yield costs a system call if no other thread wanted the CPU, and a whole time slice
+    /// if an unrelated thread took it.
+    fn note_yield(&mut self, ready: bool, away: Duration) {
+        if away > YIELD_MAX {
+            self.last = (self.last * 4).clamp(YIELD_HOLD_OFF_MIN, YIELD_HOLD_OFF_MAX);
             self.left = self.last;
         } else if ready {
             self.relax();
         } else {
-            self.extend(LEND_HOLD_OFF_MAX);
+            self.extend(YIELD_HOLD_OFF_MAX);
         }
     }
 
-    /// It has paid: the next time that it does not is taken less seriously.
+    /// Records a successful attempt: the hold-off after the next failure is shorter.
     const fn relax(&mut self) {
         self.last /= 2;
     }
 }
 
 thread_local! {
-    /// From polling, because the CPU is shared with the peer.
+    /// Hold-off from polling, because the peer shares the CPU.
     static POLLING: Cell<HoldOff> = const { Cell::new(HoldOff::NONE) };
-    /// From lending the CPU, because nobody needs it, or somebody else does.
-    static LENDING: Cell<HoldOff> = const { Cell::new(HoldOff::NONE) };
+    /// Hold-off from yielding, because no thread or an unrelated thread takes the CPU.
+    static YIELDING: Cell<HoldOff> = const { Cell::new(HoldOff::NONE) };
 }
 
-/// Whether the wait that begins should poll first.
+/// Returns whether the wait that begins should poll first.
 pub(crate) fn should_poll() -> bool {
     let mut polling = POLLING.get();
     let over = polling.is_over();
@@ -126,49 +134,52 @@ pub(crate) fn should_poll() -> bool {
     over
 }
 
-/// What was waited for came while another thread had this CPU: the peer runs here, too, and can only run while we do not.
+/// Records that the awaited event arrived while this thread had yielded: the peer shares this CPU,
+/// and polling only delays it.
 pub(crate) fn on_shared_cpu() {
     let mut polling = POLLING.get();
     polling.extend(HOLD_OFF_MAX);
     POLLING.set(polling);
 }
 
-/// It came while this thread polled: the peer has a CPU of its own.
+/// Records that the awaited event arrived while this thread polled: the peer has another CPU.
 pub(crate) fn on_own_cpu() {
     POLLING.set(HoldOff::NONE);
 }
 
-/// Lets others have the CPU before a thread sleeps, unless that has not paid lately. True if it is `ready` by that.
-pub(crate) fn lend(ready: impl Fn() -> bool) -> bool {
-    let mut lending = LENDING.get();
-    let tries = lending.is_over();
+/// Yields the CPU once before the thread sleeps, unless that has failed lately. Returns true if
+/// `ready` is true afterwards.
+pub(crate) fn yield_once(ready: impl Fn() -> bool) -> bool {
+    let mut yielding = YIELDING.get();
+    let tries = yielding.is_over();
     let ready = tries && {
         let begin = clock::now();
         std::thread::yield_now();
         let ready = ready();
-        lending.note_lent(ready, until(begin, clock::now()));
+        yielding.note_yield(ready, until(begin, clock::now()));
         ready
     };
-    LENDING.set(lending);
+    YIELDING.set(yielding);
     ready
 }
 
-/// How long a worker polls after its last frame: as long as it has paid lately.
+/// Time that a worker polls after its last frame. Grows while polling would have avoided sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     width: Duration,
 }
 
-/// The first width that is worth it: a sleep and a wake take about as long.
+/// First width. A sleep and a wake take about as long.
 const WINDOW_MIN: Duration = Duration::from_micros(10);
 
 impl Window {
-    /// How long to poll.
+    /// Returns the time to poll.
     pub(crate) const fn width(&self) -> Duration {
         self.width
     }
 
-    /// The worker has slept for `slept` until frames came. Had it polled for `limit`, it would have seen them in time, or not.
+    /// Records that the worker `slept` until frames arrived. If it slept no longer than `limit`,
+    /// polling would have found the frames.
     pub(crate) fn on_wake(&mut self, slept: Duration, limit: Duration) {
         self.width = if slept <= limit {
             (self.width * 2).max(WINDOW_MIN).min(limit)
@@ -177,7 +188,7 @@ impl Window {
         };
     }
 
-    /// The CPU is wanted by others.
+    /// Stops polling, because other threads need the CPU.
     pub(crate) const fn close(&mut self) {
         self.width = Duration::ZERO;
     }
@@ -188,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_cpu_ends_polling_for_longer_and_longer() {
+    fn a_shared_cpu_suspends_polling_for_longer_and_longer() {
         assert!(should_poll() && should_poll());
         let mut asleep = Vec::new();
         for _ in 0..7 {
@@ -199,17 +210,17 @@ mod tests {
         on_own_cpu();
         assert!(should_poll());
         on_shared_cpu();
-        assert_eq!((1..).find(|_| should_poll()), Some(17), "forgotten");
+        assert_eq!((1..).find(|_| should_poll()), Some(17), "the hold-off starts again");
         on_own_cpu();
     }
 
     #[test]
-    fn a_cpu_that_is_lent_in_vain_is_lent_again_later_and_later() {
-        let mut lending = HoldOff::NONE;
+    fn a_useless_yield_is_repeated_later_and_later() {
+        let mut yielding = HoldOff::NONE;
         let gaps: Vec<_> = (0..10)
             .map(|_| {
-                let gap = (0..).find(|_| lending.is_over());
-                lending.note_lent(false, Duration::ZERO);
+                let gap = (0..).find(|_| yielding.is_over());
+                yielding.note_yield(false, Duration::ZERO);
                 gap.unwrap()
             })
             .collect();
@@ -217,45 +228,45 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_comes_back_in_time_and_with_the_answer_is_lent_again() {
-        let mut lending = HoldOff::NONE;
-        lending.note_lent(true, LENT_MAX);
-        assert!(lending.is_over(), "it has paid");
+    fn a_short_yield_that_brings_the_event_is_repeated() {
+        let mut yielding = HoldOff::NONE;
+        yielding.note_yield(true, YIELD_MAX);
+        assert!(yielding.is_over(), "the yield was useful");
         let gaps: Vec<_> = (0..4)
             .map(|_| {
-                // It took too long, answer or not.
-                lending.note_lent(true, LENT_MAX + Duration::from_nanos(1));
-                (0..).find(|_| lending.is_over()).unwrap()
+                // The yield took too long, even though the event arrived.
+                yielding.note_yield(true, YIELD_MAX + Duration::from_nanos(1));
+                (0..).find(|_| yielding.is_over()).unwrap()
             })
             .collect();
         assert_eq!(gaps, [256, 1024, 4096, 4096]);
-        let mut lending = HoldOff::NONE;
-        lending.note_lent(false, Duration::ZERO);
-        assert_eq!(lending.left, HOLD_OFF_MIN, "and no answer");
+        let mut yielding = HoldOff::NONE;
+        yielding.note_yield(false, Duration::ZERO);
+        assert_eq!(yielding.left, HOLD_OFF_MIN, "the event did not arrive");
     }
 
     #[test]
-    fn a_thread_that_lends_its_cpu_looks_when_it_is_back() {
+    fn a_thread_checks_for_the_event_after_a_yield() {
         let looks = Cell::new(0);
         let ready = || looks.replace(looks.get() + 1) > 0;
-        assert!(!lend(ready) && looks.get() == 1, "not yet");
-        assert!(!lend(ready) && looks.get() == 1, "it is not lent again at once");
+        assert!(!yield_once(ready) && looks.get() == 1, "the event has not arrived");
+        assert!(!yield_once(ready) && looks.get() == 1, "the next wait does not yield");
     }
 
     #[test]
-    fn what_pays_again_is_held_off_for_half_as_long() {
+    fn a_successful_attempt_halves_the_next_hold_off() {
         let mut hold_off = HoldOff::NONE;
         (0..4).for_each(|_| hold_off.extend(512));
         assert_eq!((hold_off.left, hold_off.last), (128, 128));
         assert_eq!((0..).find(|_| hold_off.is_over()), Some(128));
         (0..2).for_each(|_| hold_off.relax());
-        assert!(hold_off.is_over(), "and is tried meanwhile");
+        assert!(hold_off.is_over(), "the attempt is made meanwhile");
         hold_off.extend(512);
-        assert_eq!(hold_off.left, 64, "twice of a quarter");
+        assert_eq!(hold_off.left, 64, "the double of a quarter");
     }
 
     #[test]
-    fn a_worker_polls_as_long_as_frames_come_often() {
+    fn a_worker_polls_while_frames_arrive_often() {
         let (limit, soon) = (Duration::from_micros(50), Duration::from_micros(20));
         let mut window = Window::default();
         assert_eq!(window.width(), Duration::ZERO);
@@ -267,8 +278,8 @@ mod tests {
             .collect();
         assert_eq!(widths, [10, 20, 40, 50]);
         window.on_wake(Duration::from_millis(1), limit);
-        assert_eq!(window.width(), Duration::ZERO, "an idle stack costs nothing");
+        assert_eq!(window.width(), Duration::ZERO, "an idle stack does not poll");
         window.on_wake(soon, Duration::ZERO);
-        assert_eq!(window.width(), Duration::ZERO, "switched off");
+        assert_eq!(window.width(), Duration::ZERO, "polling is switched off");
     }
 }
