@@ -118,8 +118,8 @@ struct Queue {
     doorbell: OnceLock<Doorbell>,
     /// Packets and bytes that `transmit` accepted and dropped since the last completion. Added by
     /// the sending thread and taken by the core; the count is released after the bytes.
-    given_up_packets: AtomicUsize,
-    given_up_bytes: AtomicUsize,
+    dropped_packets: AtomicUsize,
+    dropped_bytes: AtomicUsize,
 }
 
 /// Receive path of a queue.
@@ -155,8 +155,8 @@ impl Queue {
                 Tx::Calls(TxCalls::new(sender, room, config.vnet_hdr))
             }
             TxFormat::Ring => {
-                let (sender, places) = socket::open_sender(interface, config)?;
-                Tx::Ring(TxRing::new(sender, places, config.vnet_hdr))
+                let (sender, slots) = socket::open_sender(interface, config)?;
+                Tx::Ring(TxRing::new(sender, slots, config.vnet_hdr))
             }
         };
         let events =
@@ -168,8 +168,8 @@ impl Queue {
             events,
             look_timer: LookTimer::default(),
             doorbell: OnceLock::new(),
-            given_up_packets: AtomicUsize::new(0),
-            given_up_bytes: AtomicUsize::new(0),
+            dropped_packets: AtomicUsize::new(0),
+            dropped_bytes: AtomicUsize::new(0),
         })
     }
 

@@ -9,7 +9,7 @@
 use pkt::{DropReason, Packet};
 
 use super::receive::Received;
-pub use super::receive::fuzzing::{BLOCK_BYTES, BLOCKS, PLACE_BYTES, PLACES, Ring};
+pub use super::receive::fuzzing::{BLOCK_BYTES, BLOCKS, Ring, SLOT_BYTES, SLOTS};
 pub use super::recvmsg::fuzzing::{CONTROL_BYTES, Calls};
 
 /// Result of parsing a frame.

@@ -32,7 +32,7 @@ use pkt::{DropReason, Instant, Packet, Pool, RX_LEN_MAX, RxChecksum, RxSlot};
 use super::super::mapping::Mapping;
 use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
 use super::ETHERNET_HEADER_LEN;
-use super::socket::{PLACES_BLOCK_BYTES, SHARED_BLOCK_BYTES};
+use super::socket::{SHARED_BLOCK_BYTES, SLOTS_BLOCK_BYTES};
 
 /// Bytes of a slot of a V2 ring: the largest IP packet, Ethernet header, offload header and the
 /// kernel's headers, rounded up to the next page.
@@ -88,7 +88,7 @@ pub(super) enum Geometry {
 
 impl Geometry {
     pub(super) const fn frames(blocks: usize) -> Self {
-        Self::Frames(blocks * (PLACES_BLOCK_BYTES / FRAME_BYTES))
+        Self::Frames(blocks * (SLOTS_BLOCK_BYTES / FRAME_BYTES))
     }
 
     pub(super) const fn blocks(blocks: usize) -> Self {
@@ -97,9 +97,9 @@ impl Geometry {
 }
 
 /// Returns the offset of slot `index` of a V2 ring. No slot straddles two blocks.
-const fn place(index: usize) -> usize {
-    let per_block = PLACES_BLOCK_BYTES / FRAME_BYTES;
-    index / per_block * PLACES_BLOCK_BYTES + index % per_block * FRAME_BYTES
+const fn slot_offset(index: usize) -> usize {
+    let per_block = SLOTS_BLOCK_BYTES / FRAME_BYTES;
+    index / per_block * SLOTS_BLOCK_BYTES + index % per_block * FRAME_BYTES
 }
 
 /// A block of a V3 ring that this process owns and has not read to its end.
@@ -130,7 +130,7 @@ struct RxFrame {
     mac: usize,
     /// Number of its bytes in the ring.
     here: usize,
-    beside: Beside,
+    info: FrameInfo,
     /// V3: distance from its header to the header of the next frame.
     next_offset: usize,
 }
@@ -150,7 +150,7 @@ impl RxFrame {
 
 /// The kernel's metadata of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Beside {
+pub(super) struct FrameInfo {
     /// Length on the link; the packet may have fewer bytes.
     pub(super) len: usize,
     /// `TP_STATUS_*`.
@@ -194,7 +194,7 @@ impl RxRing {
         self.give_back(&frame);
         let mut packet = slot.finish(pool, frame.here);
         packet.meta_mut().timestamp = now;
-        Received::of(&frame.beside, header, packet)
+        Received::of(&frame.info, header, packet)
     }
 
     /// Returns all slots or blocks unread.
@@ -212,7 +212,7 @@ impl RxRing {
         let before = if self.vnet_hdr { PACKET_VNET_HDR_LEN } else { 0 };
         match self.geometry {
             Geometry::Frames(_) => {
-                let begin = place(self.next);
+                let begin = slot_offset(self.next);
                 let status = self.mapping.word(begin + at::V2_STATUS).load(Ordering::Acquire);
                 if status & libc::TP_STATUS_USER == 0 {
                     return None;
@@ -221,7 +221,7 @@ impl RxRing {
                 let frame = RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V2_MAC)),
                     here: self.read_usize(begin + at::V2_SNAPLEN),
-                    beside: Beside {
+                    info: FrameInfo {
                         len: self.read_usize(begin + at::V2_LEN),
                         status,
                         vlan_tci: u32::from(self.read_u16(begin + at::V2_VLAN_TCI)),
@@ -239,7 +239,7 @@ impl RxRing {
                 let frame = RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V3_MAC)),
                     here: self.read_usize(begin + at::V3_SNAPLEN),
-                    beside: Beside {
+                    info: FrameInfo {
                         len: self.read_usize(begin + at::V3_LEN),
                         status: self.read_u32(begin + at::V3_STATUS),
                         vlan_tci: self.read_u32(begin + at::V3_VLAN_TCI),
@@ -296,20 +296,20 @@ impl RxRing {
     /// unknown.
     fn skip_broken(&mut self) {
         match self.geometry {
-            Geometry::Frames(_) => self.give_back_place(),
+            Geometry::Frames(_) => self.give_back_slot(),
             Geometry::Blocks(_) => self.close_block(),
         }
     }
 
-    fn give_back_place(&mut self) {
-        let status = self.mapping.word(place(self.next) + at::V2_STATUS);
+    fn give_back_slot(&mut self) {
+        let status = self.mapping.word(slot_offset(self.next) + at::V2_STATUS);
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.advance();
     }
 
     fn give_back(&mut self, frame: &RxFrame) {
         match self.geometry {
-            Geometry::Frames(_) => self.give_back_place(),
+            Geometry::Frames(_) => self.give_back_slot(),
             Geometry::Blocks(_) => {
                 let Some(open) = &mut self.open else { return };
                 open.frames_left -= 1;
@@ -371,8 +371,8 @@ pub(super) fn vnet_header(bytes: [u8; PACKET_VNET_HDR_LEN]) -> VnetHdr {
 
 impl Received {
     /// Builds a good or bad frame according to its metadata.
-    pub(super) fn of(beside: &Beside, header: Option<VnetHdr>, mut packet: Packet) -> Self {
-        match inspect(beside, header, &mut packet) {
+    pub(super) fn of(info: &FrameInfo, header: Option<VnetHdr>, mut packet: Packet) -> Self {
+        match inspect(info, header, &mut packet) {
             Ok(()) => Self::Good(packet),
             Err(reason) => Self::Bad(reason, packet),
         }
@@ -381,24 +381,24 @@ impl Received {
 
 /// Converts the kernel's metadata into packet metadata.
 fn inspect(
-    beside: &Beside,
+    info: &FrameInfo,
     header: Option<VnetHdr>,
     packet: &mut Packet,
 ) -> Result<(), DropReason> {
-    if packet.len() < beside.len {
+    if packet.len() < info.len {
         return Err(DropReason::DeviceRxTruncated);
     }
-    if beside.len < usize::from(ETHERNET_HEADER_LEN) {
+    if info.len < usize::from(ETHERNET_HEADER_LEN) {
         return Err(DropReason::PacketTooShort);
     }
-    if beside.status & libc::TP_STATUS_VLAN_VALID != 0 && beside.vlan_tci & VLAN_ID_MASK != 0 {
+    if info.status & libc::TP_STATUS_VLAN_VALID != 0 && info.vlan_tci & VLAN_ID_MASK != 0 {
         // The kernel has removed the tag; with the tag, the frame's type would be unknown.
         return Err(DropReason::EthernetType);
     }
     if let Some(header) = header {
         return header.apply_to(packet, ETHERNET_HEADER_LEN);
     }
-    if beside.status & (libc::TP_STATUS_CSUM_VALID | libc::TP_STATUS_CSUMNOTREADY) != 0 {
+    if info.status & (libc::TP_STATUS_CSUM_VALID | libc::TP_STATUS_CSUMNOTREADY) != 0 {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
     }
     Ok(())

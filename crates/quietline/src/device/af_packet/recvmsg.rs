@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::super::sockopt::last_errno;
-use super::receive::{Beside, PACKET_VNET_HDR_LEN, Received, vnet_header};
+use super::receive::{FrameInfo, PACKET_VNET_HDR_LEN, Received, vnet_header};
 
 /// Maximum number of frames of one system call: half a megabyte of superframes, a second-level
 /// cache.
@@ -110,9 +110,9 @@ impl RxCalls {
             }
             let mut packet = slot.finish(pool, lens[index].saturating_sub(header_len));
             packet.meta_mut().timestamp = now;
-            let beside = self.read_control(&controls[index].0, packet.len());
+            let info = self.read_control(&controls[index].0, packet.len());
             let header = self.vnet_hdr.then(|| vnet_header(headers[index]));
-            frames.push(Received::of(&beside, header, packet));
+            frames.push(Received::of(&info, header, packet));
         }
         if count == offered {
             self.burst = (2 * self.burst).min(BURST_MAX);
@@ -135,8 +135,8 @@ impl RxCalls {
     }
 
     /// Parses the control messages of a frame, of which `here` bytes were received.
-    fn read_control(&mut self, control: &[u8], here: usize) -> Beside {
-        let mut beside = Beside { len: here, status: 0, vlan_tci: 0 };
+    fn read_control(&mut self, control: &[u8], here: usize) -> FrameInfo {
+        let mut info = FrameInfo { len: here, status: 0, vlan_tci: 0 };
         let mut rest = control;
         // `struct cmsghdr`: length including the header, level, kind.
         loop {
@@ -147,10 +147,10 @@ impl RxCalls {
             let Some(data) = rest.get(CMSG_HEADER_BYTES..len) else { break };
             match (level, kind) {
                 (libc::SOL_PACKET, PACKET_AUXDATA) => {
-                    beside.status = u32::from_ne_bytes(chunk(data, 0));
+                    info.status = u32::from_ne_bytes(chunk(data, 0));
                     let len = u32::from_ne_bytes(chunk(data, 4));
-                    beside.len = usize::try_from(len).unwrap_or(usize::MAX);
-                    beside.vlan_tci = u32::from(u16::from_ne_bytes(chunk(data, 16)));
+                    info.len = usize::try_from(len).unwrap_or(usize::MAX);
+                    info.vlan_tci = u32::from(u16::from_ne_bytes(chunk(data, 16)));
                 }
                 (libc::SOL_SOCKET, SO_RXQ_OVFL) => {
                     let dropped = u32::from_ne_bytes(chunk(data, 0));
@@ -161,7 +161,7 @@ impl RxCalls {
             }
             rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
         }
-        beside
+        info
     }
 }
 
@@ -261,15 +261,15 @@ mod tests {
         let mut control = message(libc::SOL_PACKET, PACKET_AUXDATA, &data);
         control.extend(message(libc::SOL_SOCKET, SO_RXQ_OVFL, &5u32.to_ne_bytes()));
         assert_eq!(control.len(), CONTROL_BYTES);
-        let beside = calls.read_control(&control, 1000);
-        assert_eq!((beside.len, beside.vlan_tci), (1500, 7));
-        assert_eq!(beside.status, libc::TP_STATUS_VLAN_VALID);
+        let info = calls.read_control(&control, 1000);
+        assert_eq!((info.len, info.vlan_tci), (1500, 7));
+        assert_eq!(info.status, libc::TP_STATUS_VLAN_VALID);
         assert!(std::mem::take(&mut calls.losing));
         let again = calls.read_control(&control, 1000);
         assert!(again.len == 1500 && !calls.losing, "the drop count is still five");
         for control in [&[0; CONTROL_BYTES][..], &[0xff; CONTROL_BYTES], &[]] {
-            let beside = calls.read_control(control, 60);
-            assert_eq!((beside.len, beside.status), (60, 0));
+            let info = calls.read_control(control, 60);
+            assert_eq!((info.len, info.status), (60, 0));
         }
         let short = message(libc::SOL_PACKET, PACKET_AUXDATA, &[]);
         assert_eq!(calls.read_control(&short, 60).status, 0);

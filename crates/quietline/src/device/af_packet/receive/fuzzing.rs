@@ -8,14 +8,14 @@ use pkt::{Instant, Pool};
 
 use super::super::super::mapping::Mapping;
 use super::super::fuzzing::Found;
-use super::super::socket::{PLACES_BLOCK_BYTES, SHARED_BLOCK_BYTES};
+use super::super::socket::{SHARED_BLOCK_BYTES, SLOTS_BLOCK_BYTES};
 use super::{FRAME_BYTES, Geometry, RxRing};
 
 /// Bytes of a slot of a ring of frames (TPACKET_V2).
-pub const PLACE_BYTES: usize = FRAME_BYTES;
+pub const SLOT_BYTES: usize = FRAME_BYTES;
 
 /// Slots of a ring of frames.
-pub const PLACES: usize = PLACES_BLOCK_BYTES / FRAME_BYTES;
+pub const SLOTS: usize = SLOTS_BLOCK_BYTES / FRAME_BYTES;
 
 /// Bytes of a block of a ring of blocks (TPACKET_V3).
 pub const BLOCK_BYTES: usize = SHARED_BLOCK_BYTES;
@@ -28,13 +28,13 @@ pub const BLOCKS: usize = 2;
 pub struct Ring(RxRing);
 
 impl Ring {
-    /// Returns a ring of [`PLACES`] frames.
+    /// Returns a ring of [`SLOTS`] frames.
     ///
     /// # Panics
     /// If there is no memory.
     #[must_use]
     pub fn frames() -> Self {
-        let mapping = Mapping::anonymous(PLACES_BLOCK_BYTES).expect("memory for a ring");
+        let mapping = Mapping::anonymous(SLOTS_BLOCK_BYTES).expect("memory for a ring");
         Self(RxRing::new(mapping, Geometry::frames(1), false))
     }
 

@@ -1,4 +1,4 @@
-use super::fuzzing::{BLOCK_BYTES, PLACE_BYTES, Ring};
+use super::fuzzing::{BLOCK_BYTES, Ring, SLOT_BYTES};
 use super::*;
 use crate::device::{af_packet::fuzzing::Found, with_pool};
 
@@ -10,8 +10,8 @@ fn write(ring: &mut Ring, at: usize, bytes: &[u8]) {
 }
 
 /// Writes a V2 frame of length `len`, `mac` bytes after the beginning of its slot.
-fn write_place(ring: &mut Ring, index: usize, mac: u16, len: u32) {
-    let begin = index * PLACE_BYTES;
+fn write_slot(ring: &mut Ring, index: usize, mac: u16, len: u32) {
+    let begin = index * SLOT_BYTES;
     write(ring, begin + at::V2_LEN, &len.to_ne_bytes());
     write(ring, begin + at::V2_SNAPLEN, &len.to_ne_bytes());
     write(ring, begin + at::V2_MAC, &mac.to_ne_bytes());
@@ -55,15 +55,15 @@ fn expect_broken(ring: &mut Ring, pool: &mut Pool) {
 fn a_frame_beyond_its_slot_is_dropped_and_the_next_slot_is_read() {
     with_pool(|pool| {
         let mut ring = Ring::frames();
-        let last = u32::try_from(PLACE_BYTES - MAC).unwrap();
+        let last = u32::try_from(SLOT_BYTES - MAC).unwrap();
         let broken = [(MAC, last + 1), (MAC, u32::MAX), (usize::from(u16::MAX), last)];
         for (index, (mac, len)) in broken.into_iter().enumerate() {
-            write_place(&mut ring, index, u16::try_from(mac).unwrap(), len);
+            write_slot(&mut ring, index, u16::try_from(mac).unwrap(), len);
         }
-        write_place(&mut ring, broken.len(), u16::try_from(MAC).unwrap(), last);
+        write_slot(&mut ring, broken.len(), u16::try_from(MAC).unwrap(), last);
         for index in 0..broken.len() {
             expect_broken(&mut ring, pool);
-            assert_eq!(status(&mut ring, index * PLACE_BYTES + at::V2_STATUS), 0);
+            assert_eq!(status(&mut ring, index * SLOT_BYTES + at::V2_STATUS), 0);
         }
         assert_eq!(taken(&mut ring, pool), last as usize);
         assert!(matches!(ring.receive(pool, Instant::ZERO), Found::Empty));
@@ -75,7 +75,7 @@ fn an_offload_header_before_its_slot_is_not_read() {
     with_pool(|pool| {
         let mut ring = Ring::frames();
         ring.rewind(true);
-        write_place(&mut ring, 0, 9, 60);
+        write_slot(&mut ring, 0, 9, 60);
         expect_broken(&mut ring, pool);
     });
 }

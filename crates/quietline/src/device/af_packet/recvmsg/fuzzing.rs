@@ -32,8 +32,8 @@ impl Calls {
         header: Option<[u8; PACKET_VNET_HDR_LEN]>,
         packet: Packet,
     ) -> Found {
-        let beside = self.0.read_control(control, packet.len());
-        Received::of(&beside, header.map(vnet_header), packet).into()
+        let info = self.0.read_control(control, packet.len());
+        Received::of(&info, header.map(vnet_header), packet).into()
     }
 
     /// Returns whether the kernel has reported since the last call that it dropped frames.
