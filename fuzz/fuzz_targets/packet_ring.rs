@@ -13,7 +13,7 @@ use std::mem::offset_of;
 use libfuzzer_sys::fuzz_target;
 use pkt::{DropReason, Instant, Pool};
 use quietline::device::af_packet::fuzzing::{
-    BLOCK_BYTES, BLOCKS, Found, SLOT_BYTES, SLOTS, Ring,
+    BLOCK_BYTES, BLOCKS, Found, Ring, SLOT_BYTES, SLOTS,
 };
 use quietline_fuzz::{Input, holds, with_pool};
 

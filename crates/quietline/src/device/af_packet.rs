@@ -59,7 +59,7 @@ use stack::device::{Capabilities, Doorbell, LinkType};
 use stack::link::ethernet::MacAddr;
 
 use super::interface::{Interface, Promiscuous};
-use super::presence::{Deletions, LookTimer};
+use super::presence::{CheckTimer, Deletions};
 use super::setup_error::SetupError;
 
 pub mod config;
@@ -106,14 +106,14 @@ pub struct AfPacket {
 
 /// A queue pair.
 struct Queue {
-    /// Outside of `rx`, because `look` reads its pending error while another thread holds the ring.
+    /// Outside of `rx`, because `check_interface` reads its pending error while another thread holds the ring.
     receiver: OwnedFd,
     rx: Mutex<Rx>,
     tx: Tx,
     /// Epoll descriptor: readable while a frame waits, and once after packets were completed. That
     /// of queue 0 is also readable when the interface may have been deleted.
     events: OwnedFd,
-    look_timer: LookTimer,
+    check_timer: CheckTimer,
     /// Doorbell of the core that runs this queue.
     doorbell: OnceLock<Doorbell>,
     /// Packets and bytes that `transmit` accepted and dropped since the last completion. Added by
@@ -166,7 +166,7 @@ impl Queue {
             rx: Mutex::new(rx),
             tx,
             events,
-            look_timer: LookTimer::default(),
+            check_timer: CheckTimer::default(),
             doorbell: OnceLock::new(),
             dropped_packets: AtomicUsize::new(0),
             dropped_bytes: AtomicUsize::new(0),
@@ -274,17 +274,17 @@ impl AfPacket {
         else {
             return;
         };
-        let mut look = false;
+        let mut check = false;
         for event in events {
             let (flags, data) = (event.flags, event.data);
             if data.u64() == DELETIONS {
                 self.deletions.acknowledge();
-                look = true;
+                check = true;
             }
-            look |= flags.contains(epoll::EventFlags::ERR);
+            check |= flags.contains(epoll::EventFlags::ERR);
         }
-        if look {
-            self.look(queue);
+        if check {
+            self.check_interface(queue);
         }
     }
 

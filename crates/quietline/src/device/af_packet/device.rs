@@ -35,8 +35,8 @@ impl Device for AfPacket {
             cx.count(Counter::DeviceRxMissed, socket::missed(queue.receiver()));
         }
         // A thread that polls without sleeping on the descriptor gets no report of a deletion.
-        if taken == 0 && queue.look_timer.is_due(cx.now) {
-            self.look(queue);
+        if taken == 0 && queue.check_timer.is_due(cx.now) {
+            self.check_interface(queue);
         }
         taken
     }
@@ -142,7 +142,7 @@ impl AfPacket {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) => {
-                    self.look(queue);
+                    self.check_interface(queue);
                     break;
                 }
             }
@@ -158,13 +158,13 @@ impl AfPacket {
             doorbell.ring_at(at);
         }
         if sent.is_err() {
-            self.look(queue);
+            self.check_interface(queue);
         }
     }
 
     /// Checks whether the interface is gone. The check clears the socket's error, so a worker that
     /// sleeps on the socket would not see it: ring its doorbell, and the worker removes the device.
-    pub(super) fn look(&self, queue: &Queue) {
+    pub(super) fn check_interface(&self, queue: &Queue) {
         if !socket::is_unbound(queue.receiver()) {
             return;
         }

@@ -13,7 +13,7 @@ use stack::host::Event;
 use super::AfXdp;
 use super::queue::Queue;
 use super::receive::Received;
-use super::socket::Looked;
+use super::socket::WakeResult;
 
 impl Device for AfXdp {
     fn caps(&self) -> &Capabilities {
@@ -53,7 +53,7 @@ impl Device for AfXdp {
                 self.note(queue.socket().wake_receive());
             }
         }
-        if queue.is_time_to_look(cx.now) {
+        if queue.is_check_due(cx.now) {
             if let Ok(statistics) = queue.socket().statistics() {
                 let missed = rx.missed(&statistics);
                 cx.count(Counter::DeviceRxMissed, missed.no_room);
@@ -63,7 +63,7 @@ impl Device for AfXdp {
                 }
             }
             if queue.socket().has_lost_interface() {
-                self.note(Looked::Gone);
+                self.note(WakeResult::Gone);
             }
         }
         taken
@@ -175,8 +175,8 @@ impl AfXdp {
     }
 
     /// Records a deleted interface. An interface that is down may come up again.
-    fn note(&self, looked: Looked) {
-        if looked == Looked::Gone {
+    fn note(&self, result: WakeResult) {
+        if result == WakeResult::Gone {
             self.set_gone();
         }
     }

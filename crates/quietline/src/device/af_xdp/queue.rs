@@ -16,11 +16,11 @@ use stack::device::Doorbell;
 use sync::Padded;
 
 use super::super::interface::{Interface, raw_socket_error};
-use super::super::presence::LookTimer;
+use super::super::presence::CheckTimer;
 use super::super::setup_error::SetupError;
 use super::config::AfXdpConfig;
 use super::receive::RxQueue;
-use super::socket::{Looked, Rings, Socket};
+use super::socket::{Rings, Socket, WakeResult};
 use super::transmit::TxQueue;
 use super::umem::{Frames, Umem};
 
@@ -50,7 +50,7 @@ pub(super) struct Queue {
     /// rings after the write.
     due_ns: AtomicU64,
     /// Timer of the reads of the kernel's counters.
-    look_timer: LookTimer,
+    check_timer: CheckTimer,
     doorbell: OnceLock<Doorbell>,
 }
 
@@ -128,7 +128,7 @@ impl Unbound {
             rx: Padded::new(Mutex::new(RxQueue::new(rx, fill, receive))),
             tx: Padded::new(Mutex::new(TxQueue::new(tx, completion, transmit, tx_checksum))),
             due_ns: AtomicU64::new(u64::MAX),
-            look_timer: LookTimer::default(),
+            check_timer: CheckTimer::default(),
             doorbell: OnceLock::new(),
         };
         Ok((queue, BoundAs { zero_copy, tx_checksum }))
@@ -173,17 +173,17 @@ impl Queue {
 
     /// Makes the kernel send the published frames. Repeats the system call, because each call sends
     /// one batch, but stops after a call that made no progress.
-    pub(super) fn kick(&self, tx: &TxQueue) -> Looked {
+    pub(super) fn kick(&self, tx: &TxQueue) -> WakeResult {
         let mut waiting = tx.waiting();
         while waiting > 0 && tx.needs_wakeup() {
-            let looked = self.socket.wake_transmit();
+            let result = self.socket.wake_transmit();
             let left = tx.waiting();
-            if looked != Looked::Yes || left == waiting {
-                return looked;
+            if result != WakeResult::Processed || left == waiting {
+                return result;
             }
             waiting = left;
         }
-        Looked::Yes
+        WakeResult::Processed
     }
 
     /// Sets the time of the next completion poll, according to the frames that `tx` has in flight.
@@ -209,8 +209,8 @@ impl Queue {
     }
 
     /// Returns whether it is time to read the kernel's counters, which happens rarely.
-    pub(super) fn is_time_to_look(&self, now: Instant) -> bool {
-        self.look_timer.is_due(now)
+    pub(super) fn is_check_due(&self, now: Instant) -> bool {
+        self.check_timer.is_due(now)
     }
 }
 

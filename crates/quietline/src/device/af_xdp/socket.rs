@@ -56,9 +56,9 @@ pub(super) struct Rings {
 
 /// Result of a system call that wakes the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Looked {
+pub(super) enum WakeResult {
     /// The kernel has processed some entries or all.
-    Yes,
+    Processed,
     /// The interface is down.
     Down,
     /// The interface was deleted or moved away.
@@ -166,23 +166,23 @@ impl Socket {
     }
 
     /// Makes the kernel send from the transmit ring.
-    pub(super) fn wake_transmit(&self) -> Looked {
+    pub(super) fn wake_transmit(&self) -> WakeResult {
         match send(&self.fd, &[], SendFlags::DONTWAIT) {
-            Err(Errno::NETDOWN) => Looked::Down,
-            Err(Errno::NXIO | Errno::NODEV) => Looked::Gone,
+            Err(Errno::NETDOWN) => WakeResult::Down,
+            Err(Errno::NXIO | Errno::NODEV) => WakeResult::Gone,
             // EAGAIN: the kernel has sent a batch, or has no room. EBUSY, ENOBUFS: the device or
             // the kernel has no room.
-            _ => Looked::Yes,
+            _ => WakeResult::Processed,
         }
     }
 
     /// Makes the kernel take chunks from the fill ring, and poll the device if busy polling is on.
-    pub(super) fn wake_receive(&self) -> Looked {
+    pub(super) fn wake_receive(&self) -> WakeResult {
         let mut nothing = [0u8; 0];
         match recv(&self.fd, &mut nothing[..], RecvFlags::DONTWAIT) {
-            Err(Errno::NETDOWN) => Looked::Down,
-            Err(Errno::NXIO | Errno::NODEV) => Looked::Gone,
-            _ => Looked::Yes,
+            Err(Errno::NETDOWN) => WakeResult::Down,
+            Err(Errno::NXIO | Errno::NODEV) => WakeResult::Gone,
+            _ => WakeResult::Processed,
         }
     }
 

@@ -1,12 +1,14 @@
-//! A tap or tun of descriptors that another program or part of the program has opened.
+//! A tap or tun of open descriptors of another program, or of another part of this program.
 //!
-//! Above: applications that may not open /dev/net/tun themselves: Android gives an app the descriptor of its VPN, a privileged
-//! parent passes descriptors to a child over a socket (SCM_RIGHTS), a container runtime passes them by inheritance. Linux:
-//! TUNGETIFF says which interface a descriptor is a queue of, and the form of its frames.
+//! Above: applications that may not open /dev/net/tun themselves. Android gives an app the
+//! descriptor of its VPN, a privileged parent passes descriptors to a child over a socket
+//! (SCM_RIGHTS), a container runtime passes them by inheritance. Linux: TUNGETIFF returns the
+//! interface of a descriptor and the format of its frames.
 //!
-//! Nothing here needs a privilege. The interface stays as it is: its addresses, MTU and state belong to the program that made it.
+//! No privilege is needed. The interface is unchanged: its addresses, MTU and state belong to the
+//! program that created it.
 //!
-//! Not here: how descriptors are passed.
+//! Not here: the passing of descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,22 +22,26 @@ use super::super::setup_error::SetupError;
 use super::config::{MTU_MIN, QUEUES_MAX};
 use super::{Parts, Tun, TunKind, ioctl, local_mac};
 
-/// What [`Tun::from_fds`] cannot learn from the descriptors. The default asks the kernel, and invents the link address.
+/// Parameters that the descriptors do not contain. The default reads the MTU from the kernel and
+/// generates the link address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TunFdConfig {
-    /// IP packet bytes that the link carries. `None` asks the kernel for the interface of this name in the network namespace of
-    /// the calling thread; set it if the interface is in another namespace or the kernel may not be asked (Android).
+    /// Maximum size of an IP packet in bytes. `None` reads the MTU of the interface of this name in
+    /// the network namespace of the calling thread. Set it if the interface is in another namespace
+    /// or netlink is not permitted (Android).
     pub mtu: Option<u32>,
-    /// Our Ethernet address; `None` makes a locally administered one. Unused by a tun.
+    /// Ethernet address of the stack; `None` generates a locally administered one. Unused by a tun.
     pub mac: Option<[u8; 6]>,
 }
 
 impl Tun {
-    /// Makes a device of open descriptors of /dev/net/tun, one for each queue, that are attached to one interface.
+    /// Builds a device of open descriptors of /dev/net/tun, one for each queue, that are attached
+    /// to one interface.
     ///
-    /// The driver says what they are: with or without the virtio header (`IFF_VNET_HDR`), and so with or without offloads; the
-    /// name; whether several queues are allowed. `kind` is what the caller expects, and another kind is refused. The
-    /// descriptors become non-blocking and close-on-exec, also for other holders of the same open file.
+    /// The driver reports their properties: whether frames have the virtio header (`IFF_VNET_HDR`),
+    /// and thus offloads; the name; whether several queues are allowed. `kind` is the expected
+    /// kind; another kind is refused. The descriptors become nonblocking and close-on-exec, also
+    /// for other holders of the same open file.
     ///
     /// ```no_run
     /// # fn descriptor_of_the_vpn() -> std::os::fd::OwnedFd { unimplemented!() }
@@ -54,10 +60,11 @@ impl Tun {
     ///
     /// # Errors
     ///
-    /// One line that names the descriptor and the reason: it is not of /dev/net/tun, no interface is attached to it or its
-    /// interface was deleted, its interface is of another kind or of another name than that of the first, its frames have packet
-    /// information (`IFF_NO_PI` is missing), several descriptors without `IFF_MULTI_QUEUE`; or the MTU is unknown or out
-    /// of range. The descriptors are closed then.
+    /// One line that names the descriptor and the reason: it was not opened from /dev/net/tun; no
+    /// interface is attached to it, or its interface was deleted; its interface has another kind,
+    /// or another name than that of the first descriptor; its frames have packet information
+    /// (`IFF_NO_PI` is missing); there are several descriptors without `IFF_MULTI_QUEUE`; or the
+    /// MTU is unknown or out of range. The descriptors are closed then.
     pub fn from_fds(
         kind: TunKind,
         fds: Vec<OwnedFd>,
@@ -68,17 +75,17 @@ impl Tun {
         }
         config.mac.map_or(Ok(()), check_mac)?;
         let first = inspect(fds[0].as_fd(), kind)?;
-        for (place, fd) in fds.iter().enumerate() {
+        for (index, fd) in fds.iter().enumerate() {
             let own = inspect(fd.as_fd(), kind)?;
             if own != first {
-                let value = format!("fd {place}: a queue of \"{}\"", own.name);
+                let value = format!("fd {index}: a queue of \"{}\"", own.name);
                 let allowed = "queues of one interface, with the same flags";
                 return Err(SetupError::field("fds", value, allowed));
             }
             prepare(fd.as_fd(), &first)?;
         }
         if fds.len() > 1 && !first.is_multi_queue() {
-            let allowed = "one descriptor: its interface was made without IFF_MULTI_QUEUE";
+            let allowed = "one descriptor: its interface was created without IFF_MULTI_QUEUE";
             return Err(SetupError::field("fds", fds.len(), allowed));
         }
         let mtu = match config.mtu {
@@ -95,7 +102,7 @@ impl Tun {
     }
 }
 
-/// Asks the driver what `fd` is, and refuses what no device can be made of.
+/// Reads the properties of `fd` from the driver, and refuses descriptors that no device can use.
 fn inspect(fd: BorrowedFd<'_>, kind: TunKind) -> Result<ioctl::Attached, SetupError> {
     let attached = ioctl::attached(fd).map_err(|errno| {
         let step = format!("use a descriptor as a {}", kind.name());
@@ -117,13 +124,14 @@ fn inspect(fd: BorrowedFd<'_>, kind: TunKind) -> Result<ioctl::Attached, SetupEr
         return Err(SetupError::field("fds", value, allowed));
     }
     if attached.has_packet_information() {
-        let allowed = "an interface made with IFF_NO_PI: its frames begin with packet information";
+        let allowed =
+            "an interface created with IFF_NO_PI: its frames begin with packet information";
         return Err(SetupError::field("fds", format!("\"{}\"", attached.name), allowed));
     }
     Ok(attached)
 }
 
-/// Sets what reads and writes of the device rely on.
+/// Sets the flags that reads and writes of the device need.
 fn prepare(fd: BorrowedFd<'_>, attached: &ioctl::Attached) -> Result<(), SetupError> {
     let set = || {
         fcntl_setfd(fd, FdFlags::CLOEXEC)?;

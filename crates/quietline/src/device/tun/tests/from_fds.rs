@@ -1,4 +1,4 @@
-//! Devices of descriptors that were opened elsewhere.
+//! Devices of open descriptors.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +12,8 @@ use crate::device::SetupError;
 use crate::device::namespace::run;
 use crate::{Stack, TcpListener as OurListener};
 
-/// Descriptors as another program would pass them: attached, blocking, and with nothing else set.
+/// Returns descriptors as another program would pass them: attached, blocking, and with no other
+/// option set.
 fn opened(config: &TunConfig) -> Vec<OwnedFd> {
     let (_, queues) = open_queues(config).expect("queues");
     let queues = queues.into_vec();
@@ -25,7 +26,8 @@ fn opened(config: &TunConfig) -> Vec<OwnedFd> {
     queues
 }
 
-/// A stack on the descriptors answers the kernel.
+/// Checks that a stack on the descriptors serves a connection of the kernel, and returns the
+/// device.
 fn serves(kind: TunKind, fds: Vec<OwnedFd>, config: &TunFdConfig) -> Arc<Tun> {
     let tun = Tun::from_fds(kind, fds, config).expect("a device");
     let stack = Stack::builder().device(Arc::clone(&tun)).cores(tun.caps.queues);
@@ -76,7 +78,7 @@ fn refusal(kind: TunKind, fds: Vec<OwnedFd>, config: &TunFdConfig) -> SetupError
 }
 
 #[test]
-fn descriptors_that_no_device_can_be_made_of_are_named() {
+fn an_error_names_the_unusable_descriptor() {
     in_namespace("fds", || {
         let asked = TunFdConfig::default();
         let refused = |kind, fds| refusal(kind, fds, &asked).to_string();
@@ -105,13 +107,14 @@ fn descriptors_that_no_device_can_be_made_of_are_named() {
 }
 
 #[test]
-fn an_unknown_mtu_is_asked_for_and_a_wrong_one_refused() {
+fn a_missing_mtu_is_an_error_and_a_wrong_one_is_refused() {
     in_namespace("fds", || {
         let fds = || open_queues(&TunConfig::tun("ql%d")).expect("queues").1.into_vec();
         let small = TunFdConfig { mtu: Some(67), ..TunFdConfig::default() };
         assert!(refusal(TunKind::Tun, fds(), &small).to_string().contains("mtu \"67\""));
         let elsewhere = fds();
-        // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
+        // SAFETY: only the network namespace of this thread changes; no descriptor table is
+        // unshared.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
             .expect("a namespace");
         let text = refusal(TunKind::Tun, elsewhere, &TunFdConfig::default()).to_string();
