@@ -13,7 +13,7 @@ use std::mem::offset_of;
 use libfuzzer_sys::fuzz_target;
 use pkt::{DropReason, Instant, Pool};
 use quietline::device::af_packet::fuzzing::{
-    BLOCK_BYTES, BLOCKS, Found, PLACE_BYTES, PLACES, Ring,
+    BLOCK_BYTES, BLOCKS, Found, Ring, SLOT_BYTES, SLOTS,
 };
 use quietline_fuzz::{Input, holds, with_pool};
 
@@ -121,17 +121,17 @@ fn put<const N: usize>(memory: &mut [u8], at: usize, bytes: [u8; N]) {
 fn read_places(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr: bool) {
     ring.rewind(vnet_hdr);
     let mut expected = Vec::new();
-    while expected.len() < PLACES && !input.0.is_empty() {
+    while expected.len() < SLOTS && !input.0.is_empty() {
         let frame = Frame::read(input);
-        let begin = expected.len() * PLACE_BYTES;
-        let place = &mut ring.bytes()[begin..begin + PLACE_BYTES];
+        let begin = expected.len() * SLOT_BYTES;
+        let place = &mut ring.bytes()[begin..begin + SLOT_BYTES];
         frame.fill(place, input);
         put(place, offset_of!(libc::tpacket2_hdr, tp_len), frame.len.to_ne_bytes());
         put(place, offset_of!(libc::tpacket2_hdr, tp_snaplen), frame.snaplen.to_ne_bytes());
         put(place, offset_of!(libc::tpacket2_hdr, tp_mac), frame.mac.to_ne_bytes());
         put(place, offset_of!(libc::tpacket2_hdr, tp_vlan_tci), frame.vlan_tci.to_ne_bytes());
         put(place, offset_of!(libc::tpacket2_hdr, tp_status), frame.status.to_ne_bytes());
-        let bytes = frame.range(PLACE_BYTES, vnet_hdr).map(|range| place[range].to_vec());
+        let bytes = frame.range(SLOT_BYTES, vnet_hdr).map(|range| place[range].to_vec());
         expected.push(Expected { frame, bytes });
     }
     for expected in &expected {
@@ -141,7 +141,7 @@ fn read_places(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr
     let losing = |it: &Expected| it.frame.status & libc::TP_STATUS_LOSING != 0;
     assert_eq!(ring.is_losing(), expected.iter().any(losing));
     for (index, expected) in expected.iter().enumerate() {
-        let place = &mut ring.bytes()[index * PLACE_BYTES..(index + 1) * PLACE_BYTES];
+        let place = &mut ring.bytes()[index * SLOT_BYTES..(index + 1) * SLOT_BYTES];
         assert_eq!(place[..4], [0; 4], "place {index} was given back");
         // Clears the headers, and as many bytes as `Frame::fill` writes.
         let mac = usize::from(expected.frame.mac);

@@ -28,6 +28,20 @@ impl Core {
         }
     }
 
+    /// A frame arrived on `napi`, and the caller has no running context: the worker runs this core unless another thread runs
+    /// it. A core without a worker keeps the queue's bit, so that its [`next_deadline`](Self::next_deadline) is due at once and
+    /// the next thread that runs the core polls the queue.
+    pub fn schedule_on_worker(&self, napi: NapiId) {
+        if !self.lock.schedule(napi.bit()) {
+            return;
+        }
+        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        if !(is_up && self.kick_worker()) {
+            // Releases the ownership bit and leaves the bits of the queues.
+            drop(self.lock.claim());
+        }
+    }
+
     /// Packets have been put into the backlog, which was empty: the worker runs this core, or the caller's context where
     /// there is none, unless somebody runs it already. Linux: `napi_schedule_rps`.
     pub(crate) fn kick_backlog(this: &Arc<Self>, cx: &mut Cx) {

@@ -110,6 +110,10 @@ impl Device for Loopback {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         let _ = self.queues[usize::from(queue.0)].doorbell.set(doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.queues.iter().any(|queue| queue.doorbell.get().is_some())
+    }
 }
 
 /// A packet handed over in memory arrives with the checksum knowledge it was sent with: data that never left memory
