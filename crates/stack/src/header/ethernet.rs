@@ -2,7 +2,8 @@
 //!
 //! Above: `receive::link_input` and `transmit::link_output`. Linux: net/ethernet/eth.c.
 //!
-//! Not here: 802.1Q tags and 802.3 length fields. A frame that has one is dropped as `EthernetType`.
+//! Not here: 802.1Q tags and 802.3 length fields. A frame that has one is dropped as
+//! `EthernetType`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -399,7 +399,8 @@ impl IpHeader {
 /// 65,535 bytes.
 pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: u16) {
     if !V4 {
-        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("the bytes start with an IPv6 header");
+        let (wire, _) =
+            Ipv6Header::mut_from_prefix(bytes).expect("the bytes start with an IPv6 header");
         wire.payload_len = U16::new(payload_len);
         return;
     }
@@ -417,7 +418,8 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
 /// If `bytes` does not start with a header that [`parse`] accepts.
 pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32) {
     if !V4 {
-        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("the bytes start with an IPv6 header");
+        let (wire, _) =
+            Ipv6Header::mut_from_prefix(bytes).expect("the bytes start with an IPv6 header");
         wire.payload_len = length_field(payload_len);
         return;
     }
@@ -430,7 +432,8 @@ pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32)
 fn rewrite_ipv4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header, u16)) {
     let header_len = claimed_len::<true>(bytes).expect("the bytes start with an IPv4 header");
     let header = &mut bytes[..header_len];
-    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("the bytes hold the whole IPv4 header");
+    let (wire, _) =
+        Ipv4Header::mut_from_prefix(header).expect("the bytes hold the whole IPv4 header");
     change(wire, len16(header_len));
     wire.checksum = U16::ZERO;
     let checksum = header_checksum(header);

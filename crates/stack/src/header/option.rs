@@ -149,7 +149,11 @@ mod tests {
             "the pointer is inside the option's own header"
         );
         assert_eq!(check(&[RECORD_ROUTE, 7, 5, 0, 0, 0, 0, END]), Err(22), "the slot is cut off");
-        assert_eq!(check(&[RECORD_ROUTE, 3, 4, RECORD_ROUTE, 3, 4, 0, 0]), Err(23), "the option appears twice");
+        assert_eq!(
+            check(&[RECORD_ROUTE, 3, 4, RECORD_ROUTE, 3, 4, 0, 0]),
+            Err(23),
+            "the option appears twice"
+        );
     }
 
     #[test]
@@ -162,7 +166,11 @@ mod tests {
         );
         assert_eq!(check(&[TIMESTAMP, 8, 5, 2, 0, 0, 0, 0]), Err(23), "the flag is undefined");
         assert_eq!(check(&[TIMESTAMP, 8, 9, 0x10, 0, 0, 0, 0]), Ok(()), "full");
-        assert_eq!(check(&[TIMESTAMP, 8, 9, 0xf0, 0, 0, 0, 0]), Err(23), "the overflow count would wrap");
+        assert_eq!(
+            check(&[TIMESTAMP, 8, 9, 0xf0, 0, 0, 0, 0]),
+            Err(23),
+            "the overflow count would wrap"
+        );
         assert_eq!(check(&[TIMESTAMP, 3, 5, 0]), Err(21));
     }
 

@@ -58,7 +58,8 @@ enum Place<'s> {
     Route(DstHandle<'s>),
 }
 
-/// The route of the last packet that early demux could not place (Linux: the `hint` of `ip_list_rcv_finish`).
+/// The route of the last packet that early demux could not place (Linux: the `hint` of
+/// `ip_list_rcv_finish`).
 struct Hint<'s> {
     src: IpAddr,
     dst: IpAddr,

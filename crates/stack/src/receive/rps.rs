@@ -137,7 +137,8 @@ impl Steering {
         let wanted = self.wanted(host, cx, hash).unwrap_or(here);
         // The high bits select the slot, as they select the core in the map.
         let index = (u64::from(hash) * self.slots.len() as u64) >> 32;
-        let slot = &mut self.slots[usize::try_from(index).expect("the index is below the number of slots")];
+        let slot = &mut self.slots
+            [usize::try_from(index).expect("the index is below the number of slots")];
         let is_through = |slot: &Slot| match slot.core {
             core if core == here.0 => slot.last_qtail != self.poll,
             core => outbox.has_finished(host, CoreId(core), slot.last_qtail),

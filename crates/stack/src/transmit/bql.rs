@@ -116,7 +116,10 @@ impl Dql {
     /// # Panics
     /// With debug assertions, if the device completes more bytes than it was given.
     pub fn on_completed(&mut self, bytes: u32, now: Instant) {
-        debug_assert!(bytes <= self.in_flight(), "the device completed bytes that were never queued");
+        debug_assert!(
+            bytes <= self.in_flight(),
+            "the device completed bytes that were never queued"
+        );
         let completed = self.completed.wrapping_add(bytes);
         let mut over = beyond(self.in_flight(), self.limit);
         let in_progress = self.queued.wrapping_sub(completed);

@@ -179,7 +179,10 @@ const _: () = {
     let packed = checked(Layout::Packed, 512);
     let padded = checked(Layout::Padded, 640);
     let filled = checked(Layout::Filled, 512);
-    assert!(!packed.is_apart(packed.tail, size_of::<DstTail>()), "packed shares the line on purpose");
+    assert!(
+        !packed.is_apart(packed.tail, size_of::<DstTail>()),
+        "packed shares the line on purpose"
+    );
     assert!(padded.is_apart(padded.tail, size_of::<DstTail>()));
     assert!(padded.is_apart(padded.cold, size_of::<DstOrigin>()));
     assert!(filled.is_apart(filled.tail, size_of::<DstTail>()));

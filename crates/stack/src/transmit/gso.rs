@@ -264,7 +264,10 @@ impl Headers {
             put_u16(ip, IP_ID, id);
             put_u16(ip, IP_CHECKSUM, ip_sum.finish());
         }
-        #[expect(clippy::cast_possible_truncation, reason = "the offset is inside a packet, which is shorter than 4 GB")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the offset is inside a packet, which is shorter than 4 GB"
+        )]
         let seq = self.seq.wrapping_add(place.offset as u32);
         let last = if place.last { u8::MAX } else { !FIN_PSH };
         let first = if place.index == 0 { u8::MAX } else { !CWR };

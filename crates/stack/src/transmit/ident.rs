@@ -141,7 +141,9 @@ mod tests {
     const START: Instant = Instant::from_secs(1_000);
 
     fn ids() -> IpIds {
-        IpIds::new(&core::array::from_fn(|index| u8::try_from(index).expect("the secret has 32 bytes")))
+        IpIds::new(&core::array::from_fn(|index| {
+            u8::try_from(index).expect("the secret has 32 bytes")
+        }))
     }
 
     fn flow(host: u8) -> (IpAddr, IpAddr, u8) {

@@ -199,7 +199,10 @@ fn push_headers<const V4: bool>(
         header_len: len16(header_len),
         payload_len,
     };
-    debug_assert!(header.total_len() <= GSO_BYTES_MAX as usize || segments > 1, "only a superframe may be that long");
+    debug_assert!(
+        header.total_len() <= GSO_BYTES_MAX as usize || segments > 1,
+        "only a superframe may be that long"
+    );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {
         Some((next_hop, own)) => {

@@ -237,7 +237,10 @@ impl Table {
     ) -> Received {
         let completed = Some(self.remove(index, at, reason));
         let rest = self.begin(cx, index, new, packet);
-        debug_assert!(rest.completed.is_none(), "the bucket is not full, because a packet has just left it");
+        debug_assert!(
+            rest.completed.is_none(),
+            "the bucket is not full, because a packet has just left it"
+        );
         Received { completed, outcome: rest.outcome }
     }
 

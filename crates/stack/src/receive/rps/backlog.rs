@@ -97,7 +97,10 @@ impl BacklogPoll {
             carry(host, cx, &rcu, &mut flow, packets);
             flow.flush(host, cx);
             // The packets are processed; the sender may now move their flows to another core.
-            backlog.lanes.finish(self.sender, u32::try_from(count).expect("a poll takes at most `weight` packets"));
+            backlog.lanes.finish(
+                self.sender,
+                u32::try_from(count).expect("a poll takes at most `weight` packets"),
+            );
             taken += count;
         }
         backlog.counts.process_qlen.store(self.rest.len() as u64, Ordering::Relaxed);
@@ -191,7 +194,11 @@ mod tests {
         push(1);
         assert_eq!(poll.take(&backlog, 64).len(), 1);
         push(1);
-        assert_eq!(poll.take(&backlog, 64).len(), 2, "packets pushed before the poll, from both senders");
+        assert_eq!(
+            poll.take(&backlog, 64).len(),
+            2,
+            "packets pushed before the poll, from both senders"
+        );
         push(2);
         assert_eq!(poll.take(&backlog, 64).len(), 1, "sender 2");
         assert!(!poll.is_pending(&backlog));

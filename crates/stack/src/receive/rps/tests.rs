@@ -267,7 +267,11 @@ fn a_flow_moves_only_after_its_packets_are_processed() {
     bench.poll(&[0, 0, 0]);
     bench.set_dev("rps_cpus", "4");
     bench.poll(&[0]);
-    assert_eq!((bench.run(1, 3).len(), bench.run(2, 64).len()), (3, 0), "the flow stays behind its earlier packets");
+    assert_eq!(
+        (bench.run(1, 3).len(), bench.run(2, 64).len()),
+        (3, 0),
+        "the flow stays behind its earlier packets"
+    );
     bench.poll(&[0]);
     assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (2, 0));
     bench.poll(&[0]);

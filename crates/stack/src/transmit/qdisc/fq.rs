@@ -215,7 +215,8 @@ impl Fq {
             self.flows[index as usize] = flow;
             index
         } else {
-            let index = u32::try_from(self.flows.len()).expect("there are fewer flows than packets");
+            let index =
+                u32::try_from(self.flows.len()).expect("there are fewer flows than packets");
             self.flows.push(flow);
             index
         };

@@ -39,7 +39,11 @@ fn segments_with_different_shared_header_fields_do_not_merge() {
     assert_eq!(second(|frame| frame.with(Flags::RST)), APART);
     assert_eq!(second(|frame| frame.with(Flags::URG)), APART);
     assert_eq!(second(|frame| frame.with(Flags::ECE)), APART);
-    assert_eq!(second(|frame| frame.with(Flags::CWR)), APART, "only the first segment may carry CWR");
+    assert_eq!(
+        second(|frame| frame.with(Flags::CWR)),
+        APART,
+        "only the first segment may carry CWR"
+    );
     assert_eq!(second(|frame| Frame { ack: 78, ..frame }), APART);
     assert_eq!(second(|frame| Frame { window: 501, ..frame }), APART);
     assert_eq!(second(|frame| Frame { timestamps: Some((1001, 2000)), ..frame }), APART);
@@ -184,7 +188,11 @@ fn a_fragment_completes_the_held_packets_of_its_flow() {
         bench.complete();
         let went_up = bench.delivered();
         assert_eq!(went_up[..2], [(0, 200, 2); 2], "offset {offset}");
-        assert_eq!((went_up[2].2, went_up.len()), (1, 4), "the fragment, then the packet of the other host");
+        assert_eq!(
+            (went_up[2].2, went_up.len()),
+            (1, 4),
+            "the fragment, then the packet of the other host"
+        );
     }
 }
 

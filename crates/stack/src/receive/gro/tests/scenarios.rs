@@ -113,7 +113,11 @@ fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
     }
     bench.gro.flush(&bench.cx, &bench.mode, true);
     bench.drain();
-    assert_eq!((bench.gro.table.len(), bench.up.len()), (5, 0), "all packets are held since this millisecond");
+    assert_eq!(
+        (bench.gro.table.len(), bench.up.len()),
+        (5, 0),
+        "all packets are held since this millisecond"
+    );
     bench.cx.now = Instant::from_millis(1);
     bench.gro.flush(&bench.cx, &bench.mode, true);
     bench.drain();
@@ -134,7 +138,11 @@ fn a_full_bucket_completes_its_oldest_packet() {
     let ports: Vec<u16> = (1..2000).filter(|port| bucket(*port) == bucket(1)).take(9).collect();
     for (index, port) in ports.iter().enumerate() {
         bench.receive(&Frame::new(*port, u32::from(*port), MSS));
-        assert_eq!(bench.gro.table.len(), (index + 1).min(8), "GRO5: a bucket holds at most 8 packets");
+        assert_eq!(
+            bench.gro.table.len(),
+            (index + 1).min(8),
+            "GRO5: a bucket holds at most 8 packets"
+        );
     }
     assert_eq!(bench.count(Counter::GroFlushFullBucket), 1);
     assert_eq!(bench.delivered(), [(u32::from(ports[0]), MSS, 1)], "the oldest packet");
