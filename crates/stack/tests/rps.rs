@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_wait_for_a_core_go_home_with_the_host() {
+    fn packets_that_wait_for_a_core_are_freed_with_the_host() {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
         bench.server.cores()[1].set_kick(Arc::new(Sleeper::default()));
         let socket =
@@ -303,12 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn queue_core_and_connection_meet_at_both_ends() {
+    fn both_ends_of_a_connection_use_the_same_queue_and_core() {
         let mut bench = Bench::new(2, &[]);
         let listener = bench.listen(&ListenOptions::default());
         let pairs: Vec<_> = (0..16).map(|_| bench.connect(&listener)).collect();
         for pair in &pairs {
-            assert_eq!(pair.0.core(), pair.1.core(), "its queue is the same at both ends");
+            assert_eq!(pair.0.core(), pair.1.core(), "both ends use the same queue");
             bench.exchange(pair, &data()[..20_000]);
         }
         let on_first = pairs.iter().filter(|pair| pair.1.core() == CoreId(0)).count();
@@ -340,12 +340,12 @@ mod tests {
             }
         }
         assert_eq!(accepted.len(), 16);
-        // Whoever is which: all are aborted.
+        // The pairs do not match, which does not matter: all sockets are aborted.
         bench.end(sockets.into_iter().zip(accepted));
     }
 
     #[test]
-    fn accept_prefers_the_caller_s_core_and_forgets_nobody() {
+    fn accept_prefers_the_caller_s_core_and_starves_no_connection() {
         let mut bench = Bench::new(2, &[]);
         let listener = bench.listen(&ListenOptions::default());
         let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
@@ -358,7 +358,7 @@ mod tests {
         let mut accepted: Vec<_> =
             (0..8).map(|_| listener.accept_near(Some(CoreId(0))).expect("one waits")).collect();
         assert!(accepted.iter().all(|socket| socket.core() == CoreId(0)));
-        // The oldest is not passed over for ever.
+        // The oldest waiting connection is not passed over forever.
         let mut others = 0;
         while let Ok(socket) = listener.accept_near(Some(CoreId(0))) {
             others += usize::from(socket.core() == CoreId(1));
