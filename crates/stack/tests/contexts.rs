@@ -130,7 +130,11 @@ mod tests {
         slow.active.store(false, Ordering::Relaxed);
         let mut second = context(&memory);
         let more = socket.send(&client, &mut second, &[IoSlice::new(&[2; 200])]);
-        assert_eq!(server.counters().get("TcpExtPAWSEstab"), Some(0), "an older timestamp was sent");
+        assert_eq!(
+            server.counters().get("TcpExtPAWSEstab"),
+            Some(0),
+            "an older timestamp was sent"
+        );
         let sent = sent + more.expect("room");
         let mut buf = vec![0; 200_000];
         assert_eq!(accepted.recv(&server, &mut second, &mut buf, false), Ok(sent));
@@ -460,7 +464,11 @@ mod tests {
         host.cores()[0].set_kick(Arc::clone(&kicks) as _);
         ring(&here, &mut next);
         drop(next);
-        assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "the worker is kicked without another doorbell");
+        assert_eq!(
+            kicks.0.load(Ordering::Relaxed),
+            1,
+            "the worker is kicked without another doorbell"
+        );
         let mut worker = context(&memory);
         assert_eq!(host.cores()[0].run_interrupted(&host, &mut worker), CoreRun::Idle);
         assert_eq!(processed(&host), 3);

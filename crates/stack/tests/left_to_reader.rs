@@ -244,7 +244,10 @@ mod tests {
         let mut other = Cx::replay(&bench.memory, 2);
         other.now = start;
         let polled = core.busy_poll(&server, &mut bench.cx, 8, |_| {
-            assert!(!core.busy_poll(&server, &mut other, 8, |_| true), "another thread owns the core");
+            assert!(
+                !core.busy_poll(&server, &mut other, 8, |_| true),
+                "another thread owns the core"
+            );
             core.stop_polling(&mut other, &server, false);
             true
         });

@@ -110,7 +110,11 @@ mod tests {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
         let listener = bench.listen(&ListenOptions::default());
         let pair = bench.connect(&listener);
-        assert_eq!(pair.1.core(), CoreId(1), "a connection belongs to the core that processed its SYN");
+        assert_eq!(
+            pair.1.core(),
+            CoreId(1),
+            "a connection belongs to the core that processed its SYN"
+        );
         bench.exchange(&pair, &data());
         let stats = bench.server.softnet_stat();
         let steered = bench.count(Counter::RpsPackets);

@@ -172,7 +172,10 @@ fn each_turn_frees_the_caches_of_a_few_idle_connections() {
     rig.ends[SERVER].poll();
     assert_eq!(held(&rig), 0);
     let turns = rig.ends[SERVER].count("CoreTurns") - turns;
-    assert!((4..=8).contains(&turns), "{turns} turns, each of 64 connections and the rest of a chain");
+    assert!(
+        (4..=8).contains(&turns),
+        "{turns} turns, each of 64 connections and the rest of a chain"
+    );
     rig.finish(all);
 }
 

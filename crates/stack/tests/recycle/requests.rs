@@ -74,7 +74,11 @@ fn the_cost_of_a_request_depends_on_the_mode() {
         let one = Cost { allocs: 2, remote: 0, ..none };
         assert_eq!(measure("socket_one", len), one, "the transmit cache saves an allocation");
         let after_unlock = Cost { allocs: 3, remote: 2, ..none };
-        assert_eq!(measure("list_after_unlock", len), after_unlock, "the reader frees the packet before the list is flushed");
+        assert_eq!(
+            measure("list_after_unlock", len),
+            after_unlock,
+            "the reader frees the packet before the list is flushed"
+        );
         let deferred = Cost { allocs: 3, remote: 0, deferred: 2, ..none };
         assert_eq!(measure("per_core_defer", len), deferred);
         let unified = Cost { allocs: 3, remote: 0, adopted: 2, ..none };
