@@ -80,7 +80,7 @@ mod tests {
         let refused = |text: &str| client.add_route(&route(text)).unwrap_err().to_string();
         assert_eq!(refused("10.9.0.0/16 dev green0"), "route dev green0: no such device");
         assert!(refused("192.0.2.0/24 via 10.1.0.2").contains("there is a route with this prefix"));
-        assert!(refused("10.9.0.0/16 via 172.16.0.1").contains("a neighbour"));
+        assert!(refused("10.9.0.0/16 via 172.16.0.1").contains("a neighbor"));
         for text in ["", "via 10.0.0.1", "default via", "default via x", "10.0.0.0/8 metric -1"] {
             assert!(text.parse::<Route>().is_err(), "{text}");
         }
