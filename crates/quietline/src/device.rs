@@ -42,11 +42,8 @@ pub use pkt::{
 pub use setup_error::SetupError;
 pub use stack::{
     Cx,
-    core::WEIGHT,
-    device::{
-        BIG_TCP_BYTES_MAX, Capabilities, Completed, Device, Doorbell, GSO_BYTES_MAX, LinkType,
-        QueueId, RxSignal,
-    },
+    base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
+    device::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal},
 };
 pub use tun::{Tun, TunConfig, TunFdConfig, TunKind};
 
