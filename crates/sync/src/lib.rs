@@ -16,7 +16,8 @@
 //! | [`small_queue`] | how a sender that stops is woken by what completes | TCP Small Queues |
 //! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
 //! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
-//! | [`descriptors`] | who watches its descriptors | NAPI's PREFER_BUSY_POLL |
+//! | [`attendance`] | who polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
+//! | [`shutdown`] | how an end finds what is registered meanwhile | `check_net` |
 //! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
 //! | [`epoch`] | when unreachable memory may die | RCU grace periods |
 //! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
@@ -27,9 +28,9 @@
 //!
 //! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
+pub mod attendance;
 pub mod core_lock;
 pub mod counted;
-pub mod descriptors;
 pub mod epoch;
 pub mod eventcount;
 pub mod lanes;
@@ -42,6 +43,7 @@ pub mod rcu;
 pub mod rcu_map;
 pub mod refcount;
 pub mod ring;
+pub mod shutdown;
 pub mod small_queue;
 pub mod socket_lock;
 
@@ -49,9 +51,9 @@ mod shim;
 #[cfg(test)]
 mod test_item;
 
+pub use attendance::{Attendance, Kick, Poller, Sleep};
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Ref, Slot};
-pub use descriptors::{Descriptors, Poller};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;
@@ -64,6 +66,7 @@ pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
 pub use refcount::{Counting, RefCount};
 pub use ring::Ring;
+pub use shutdown::Shutdown;
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};
 
