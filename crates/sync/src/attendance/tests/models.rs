@@ -308,7 +308,7 @@ mod end {
     /// A run is left to the worker only by a thread that has owed it first, and then finds the host up.
     #[test]
     fn loom_a_run_that_is_handed_over_while_the_host_goes_down_is_begun() {
-        model_within(2, || {
+        model(|| {
             let world = World::new();
             let thread = spawn(&world, |world| {
                 world.frame.store(true, Ordering::Relaxed);
