@@ -13,7 +13,7 @@ use core::{
 use std::sync::Arc;
 
 use pkt::{Batch, Instant, Packet, PacketList};
-use sync::ring;
+use sync::{Attendance, ring};
 
 use crate::{
     base::{
@@ -227,6 +227,8 @@ pub trait Device: Send + Sync + Debug {
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     core: Arc<Core>,
+    /// Of `core`.
+    attendance: Arc<Attendance>,
     napi: NapiId,
 }
 
@@ -238,8 +240,9 @@ impl RefUnwindSafe for Doorbell {}
 impl Doorbell {
     /// The doorbell of one queue of `core`.
     #[must_use]
-    pub const fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        Self { core, napi }
+    pub fn new(core: Arc<Core>, napi: NapiId) -> Self {
+        let attendance = Arc::clone(core.attendance());
+        Self { core, attendance, napi }
     }
 
     /// A frame is ready now: the core runs on the caller's context unless somebody runs it already.
@@ -254,6 +257,6 @@ impl Doorbell {
 
     /// A frame becomes ready at `at`: a worker that sleeps past that moment is woken early.
     pub fn ring_at(&self, at: Instant) {
-        self.core.wake_before(at);
+        self.attendance.wake_before(at.as_nanos());
     }
 }

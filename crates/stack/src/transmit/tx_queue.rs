@@ -28,7 +28,7 @@ use std::{
 };
 
 use pkt::{Instant, Packet, PacketList};
-use sync::{CoreGuard, CoreLock, Llist};
+use sync::{Attendance, CoreGuard, CoreLock, Llist};
 
 use super::qdisc::NetXmit;
 use crate::{
@@ -79,6 +79,8 @@ pub(crate) struct DeviceTx {
 #[derive(Debug)]
 struct TxQueue {
     id: QueueId,
+    /// Of the core that runs it when its moment has come.
+    attendance: Arc<Attendance>,
     /// Packets go by the owner, in the order of their coming: there is a discipline, or the device had no room once. Relaxed: a
     /// flow's next packet is sent by who holds its socket, which orders it after the one before.
     queued: AtomicBool,
@@ -93,13 +95,21 @@ struct TxQueue {
 }
 
 impl DeviceTx {
-    /// The queues of `device`, as `sysctls` say.
-    pub(crate) fn new(device: Arc<dyn Device>, index: u32, sysctls: &Sysctls) -> Self {
+    /// The queues of `device`, as `sysctls` say. `attendances` are those of all cores, in their order.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        index: u32,
+        sysctls: &Sysctls,
+        attendances: &[Arc<Attendance>],
+    ) -> Self {
         let caps = device.caps();
         let this = Self {
             offload: Offload::new(caps),
             async_completion: caps.async_completion,
-            queues: (0..caps.queues).map(|queue| TxQueue::new(QueueId(queue))).collect(),
+            queues: (0..caps.queues)
+                .zip(attendances.iter().cycle())
+                .map(|(queue, attendance)| TxQueue::new(QueueId(queue), Arc::clone(attendance)))
+                .collect(),
             index,
             has_qdisc: AtomicBool::new(false),
             paces: AtomicBool::new(false),
@@ -293,7 +303,7 @@ impl DeviceTx {
             if next == Next::More {
                 drop(guard);
                 // Last: who finds it due finds it idle. What was missed since is seen then, too.
-                return queue.wake_at(host, Instant::ZERO);
+                return queue.wake_at(Instant::ZERO);
             }
             if let Next::At(at) = next {
                 queue.wake_ns.store(at.as_nanos(), Ordering::Relaxed);
@@ -301,7 +311,7 @@ impl DeviceTx {
             match guard.release() {
                 Ok(()) => {
                     if let Next::At(at) = next {
-                        queue.wake_at(host, at);
+                        queue.wake_at(at);
                     }
                     return;
                 }
@@ -408,9 +418,10 @@ impl DeviceTx {
 }
 
 impl TxQueue {
-    fn new(id: QueueId) -> Self {
+    fn new(id: QueueId, attendance: Arc<Attendance>) -> Self {
         Self {
             id,
+            attendance,
             queued: AtomicBool::new(false),
             state: CoreLock::default(),
             incoming: Llist::new(),
@@ -420,11 +431,11 @@ impl TxQueue {
     }
 
     /// Has the queue run by its core at `at`.
-    fn wake_at(&self, host: &Host, at: Instant) {
-        self.wake_ns.fetch_min(at.as_nanos(), Ordering::Relaxed);
-        let core = host.core_of_queue(self.id);
-        core.note_transmit_deadline(at);
-        core.wake_before(at);
+    fn wake_at(&self, at: Instant) {
+        let at_ns = at.as_nanos();
+        self.wake_ns.fetch_min(at_ns, Ordering::Relaxed);
+        self.attendance.note_transmit_deadline(at_ns);
+        self.attendance.wake_before(at_ns);
     }
 }
 
