@@ -31,8 +31,10 @@ use pkt::Instant;
 use posix::{Answer, Step};
 use stack::{
     Cx, Errno, Memory, Secrets,
-    config::{DeviceConfig, HostConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     sysctl::Sysctls,
 };

@@ -9,9 +9,11 @@ use std::{
 use pkt::{Batch, Instant, PacketList};
 use stack::{
     Capabilities, Cx, Device, Errno, Memory,
-    config::{DeviceConfig, HostConfig},
     device::{Doorbell, LinkType, QueueId},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     socket::options::SocketOption,
 };
 

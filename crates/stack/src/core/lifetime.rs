@@ -3,18 +3,19 @@
 //!
 //! Not here: devices that go while the host stays (`power`).
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::sync::{Arc, PoisonError};
 
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{Core, CoreState, DEVICE_QUEUES_MAX, NapiId, napi::Napi};
+use super::{Core, CoreState, DEVICE_QUEUES_MAX};
 use crate::{
+    base::{ids::NapiId, timer::TimerWheel},
     cx::Owed,
     device::{Device, QueueId, RxSignal},
     host::Event,
-    timer::TimerWheel,
-    tx_queue::DeviceTx,
+    receive::napi::Napi,
+    transmit::tx_queue::DeviceTx,
 };
 
 /// Looks at a core whose host is gone before its end is left to its owner.
@@ -37,7 +38,7 @@ impl Core {
             RxSignal::Doorbell => {}
             RxSignal::Descriptor => {
                 guard.descriptors |= 1 << id;
-                self.has_descriptors.store(true, Ordering::Relaxed);
+                self.attendance.add_descriptor();
             }
             RxSignal::None => guard.unannounced |= 1 << id,
         }

@@ -9,23 +9,29 @@ use std::{
 };
 
 use ipnet::IpNet;
-use sync::epoch::Domain;
+use sync::{Attendance, Shutdown, epoch::Domain};
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
-use super::{CORES_MAX, Host, claims::Claims, routes};
+use super::{
+    Host,
+    claims::Claims,
+    config::{DeviceConfig, HostConfig},
+    routes,
+};
 use crate::{
-    config::{ConfigError, DeviceConfig, HostConfig},
-    core::{Core, CoreId, DEVICE_QUEUES_MAX},
+    base::{
+        config_error::ConfigError,
+        ids::{CORES_MAX, CoreId},
+        limits::GRO_BYTES_MAX,
+        tcp_memory::{MemoryLimits, TcpMemory},
+    },
+    core::{Core, DEVICE_QUEUES_MAX},
     cx::Memory,
-    demux::Demux,
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
-    fast_open::FastOpenMemory,
-    ip::{IcmpLimiter, IpIds},
-    neighbour_table::NeighborTable,
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
+    socket::{demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter},
     sysctl::{LiveSysctls, Present, Sysctls},
-    tcp_memory::{MemoryLimits, TcpMemory},
-    tx_queue::DeviceTx,
+    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
 };
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -54,17 +60,22 @@ impl Host {
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = routes::builder_of(&addresses, &config.routes)?;
-        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
+        config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
+        let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
             routes: RouteTable::new(&memory.rcu, fib),
             dst_layout: config.sysctls.dst_layout,
             exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-            neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
+            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, secrets.demux),
-            cores: (0..config.cores)
-                .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
+            cores: (0..)
+                .map(CoreId)
+                .zip(&attendances)
+                .map(|(id, attendance)| {
+                    Arc::new(Core::new(id, config.cores, this.clone(), Arc::clone(attendance)))
+                })
                 .collect(),
             challenges: Arc::default(),
             isn: IsnGenerator::new(&secrets.isn),
@@ -80,14 +91,14 @@ impl Host {
             packets: memory.packets.clone(),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
-            down: AtomicBool::new(false),
+            down: Shutdown::default(),
             claims: Claims::default(),
             event_sink: Mutex::default(),
             unfinished_checksums: AtomicU64::new(0),
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
-            tx: transmit_sides(&devices, &config.sysctls),
+            tx: transmit_sides(&devices, &config.sysctls, &attendances),
             devices,
             attached,
             device_changes: Mutex::default(),
@@ -173,9 +184,22 @@ fn tcp_memory_for(sysctls: &Sysctls) -> Arc<TcpMemory> {
 }
 
 /// The transmit queues of every device.
-fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<DeviceTx>> {
+fn transmit_sides(
+    devices: &[Arc<dyn Device>],
+    sysctls: &Sysctls,
+    attendances: &[Arc<Attendance>],
+) -> Vec<Arc<DeviceTx>> {
     (0..)
         .zip(devices)
-        .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
+        .map(|(index, device)| DeviceTx::new(Arc::clone(device), index, sysctls, attendances))
+        .map(Arc::new)
         .collect()
+}
+
+/// What the settings of a device are bounded by.
+fn present(device: &dyn Device) -> Present<'_> {
+    let caps = device.caps();
+    // Of a device that takes none software cuts up what every IPv4 header can say.
+    let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
+    Present::new(&caps.name, caps.queues, superframe_end, device.gso_ipv4_size())
 }
