@@ -16,7 +16,7 @@ use core::{
 use std::sync::Arc;
 
 use pkt::{Batch, Instant, Packet, PacketList};
-use sync::ring;
+use sync::{Attendance, ring};
 
 use crate::{
     base::{
@@ -272,6 +272,8 @@ pub trait Device: Send + Sync + Debug {
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     core: Arc<Core>,
+    /// Of `core`.
+    attendance: Arc<Attendance>,
     napi: NapiId,
 }
 
@@ -283,8 +285,9 @@ impl RefUnwindSafe for Doorbell {}
 impl Doorbell {
     /// The doorbell of one queue of `core`.
     #[must_use]
-    pub const fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        Self { core, napi }
+    pub fn new(core: Arc<Core>, napi: NapiId) -> Self {
+        let attendance = Arc::clone(core.attendance());
+        Self { core, attendance, napi }
     }
 
     /// A frame has arrived, and the caller is inside the stack (in [`Device::transmit`] of the other end, for example): the
@@ -305,13 +308,13 @@ impl Doorbell {
     /// The device has found out that it is gone: the worker of the core wakes and removes it, if its attachment says so
     /// (`quietline::Attachment::gone_when`). Any thread may call it.
     pub fn wake_gone(&self) {
-        self.core.wake_before(Instant::ZERO);
+        self.attendance.wake_before(Instant::ZERO.as_nanos());
     }
 
     /// A frame or a completion becomes due at `at`: a worker that would sleep past that moment is woken now and arms its
     /// timeout again. The device also reports the moment in [`Device::next_deadline`].
     pub fn ring_at(&self, at: Instant) {
-        self.core.wake_before(at);
+        self.attendance.wake_before(at.as_nanos());
     }
 
     /// Passes an event to the host of the core.

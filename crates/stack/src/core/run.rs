@@ -5,7 +5,7 @@
 //!
 //! Not here: threads that wait and poll meanwhile (`busy_poll`), the worker's sleep (`sleep`).
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use sync::CoreGuard;
 
@@ -123,7 +123,7 @@ impl Core {
         }
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
         cx.set_home(host, self.id);
-        if self.is_bulk() && self.sleeper_polls.load(Ordering::Relaxed) {
+        if self.is_bulk() && self.attendance.sleeper_polls() {
             cx.hold_wakes();
         }
         let scope = if watched { Scope::Scheduled } else { Scope::All };

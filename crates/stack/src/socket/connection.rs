@@ -219,7 +219,7 @@ impl TcpSocket {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core(core)),
+            wmem: Wmem::new(this.clone(), host.core(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),

@@ -30,7 +30,7 @@ use std::{
 };
 
 use pkt::{Instant, Packet, PacketList};
-use sync::{CoreGuard, CoreLock, Llist};
+use sync::{Attendance, CoreGuard, CoreLock, Llist};
 
 use super::qdisc::NetXmit;
 use crate::{
@@ -83,6 +83,8 @@ pub(crate) struct DeviceTx {
 #[derive(Debug)]
 struct TxQueue {
     id: QueueId,
+    /// Attendance of the core that runs the queue at its deadline.
+    attendance: Arc<Attendance>,
     /// True if packets pass through the owner, in order of arrival: there is a discipline, or the
     /// device once had no room. Relaxed: the socket lock orders consecutive packets of a flow.
     queued: AtomicBool,
@@ -98,13 +100,22 @@ struct TxQueue {
 }
 
 impl DeviceTx {
-    /// Creates the queues of `device` with the settings `sysctls`.
-    pub(crate) fn new(device: Arc<dyn Device>, index: u32, sysctls: &Sysctls) -> Self {
+    /// Creates the queues of `device` with the settings `sysctls`. `attendances` are those of all
+    /// cores, by core number.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        index: u32,
+        sysctls: &Sysctls,
+        attendances: &[Arc<Attendance>],
+    ) -> Self {
         let caps = device.caps();
         let this = Self {
             offload: Offload::new(caps),
             async_completion: caps.async_completion,
-            queues: (0..caps.queues).map(|queue| TxQueue::new(QueueId(queue))).collect(),
+            queues: (0..caps.queues)
+                .zip(attendances.iter().cycle())
+                .map(|(queue, attendance)| TxQueue::new(QueueId(queue), Arc::clone(attendance)))
+                .collect(),
             index,
             has_qdisc: AtomicBool::new(false),
             paces: AtomicBool::new(false),
@@ -309,7 +320,7 @@ impl DeviceTx {
                 drop(guard);
                 // The wake comes last, so that the core finds the queue idle when it is due. It
                 // also covers requests missed since.
-                return queue.wake_at(host, Instant::ZERO);
+                return queue.wake_at(Instant::ZERO);
             }
             if let Next::At(at) = next {
                 queue.wake_ns.store(at.as_nanos(), Ordering::Relaxed);
@@ -317,7 +328,7 @@ impl DeviceTx {
             match guard.release() {
                 Ok(()) => {
                     if let Next::At(at) = next {
-                        queue.wake_at(host, at);
+                        queue.wake_at(at);
                     }
                     return;
                 }
@@ -428,9 +439,10 @@ impl DeviceTx {
 }
 
 impl TxQueue {
-    fn new(id: QueueId) -> Self {
+    fn new(id: QueueId, attendance: Arc<Attendance>) -> Self {
         Self {
             id,
+            attendance,
             queued: AtomicBool::new(false),
             state: CoreLock::default(),
             incoming: Llist::new(),
@@ -440,11 +452,11 @@ impl TxQueue {
     }
 
     /// Schedules a run of the queue by its core at `at`.
-    fn wake_at(&self, host: &Host, at: Instant) {
-        self.wake_ns.fetch_min(at.as_nanos(), Ordering::Relaxed);
-        let core = host.core_of_queue(self.id);
-        core.note_transmit_deadline(at);
-        core.wake_before(at);
+    fn wake_at(&self, at: Instant) {
+        let at_ns = at.as_nanos();
+        self.wake_ns.fetch_min(at_ns, Ordering::Relaxed);
+        self.attendance.note_transmit_deadline(at_ns);
+        self.attendance.wake_before(at_ns);
     }
 }
 

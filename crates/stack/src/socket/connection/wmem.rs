@@ -19,9 +19,9 @@ use std::sync::{
 };
 
 use pkt::{Instant, PacketList, PacketOwner};
-use sync::{Hook, Listed, Llist, SmallQueue, TsqProtocol};
+use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, core::Core, cx::Cx, host::Host, socket::TcpSocket};
+use crate::{base::counters::Counter, cx::Cx, host::Host, socket::TcpSocket};
 
 /// What one socket has below it.
 #[derive(Debug)]
@@ -31,18 +31,19 @@ pub(super) struct Wmem {
     /// either kind of sender.
     seed: AtomicBool,
     socket: Weak<TcpSocket>,
-    core: Weak<Core>,
+    /// Of the socket's core. Dead once the host is gone.
+    tasklet: Weak<Tasklet>,
     /// What hangs in the core's list. Made when the socket is first throttled: a completion allocates nothing.
     entry: OnceLock<Arc<Listed<Weak<TcpSocket>>>>,
 }
 
 impl Wmem {
-    pub(super) fn new(socket: Weak<TcpSocket>, core: &Arc<Core>) -> Arc<Self> {
+    pub(super) fn new(socket: Weak<TcpSocket>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
         Arc::new(Self {
             queue: SmallQueue::new(),
             seed: AtomicBool::new(false),
             socket,
-            core: Arc::downgrade(core),
+            tasklet: Arc::downgrade(tasklet),
             entry: OnceLock::new(),
         })
     }
@@ -117,8 +118,8 @@ impl PacketOwner for Wmem {
             return;
         }
         let hook = self.entry.get().and_then(Listed::hook);
-        match (self.core.upgrade(), hook) {
-            (Some(core), Some(hook)) => Tasklet::schedule(&core, hook),
+        match (self.tasklet.upgrade(), hook) {
+            (Some(tasklet), Some(hook)) => tasklet.schedule(hook),
             // The host is gone, and with it who would send.
             _ => self.queue.end(protocol),
         }
@@ -147,20 +148,27 @@ pub(super) fn count_throttled(cx: &Cx, since: Instant) {
 }
 
 /// Sockets of one core that may send again: any core lists them, without a lock. Linux: `struct tsq_tasklet`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tasklet {
     sockets: Llist<Hook<Weak<TcpSocket>>>,
+    /// Of the core whose turns run it.
+    attendance: Arc<Attendance>,
 }
 
 impl Tasklet {
-    /// What `hook` belongs to is run in the next turn of `core`, which is woken for the first.
-    fn schedule(core: &Core, hook: Hook<Weak<TcpSocket>>) {
-        if core.tasklet().sockets.push(hook) {
-            core.wake_before(Instant::ZERO);
+    /// The tasklet of a core.
+    pub(crate) const fn new(attendance: Arc<Attendance>) -> Self {
+        Self { sockets: Llist::new(), attendance }
+    }
+
+    /// The socket of `hook` is run in the next turn of the core, whose worker is woken for the first one.
+    fn schedule(&self, hook: Hook<Weak<TcpSocket>>) {
+        if self.sockets.push(hook) {
+            self.attendance.wake_before(Instant::ZERO.as_nanos());
         }
     }
 
-    /// Whether a socket waits. Before a core sleeps it is asked behind a fence, whose counterpart is in `wake_before`.
+    /// Whether a socket waits. A worker asks after it has announced its sleep (`Attendance::prepare_sleep`).
     pub(crate) fn is_pending(&self) -> bool {
         !self.sockets.is_empty()
     }
