@@ -5,10 +5,10 @@
 //! frames there. Above: the cores of a stack. Linux: net/xdp, Documentation/networking/af_xdp.rst.
 //!
 //! ```text
-//!   interface ── XDP program ──► receive ring ── copy ──► packet memory          one system call sends a batch;
-//!       ▲    (queue in map?)     fill ring ◄── free chunk           receiving needs none
+//!   interface ── XDP program ──► receive ring ── copy ──► packet memory   (no system call)
+//!       ▲    (queue in map?)     fill ring ◄── free chunk
 //!       │      no: the kernel
-//!       └──────────────────────  transmit ring ◄── copy ── packet memory
+//!       └──────────────────────  transmit ring ◄── copy ── packet memory  (one call per batch)
 //!                                completion ring ──► owner of the packet
 //! ```
 //!

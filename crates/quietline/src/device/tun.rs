@@ -4,8 +4,8 @@
 //! queue. Linux: drivers/net/tun.c; the peer on the other side is the kernel's own TCP/IP stack.
 //!
 //! ```text
-//!   our stack ── transmit ── writev ─►  kernel receives      kernel sends ─► readv ── receive ── our stack
-//!                      [12-byte virtio header] [Ethernet header, tap only] [IP packet]
+//!   stack ── transmit ── writev ─► kernel receives      kernel sends ─► readv ── receive ── stack
+//!                  [12-byte virtio header] [Ethernet header, tap only] [IP packet]
 //! ```
 //!
 //! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with a partial checksum, in both
