@@ -276,7 +276,7 @@ fn attach(
         Errno::OPNOTSUPP => error.with_hint("the driver has no native XDP; mode=generic works"),
         // Limits of the driver, as veth's of the other end's MTU and queues.
         Errno::RANGE | Errno::NOSPC | Errno::INVAL if hooks == [Hook::Native] => {
-            error.with_hint("the driver refuses native XDP in the interface's present configuration; mode=generic works")
+            error.with_hint("the driver refuses native XDP on this interface; mode=generic works")
         }
         _ => error,
     })
