@@ -33,6 +33,7 @@ usage: cargo xtask <chore>
   rfcs     writes docs/rfcs.md from the citations in the code
   quick    the README's five-minute command: tests of every kind, and at its end what it left out
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
+  outside-device  the tests of tests/outside-device alone: a device that knows the public API only (its curl test wants root)
   loom     the loom models of pkt and sync alone
   netns    the tests against the Linux kernel alone (root, /dev/net/tun)
   matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. It says how
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         "quick" => quick::run(),
         "test" => suite::run(&suite::ALL),
         "loom" => suite::run(&[suite::LOOM]),
+        "outside-device" => suite::run(&[suite::OUTSIDE]),
         "netns" => suite::run(&[suite::NETNS]),
         "matrix" => suite::run(&[suite::MATRIX]),
         "perf" => suite::run(&[suite::PERF]),

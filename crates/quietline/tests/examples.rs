@@ -1,7 +1,7 @@
 //! Every example prints what its head says.
 //!
-//! The examples are modules of this program, which runs itself once for each and compares what it printed. So they are built with
-//! the tests, as they are now, and not with the cargo command that a reader types.
+//! The examples are modules of this program. It runs itself once for each of them and compares the output, so the examples are
+//! built with the tests and not by the cargo command that their heads name.
 
 use std::{
     collections::BTreeSet,
@@ -22,19 +22,25 @@ mod http_over_tap;
 mod many_connections;
 #[path = "../examples/sans_io.rs"]
 mod sans_io;
+#[path = "../examples/sim_test.rs"]
+mod sim_test;
+#[path = "../examples/tun_from_fd.rs"]
+mod tun_from_fd;
 
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
-/// The examples, with what each needs besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 5] = [
+/// The examples, and the needs of each besides the toolchain.
+static EXAMPLES: [(&str, Run, Needs); 7] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
     ("many_connections", many_connections::main, Needs::Nothing),
     ("sans_io", sans_io::main, Needs::Nothing),
+    ("sim_test", sim_test::main, Needs::Nothing),
+    ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
 ];
 
-/// Argument before the name of an example: this process is to be that example.
+/// Argument in front of the name of an example: the process runs that example.
 const RUN: &str = "--run-example";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,8 +96,8 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The words that choose tests by a part of their names, and those behind `--skip`, as libtest takes them. Other options that
-/// have a value behind them are read over.
+/// Words that select tests by a part of their names, and the words after `--skip`, as libtest takes them. Other options are
+/// ignored, with their values.
 fn filters(arguments: &[String]) -> (Vec<&str>, Vec<&str>) {
     const WITH_VALUE: [&str; 4] = ["--test-threads", "--format", "--color", "--logfile"];
     let (mut words, mut skipped) = (Vec::new(), Vec::new());
@@ -132,7 +138,7 @@ fn be(name: &str) -> ExitCode {
     }
 }
 
-/// The reason why an example cannot run on this machine; none where nothing may be skipped (`CI=true`).
+/// The reason why an example cannot run on this machine; none with `CI=true`, where no test may be skipped.
 fn cannot(needs: Needs) -> Option<&'static str> {
     if needs == Needs::Nothing || std::env::var("CI").is_ok_and(|value| value == "true") {
         None
