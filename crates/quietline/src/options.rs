@@ -177,7 +177,7 @@ impl ConnectOptions {
     }
 
     /// Connects to `remote` and waits until the connection is established. If `remote` has several
-    /// addresses, they are tried in order until one answers.
+    /// addresses, they are tried in order until one connects.
     ///
     /// # Errors
     /// As [`TcpStream::connect`]; `EADDRINUSE` for a bound port that another socket owns.
