@@ -53,7 +53,7 @@ impl ListenOptions {
     /// half-open connections and those that wait for `accept`. The stack drops a SYN above the
     /// limit without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). Default 0, no limit. A
     /// connection counts until it is closed on both sides or reset. Clients behind one NAT share an
-    /// address. An attacker who forges addresses can use up the limit of others with half-open
+    /// address. Forged SYNs can use up the limit of another address with half-open
     /// connections, unless `net.ipv4.tcp_syncookies` is 2. Each listener of a shared port counts
     /// separately. [`SocketOption::MaxPerSource`](crate::SocketOption::MaxPerSource) changes the
     /// limit later.
@@ -177,7 +177,7 @@ impl ConnectOptions {
     }
 
     /// Connects to `remote` and waits until the connection is established. If `remote` has several
-    /// addresses, they are tried in order until one answers.
+    /// addresses, they are tried in order until one connects.
     ///
     /// # Errors
     /// As [`TcpStream::connect`]; `EADDRINUSE` for a bound port that another socket owns.

@@ -20,7 +20,7 @@ unsafe impl SlabSource for Pages {
     fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (flags, protection) = (MapFlags::PRIVATE, ProtFlags::READ | ProtFlags::WRITE);
         let len = layout.size().checked_add(layout.align())?;
-        // SAFETY: the kernel chooses the address, so no other memory of ours is replaced.
+        // SAFETY: the kernel chooses the address, so no other memory of the process is replaced.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }.ok()?;
         let base = NonNull::new(base.cast::<u8>())?;
         let before = base.as_ptr().align_offset(layout.align());

@@ -51,17 +51,17 @@ const YIELD_HOLD_OFF_MIN: u32 = 256;
 const YIELD_MAX: Duration = Duration::from_micros(100);
 
 /// Yields the CPU at intervals while a thread polls.
-pub(crate) struct Offer {
+pub(crate) struct YieldTimer {
     next: Instant,
 }
 
-impl Offer {
+impl YieldTimer {
     pub(crate) fn new(now: Instant) -> Self {
         Self { next: now + YIELD_EVERY }
     }
 
     /// Yields the CPU if [`YIELD_EVERY`] has passed. Returns true if another thread ran.
-    pub(crate) fn at(&mut self, now: &mut Instant) -> bool {
+    pub(crate) fn yield_if_due(&mut self, now: &mut Instant) -> bool {
         if *now < self.next {
             return false;
         }

@@ -162,10 +162,9 @@ const fn word(kind: RouteKind) -> &'static str {
 impl FromStr for Route {
     type Err = ConfigError;
 
-    /// Parses
-    /// `[blackhole|unreachable] PREFIX [via ADDRESS] [dev NAME] [src ADDRESS] [metric N] [mtu BYTES]`,
-    /// where `PREFIX` may be `default` or a single address. `default` has the address family of the
-    /// next hop, or IPv4 without one.
+    /// Parses `[blackhole|unreachable] PREFIX OPTIONS`, where `PREFIX` may be `default` or a single
+    /// address, and `OPTIONS` are `[via ADDRESS] [dev NAME] [src ADDRESS] [metric N] [mtu BYTES]`.
+    /// `default` has the address family of the next hop, or IPv4 without one.
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let refuse = |allowed: &str| ConfigError::new("route", text, allowed);
         let mut words = text.split_whitespace().peekable();

@@ -13,7 +13,8 @@
 //! use std::{io::IoSlice, sync::Arc, time::Duration};
 //!
 //! use quietline::sans_io::{
-//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig, rng, secrets,
+//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig,
+//!     rng, secrets,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -45,7 +45,7 @@ struct Shared {
 
 impl TcpStream {
     /// Connects to `remote` and waits until the connection is established. If `remote` has several
-    /// addresses, they are tried in order until one answers. As for `std::net`, the system resolves
+    /// addresses, they are tried in order until one connects. As for `std::net`, the system resolves
     /// host names through its own network, not through `stack`.
     ///
     /// # Errors

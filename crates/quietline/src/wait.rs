@@ -19,7 +19,7 @@ use sync::{EventCount, WaitResult};
 use crate::{
     clock,
     handle::{Stack, until},
-    polling::{self, Offer},
+    polling::{self, YieldTimer},
 };
 
 /// Parameters of one wait.
@@ -125,7 +125,7 @@ pub(crate) fn poll_first(
             return rests(cx);
         }
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
-        let mut offer = Offer::new(cx.now);
+        let mut yield_timer = YieldTimer::new(cx.now);
         let mut shared = false;
         core.busy_poll(host, cx, params.budget, |cx| {
             if ready() {
@@ -139,7 +139,7 @@ pub(crate) fn poll_first(
                 return true;
             }
             cx.now = clock::now();
-            shared = offer.at(&mut cx.now);
+            shared = yield_timer.yield_if_due(&mut cx.now);
             cx.now >= end
         });
         ready() || rests(cx)

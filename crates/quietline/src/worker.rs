@@ -45,7 +45,7 @@ use crate::{
     clock, entropy,
     handle::until,
     housekeeping::Housekeeping,
-    polling::{Offer, Window},
+    polling::{Window, YieldTimer},
 };
 
 /// Wakes a sleeping worker.
@@ -114,7 +114,7 @@ pub(crate) fn start(
             stop: Arc::clone(stop),
         };
         let name = format!("ql/{}/{index}", host.name());
-        threads.push(thread::Builder::new().name(name).spawn(move || worker.live())?);
+        threads.push(thread::Builder::new().name(name).spawn(move || worker.run_or_shut_down())?);
     }
     Ok(threads)
 }
@@ -157,7 +157,7 @@ struct Worker {
 impl Worker {
     /// Runs the worker. If the worker panics, shuts the stack down: no thread would fire the timers
     /// of its core, and application threads would wait forever.
-    fn live(&self) {
+    fn run_or_shut_down(&self) {
         if panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_ok() {
             return;
         }
@@ -256,7 +256,7 @@ impl Worker {
             return false;
         }
         cx.now = clock::now();
-        let mut offer = Offer::new(cx.now);
+        let mut yield_timer = YieldTimer::new(cx.now);
         let mut end = cx.now + window.width();
         let mut pending = false;
         while cx.now < end && !self.stop.is_requested() {
@@ -271,7 +271,7 @@ impl Worker {
             if cx.received() > before {
                 end = cx.now + window.width();
             }
-            if offer.at(&mut cx.now) {
+            if yield_timer.yield_if_due(&mut cx.now) {
                 window.close();
                 return pending;
             }

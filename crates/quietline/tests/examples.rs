@@ -23,16 +23,22 @@ mod http_over_tap;
 mod many_connections;
 #[path = "../examples/sans_io.rs"]
 mod sans_io;
+#[path = "../examples/sim_test.rs"]
+mod sim_test;
+#[path = "../examples/tun_from_fd.rs"]
+mod tun_from_fd;
 
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 5] = [
+static EXAMPLES: [(&str, Run, Needs); 7] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
     ("many_connections", many_connections::main, Needs::Nothing),
     ("sans_io", sans_io::main, Needs::Nothing),
+    ("sim_test", sim_test::main, Needs::Nothing),
+    ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
 ];
 
 /// Argument before the name of an example: this process runs that example.

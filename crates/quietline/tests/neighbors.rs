@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(refused("red0", "10.0.0.255").0, ErrorKind::InvalidInput);
         let unknown = client.delete_neighbor("red0", ip("10.0.0.2")).expect_err("no entry");
         assert_eq!(unknown.kind(), ErrorKind::NotFound);
-        client.remove_device("red0").expect("the entry exists");
+        client.remove_device("red0").expect("the device exists");
         assert_eq!(refused("red0", "10.0.0.2").0, ErrorKind::NotFound);
 
         let built = |builder: StackBuilder| builder.build().expect_err("refused").to_string();

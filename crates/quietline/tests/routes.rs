@@ -51,7 +51,7 @@ mod tests {
             assert_eq!(read, text);
         };
         echo(b"by red");
-        client.replace_route(&route("192.0.2.0/24 via 10.1.0.2")).expect("a neighbour");
+        client.replace_route(&route("192.0.2.0/24 via 10.1.0.2")).expect("a neighbor");
         echo(b"by blue");
         client.add_route(&route("192.0.2.9 via 10.0.0.2 mtu 1000")).expect("a longer prefix");
         echo(&[9; 10_000]);

@@ -5,9 +5,9 @@
 //! net/packet/af_packet.c.
 //!
 //! ```text
-//!   wire ─► driver ─► (kernel's GRO) ─► receive ring ─ copy ─► our stack ─ copy in the call ───────► (qdisc) ─► driver ─► wire
-//!                             │    └──► copy in the call ─────────┘    └── copy ─► transmit ring ─────┘
-//!                             └──────► the kernel's own stack, which has no address here
+//!   driver ─ (GRO) ─┬► receive ring ─ copy ─┬► stack ┬ copy ─► transmit ring ┬► (qdisc) ─► driver
+//!                   ├► copy in the call ────┘        └ copy in the call ─────┘
+//!                   └► the kernel's own stack, which has no address here
 //! ```
 //!
 //! **Rings or calls.** Each direction uses a ring or system calls ([`RxFormat`], [`TxFormat`]). To
@@ -108,7 +108,8 @@ pub struct AfPacket {
 
 /// A queue pair.
 struct Queue {
-    /// Outside of `rx`, because `check_interface` reads its pending error while another thread holds the ring.
+    /// Outside of `rx`, because `check_interface` reads its pending error while another thread
+    /// holds the ring.
     receiver: OwnedFd,
     rx: Mutex<Rx>,
     tx: Tx,

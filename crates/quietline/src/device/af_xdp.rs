@@ -5,10 +5,10 @@
 //! frames there. Above: the cores of a stack. Linux: net/xdp, Documentation/networking/af_xdp.rst.
 //!
 //! ```text
-//!   interface ── XDP program ──► receive ring ── copy ──► packet memory          one system call sends a batch;
-//!       ▲    (queue in map?)     fill ring ◄── free chunk           receiving needs none
+//!   interface ── XDP program ──► receive ring ── copy ──► packet memory   (no system call)
+//!       ▲    (queue in map?)     fill ring ◄── free chunk
 //!       │      no: the kernel
-//!       └──────────────────────  transmit ring ◄── copy ── packet memory
+//!       └──────────────────────  transmit ring ◄── copy ── packet memory  (one call per batch)
 //!                                completion ring ──► owner of the packet
 //! ```
 //!
@@ -278,7 +278,7 @@ fn attach(
         Errno::OPNOTSUPP => error.with_hint("the driver has no native XDP; mode=generic works"),
         // Limits of the driver, as veth's of the other end's MTU and queues.
         Errno::RANGE | Errno::NOSPC | Errno::INVAL if hooks == [Hook::Native] => {
-            error.with_hint("the driver refuses native XDP in the interface's present configuration; mode=generic works")
+            error.with_hint("the driver refuses native XDP on this interface; mode=generic works")
         }
         _ => error,
     })

@@ -120,8 +120,8 @@ impl CaptureFile {
     ///
     /// A capture contains the data of its connections, so only its owner may read it: the file has
     /// mode 0600, also if it existed before. A symbolic link at the end of `path`, a file with
-    /// several names (hard links) and a file of another user are refused, because any user who may
-    /// write to the directory can have created them. `/dev/stdout`, other names in `/dev`,
+    /// several names (hard links) and a file of another user are refused, because any user with
+    /// access to the directory can have created them. `/dev/stdout`, other names in `/dev`,
     /// `/dev/fd` and below `/proc`, named pipes and devices are opened without these checks.
     ///
     /// # Errors

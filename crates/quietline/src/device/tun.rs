@@ -4,8 +4,8 @@
 //! queue. Linux: drivers/net/tun.c; the peer on the other side is the kernel's own TCP/IP stack.
 //!
 //! ```text
-//!   our stack ── transmit ── writev ─►  kernel receives      kernel sends ─► readv ── receive ── our stack
-//!                      [12-byte virtio header] [Ethernet header, tap only] [IP packet]
+//!   stack ── transmit ── writev ─► kernel receives      kernel sends ─► readv ── receive ── stack
+//!                  [12-byte virtio header] [Ethernet header, tap only] [IP packet]
 //! ```
 //!
 //! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with a partial checksum, in both
@@ -50,8 +50,9 @@ pub use config::{MTU_MIN, QUEUES_MAX, TunConfig, TunKind};
 pub use from_fds::TunFdConfig;
 
 /// First kernel version, major and minor, whose tap accepts IPv4 superframes that exceed the length
-/// field of the header (BIG TCP). The kernel's TCP/IP accepts them since 6.3, but before 6.6 a tap
-/// refuses frames that do not fit into 17 single pages (EMSGSIZE; `tun_alloc_skb`).
+/// field of the header (BIG TCP, as the jumbograms of RFC 2675 but without an option). The kernel's
+/// TCP/IP accepts them since 6.3, but before 6.6 a tap refuses frames that do not fit into 17
+/// single pages (EMSGSIZE; `tun_alloc_skb`).
 const BIG_TCP_IPV4_SINCE: (u32, u32) = (6, 6);
 
 /// A tap or tun interface, open and up.

@@ -54,7 +54,7 @@ impl Device for Ring {
 }
 
 /// Returns a worker without a thread, and its only queue.
-fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
+fn worker_with_ring(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     let caps = Capabilities::plain("ring", 1500, LinkType::Ip);
     let (waiting, polls) = (AtomicUsize::new(frames), AtomicUsize::new(0));
     let ring = Arc::new(Ring { caps, waiting, polls, at_once });
@@ -85,7 +85,7 @@ const SOON: Option<Duration> = Some(Duration::ZERO);
 
 #[test]
 fn frames_in_quick_succession_are_received_without_a_sleep() {
-    let (worker, ring, mut cx) = bench(1, 100);
+    let (worker, ring, mut cx) = worker_with_ring(1, 100);
     let mut window = Window::default();
     let mut rounds = 0;
     while ring.waiting.load(Ordering::Relaxed) > 0 {
@@ -101,7 +101,7 @@ fn frames_in_quick_succession_are_received_without_a_sleep() {
 
 #[test]
 fn a_worker_with_rare_frames_does_not_poll() {
-    let (worker, ring, mut cx) = bench(1, 100);
+    let (worker, ring, mut cx) = worker_with_ring(1, 100);
     let mut window = Window::default();
     assert!(!worker.poll_on(&mut cx, &mut window, Some(Duration::from_secs(1))));
     assert!(!worker.poll_on(&mut cx, &mut window, None), "the worker has not slept before");
@@ -114,7 +114,7 @@ fn a_worker_with_rare_frames_does_not_poll() {
 /// remaining work, because that thread has not scheduled it.
 #[test]
 fn a_worker_leaves_a_polled_core_and_reports_remaining_work() {
-    let (worker, ring, mut cx) = bench(usize::MAX, 0);
+    let (worker, ring, mut cx) = worker_with_ring(usize::MAX, 0);
     let mut window = Window::default();
     for frames in [100_000, 0] {
         // `stop_polling` keeps the worker away for one second at most. If the machine stalls for
@@ -138,7 +138,7 @@ fn a_worker_leaves_a_polled_core_and_reports_remaining_work() {
 
 #[test]
 fn a_stopped_worker_does_not_poll() {
-    let (worker, ring, mut cx) = bench(1, 100);
+    let (worker, ring, mut cx) = worker_with_ring(1, 100);
     worker.stop.stop();
     assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
     assert_eq!(ring.polls.load(Ordering::Relaxed), 0);
@@ -149,7 +149,7 @@ fn a_stopped_worker_does_not_poll() {
 /// dropped.
 #[test]
 fn a_sleeping_worker_is_woken_when_a_device_comes_up() {
-    let (worker, ring, mut cx) = bench(usize::MAX, 0);
+    let (worker, ring, mut cx) = worker_with_ring(usize::MAX, 0);
     worker.core.set_kick(Arc::clone(&worker.kick) as _);
     let napi = worker.queues.borrow()[0].napi;
     let is_kicked = || read(&worker.kick.0, &mut [0; 8][..]).is_ok();
@@ -172,7 +172,7 @@ fn a_sleeping_worker_is_woken_when_a_device_comes_up() {
 
 #[test]
 fn a_polling_window_without_frames_ends() {
-    let (worker, ring, mut cx) = bench(1, 0);
+    let (worker, ring, mut cx) = worker_with_ring(1, 0);
     assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
     assert!(ring.polls.load(Ordering::Relaxed) > 0 && cx.received() == 0);
 }

@@ -218,7 +218,7 @@ impl FromStr for AfPacketConfig {
         }
         config.validate()?;
         if let Some(text) = retire_ms.filter(|_| config.rx_format != RxFormat::Blocks) {
-            return Err(SetupError::field("retire-ms", text, "omitted without rx=v3"));
+            return Err(SetupError::field("retire-ms", text, "only with rx=v3"));
         }
         Ok(config)
     }

@@ -4,9 +4,10 @@
 //! Documentation/networking/packet_mmap.rst.
 //!
 //! ```text
-//!   TPACKET_V2   block of 1 MB:  [slot 68 KB][slot 68 KB] ... 15 of them
-//!                slot:           status | lengths | tag | sockaddr_ll | virtio header | Ethernet header | IP packet
-//!   TPACKET_V3   block of 128 KB:  status | frames | first ... [frame][frame][frame] ...   each has the offset of the next
+//!   TPACKET_V2  block of 1 MB:    [slot 68 KB][slot 68 KB] ... 15 of them
+//!               slot:             status | lengths | tag | sockaddr_ll | virtio | Ethernet | IP
+//!   TPACKET_V3  block of 128 KB:  status | frames | first ... [frame][frame][frame] ...
+//!               frame:            offset of the next frame | lengths | tag | ...
 //! ```
 //!
 //! A status word gives the owner of a slot or block: the kernel while the word is 0, this process

@@ -123,7 +123,7 @@ fn pair(left: &AfPacketConfig, right: &AfPacketConfig, test: impl FnOnce(&mut En
 
 /// As [`pair`], with a third device on the right end that receives each frame last: when the
 /// witness has a frame, the right end has received or missed it. A completion does not show that,
-/// because a completed frame may still be on its way.
+/// because a completed frame may not have arrived yet.
 fn pair_and_witness(
     left: &AfPacketConfig,
     right: &AfPacketConfig,

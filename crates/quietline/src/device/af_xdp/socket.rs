@@ -45,7 +45,7 @@ pub(super) struct Socket {
     fd: OwnedFd,
 }
 
-/// This process's ends of the four rings.
+/// Ends of the four rings in this process.
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) fill: Producer<u64>,

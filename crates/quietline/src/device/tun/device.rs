@@ -71,8 +71,8 @@ impl Device for Tun {
         }
     }
 
-    /// With superframes, half of the default: a quarter of a megabyte, which is still in the
-    /// reader's caches.
+    /// Fewer frames if each may be a superframe, so that the reader still finds their bytes in its
+    /// caches.
     fn weight(&self) -> usize {
         if self.vnet_hdr { SUPERFRAMES_PER_POLL } else { WEIGHT }
     }
