@@ -12,7 +12,7 @@
 //! `net.quietline.dst_layout`:
 //!
 //! ```text
-//!                0                        128       256
+//!                0                        128                 256         384
 //!   packed  512  │ header │ Dst …         │ count │ DstTail   │ DstOrigin │ DstStats
 //!   padded  640  │ header │ Dst …         │ count │ (nothing) │ DstTail   │ DstOrigin │ DstStats
 //!   filled  512  │ header │ Dst …         │ count │ DstOrigin │ DstTail   │ DstStats
