@@ -303,9 +303,9 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
     })
 }
 
-/// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3, RFC 4291 §2.5.2 and
-/// §2.7). The source 0.0.0.0 is valid only for a host that requests its address, hence only with a
-/// broadcast destination.
+/// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
+/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only for a host that requests its
+/// address, hence only with a broadcast destination.
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {

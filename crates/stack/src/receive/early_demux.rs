@@ -3,8 +3,8 @@
 //!
 //! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of
 //! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
-//! the RCU section. A packet without a connection, or whose connection has no valid cached route,
-//! takes the full path through `ip_input`.
+//! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
+//! connection has no valid cached route, only the route is looked up.
 
 use std::net::SocketAddr;
 

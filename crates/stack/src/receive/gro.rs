@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
-//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├────────────────► ready ─► input_list
+//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├───► ready ─► input_list
 //!             └─ normal ───────────────────────────────► └──────────┘
 //!                           completed: PSH, differs, full ──► ▲
 //! ```

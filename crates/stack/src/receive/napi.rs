@@ -5,9 +5,9 @@
 //! this core. Linux: `struct napi_struct`, `napi_poll`, `napi_complete_done`, `napi_busy_loop`.
 //!
 //! Only the owner of the core accesses this state; the borrow of the core's state proves it.
-//! Receive offload never holds packets while the core may be released or its thread may idle. It is
-//! flushed completely at the end of a poll that emptied the queue, and when busy polling stops. At
-//! the end of any other poll, only old packets are flushed.
+//! Unless `gro_flush_timeout` arms a timer, receive offload holds no packets while the core may be
+//! released or its thread may idle. It is flushed completely at the end of a poll that emptied the
+//! queue, and when busy polling stops. At the end of any other poll, only old packets are flushed.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! `enqueue_to_backlog`, Documentation/networking/scaling.rst.
 //!
 //! ```text
-//!   hash of the flow ─┬─ RFS: core where its application reads (`sock_flows`, if the queue has a table)
+//!   hash of the flow ─┬─ RFS: core where its application reads (`sock_flows`, `rps_flow_cnt`)
 //!                     └─ RPS: the map of the queue, scaled     (`rps_cpus`)
 //!                             │ the wanted core
 //!   slot of the flow ── moves there once all its packets on the old core are processed, not before

@@ -1,10 +1,10 @@
 //! Settings of one device and of one of its queues, by name.
 //!
 //! ```text
-//!   net.quietline.dev.tap0.rx-1.rps_cpus     one queue      /sys/class/net/tap0/queues/rx-1/rps_cpus
-//!   net.quietline.dev.tap0.tx-1.xps_cpus     one queue      /sys/class/net/tap0/queues/tx-1/xps_cpus
-//!   net.quietline.dev.tap0.rps_cpus          all its queues
-//!   net.quietline.dev.default.rps_cpus       all devices
+//!   net.quietline.dev.tap0.rx-1.rps_cpus  one queue   /sys/class/net/tap0/queues/rx-1/rps_cpus
+//!   net.quietline.dev.tap0.tx-1.xps_cpus  one queue   /sys/class/net/tap0/queues/tx-1/xps_cpus
+//!   net.quietline.dev.tap0.rps_cpus       all its queues
+//!   net.quietline.dev.default.rps_cpus    all devices
 //! ```
 //!
 //! Linux keeps these settings in sysfs; the last word of the name is the same. The last write wins:

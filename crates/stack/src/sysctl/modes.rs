@@ -31,7 +31,8 @@ pub enum GroExit {
 /// is followed by another. In every mode, all packets are delivered before the core is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BusyPollFlush {
-    /// None: packets wait for a full list or the end of busy polling, long if traffic is sparse.
+    /// No packets: they wait for a full list or for the end of busy polling, which takes long if
+    /// traffic is sparse.
     None,
     /// Packets in the list, as in Linux. Held packets wait for PSH, the next segment, or the end of
     /// busy polling.

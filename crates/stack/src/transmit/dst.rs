@@ -12,10 +12,10 @@
 //! `net.quietline.dst_layout`:
 //!
 //! ```text
-//!                0                        128        256
-//!   packed  512  │ header │ Dst …         │ count │ DstTail            │ DstOrigin │ DstStats
-//!   padded  640  │ header │ Dst …         │ count │ (nothing)          │ DstTail   │ DstOrigin │ DstStats
-//!   filled  512  │ header │ Dst …         │ count │ DstOrigin          │ DstTail   │ DstStats
+//!                0                        128                 256         384
+//!   packed  512  │ header │ Dst …         │ count │ DstTail   │ DstOrigin │ DstStats
+//!   padded  640  │ header │ Dst …         │ count │ (nothing) │ DstTail   │ DstOrigin │ DstStats
+//!   filled  512  │ header │ Dst …         │ count │ DstOrigin │ DstTail   │ DstStats
 //! ```
 //!
 //! *packed* is the layout of Linux up to 6.3: the count shares its cache line with generation and

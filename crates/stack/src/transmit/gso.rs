@@ -44,7 +44,7 @@ const CWR: u8 = 0x80;
 pub(crate) enum Checksums {
     /// A later layer: checksums are partial, as that of the superframe.
     Owed,
-    /// This module.
+    /// Segmentation itself; the segments leave with complete checksums.
     Completed,
 }
 

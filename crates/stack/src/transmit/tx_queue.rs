@@ -6,9 +6,10 @@
 //! `dev_requeue_skb`, `net_tx_action`.
 //!
 //! ```text
-//!   xmit ─► discipline ─► byte queue limit ─► gso, checksum ─► ready ─► device ─► completions ─┐
-//!                              ▲                                 ▲ no room: the rest stays        │
-//!                              └─────────────────────────────────┴──────────────────────────────┘
+//!   xmit ─► discipline ─► byte queue limit ─► gso, checksum ─► ready ─► device ─► completions
+//!                              ▲                                 ▲ no room: the rest   │
+//!                              │                                 │ stays               │
+//!                              └─────────────────────────────────┴─────────────────────┘
 //! ```
 //!
 //! Without a discipline, and while no packet waits, sending threads pass packets directly to the

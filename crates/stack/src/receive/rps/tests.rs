@@ -25,6 +25,7 @@ struct Bench {
     backlogs: Vec<BacklogPoll>,
     /// Number of the next packet to arrive, for each flow.
     arrived: Vec<u32>,
+    /// Lowest number that may be delivered next, for each flow.
     expected: Vec<u32>,
     up: u64,
 }

@@ -30,9 +30,9 @@ pub(super) struct Offload {
     /// Maximum superframe that the device currently accepts
     /// ([`Device::superframe_max`](crate::device::Device::superframe_max)).
     superframe_max: AtomicU32,
-    /// Maximum superframe of IPv4 in bytes of IP packet, and of IPv6 below; 0 if the device accepts
-    /// none.
+    /// Maximum IPv4 superframe in bytes of IP packet; 0 if the device accepts none.
     tso_v4: AtomicUsize,
+    /// Maximum IPv6 superframe in bytes of IP packet; 0 if the device accepts none.
     tso_v6: AtomicUsize,
     /// True if the device supports all offloads, so that no packet needs a check.
     all: AtomicBool,

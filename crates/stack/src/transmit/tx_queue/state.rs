@@ -27,7 +27,7 @@ pub(super) enum Next {
     More,
     /// Completions, or new packets.
     Events,
-    /// This time.
+    /// The given time.
     At(Instant),
 }
 
