@@ -1,10 +1,14 @@
-//! Sockets: where the two contexts meet.
+//! Sockets: connections, listeners and the tables that find them. Softirq work and socket calls
+//! meet here.
 //!
-//! `connection` is a connection: its softirq side, the process side (send, recv, shutdown, close), and the backlog between them.
-//! `modes` are steps of it that a setting adds, `listener` passive opens with their requests, `time_wait` the state that needs less
-//! than a socket, `demux` the table of all of them, `options` socket options.
+//! `connection` is a connection: its softirq side, its process side (send, recv, shutdown, close),
+//! and the backlog between them. `modes` holds steps that a setting adds to a connection,
+//! `listener` passive opens with their requests, `time_wait` the compact TIME-WAIT state, `demux`
+//! the lookup tables, and `options` the socket options.
 //!
-//! Above: receive steps, which bring packets, and crate `quietline`, which makes calls. Below: `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
+//! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
+//! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
+//! net/core/sock.c.
 
 pub(crate) mod connection;
 pub(crate) mod demux;
