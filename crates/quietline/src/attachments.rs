@@ -50,7 +50,7 @@ impl Attachments {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use stack::host::Event;
+    use stack::cx::event::Event;
 
     use super::*;
     use crate::Stack;

@@ -20,10 +20,9 @@ use crate::{
         ids::NapiId,
         limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
     },
-    core::Core,
-    cx::Cx,
+    cx::event::Event,
+    cx::{Cx, Owed, RunCore},
     header::ethernet::MacAddr,
-    host::Event,
 };
 
 pub(crate) mod attached;
@@ -226,7 +225,7 @@ pub trait Device: Send + Sync + Debug {
 /// The way an in-process device tells a core that a frame has arrived.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
-    core: Arc<Core>,
+    core: Arc<dyn RunCore>,
     /// Of `core`.
     attendance: Arc<Attendance>,
     napi: NapiId,
@@ -239,15 +238,15 @@ impl RefUnwindSafe for Doorbell {}
 
 impl Doorbell {
     /// The doorbell of one queue of `core`.
-    #[must_use]
-    pub fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        let attendance = Arc::clone(core.attendance());
+    pub(crate) fn new(core: Arc<dyn RunCore>, attendance: Arc<Attendance>, napi: NapiId) -> Self {
         Self { core, attendance, napi }
     }
 
     /// A frame is ready now: the core runs on the caller's context unless somebody runs it already.
     pub fn ring(&self, cx: &mut Cx) {
-        Core::schedule(&self.core, self.napi, cx);
+        if let Some(claim) = self.core.own_or_schedule(self.napi) {
+            cx.raise(&self.core, Owed::Claim(claim));
+        }
     }
 
     /// Passes an event to the host of the core.

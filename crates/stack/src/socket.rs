@@ -7,6 +7,7 @@
 //! Above: receive steps, which bring packets, and crate `quietline`, which makes calls. Below: `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
 pub(crate) mod connection;
+pub(crate) mod core_sockets;
 pub(crate) mod demux;
 pub(crate) mod fast_open;
 mod listener;
@@ -19,7 +20,6 @@ mod time_wait;
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use connection::calls::{SendFlags, ShutdownHow};
 pub use connection::connect::ConnectOptions;
-pub(crate) use connection::wmem::{StreamTimer, Tasklet};
 pub use connection::{SocketRef, TcpSocket};
 pub(crate) use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};

@@ -18,9 +18,9 @@
 //! Frames are at most one chunk (MTU 3822) and never superframes: this API has no segmentation offload. Checksums of what is
 //! sent are left to the kernel where it copies (Linux 6.8); of what arrives it says nothing. A veth whose other end leaves
 //! them open (the default) needs `ethtool -K PEER tx off` there, or [`AfXdpConfig::trust_checksums`]; the stack drops such segments, with
-//! the reason `TCP_CSUM_UNFINISHED`, and reports the first as [`Event::UnfinishedChecksums`](stack::host::Event::UnfinishedChecksums). In
+//! the reason `TCP_CSUM_UNFINISHED`, and reports the first as [`Event::UnfinishedChecksums`](stack::cx::event::Event::UnfinishedChecksums). In
 //! generic mode only the former works: superframes of the other end exceed a chunk, so the kernel drops them
-//! ([`Event::FramesTooLong`](stack::host::Event::FramesTooLong)).
+//! ([`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong)).
 //!
 //! Not here: frames of several chunks (XDP_USE_SG), memory shared between sockets.
 
@@ -76,7 +76,7 @@ pub struct AfXdp {
     trust_checksums: bool,
     /// Set by whoever finds it out, read by all. Relaxed: it orders nothing.
     gone: AtomicBool,
-    /// [`Event::FramesTooLong`](stack::host::Event::FramesTooLong) has been reported. Relaxed: it orders nothing.
+    /// [`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong) has been reported. Relaxed: it orders nothing.
     told_too_long: AtomicBool,
     /// Tells when the interface is deleted: an AF_XDP socket without traffic says nothing.
     presence: Presence,

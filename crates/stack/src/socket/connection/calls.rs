@@ -428,7 +428,7 @@ fn send_step(
 fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) {
     if state.take_poll_due(SEND_STEP_BYTES) {
         cx.freshen();
-        host.core(socket.core()).poll_in_passing(host, cx);
+        host.runner(socket.core()).poll_in_passing(cx);
     }
 }
 
