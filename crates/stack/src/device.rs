@@ -23,10 +23,9 @@ use crate::{
         ids::NapiId,
         limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
     },
-    core::Core,
-    cx::Cx,
+    cx::event::Event,
+    cx::{Cx, Owed, RunCore},
     header::ethernet::MacAddr,
-    host::Event,
 };
 
 pub(crate) mod attached;
@@ -271,7 +270,7 @@ pub trait Device: Send + Sync + Debug {
 /// then it does nothing.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
-    core: Arc<Core>,
+    core: Arc<dyn RunCore>,
     /// Of `core`.
     attendance: Arc<Attendance>,
     napi: NapiId,
@@ -284,16 +283,16 @@ impl RefUnwindSafe for Doorbell {}
 
 impl Doorbell {
     /// The doorbell of one queue of `core`.
-    #[must_use]
-    pub fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        let attendance = Arc::clone(core.attendance());
+    pub(crate) fn new(core: Arc<dyn RunCore>, attendance: Arc<Attendance>, napi: NapiId) -> Self {
         Self { core, attendance, napi }
     }
 
     /// A frame has arrived, and the caller is inside the stack (in [`Device::transmit`] of the other end, for example): the
     /// caller's context runs the core when the present call is over, unless another thread runs it.
     pub fn ring(&self, cx: &mut Cx) {
-        Core::schedule(&self.core, self.napi, cx);
+        if let Some(claim) = self.core.own_or_schedule(self.napi) {
+            cx.raise(&self.core, Owed::Claim(claim));
+        }
     }
 
     /// A frame has arrived, or a completion, and the caller is a thread of its own, without a running context: the worker of
