@@ -88,7 +88,7 @@ impl Call<'_> {
     pub(super) fn poll_in_passing(&mut self, cx: &mut Cx) {
         if self.state.take_poll_due(SEND_STEP_BYTES) {
             cx.freshen();
-            self.host.core(self.socket.core()).poll_in_passing(self.host, cx);
+            self.host.runner(self.socket.core()).poll_in_passing(cx);
         }
     }
 }
