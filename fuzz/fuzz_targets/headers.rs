@@ -4,11 +4,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stack::icmp::header::{IcmpMessage, Quote};
-use stack::ip::header::{self, IPV4_HEADER_LEN, IpHeader};
-use stack::ip::{SeenHeader, option};
-use stack::link::arp::{ARP_LEN, ArpPacket};
-use stack::link::ethernet::{EthernetHeader, HEADER_LEN};
+use stack::header::{
+    arp::{ARP_LEN, ArpPacket},
+    ethernet::{EthernetHeader, HEADER_LEN},
+    icmp::{IcmpMessage, Quote},
+    ip::{self, IPV4_HEADER_LEN, IpHeader},
+    option,
+    repeat::SeenHeader,
+};
 use tcp::SegmentHeader;
 
 fuzz_target!(|data: &[u8]| {
@@ -49,30 +52,30 @@ fn arp(bytes: &[u8]) {
 fn ip<const V4: bool>(bytes: &[u8]) {
     read_ip::<V4>(bytes);
     let mut repaired = bytes.to_vec();
-    if V4 && bytes.len() >= header::fixed_len::<V4>() {
-        let header_len = header::claimed_len::<V4>(bytes).unwrap_or_default();
+    if V4 && bytes.len() >= ip::fixed_len::<V4>() {
+        let header_len = ip::claimed_len::<V4>(bytes).unwrap_or_default();
         repair_checksum(&mut repaired, header_len);
         read_ip::<V4>(&repaired);
     }
 }
 
 fn read_ip<const V4: bool>(bytes: &[u8]) {
-    let Ok(read) = header::parse::<V4>(bytes, bytes.len()) else { return };
+    let Ok(read) = ip::parse::<V4>(bytes, bytes.len()) else { return };
     assert!(read.total_len() <= bytes.len());
-    assert!(usize::from(read.header_len) >= header::fixed_len::<V4>());
+    assert!(usize::from(read.header_len) >= ip::fixed_len::<V4>());
     assert_eq!(read.src.is_ipv4(), V4);
     assert_eq!(read.dst.is_ipv4(), V4);
-    let fixed_len = header::fixed_len::<V4>();
+    let fixed_len = ip::fixed_len::<V4>();
     let plain = IpHeader { header_len: u16::try_from(fixed_len).unwrap(), ..read };
     let mut written = [0; 40];
     plain.emit::<V4>(&mut written);
     let packet_len = plain.total_len();
-    assert_eq!(header::parse::<V4>(&written[..fixed_len], packet_len), Ok(plain));
+    assert_eq!(ip::parse::<V4>(&written[..fixed_len], packet_len), Ok(plain));
 
     let mut segment = bytes[..usize::from(read.header_len)].to_vec();
     let half = read.payload_len / 2;
-    header::set_segment::<V4>(&mut segment, u16::try_from(half).unwrap(), 1);
-    let again = header::parse::<V4>(&segment, bytes.len()).ok();
+    ip::set_segment::<V4>(&mut segment, u16::try_from(half).unwrap(), 1);
+    let again = ip::parse::<V4>(&segment, bytes.len()).ok();
     // A length of zero with next header 0 announces a jumbogram, which is refused.
     let refused = !V4 && half == 0 && read.protocol == 0;
     assert_eq!(again.map(|again| again.payload_len), (!refused).then_some(half));
@@ -139,8 +142,8 @@ fn repeated(bytes: &[u8]) {
         return;
     };
     let mut first = packet.to_vec();
-    repair_checksum(&mut first, header::claimed_len::<true>(packet).unwrap_or_default());
-    let Ok(header) = header::parse::<true>(&first, first.len()) else { return };
+    repair_checksum(&mut first, ip::claimed_len::<true>(packet).unwrap_or_default());
+    let Ok(header) = ip::parse::<true>(&first, first.len()) else { return };
     let is_plain = usize::from(header.header_len) == IPV4_HEADER_LEN && !header.fragment.is_piece();
     let ports_end = IPV4_HEADER_LEN + 4;
     let seen = SeenHeader::new(&first, &header);
@@ -161,6 +164,6 @@ fn repeated(bytes: &[u8]) {
     let repeats = [0..2, 6..8, 9..10, 12..ports_end]
         .into_iter()
         .all(|range| next.get(range.clone()) == Some(&first[range]));
-    let read = header::parse::<true>(&next, next.len()).ok();
+    let read = ip::parse::<true>(&next, next.len()).ok();
     assert_eq!(seen.repeated_in(&next, next.len()), read.filter(|_| repeats));
 }

@@ -28,8 +28,10 @@ use std::{
 use pkt::Instant;
 use stack::{
     Cx, Errno, Memory, Secrets,
-    config::{DeviceConfig, HostConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     sysctl::Sysctls,
 };

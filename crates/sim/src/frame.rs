@@ -7,13 +7,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::EtherType;
-use stack::{
-    icmp::header::IcmpMessage,
-    ip::header::{self, Fragment, IpHeader, protocol},
-    link::{
-        arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
-        ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
-    },
+use stack::header::{
+    arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
+    ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
+    icmp::IcmpMessage,
+    ip::{self, Fragment, IpHeader, protocol},
 };
 use tcp::{Flags, SegmentHeader, wire::header::HEADER_BYTES_MAX};
 
@@ -48,7 +46,7 @@ impl Ipv4 {
     /// When it would be longer than 65,535 bytes.
     #[must_use]
     pub fn with(&self, payload: &[u8]) -> Vec<u8> {
-        let header_len = header::IPV4_HEADER_LEN + self.options.len();
+        let header_len = ip::IPV4_HEADER_LEN + self.options.len();
         let fixed = IpHeader {
             src: IpAddr::V4(self.src),
             dst: IpAddr::V4(self.dst),
@@ -61,7 +59,7 @@ impl Ipv4 {
             header_len: 0,
             payload_len: 0,
         };
-        let mut bytes = vec![0; header::IPV4_HEADER_LEN];
+        let mut bytes = vec![0; ip::IPV4_HEADER_LEN];
         fixed.emit::<true>(&mut bytes);
         bytes.extend_from_slice(&self.options);
         bytes.extend_from_slice(payload);
@@ -88,7 +86,7 @@ pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload: &[u8]) -> Ve
 /// Makes the header checksum of an IPv4 packet right, if there is a whole header.
 pub fn fix_ipv4_checksum(packet: &mut [u8]) {
     let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
-    if header_len < header::IPV4_HEADER_LEN {
+    if header_len < ip::IPV4_HEADER_LEN {
         return;
     }
     let Some(header) = packet.get_mut(..header_len) else { return };
@@ -222,7 +220,7 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
 /// # Errors
 /// What is wrong with the packet.
 pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
-    let ip = header::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
+    let ip = ip::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
     if ip.total_len() != packet.len() || packet.len() > mtu as usize {
         return Err(format!("{} bytes, MTU {mtu}: {ip:?}", packet.len()));
     }
@@ -261,7 +259,7 @@ fn judge_icmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         return Err(String::from("ICMP checksum"));
     }
     let message = IcmpMessage::parse::<true>(bytes).map_err(|reason| reason.to_string())?;
-    Ok(Seen::Icmp(ip, message, bytes[stack::icmp::header::ICMP_HEADER_LEN..].to_vec()))
+    Ok(Seen::Icmp(ip, message, bytes[stack::header::icmp::ICMP_HEADER_LEN..].to_vec()))
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ use std::{
 use pkt::{Gso, GsoKind, Instant};
 use stack::{
     Capabilities,
-    device::{BIG_TCP_BYTES_MAX, Doorbell, GSO_BYTES_MAX, LinkType},
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
+    base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
+    device::{Doorbell, LinkType},
+    header::{icmp::IcmpMessage, ip::protocol},
 };
 
 pub use capture::Capture;

@@ -18,10 +18,10 @@ use std::{
 use pkt::{EtherType, GsoKind, Instant, PacketList};
 use stack::{
     Cx, Memory,
-    device::BIG_TCP_BYTES_MAX,
-    gro::{GRO_BYTES_MAX, GroExit, Offline},
-    ip::header::protocol,
-    link::ethernet::MacAddr,
+    base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
+    header::{ethernet::MacAddr, ip::protocol},
+    receive::gro::Offline,
+    sysctl::modes::GroExit,
 };
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use stack::ip::header::protocol;
+use stack::header::ip::protocol;
 use tcp::{Flags, FourTuple, Options, SegmentHeader, SeqNum};
 
 use crate::{

@@ -15,13 +15,15 @@ use std::{
 use pkt::{DropReason, EtherType, Instant};
 use stack::{
     Capabilities,
-    config::{DeviceConfig, HostConfig},
-    counters::Counter,
+    base::counters::Counter,
     device::LinkType,
-    host::Host,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket, ETHER_TYPE_ARP},
         ethernet::MacAddr,
+    },
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
     socket::Listener,
@@ -314,7 +316,7 @@ impl Rig {
 /// An ARP packet in its frame.
 #[must_use]
 pub fn arp_frame(dst: MacAddr, arp: &ArpPacket) -> Vec<u8> {
-    let mut bytes = [0; stack::link::arp::ARP_LEN];
+    let mut bytes = [0; stack::header::arp::ARP_LEN];
     arp.emit(&mut bytes);
     frame::ethernet(dst, arp.sender_mac, ETHER_TYPE_ARP, &bytes)
 }

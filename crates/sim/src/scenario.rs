@@ -24,7 +24,7 @@ use std::{
 pub use ways::{Ways, compare_ways};
 
 use pkt::PoolStats;
-use stack::{socket::RxContext, sysctl::Sysctls};
+use stack::sysctl::{Sysctls, modes::RxContext};
 
 use crate::{
     network::{Capture, Counts, Offload, PathConfig, Sabotage},

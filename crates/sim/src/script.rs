@@ -35,7 +35,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use stack::counters::Snapshot;
+use stack::base::counters::Snapshot;
 
 use ast::{Event, What};
 use config::Config;

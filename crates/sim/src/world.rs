@@ -5,9 +5,12 @@ use std::{sync::Arc, time::Duration};
 use pkt::Instant;
 use stack::{
     Cx, Memory, Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
     device::{Wire, WireConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 /// Packet memory of a simulated world: enough for any run, small enough that a leak is noticed.

@@ -84,12 +84,12 @@ mod tests {
 
     /// Name and meaning of everything counted.
     fn counted() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let stack = stack::counters::Counter::ALL.iter().map(|c| (c.name(), c.doc()));
+        let stack = stack::base::counters::Counter::ALL.iter().map(|c| (c.name(), c.doc()));
         stack.chain(tcp::Counter::ALL.iter().map(|c| (c.name(), c.doc())))
     }
 
     fn not_counted() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-        stack::counters::NOT_COUNTED.iter().chain(tcp::base::counters::NOT_COUNTED)
+        stack::base::counters::NOT_COUNTED.iter().chain(tcp::base::counters::NOT_COUNTED)
     }
 
     fn root() -> PathBuf {

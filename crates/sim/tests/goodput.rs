@@ -12,7 +12,7 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        counters::Snapshot,
+        base::counters::Snapshot,
         device::{Impairment, WireConfig},
     };
 

@@ -19,9 +19,9 @@ mod tests {
     };
     use stack::{
         Capabilities,
-        config::{DeviceConfig, HostConfig},
         device::LinkType,
-        ip::header::protocol,
+        header::ip::protocol,
+        host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
     };

@@ -13,10 +13,12 @@ mod tests {
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, Rig, RigConfig, arp_frame},
     };
     use stack::{
-        counters::Snapshot,
-        icmp::header::IcmpMessage,
-        ip::header::{Fragment, protocol},
-        link::arp::ArpPacket,
+        base::counters::Snapshot,
+        header::{
+            arp::ArpPacket,
+            icmp::IcmpMessage,
+            ip::{Fragment, protocol},
+        },
         socket::{Listener, TcpSocket},
     };
     use tcp::{Flags, Options, SegmentHeader};

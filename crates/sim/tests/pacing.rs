@@ -11,7 +11,7 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        counters::Counter,
+        base::counters::Counter,
         device::{Impairment, WireConfig},
         socket::{
             Listener, TcpSocket,

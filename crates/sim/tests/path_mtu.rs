@@ -9,8 +9,8 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        config::{DeviceConfig, HostConfig},
         device::{Device, Impairment, PathMtu, TooBigReport, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
         socket::{ShutdownHow, TcpSocket},
         sysctl::Sysctls,
     };

@@ -17,7 +17,7 @@ mod tests {
             TcpSocket,
             options::{OptionValue, SocketOption},
         },
-        tx_queue::TxQueueStats,
+        transmit::tx_queue::TxQueueStats,
     };
 
     const MBIT: u64 = 1_000_000;

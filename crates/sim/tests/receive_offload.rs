@@ -1,6 +1,6 @@
 //! Receive offload as a whole host shows it: what its modes do to TCP, and what must not wait or recurse.
 //!
-//! Not here: the numbered scenarios inside receive offload (`stack::gro::tests`), trains of frames (`offload.rs`).
+//! Not here: the numbered scenarios inside receive offload (`stack::receive::gro::tests`), trains of frames (`offload.rs`).
 
 #[cfg(test)]
 mod tests {
@@ -12,7 +12,7 @@ mod tests {
         frame::{self, Ipv4},
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
     };
-    use stack::{counters::Counter, socket::TcpSocket, sysctl::Sysctls};
+    use stack::{base::counters::Counter, socket::TcpSocket, sysctl::Sysctls};
     use tcp::{Counter as TcpCounter, Flags, Options};
 
     const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);

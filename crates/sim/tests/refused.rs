@@ -18,12 +18,12 @@ mod tests {
     };
     use stack::{
         Capabilities, Cx, Device,
-        config::{DeviceConfig, HostConfig},
-        counters::Counter,
-        device::{
-            BIG_TCP_BYTES_MAX, Completed, Doorbell, GSO_BYTES_MAX, Impairment, QueueId, RxSignal,
-            Wire, WireConfig,
+        base::{
+            counters::Counter,
+            limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
         },
+        device::{Completed, Doorbell, Impairment, QueueId, RxSignal, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
     };
     use sync::ring;
 

@@ -13,10 +13,11 @@ mod tests {
     };
     use stack::{
         Readiness,
-        config::{DeviceConfig, HostConfig},
         device::{Impairment, Wire, WireConfig},
-        route::fib::{RouteKind, RouteSpec},
+        host::config::{DeviceConfig, HostConfig},
+        route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
+        transmit::dst::RouteKind,
     };
 
     /// Bytes each way.

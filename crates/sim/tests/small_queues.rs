@@ -12,9 +12,9 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        config::{DeviceConfig, HostConfig},
-        counters::Counter,
+        base::counters::Counter,
         device::{Impairment, QueueId, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
     };
     use tcp::Counter as TcpCounter;
 

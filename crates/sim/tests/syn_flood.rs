@@ -20,10 +20,10 @@ mod tests {
     };
     use stack::{
         Capabilities,
-        config::{DeviceConfig, HostConfig},
-        counters::Snapshot,
+        base::counters::Snapshot,
         device::{Impairment, LinkType, Wire, WireConfig},
-        ip::header::protocol,
+        header::ip::protocol,
+        host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
     };

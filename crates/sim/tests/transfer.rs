@@ -11,8 +11,8 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        counters::Counter as StackCounter,
-        device::{BIG_TCP_BYTES_MAX, Impairment, WireConfig},
+        base::{counters::Counter as StackCounter, limits::BIG_TCP_BYTES_MAX},
+        device::{Impairment, WireConfig},
     };
     use tcp::Counter;
 

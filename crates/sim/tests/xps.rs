@@ -10,9 +10,9 @@ mod tests {
     };
     use stack::{
         Errno,
-        config::{DeviceConfig, HostConfig},
-        counters::Counter,
+        base::counters::Counter,
         device::{Impairment, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
         socket::{Listener, TcpSocket},
     };
 

@@ -1,6 +1,6 @@
 //! Documents that must stay true: module heads, links, the two data-path lines, the functions of docs/rfc9293.md.
 //!
-//! A function is written as `` `stack/src/ip/input.rs::input` ``: a file below `crates/` and a function in it.
+//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/` and a function in it.
 //!
 //! Not here: prose.
 
@@ -15,7 +15,7 @@ use crate::source::{self, RustSource};
 /// The data path, in the words that stand at the top of the stack crate and of the documents.
 const DATA_PATH: [&str; 2] = [
     "receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app",
-    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbour → qdisc → gso → device → completion → recycle",
+    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbor → qdisc → gso → device → completion → recycle",
 ];
 
 /// The files that carry the two lines.

@@ -1,7 +1,7 @@
 //! The books of a host must balance: what came in is either passed on or counted as dropped, step by step.
 
 use pkt::DropReason;
-use stack::counters::{Counter, Snapshot};
+use stack::base::counters::{Counter, Snapshot};
 
 use super::Play;
 

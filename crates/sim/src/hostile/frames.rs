@@ -3,13 +3,11 @@
 use std::net::Ipv4Addr;
 
 use pkt::EtherType;
-use stack::{
-    icmp::header::IcmpMessage,
-    ip::header::{Fragment, protocol},
-    link::{
-        arp::{ArpOperation, ArpPacket},
-        ethernet::MacAddr,
-    },
+use stack::header::{
+    arp::{ArpOperation, ArpPacket},
+    ethernet::MacAddr,
+    icmp::IcmpMessage,
+    ip::{Fragment, protocol},
 };
 
 use super::Play;

@@ -1,7 +1,7 @@
 //! TCP segments of the peer, each bent from the one that would come next.
 
 use arrayvec::ArrayVec;
-use stack::ip::header::protocol;
+use stack::header::ip::protocol;
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 
 use super::{Connection, PEER_PATTERN, PORT, Play};

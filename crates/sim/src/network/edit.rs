@@ -3,7 +3,7 @@
 //! Checksums are made anew by `frame`, the plain way, so that the stack's own sums are not judged by themselves.
 
 use pkt::{Gso, GsoKind, Packet, TxChecksum};
-use stack::ip::header::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol};
+use stack::header::ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -163,7 +163,7 @@ fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
 
 #[cfg(test)]
 mod tests {
-    use stack::ip::header::protocol;
+    use stack::header::ip::protocol;
     use tcp::{Flags, SegmentHeader, SeqNum};
 
     use super::*;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use stack::{sysctl::Sysctls, tcp_memory::MemoryLimits};
+use stack::{base::tcp_memory::MemoryLimits, sysctl::Sysctls};
 use tcp::{Algorithm, Rng};
 
 use super::{Scenario, Session, Setting, Threads};

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, io::IoSlice, net::SocketAddr, sync::Arc, time::
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    config::{DeviceConfig, HostConfig},
-    counters::{Counter, Snapshot},
+    base::counters::{Counter, Snapshot},
+    host::config::{DeviceConfig, HostConfig},
     socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
 };
 use tcp::{Edges, FourTuple};

@@ -7,7 +7,7 @@
 
 use pkt::{DESCRIPTOR_BYTES, PoolStats};
 use stack::{
-    counters::{Counter, Snapshot},
+    base::counters::{Counter, Snapshot},
     host::{Audit, Host},
 };
 

@@ -8,7 +8,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use stack::counters::Snapshot;
+use stack::base::counters::Snapshot;
 use tcp::Counter;
 
 use super::{Outcome, Scenario, message, play::Play};
@@ -29,7 +29,7 @@ pub struct Ways {
 /// where it knows that there is nothing to send. There it does not look at the path either, so that one which has run out is
 /// found out, and not counted as a hit, by the next send.
 fn counts_ways(name: &str) -> bool {
-    if name == stack::counters::Counter::DstHit.name() {
+    if name == stack::base::counters::Counter::DstHit.name() {
         return true;
     }
     let ways = [

@@ -9,7 +9,7 @@ use std::{
     net::Ipv4Addr,
 };
 
-use stack::ip::header::protocol;
+use stack::header::ip::protocol;
 
 use super::ast::{Cookie, Opt, flag};
 use crate::frame;

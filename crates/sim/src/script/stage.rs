@@ -14,10 +14,12 @@ use std::{
 use pkt::Instant;
 use stack::{
     Capabilities, Errno,
-    config::{DeviceConfig, HostConfig},
-    counters::Snapshot,
+    base::counters::Snapshot,
     device::LinkType,
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     socket::TcpSocket,
     sysctl::Sysctls,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use pkt::DropReason;
-use stack::{counters::Counter, socket::RxContext, sysctl::Sysctls};
+use stack::{
+    base::counters::Counter,
+    sysctl::{Sysctls, modes::RxContext},
+};
 use tcp::{Counter as TcpCounter, Flags};
 
 use super::waiting::Waiting;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use pkt::DropReason;
 use stack::{
     Errno, Readiness,
-    counters::Counter,
-    socket::{Reader, RxContext, ShutdownHow},
+    base::counters::Counter,
+    socket::{Reader, ShutdownHow},
+    sysctl::modes::RxContext,
 };
 use tcp::{Counter as TcpCounter, Flags, SegmentHeader};
 

@@ -9,7 +9,7 @@ use sim::{
 };
 use stack::{
     Errno, Readiness,
-    counters::Counter,
+    base::counters::Counter,
     device::{Impairment, WireConfig},
     host::Host,
     socket::{Listener, Reader, TcpSocket},

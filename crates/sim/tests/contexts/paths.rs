@@ -11,10 +11,10 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Snapshot,
+    base::counters::Snapshot,
     device::WireConfig,
-    socket::{Reader, RxContext},
-    sysctl::Sysctls,
+    socket::Reader,
+    sysctl::{Sysctls, modes::RxContext},
 };
 
 use super::waiting::{PREQUEUES, Waiting};

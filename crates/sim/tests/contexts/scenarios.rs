@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use stack::{
     Errno, Readiness,
-    counters::Counter,
-    socket::{Reader, RxContext},
-    sysctl::Sysctls,
+    base::counters::Counter,
+    socket::Reader,
+    sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Counter as TcpCounter, Flags};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stack::counters::Counter;
+use stack::base::counters::Counter;
 use tcp::Counter as TcpCounter;
 
 use super::waiting::{PREQUEUES, PSH_ACK, Waiting};

@@ -5,10 +5,10 @@ use std::{io::IoSliceMut, sync::Arc, time::Duration};
 use sim::{Peer, Rig, RigConfig};
 use stack::{
     Errno,
-    counters::Counter,
+    base::counters::Counter,
     host::Host,
-    socket::{Listener, Reader, RxContext, TcpSocket},
-    sysctl::Sysctls,
+    socket::{Listener, Reader, TcpSocket},
+    sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Flags, Options};
 

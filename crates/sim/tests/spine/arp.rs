@@ -15,14 +15,14 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Counter,
-    host::{ClaimState, Event, EventSink},
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
-    link::{
+    base::counters::Counter,
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        icmp::IcmpMessage,
+        ip::protocol,
     },
+    host::{ClaimState, Event, EventSink},
     socket::TcpSocket,
 };
 use tcp::{Flags, Options};

@@ -9,12 +9,12 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, arp_frame},
 };
 use stack::{
-    counters::Counter,
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
-    link::{
+    base::counters::Counter,
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        icmp::IcmpMessage,
+        ip::protocol,
     },
     sysctl::Sysctls,
 };

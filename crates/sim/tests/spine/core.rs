@@ -10,7 +10,7 @@ use std::{
 };
 
 use sim::{Peer, Rig, RigConfig};
-use stack::{Cx, core::Kick, counters::Counter};
+use stack::{Cx, base::counters::Counter, core::Kick};
 use tcp::Flags;
 
 /// Frames that each of two senders delivers.

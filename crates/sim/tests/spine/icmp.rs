@@ -13,9 +13,11 @@ use sim::{
 };
 use stack::{
     Errno, Readiness,
-    counters::Counter,
-    icmp::header::{IcmpMessage, Unreachable},
-    ip::header::{Fragment, protocol},
+    base::counters::Counter,
+    header::{
+        icmp::{IcmpMessage, Unreachable},
+        ip::{Fragment, protocol},
+    },
     socket::TcpSocket,
     sysctl::Sysctls,
 };

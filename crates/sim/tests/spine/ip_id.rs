@@ -8,8 +8,10 @@ use sim::{
     rig::{HOST_IP, PEER_IP},
 };
 use stack::{
-    icmp::header::IcmpMessage,
-    ip::header::{IpHeader, protocol},
+    header::{
+        icmp::IcmpMessage,
+        ip::{IpHeader, protocol},
+    },
     socket::{Listener, TcpSocket},
     sysctl::Sysctls,
 };

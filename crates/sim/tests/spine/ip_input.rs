@@ -9,9 +9,11 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
 use stack::{
-    counters::Counter,
-    ip::header::{Fragment, protocol},
-    link::ethernet::MacAddr,
+    base::counters::Counter,
+    header::{
+        ethernet::MacAddr,
+        ip::{Fragment, protocol},
+    },
 };
 use tcp::{Flags, SegmentHeader};
 

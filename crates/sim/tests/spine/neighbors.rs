@@ -13,16 +13,14 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, arp_frame},
 };
 use stack::{
-    config::ConfigError,
-    counters::Counter,
-    host::NeighborInfo,
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
-    link::{
+    base::{config_error::ConfigError, counters::Counter},
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        icmp::IcmpMessage,
+        ip::protocol,
     },
-    neighbour::NudState,
+    transmit::neighbor::{NudState, table::NeighborInfo},
 };
 
 use crate::stations::{OTHER_IP, OTHER_MAC, sent, silent_rig};

@@ -9,9 +9,8 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Counter,
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
+    base::counters::Counter,
+    header::{icmp::IcmpMessage, ip::protocol},
     socket::{TcpSocket, options::SocketOption},
     sysctl::Sysctls,
 };

@@ -9,7 +9,8 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
 };
 use stack::{
-    counters::Counter, icmp::header::IcmpMessage, ip::header::protocol, link::arp::ArpOperation,
+    base::counters::Counter,
+    header::{arp::ArpOperation, icmp::IcmpMessage, ip::protocol},
     sysctl::Sysctls,
 };
 use tcp::{Flags, Options};

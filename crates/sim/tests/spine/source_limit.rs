@@ -10,7 +10,7 @@ use std::{
 use pkt::DropReason;
 use sim::{Peer, Rig, RigConfig, rig::HOST_IP};
 use stack::{
-    counters::Counter,
+    base::counters::Counter,
     socket::{
         ListenOptions, Listener,
         options::{OptionValue, SocketOption},

@@ -7,7 +7,7 @@ use sim::{
     frame::{self, Seen},
     rig::HOST_MAC,
 };
-use stack::{link::ethernet::MacAddr, sysctl::Sysctls};
+use stack::{header::ethernet::MacAddr, sysctl::Sysctls};
 
 pub(crate) const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
 pub(crate) const OTHER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);

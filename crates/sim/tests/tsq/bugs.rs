@@ -13,7 +13,7 @@ use std::{
 
 use pkt::{DropReason, PacketOwner};
 use sim::apps;
-use stack::counters::Counter;
+use stack::base::counters::Counter;
 
 use super::shelf::Lab;
 

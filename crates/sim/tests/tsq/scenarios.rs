@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stack::counters::Counter;
+use stack::base::counters::Counter;
 
 use super::shelf::Lab;
 

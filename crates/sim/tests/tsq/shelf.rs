@@ -14,11 +14,13 @@ use pkt::{Batch, Packet, PacketList, PacketOwner};
 use sim::{World, apps};
 use stack::{
     Capabilities, Cx, Device, Errno,
-    config::{DeviceConfig, HostConfig},
-    counters::Counter,
+    base::counters::Counter,
     device::{Doorbell, LinkType, QueueId},
-    host::Host,
-    link::ethernet::MacAddr,
+    header::ethernet::MacAddr,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     socket::{Listener, TcpSocket},
 };
 

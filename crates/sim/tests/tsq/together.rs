@@ -2,7 +2,7 @@
 
 use std::{io::IoSliceMut, sync::Arc};
 
-use stack::{Errno, counters::Counter, socket::Reader};
+use stack::{Errno, base::counters::Counter, socket::Reader};
 
 use super::{
     scenarios::{LIMIT, stopped},

@@ -3,7 +3,7 @@
 use std::{sync::Arc, vec::Vec};
 
 use super::Host;
-use crate::{cx::Cx, errno::Errno};
+use crate::{base::errno::Errno, cx::Cx};
 
 impl Host {
     /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.

@@ -19,17 +19,24 @@ use std::{
 
 use sync::{EventCount, RcuCell};
 
-use super::{
-    accept_queue::AcceptQueue, options::SocketSettings, source_limit::SourceLimit,
-    stream::TcpSocket, syn_queue::SynQueue,
-};
+use super::{connection::TcpSocket, demux::BindFlags, options::SocketSettings};
 use crate::{
-    core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host,
+    base::{counters::Counter, errno::Errno, ids::CoreId},
+    cx::Cx,
+    host::Host,
     sysctl::Sysctls,
 };
+use accept_queue::AcceptQueue;
+use source_limit::SourceLimit;
+use syn_queue::SynQueue;
 
+pub(crate) mod accept_queue;
+pub(crate) mod early;
 mod input;
 mod options;
+pub(crate) mod request;
+pub(crate) mod source_limit;
+pub(crate) mod syn_queue;
 
 pub use options::{BACKLOG_DEFAULT, ListenOptions};
 

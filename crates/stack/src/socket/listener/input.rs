@@ -14,11 +14,13 @@ use tcp::{
     open::syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
-use super::{
-    super::{request::RequestSocket, source_limit::SourcePlace},
-    Listener,
+use super::{Listener, request::RequestSocket, source_limit::SourcePlace};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    host::Host,
+    transmit::{dst::DstHandle, ip_output},
 };
-use crate::{counters::Counter, cx::Cx, host::Host, ip, route::DstHandle};
 
 impl Listener {
     /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple
@@ -134,7 +136,7 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip::output(host, cx, dst, &tuple, host.core_for(cx, hash));
+        ip_output::output(host, cx, dst, &tuple, host.core_for(cx, hash));
     }
 
     /// Written at most once a second: the line is shared.
