@@ -1,9 +1,12 @@
-//! Instructions per packet and per round trip, counted by valgrind: figures that a busy machine does not change.
+//! Instructions per packet and per round trip, counted with valgrind: numbers that a busy machine
+//! does not change.
 //!
-//! `steady` does a fixed amount of work on one thread; `counts` runs it under callgrind twice, the second time with twice
-//! the work, so that the difference is the work alone. Valgrind has no AVX-512, so checksums and copies are those of AVX2.
+//! `steady` does a fixed amount of work on one thread. `counts` runs it under callgrind twice, the
+//! second time with twice the work, so that the difference is the work alone. Valgrind has no
+//! AVX-512, so checksums and copies are those of AVX2.
 //!
-//! What a stream counts still depends on time, because its timers and what meets on a backlog do: compare several runs.
+//! The count of a stream still depends on time, because its timers do and so does the size of its
+//! bursts: compare several runs.
 //!
 //! Not here: time. An instruction that waits for memory counts as one that does not.
 
@@ -18,7 +21,8 @@ use crate::rr_ends::{self, Ends};
 use crate::smoltcp_memory;
 use crate::{quietline_memory, smoltcp_memory::Setup};
 
-/// Valgrind counts every byte of `rep movsb` as an instruction: copies by vectors at every length.
+/// Settings of glibc that make it copy by vectors at every length, because valgrind counts every
+/// byte of `rep movsb` as an instruction.
 const COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=100000000:\
     glibc.cpu.x86_rep_stosb_threshold=100000000:glibc.cpu.x86_non_temporal_threshold=100000000";
 
@@ -28,7 +32,7 @@ pub struct CountsArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only this work.
+    /// Run only this work.
     #[arg(long, value_enum)]
     work: Option<Work>,
 }
@@ -40,35 +44,35 @@ pub struct SteadyArgs {
     stack: Stack,
     #[arg(value_enum)]
     work: Work,
-    /// How many units of it.
+    /// Number of units of work.
     #[arg(long, value_name = "N")]
     count: u64,
 }
 
-/// Who works.
+/// The measured stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Stack {
-    /// The peer.
+    /// smoltcp, the peer of the comparison.
     Smoltcp,
-    /// Ours.
+    /// quietline.
     Quietline,
 }
 
-/// What is done.
+/// The measured work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// 1-byte round trips.
     Rr,
-    /// Segments of 1448 bytes of payload, both ends and the acknowledgements.
+    /// Segments of 1448 bytes of payload; both ends, with the acknowledgments.
     Segments,
     /// As `segments`, with checksums.
     Checksums,
-    /// 64 KB of payload by superframes.
+    /// 64 KB of payload in superframes.
     Superframes,
 }
 
 impl Work {
-    /// Name and units of the shorter of the two runs.
+    /// Returns the name, and the units of work of the shorter of the two runs.
     fn describe(self) -> (&'static str, u64) {
         match self {
             Self::Rr => ("1-byte round trip", 2_000),
@@ -79,7 +83,7 @@ impl Work {
     }
 }
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &CountsArgs) -> Result<()> {
     let works = [Work::Rr, Work::Segments, Work::Checksums, Work::Superframes];
     let mut workloads = Vec::new();
@@ -88,7 +92,8 @@ pub fn run(args: &CountsArgs) -> Result<()> {
         let mut arms = Vec::new();
         for (stack, arm) in [(Stack::Smoltcp, "smoltcp"), (Stack::Quietline, "quietline")] {
             if (stack, work) == (Stack::Smoltcp, Work::Superframes) {
-                // Its segmentation offload wants a device that cuts, and this link has none.
+                // smoltcp's segmentation offload needs a device that segments, and this link does
+                // not.
                 continue;
             }
             let once = instructions(stack, work, count)?;
@@ -103,7 +108,7 @@ pub fn run(args: &CountsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Instructions of one run of `steady`.
+/// Returns the instructions of one run of `steady`.
 fn instructions(stack: Stack, work: Work, count: u64) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
@@ -123,7 +128,7 @@ fn instructions(stack: Stack, work: Work, count: u64) -> Result<u64> {
     number.trim().parse().with_context(|| format!("not a count: {number}"))
 }
 
-/// The work itself.
+/// Does the work.
 pub fn steady(args: &SteadyArgs) -> Result<()> {
     let bytes = args.count * if args.work == Work::Superframes { 64 << 10 } else { 1448 };
     let checksums = args.work == Work::Checksums;

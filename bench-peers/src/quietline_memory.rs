@@ -1,7 +1,8 @@
 //! Two quietline hosts joined by a wire.
 //!
-//! The same work as `smoltcp_memory`: a thread writes 64 KiB at a time on one host and reads on the other. The idle
-//! sockets are established connections, each with both ends alive, which is more than a listening socket costs.
+//! The work is that of `smoltcp_memory`: a thread writes 64 KiB at a time on one host and reads on
+//! the other. The idle sockets are established connections with both ends open, each of which costs
+//! more than a listening socket.
 //!
 //! Not here: threads. smoltcp has one, so a flow has one; `bulk` runs two flows.
 
@@ -15,12 +16,12 @@ use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
 use crate::smoltcp_memory::{COPY_BYTES, Stream};
 
-/// How the wire is set up.
+/// Configuration of the wire.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// Both ends compute and verify checksums.
+    /// Whether both ends compute and verify checksums.
     pub checksums: bool,
-    /// Superframes pass whole.
+    /// Whether superframes pass unsegmented.
     pub superframes: bool,
     /// Established connections besides the one that streams.
     pub idle_sockets: usize,
@@ -44,11 +45,11 @@ pub struct Flow {
     sender: TcpStream,
     receiver: TcpStream,
     stacks: [Stack; 2],
-    /// Of both stacks, the one that the connection lives on.
+    /// Core, of both stacks, that handles the connection.
     core: u16,
 }
 
-/// Two hosts, the stream between them, and the connections that idle.
+/// Two hosts, the stream between them, and the idle connections.
 #[derive(Debug)]
 pub struct Pair {
     flow: Flow,
@@ -68,12 +69,12 @@ impl Pair {
         Ok(Self { flow: Flow::new((sender, receiver), [client, server], 0)?, _idle: idle })
     }
 
-    /// Streams for this long.
+    /// Streams for the given time.
     pub fn stream(&mut self, time: Duration) -> Result<Stream> {
         self.flow.stream(time)
     }
 
-    /// Streams so many bytes.
+    /// Streams `bytes` bytes.
     pub fn stream_bytes(&self, bytes: u64) -> Result<()> {
         let (mut block, mut moved) = (vec![0x5a; COPY_BYTES], 0);
         while moved < bytes {
@@ -83,7 +84,8 @@ impl Pair {
     }
 }
 
-/// Two connections of the same two hosts with two cores each, which have nothing in common: one per core.
+/// Makes two connections of the same two hosts with two cores each. The connections share no state:
+/// there is one per core.
 pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
     let [client, server] = hosts(setup, 2)?;
     let address: SocketAddr = "10.0.0.1:5000".parse()?;
@@ -96,7 +98,7 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
         listener.set_nonblocking(true)?;
     }
     let (mut senders, mut flows) = (Vec::new(), [None, None]);
-    // The hash of its ports chooses the core of a connection.
+    // The hash of its ports selects the core of a connection.
     for _ in 0..64 {
         senders.push(TcpStream::connect(&client, address)?);
         for ((core, listener), flow) in (0..).zip(&listeners).zip(&mut flows) {
@@ -104,13 +106,14 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
                 let index = senders
                     .iter()
                     .position(|sender| sender.local_addr().is_ok_and(|local| local == peer));
-                let sender = senders.swap_remove(index.context("an accepted stranger")?);
+                let sender = senders
+                    .swap_remove(index.context("an accepted connection without its sender")?);
                 let stacks = [client.clone(), server.clone()];
                 *flow = Some(Flow::new((sender, receiver), stacks, core)?);
             }
         }
         if let [Some(_), Some(_)] = flows {
-            let [Some(first), Some(second)] = flows else { unreachable!("just seen") };
+            let [Some(first), Some(second)] = flows else { unreachable!("both flows are present") };
             return Ok([first, second]);
         }
     }
@@ -128,7 +131,7 @@ impl Flow {
         Ok(Self { sender, receiver, stacks, core })
     }
 
-    /// Streams for this long.
+    /// Streams for the given time.
     pub fn stream(&self, time: Duration) -> Result<Stream> {
         let mut block = vec![0x5a; COPY_BYTES];
         let (start, mut bytes) = (Instant::now(), 0);
@@ -136,7 +139,8 @@ impl Flow {
             for _ in 0..16 {
                 bytes += self.turn(&mut block)?;
             }
-            // Timers only: the work itself runs inside the calls. Those of the other core are the other flow's.
+            // Only timers are polled: the work itself runs inside the calls. The other flow polls
+            // the other core.
             for stack in &self.stacks {
                 let _next = stack.poll_core(self.core);
             }
@@ -144,7 +148,7 @@ impl Flow {
         Ok(Stream { bytes, took: start.elapsed() })
     }
 
-    /// Writes what fits, reads what came.
+    /// Writes until the buffer is full, then reads until it is empty.
     fn turn(&self, block: &mut [u8]) -> Result<u64> {
         loop {
             match (&self.sender).write(block) {
@@ -165,14 +169,14 @@ impl Flow {
     }
 }
 
-/// Client and server.
+/// Makes client and server.
 fn hosts(setup: Setup, cores: u16) -> Result<[Stack; 2]> {
     let (left, right) = Wire::pair(&setup.wire(cores)).context("making the wire")?;
     Ok([host(left, "10.0.0.2/24", cores)?, host(right, "10.0.0.1/24", cores)?])
 }
 
 fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
-    // As much buffer as the smoltcp side has, and nobody but the threads that stream runs the stack.
+    // The buffers are as large as those of smoltcp, and only the threads that stream run the stack.
     let stack = Stack::builder()
         .device(device)
         .address(address.parse()?)

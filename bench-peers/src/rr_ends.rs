@@ -1,8 +1,8 @@
-//! Pairs of connected ends that pass one byte: quietline over a wire, smoltcp over queues, the kernel over loopback, and
-//! nothing at all over two words.
+//! Pairs of connected ends that pass one byte: quietline over a wire, smoltcp over queues, the
+//! kernel over loopback, and two threads over two words without a stack.
 //!
-//! smoltcp has no threads and no blocking calls: the end polls its own interface, and where it shall sleep it parks until
-//! the other end has queued a frame.
+//! smoltcp has no threads and no blocking calls: each end polls its own interface, and in the
+//! blocking modes it parks until the other end has queued a frame.
 //!
 //! Not here: time (`rr`).
 
@@ -35,16 +35,16 @@ pub trait End: Send {
     fn receive(&mut self) -> Result<()>;
 }
 
-/// Both ends.
+/// Both ends of a connection.
 #[allow(missing_debug_implementations, reason = "ends are opaque")]
 pub struct Ends {
-    /// Who asks.
+    /// End that sends first.
     pub client: Box<dyn End>,
-    /// Who answers.
+    /// End that answers.
     pub server: Box<dyn End>,
 }
 
-/// Two quietline hosts and a wire. Spinning is its busy polling, as `net.core.busy_read` says.
+/// Makes two quietline hosts and a wire. To spin, it uses busy polling (`net.core.busy_read`).
 pub fn quietline(mode: Mode) -> Result<Ends> {
     let (left, right) = Wire::pair(&WireConfig::default()).context("making the wire")?;
     let host = |device: Arc<Wire>, address: &str| -> Result<Stack> {
@@ -68,7 +68,7 @@ pub fn quietline(mode: Mode) -> Result<Ends> {
     })
 }
 
-/// Two sockets of the kernel over loopback.
+/// Makes two sockets of the kernel over loopback.
 pub fn kernel(mode: Mode) -> Result<Ends> {
     let listener = KernelListener::bind("127.0.0.1:0")?;
     let near = KernelStream::connect(listener.local_addr()?)?;
@@ -83,10 +83,10 @@ pub fn kernel(mode: Mode) -> Result<Ends> {
     })
 }
 
-/// A stream whose reads wait as it was set up to wait: asleep, polling, or by being asked again.
+/// A stream whose reads wait according to its setup: asleep, by busy polling, or by repeated calls.
 struct Blocking<S, K> {
     stream: S,
-    /// The stack of the stream lives as long.
+    /// Stack of the stream, kept as long as the stream.
     _keep: K,
 }
 
@@ -100,7 +100,7 @@ impl<S: Read + Write + Send, K: Send> End for Blocking<S, K> {
         loop {
             match self.stream.read(&mut byte) {
                 Ok(1) => return Ok(()),
-                Ok(_) => bail!("the other end has gone"),
+                Ok(_) => bail!("the other end is closed"),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
                 Err(error) => return Err(error).context("reading"),
             }
@@ -108,16 +108,16 @@ impl<S: Read + Write + Send, K: Send> End for Blocking<S, K> {
     }
 }
 
-/// Something one thread leaves for another, which may sleep until then.
+/// Notification of one thread by another, for a thread that may sleep.
 #[derive(Debug, Default)]
 struct Bell {
-    /// The other thread sleeps, or is about to.
+    /// Whether the other thread sleeps, or is about to.
     asleep: AtomicBool,
     sleeper: Mutex<Option<Thread>>,
 }
 
 impl Bell {
-    /// After something was left: wakes the sleeper, if there is one.
+    /// Called after an item was queued: wakes the sleeper, if there is one.
     fn ring(&self) {
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             let sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -127,7 +127,7 @@ impl Bell {
         }
     }
 
-    /// Waits until `there`, asleep if the mode says so.
+    /// Waits until `there` returns true, asleep if the mode requires it.
     fn wait(&self, mode: Mode, there: impl Fn() -> bool) {
         if !mode.blocks() {
             core::hint::spin_loop();
@@ -142,7 +142,7 @@ impl Bell {
     }
 }
 
-/// Two threads and a counter for each direction.
+/// Makes two threads' ends with a counter for each direction.
 pub fn floor(mode: Mode) -> Ends {
     let (there, back) = (Arc::new(Word::default()), Arc::new(Word::default()));
     let end = |out: &Arc<Word>, into: &Arc<Word>| {
@@ -151,7 +151,7 @@ pub fn floor(mode: Mode) -> Ends {
     Ends { client: end(&there, &back), server: end(&back, &there) }
 }
 
-/// On lines of its own.
+/// A counter on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Word {
@@ -183,7 +183,7 @@ impl End for WordEnd {
     }
 }
 
-/// Two smoltcp hosts and a queue for each direction.
+/// Makes two smoltcp hosts and a queue for each direction.
 pub fn smoltcp(mode: Mode) -> Result<Ends> {
     const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
     const CLIENT: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
@@ -209,11 +209,11 @@ pub fn smoltcp(mode: Mode) -> Result<Ends> {
     Ok(Ends { client: Box::new(client), server: Box::new(server) })
 }
 
-/// Frames in one direction, and buffers to fill again.
+/// Frames in one direction, and buffers for reuse.
 #[derive(Debug, Default)]
 struct Queue {
     frames: Mutex<Frames>,
-    /// Frames waiting, to look without the lock.
+    /// Number of waiting frames, to check without the lock.
     waiting: AtomicUsize,
     bell: Bell,
 }
@@ -237,7 +237,7 @@ impl Device for QueueDevice {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = 1514;
-        // As quietline's wire, which leaves them open.
+        // As quietline's wire, which does not complete checksums.
         capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities
     }

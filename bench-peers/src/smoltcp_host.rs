@@ -1,6 +1,7 @@
 //! One smoltcp host: an interface, its sockets and a clock.
 //!
-//! Set up as its documentation suggests for throughput: 1 MiB buffers, no delayed ACK, window scaling by itself.
+//! Set up for throughput as its documentation suggests: 1 MiB buffers, no delayed ACK, default
+//! window scaling.
 //!
 //! Not here: the devices.
 
@@ -20,26 +21,26 @@ pub const BUFFER_BYTES: usize = 1 << 20;
 pub struct Host {
     /// The interface.
     pub interface: Interface,
-    /// Its sockets.
+    /// Sockets of the interface.
     pub sockets: SocketSet<'static>,
     epoch: Clock,
 }
 
 impl Host {
-    /// A host with one IPv4 address; the last byte also tells its hardware address.
+    /// Makes a host with one IPv4 address, whose last byte is also that of the hardware address.
     pub fn new(device: &mut impl Device, address: Ipv4Address, prefix: u8, epoch: Clock) -> Self {
         let hardware = EthernetAddress([2, 0, 0, 0, 0, address.octets()[3]]);
         let mut config = Config::new(HardwareAddress::Ethernet(hardware));
         config.random_seed = u64::from(address.octets()[3]);
         let mut interface = Interface::new(config, device, Instant::ZERO);
         interface.update_ip_addrs(|list| {
-            // One address into an empty list of fixed size.
+            // One address fits into the empty list of fixed size.
             let _fits = list.push(IpCidr::new(address.into(), prefix));
         });
         Self { interface, sockets: SocketSet::new(Vec::new()), epoch }
     }
 
-    /// The time the stack is told.
+    /// Returns the time to pass to the stack.
     pub fn now(&self) -> Instant {
         let micros = i64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(i64::MAX);
         Instant::from_micros(micros)
@@ -54,13 +55,13 @@ impl Host {
         self.sockets.add(socket)
     }
 
-    /// One poll of the interface.
+    /// Polls the interface once.
     pub fn poll(&mut self, device: &mut impl Device) {
         let now = self.now();
         self.interface.poll(now, device, &mut self.sockets);
     }
 
-    /// A socket.
+    /// Returns a socket.
     pub fn tcp(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
         self.sockets.get_mut(handle)
     }

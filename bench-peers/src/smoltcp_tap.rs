@@ -1,7 +1,7 @@
-//! A smoltcp server on a tap: the peer `quietline serve` is compared with.
+//! A smoltcp server on a tap, which `quietline serve` is compared with.
 //!
-//! smoltcp has no accept queue: several sockets listen on the port, each with its own buffers, and listen again when
-//! their connection is over.
+//! smoltcp has no accept queue: several sockets listen on the port, each with its own buffers, and
+//! listen again after their connection has ended.
 //!
 //! Not here: the tap itself. It exists already, so that its MTU is known to both sides.
 
@@ -17,22 +17,22 @@ use smoltcp::wire::Ipv4Address;
 
 use crate::smoltcp_host::{BUFFER_BYTES, Host};
 
-/// Connections that can be open at once.
+/// Number of connections that can be open at once.
 const LISTENERS: usize = 4;
 
 /// Arguments of the hidden command `smoltcp-serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// What to serve.
+    /// Service to provide.
     #[arg(value_enum)]
     service: Service,
     /// Name of the tap.
     #[arg(long)]
     tap: String,
-    /// Our address, in a /24.
+    /// Own address, in a /24.
     #[arg(long)]
     address: Ipv4Address,
-    /// Port.
+    /// Own port.
     #[arg(long)]
     port: u16,
     /// Bytes of the HTTP body.
@@ -40,18 +40,18 @@ pub struct ServeArgs {
     bytes: u64,
 }
 
-/// The services both stacks have.
+/// Services that both stacks have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Service {
     /// Answers any request with a body of the given size, then closes.
     Http,
     /// Reads to the end, then closes.
     Discard,
-    /// Sends back what came.
+    /// Sends the received bytes back.
     Echo,
 }
 
-/// One connection after the other on one socket.
+/// Connections of one socket, one after the other.
 struct Session {
     handle: SocketHandle,
     /// Bytes of the response sent so far; `None` until the request is complete.
@@ -88,7 +88,7 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
 }
 
 impl Session {
-    /// Moves what can be moved; `true` when something was.
+    /// Transfers as much as possible; returns `true` if any byte moved.
     fn step(
         &mut self,
         args: &ServeArgs,
@@ -106,7 +106,7 @@ impl Session {
             Service::Discard => discard(socket),
             Service::Echo => echo(socket, block)?,
         };
-        // The peer has finished and everything it sent was taken.
+        // The peer has closed its side and everything it sent was read.
         let over = !socket.may_recv() && socket.state() == tcp::State::CloseWait;
         if over && !moved {
             socket.close();

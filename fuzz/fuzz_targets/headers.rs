@@ -1,5 +1,6 @@
-//! Every header parser on any bytes: it must not panic, must not claim more than it was given, and must read back what
-//! it has written. The first byte of the input chooses the parser, so that each has inputs of its own in the corpus.
+//! Every header parser on arbitrary bytes: it must not panic, must not claim more bytes than it was
+//! given, and must parse the header it has written to the same values. The first byte of the input
+//! selects the parser, so that each has inputs of its own in the corpus.
 
 #![no_main]
 
@@ -47,8 +48,8 @@ fn arp(bytes: &[u8]) {
     }
 }
 
-/// The header is repaired first: random bytes would nearly always stop at the checksum. Bytes that are too few for it are
-/// parsed as they are.
+/// The checksum is repaired first, because random bytes would nearly always fail at it. Bytes too
+/// short for a header are parsed as they are.
 fn ip<const V4: bool>(bytes: &[u8]) {
     read_ip::<V4>(bytes);
     let mut repaired = bytes.to_vec();
@@ -81,7 +82,7 @@ fn read_ip<const V4: bool>(bytes: &[u8]) {
     assert_eq!(again.map(|again| again.payload_len), (!refused).then_some(half));
 }
 
-/// RFC 1071, the plain way.
+/// Writes the checksum by the plain algorithm of RFC 1071.
 fn repair_checksum(packet: &mut [u8], header_len: usize) {
     let Some(header) = packet.get_mut(..header_len).filter(|header| !header.is_empty()) else {
         return;
@@ -106,8 +107,9 @@ fn icmp<const V4: bool>(bytes: &[u8]) {
     }
 }
 
-/// What was read may be written in fewer bytes: padding goes, and so do SACK blocks that do not fit beside timestamps.
-/// Written once, it is read and written alike.
+/// A header may be written in fewer bytes than it was read from: padding is dropped, and so are
+/// SACK blocks that do not fit beside timestamps. After one rewrite, reading and writing change
+/// nothing.
 fn segment(bytes: &[u8]) {
     let ports = SegmentHeader::ports(bytes);
     let Ok(read) = SegmentHeader::parse(bytes) else { return };
@@ -124,7 +126,7 @@ fn segment(bytes: &[u8]) {
 fn rewritten(header: &SegmentHeader) -> SegmentHeader {
     let mut written = [0; tcp::wire::header::HEADER_BYTES_MAX];
     let len = header.emit(&mut written);
-    SegmentHeader::parse(&written[..len]).expect("our own header")
+    SegmentHeader::parse(&written[..len]).expect("a header written by this stack")
 }
 
 fn ip_options(bytes: &[u8]) {
@@ -134,9 +136,10 @@ fn ip_options(bytes: &[u8]) {
     }
 }
 
-/// A packet, and the next one of its flow: the same bytes but for some that are changed, its checksum mended or not, its end cut off
-/// or not. It is recognised exactly where it differs in what packets of a flow may differ in and the long way reads it, and then it
-/// is what the long way reads.
+/// A packet, and the next one of its flow: the same bytes except for some changes, with its
+/// checksum repaired or not, and truncated or not. It must be recognized exactly if it differs only
+/// in fields that may differ within a flow and the full parser accepts it. The result must then
+/// equal that of the full parser.
 fn repeated(bytes: &[u8]) {
     let Some((&[how, cut, ref changes @ ..], packet)) = bytes.split_first_chunk::<8>() else {
         return;
@@ -160,7 +163,7 @@ fn repeated(bytes: &[u8]) {
     if how & 8 != 0 {
         next.truncate(next.len() - usize::from(cut).min(next.len()));
     }
-    // All but the length, the identification, the TTL and the checksum.
+    // All fields except the length, the identification, the TTL and the checksum.
     let repeats = [0..2, 6..8, 9..10, 12..ports_end]
         .into_iter()
         .all(|range| next.get(range.clone()) == Some(&first[range]));

@@ -334,8 +334,9 @@ impl Host {
         self.routes.generation()
     }
 
-    /// An address of this host?
-    pub(crate) fn is_local(&self, cx: &Cx, ip: IpAddr) -> bool {
+    /// Whether `ip` is an address of this host.
+    #[must_use]
+    pub fn is_local(&self, cx: &Cx, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 

@@ -60,6 +60,7 @@ errnos! {
     EINVAL = 22, "Invalid argument";
     ENFILE = 23, "Too many open files in system";
     EMFILE = 24, "Too many open files";
+    ENOTTY = 25, "Inappropriate ioctl for device";
     EPIPE = 32, "Broken pipe";
     EDOM = 33, "Numerical argument out of domain";
     ERANGE = 34, "Numerical result out of range";

@@ -77,7 +77,7 @@ impl Listener {
 
     /// Requests that may wait for their third segment.
     pub(in crate::socket) fn syn_backlog(&self, cx: &Cx) -> usize {
-        self.backlog.min(cx.sysctls().tcp_max_syn_backlog as usize)
+        self.backlog().min(cx.sysctls().tcp_max_syn_backlog as usize)
     }
 
     /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
