@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     vec::Vec,
@@ -31,7 +31,9 @@ use crate::{
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
     socket::{demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter},
     sysctl::{LiveSysctls, Present, Sysctls},
-    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
+    transmit::{
+        dst::RouteGeneration, ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx,
+    },
 };
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -62,13 +64,20 @@ impl Host {
         let fib = routes::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
+        let generation = Arc::default();
+        let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
-            routes: RouteTable::new(&memory.rcu, fib),
+            routes: RouteTable::new(&memory.rcu, fib, generation),
             dst_layout: config.sysctls.dst_layout,
             exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
+            neighbors: NeighborTable::new(
+                config.sysctls.neigh.clone(),
+                Weak::<Self>::clone(this),
+                tx.clone(),
+                config.cores,
+            ),
             demux: Demux::new(&memory.rcu, secrets.demux),
             cores: (0..)
                 .map(CoreId)
@@ -98,7 +107,7 @@ impl Host {
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
-            tx: transmit_sides(&devices, &config.sysctls, &attendances),
+            tx,
             devices,
             attached,
             device_changes: Mutex::default(),
@@ -188,11 +197,14 @@ fn transmit_sides(
     devices: &[Arc<dyn Device>],
     sysctls: &Sysctls,
     attendances: &[Arc<Attendance>],
+    routes: &Arc<RouteGeneration>,
 ) -> Vec<Arc<DeviceTx>> {
     (0..)
         .zip(devices)
-        .map(|(index, device)| DeviceTx::new(Arc::clone(device), index, sysctls, attendances))
-        .map(Arc::new)
+        .map(|(index, device)| {
+            let (device, routes) = (Arc::clone(device), Arc::clone(routes));
+            Arc::new(DeviceTx::new(device, index, sysctls, attendances, routes))
+        })
         .collect()
 }
 
