@@ -99,9 +99,6 @@ const STACK_TOLERATED: &[(&str, &str)] = &[
     ("route", "host"),
     ("socket", "core"),
     ("socket", "host"),
-    ("transmit", "core"),
-    ("transmit", "host"),
-    ("transmit", "socket"),
 ];
 
 /// Place of the names of `lib.rs`: above every module.
