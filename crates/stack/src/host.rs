@@ -27,7 +27,7 @@ use tcp::{
 use claims::Claims;
 
 use crate::{
-    base::ids::{CoreId, LOOPBACK},
+    base::ids::{CORES_MAX, CoreId, LOOPBACK},
     core::{Core, CoreRun},
     cx::{Cx, share::HostShare, softirq::RunCore},
     device::{Device, QueueId, attached::Attached},
@@ -286,9 +286,7 @@ impl Host {
 
     /// The core of a flow where nothing else decides.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
-        // Reciprocal scaling, as RPS does: the high bits choose.
-        let index = (u64::from(hash) * self.cores.len() as u64) >> 32;
-        CoreId(u16::try_from(index).expect("below the number of cores"))
+        CoreId::of_flow(hash, u16::try_from(self.cores.len()).unwrap_or(CORES_MAX))
     }
 
     /// The earliest moment at which a device queue of `core` has something by itself.

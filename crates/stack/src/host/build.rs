@@ -34,7 +34,9 @@ use crate::{
         core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter,
     },
     sysctl::{Present, Sysctls},
-    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
+    transmit::{
+        dst::RouteGeneration, ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx,
+    },
 };
 
 /// Name of the device that every host has.
@@ -62,6 +64,8 @@ impl Host {
         let fib = routes::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
+        let generation = Arc::default();
+        let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
         let core_sockets: Box<[_]> = (0..)
             .map(CoreId)
             .zip(&attendances)
@@ -84,10 +88,15 @@ impl Host {
                 })
                 .collect();
             Self {
-                routes: RouteTable::new(&memory.rcu, fib),
+                routes: RouteTable::new(&memory.rcu, fib, generation),
                 dst_layout: config.sysctls.dst_layout,
                 exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-                neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
+                neighbors: NeighborTable::new(
+                    config.sysctls.neigh.clone(),
+                    Weak::<Self>::clone(this),
+                    tx.clone(),
+                    config.cores,
+                ),
                 demux: Demux::new(&memory.rcu, secrets.demux),
                 runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
                 cores,
@@ -107,7 +116,7 @@ impl Host {
                 down: Shutdown::default(),
                 claims: Claims::default(),
                 unfinished_checksums: AtomicU64::new(0),
-                tx: transmit_sides(&devices, &config.sysctls, &attendances),
+                tx,
                 devices,
                 attached,
                 device_changes: Mutex::default(),
@@ -190,11 +199,14 @@ fn transmit_sides(
     devices: &[Arc<dyn Device>],
     sysctls: &Sysctls,
     attendances: &[Arc<Attendance>],
+    routes: &Arc<RouteGeneration>,
 ) -> Vec<Arc<DeviceTx>> {
     (0..)
         .zip(devices)
-        .map(|(index, device)| DeviceTx::new(Arc::clone(device), index, sysctls, attendances))
-        .map(Arc::new)
+        .map(|(index, device)| {
+            let (device, routes) = (Arc::clone(device), Arc::clone(routes));
+            Arc::new(DeviceTx::new(device, index, sysctls, attendances, routes))
+        })
         .collect()
 }
 

@@ -146,7 +146,7 @@ fn send(
     meta.protocol = ETHER_TYPE_IPV4;
     meta.tx_checksum = TxChecksum::Done;
     meta.gso = pkt::Gso::default();
-    ip_output::send(host, cx, dst, packet);
+    ip_output::send(cx, dst, packet);
 }
 
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates

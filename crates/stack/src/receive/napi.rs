@@ -163,13 +163,13 @@ impl Napi {
 
     /// Completes transmitted packets, which uncharges their senders, and sends packets that waited
     /// for room.
-    pub(crate) fn complete_transmissions(&self, host: &Host, cx: &mut Cx) {
-        self.tx.complete(host, cx, self.queue);
+    pub(crate) fn complete_transmissions(&self, cx: &mut Cx) {
+        self.tx.complete(cx, self.queue);
     }
 
     /// Sends packets whose departure time has come.
-    pub(crate) fn restart_transmissions(&self, host: &Host, cx: &mut Cx) {
-        self.tx.run_due(host, cx, self.queue);
+    pub(crate) fn restart_transmissions(&self, cx: &mut Cx) {
+        self.tx.run_due(cx, self.queue);
     }
 
     /// Receives at most `weight` frames, delivers them, and returns their number. Fewer than

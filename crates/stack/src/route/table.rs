@@ -12,10 +12,7 @@
 //! after a change.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     vec::Vec,
 };
 
@@ -25,7 +22,7 @@ use sync::{
 };
 
 use super::fib::{Fib, FibBuilder, RouteEntry};
-use crate::base::config_error::ConfigError;
+use crate::{base::config_error::ConfigError, transmit::dst::RouteGeneration};
 
 /// Current forwarding table, and its generation.
 #[derive(Debug)]
@@ -33,25 +30,21 @@ pub(crate) struct RouteTable {
     /// Generation of the routes, incremented by every change: a cached path or entry with another
     /// number is made again (Linux: `rt_genid`). Release after the change, Acquire before a reader
     /// loads the table.
-    generation: AtomicU32,
+    generation: Arc<RouteGeneration>,
     fib: RcuCell<Fib>,
     /// Source that the table is built from. Locked during a change.
     builder: Mutex<FibBuilder>,
 }
 
 impl RouteTable {
-    pub(crate) fn new(rcu: &Domain, builder: FibBuilder) -> Self {
-        Self {
-            generation: AtomicU32::new(0),
-            fib: RcuCell::new(rcu, builder.build()),
-            builder: Mutex::new(builder),
-        }
+    pub(crate) fn new(rcu: &Domain, builder: FibBuilder, generation: Arc<RouteGeneration>) -> Self {
+        Self { generation, fib: RcuCell::new(rcu, builder.build()), builder: Mutex::new(builder) }
     }
 
     /// Returns the current generation.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
+        self.generation.current()
     }
 
     /// Returns the table, valid for the section.
@@ -85,6 +78,6 @@ impl RouteTable {
 
     /// Starts a new generation of the same routes.
     pub(crate) fn bump(&self) {
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.begin();
     }
 }

@@ -53,6 +53,25 @@ impl From<DstLayout> for Layout {
     }
 }
 
+/// Generation of the routes of a host, incremented by every change: an entry or a cached path with
+/// another number is made again (Linux: `rt_genid`). Release after the change, Acquire before a
+/// reader loads the tables.
+#[derive(Debug, Default)]
+pub(crate) struct RouteGeneration(AtomicU32);
+
+impl RouteGeneration {
+    /// Returns the current generation.
+    #[inline]
+    pub(crate) fn current(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Starts a new generation, after the tables have changed.
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 /// Types of the parts of an entry.
 #[derive(Debug)]
 pub(crate) struct DstParts;

@@ -25,7 +25,6 @@ use crate::{
             protocol,
         },
     },
-    host::Host,
 };
 
 /// Offset of the data offset field in the TCP header.
@@ -97,24 +96,17 @@ pub(crate) struct Sender<'a> {
 }
 
 /// Sends all segments in `cx.out` along `dst`. The segments start with their TCP header.
-pub(crate) fn output(
-    host: &Host,
-    cx: &mut Cx,
-    dst: DstHandle<'_>,
-    tuple: &FourTuple,
-    core: CoreId,
-) {
+pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: CoreId) {
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
     let sender = Sender { tuple, fields: IpFields::default(), ids: None };
-    let _ = output_as(host, cx, dst, sender, queue);
+    let _ = output_as(cx, dst, sender, queue);
 }
 
 /// Sends like [`output`], with the header fields and the queue of a socket. Returns the result for
 /// the segments.
 pub(crate) fn output_as(
-    host: &Host,
     cx: &mut Cx,
     dst: DstHandle<'_>,
     mut sender: Sender<'_>,
@@ -142,8 +134,8 @@ pub(crate) fn output_as(
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
     match frame {
-        Some(_) => dst.tx.xmit(host, cx, queue, &mut list),
-        None => link_output::output(host, cx, &dst, queue, &mut list),
+        Some(_) => dst.tx.xmit(cx, queue, &mut list),
+        None => link_output::output(cx, &dst, queue, &mut list),
     }
 }
 
@@ -159,7 +151,7 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
 
 /// Sends one complete IP packet along `dst`, such as an ICMP message. Packets above the MTU are
 /// dropped, not fragmented.
-pub(crate) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
+pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutRequests, 1);
     if packet.len() > dst.mtu as usize {
         cx.count(Counter::IpFragFails, 1);
@@ -169,7 +161,7 @@ pub(crate) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutTransmits, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    let _ = link_output::output(host, cx, dst, QueueId(0), &mut list);
+    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
 }
 
 /// Prepends the IP header and, if the link addresses are known, the link header. Returns the length

@@ -33,12 +33,11 @@ use std::{
 use pkt::{Instant, Packet, PacketList};
 use sync::{Attendance, CoreGuard, CoreLock, Llist};
 
-use super::qdisc::NetXmit;
+use super::{dst::RouteGeneration, qdisc::NetXmit};
 use crate::{
     base::{counters::Counter, ids::CoreId},
     cx::Cx,
-    device::{Completed, Device, QueueId},
-    host::Host,
+    device::{Completed, Device, LinkType, QueueId},
     sysctl::{Sysctls, modes::DevOrphan, qdisc::QdiscConfig},
 };
 
@@ -76,6 +75,8 @@ pub(crate) struct DeviceTx {
     has_qdisc: AtomicBool,
     /// True if the discipline releases packets at their departure times.
     paces: AtomicBool,
+    /// Generation of the host's cached routes, which hold the superframe limit of the device.
+    routes: Arc<RouteGeneration>,
     /// True if a queue restricts the cores that use it (Linux: `xps_needed`).
     mapped: AtomicBool,
 }
@@ -108,6 +109,7 @@ impl DeviceTx {
         index: u32,
         sysctls: &Sysctls,
         attendances: &[Arc<Attendance>],
+        routes: Arc<RouteGeneration>,
     ) -> Self {
         let caps = device.caps();
         let this = Self {
@@ -118,6 +120,7 @@ impl DeviceTx {
                 .map(|(queue, attendance)| TxQueue::new(QueueId(queue), Arc::clone(attendance)))
                 .collect(),
             index,
+            routes,
             has_qdisc: AtomicBool::new(false),
             paces: AtomicBool::new(false),
             mapped: AtomicBool::new(false),
@@ -203,6 +206,11 @@ impl DeviceTx {
         mine.nth(chosen).map(QueueId)
     }
 
+    /// Returns the link layer of the device.
+    pub(crate) fn link(&self) -> LinkType {
+        self.device.caps().link
+    }
+
     /// Returns the index of the device.
     pub(crate) const fn device_index(&self) -> u32 {
         self.index
@@ -214,17 +222,11 @@ impl DeviceTx {
 
     /// Sends complete frames. Superframes and partial checksums are processed here if the device
     /// does not support them. Linux: `dev_queue_xmit`.
-    pub(crate) fn xmit(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        queue: QueueId,
-        list: &mut PacketList,
-    ) -> NetXmit {
+    pub(crate) fn xmit(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) -> NetXmit {
         let queue = &self.queues[usize::from(queue.0)];
         if !queue.queued.load(Ordering::Relaxed) {
             self.offload.fit_list(cx, list);
-            self.hand_over(host, queue, cx, list);
+            self.hand_over(queue, cx, list);
             if list.is_empty() {
                 return NetXmit::Success;
             }
@@ -234,7 +236,7 @@ impl DeviceTx {
             guard.follow(self, cx);
             guard.take_incoming(self, queue, cx);
             let sent = guard.send(self, cx, list);
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
             return sent;
         }
         while let Some(packet) = list.pop_front() {
@@ -243,14 +245,14 @@ impl DeviceTx {
         if queue.state.schedule(0)
             && let Some(guard) = queue.state.claim()
         {
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
         NetXmit::Success
     }
 
     /// Processes completions of the device and sends waiting packets, in the turn of the queue's
     /// core. Linux: `net_tx_action`.
-    pub(crate) fn complete(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+    pub(crate) fn complete(&self, cx: &mut Cx, queue: QueueId) {
         if !self.async_completion {
             return;
         }
@@ -261,16 +263,16 @@ impl DeviceTx {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.queued.load(Ordering::Relaxed) {
             queue.completed.fetch_add(completed.bytes, Ordering::Relaxed);
-            self.run_if_idle(host, cx, queue);
+            self.run_if_idle(cx, queue);
         }
     }
 
     /// Runs the queue if its time has come, in the turn of the queue's core. Linux:
     /// `qdisc_watchdog`.
-    pub(crate) fn run_due(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+    pub(crate) fn run_due(&self, cx: &mut Cx, queue: QueueId) {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.wake_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
-            self.run_if_idle(host, cx, queue);
+            self.run_if_idle(cx, queue);
         }
     }
 
@@ -304,19 +306,19 @@ impl DeviceTx {
     }
 
     /// Runs the queue, or makes its owner run it once more.
-    fn run_if_idle(&self, host: &Host, cx: &mut Cx, queue: &TxQueue) {
+    fn run_if_idle(&self, cx: &mut Cx, queue: &TxQueue) {
         if let Some(guard) = queue.state.try_own() {
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
     }
 
     /// Sends packets until none may leave and no request to run was missed. Linux: `qdisc_run`.
-    fn run(&self, host: &Host, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
+    fn run(&self, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
         let mut quota = QUOTA;
         loop {
             // From here on the owner handles the queue, so its core need not wake.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
-            let next = self.serve(host, cx, queue, &mut guard, &mut quota);
+            let next = self.serve(cx, queue, &mut guard, &mut quota);
             if next == Next::More {
                 drop(guard);
                 // The wake comes last, so that the core finds the queue idle when it is due. It
@@ -339,14 +341,7 @@ impl DeviceTx {
     }
 
     /// Does one pass of the owner and returns the event to wait for. Linux: `__qdisc_run`.
-    fn serve(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        queue: &TxQueue,
-        state: &mut TxState,
-        quota: &mut usize,
-    ) -> Next {
+    fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
         state.follow(self, cx);
         state.take_completed(queue, cx);
         state.take_incoming(self, queue, cx);
@@ -361,7 +356,7 @@ impl DeviceTx {
                 wait => return wait,
             }
             let mut list = state.take_portion();
-            let handed = self.hand_over(host, queue, cx, &mut list);
+            let handed = self.hand_over(queue, cx, &mut list);
             let left = list.len() as u64;
             state.put_back(list);
             state.on_handed(handed.packets, handed.bytes);
@@ -382,13 +377,7 @@ impl DeviceTx {
 
     /// Passes packets to the device as long as it has room. Returns the number of packets and
     /// bytes. Linux: `dev_hard_start_xmit`.
-    fn hand_over(
-        &self,
-        host: &Host,
-        queue: &TxQueue,
-        cx: &mut Cx,
-        list: &mut PacketList,
-    ) -> Completed {
+    fn hand_over(&self, queue: &TxQueue, cx: &mut Cx, list: &mut PacketList) -> Completed {
         if self.completes() && cx.sysctls().dev_orphan == DevOrphan::Xmit {
             orphan(list);
         }
@@ -400,7 +389,7 @@ impl DeviceTx {
             // given.
             handed.packets += packets.saturating_sub(list.len());
             handed.bytes += bytes.saturating_sub(list.bytes());
-            if list.is_empty() || !self.cut_refused(host, cx, list) {
+            if list.is_empty() || !self.cut_refused(cx, list) {
                 return handed;
             }
         }
@@ -410,10 +399,10 @@ impl DeviceTx {
     /// large for it, segments all such packets in the list and returns true. Returns false if the
     /// device has no room. Linux: `gso_features_check`.
     #[cold]
-    fn cut_refused(&self, host: &Host, cx: &mut Cx, list: &mut PacketList) -> bool {
+    fn cut_refused(&self, cx: &mut Cx, list: &mut PacketList) -> bool {
         let Some(first) = list.pop_front() else { return false };
         if first.meta().gso.segs > 1 {
-            self.follow_superframe_max(host);
+            self.follow_superframe_max();
         }
         let refused = !self.offload.takes(&first);
         list.push_front(first);
@@ -431,10 +420,10 @@ impl DeviceTx {
 
     /// Applies a changed superframe limit of the device. Routes are invalidated, so that senders
     /// read the new limit.
-    pub(crate) fn follow_superframe_max(&self, host: &Host) {
+    pub(crate) fn follow_superframe_max(&self) {
         let max = self.device.superframe_max();
         if self.offload.set_superframe_max(self.device.caps(), max) {
-            host.invalidate_routes();
+            self.routes.begin();
         }
     }
 }

@@ -137,7 +137,7 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip_output::output(host, cx, dst, &tuple, host.core_for(cx, hash));
+        ip_output::output(cx, dst, &tuple, host.core_for(cx, hash));
     }
 
     /// Records the time of a cookie, at most once a second, because the cache line is shared.

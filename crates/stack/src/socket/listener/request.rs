@@ -89,7 +89,7 @@ impl RequestSocket {
         }
         cx.pool.free(packet);
         host.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
-        ip_output::output(host, cx, dst, &tuple, socket.core);
+        ip_output::output(cx, dst, &tuple, socket.core);
     }
 
     /// Processes a returned cookie: recreates the request for the segment that carried it, and

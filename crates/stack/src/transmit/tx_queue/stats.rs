@@ -6,9 +6,7 @@
 use std::{fmt, string::String, vec::Vec};
 
 use super::DeviceTx;
-use crate::{
-    cx::Cx, device::QueueId, host::Host, sysctl::qdisc::QdiscConfig, transmit::qdisc::QdiscStats,
-};
+use crate::{cx::Cx, device::QueueId, sysctl::qdisc::QdiscConfig, transmit::qdisc::QdiscStats};
 
 /// Statistics of one transmit queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +50,7 @@ impl fmt::Display for TxQueueStats {
 
 impl DeviceTx {
     /// Returns the statistics of this device's queues.
-    pub(crate) fn stats(&self, host: &Host, cx: &mut Cx) -> Vec<TxQueueStats> {
+    pub(crate) fn stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {
@@ -76,7 +74,7 @@ impl DeviceTx {
                 bql_limit: guard.dql.as_ref().map(crate::transmit::bql::Dql::limit),
                 bql_inflight: guard.dql.as_ref().map(crate::transmit::bql::Dql::in_flight),
             });
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
         rows
     }

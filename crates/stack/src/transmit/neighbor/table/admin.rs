@@ -18,7 +18,6 @@ use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
     cx::Cx,
     header::ethernet::MacAddr,
-    host::Host,
     transmit::neighbor::{Neighbor, NeighborActions, NudState},
 };
 
@@ -38,14 +37,7 @@ pub struct NeighborInfo {
 impl NeighborTable {
     /// Makes the entry of `key` permanent, and creates it if necessary; `source` is then the source
     /// address of later requests. Waiting packets are sent.
-    pub(crate) fn set_permanent(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        key: Key,
-        source: IpAddr,
-        mac: MacAddr,
-    ) {
+    pub(crate) fn set_permanent(&self, cx: &mut Cx, key: Key, source: IpAddr, mac: MacAddr) {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let entry = match entries.map.get(&key) {
@@ -56,7 +48,7 @@ impl NeighborTable {
             let actions = entry.change(|state| state.set_permanent(mac, cx.now));
             (entry, actions)
         };
-        entry.carry_out(host, cx, None, actions);
+        entry.carry_out(cx, None, actions);
     }
 
     /// Forgets the link address of `key`, whether it was set or learned. Returns false if the
@@ -64,7 +56,7 @@ impl NeighborTable {
     ///
     /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is
     /// collected, because cached routes refer to it and use it to resolve the address again.
-    pub(crate) fn delete(&self, host: &Host, cx: &mut Cx, key: Key) -> bool {
+    pub(crate) fn delete(&self, cx: &mut Cx, key: Key) -> bool {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let known = entries.map.get(&key).filter(|entry| entry.info().state != NudState::None);
@@ -73,7 +65,7 @@ impl NeighborTable {
             let actions = entry.change(|state| state.forget(cx.now));
             (entry, actions)
         };
-        entry.carry_out(host, cx, None, actions);
+        entry.carry_out(cx, None, actions);
         true
     }
 
@@ -94,7 +86,7 @@ impl NeighborEntry {
 
     fn info(&self) -> NeighborInfo {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Self { device, ip: address, .. } = *self;
+        let (device, address) = (self.tx.device_index(), self.ip);
         NeighborInfo { device, address, mac: state.link_address(), state: state.state() }
     }
 

@@ -74,7 +74,7 @@ fn a_context_with_older_settings_does_not_restore_a_discipline() {
     bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("the discipline is valid");
     let _ = bench.xmit(0..5);
     let left = bench.stats().stats.qlen;
-    let _ = bench.host.tx(1).xmit(&bench.host, &mut old, QUEUE, &mut PacketList::new());
+    let _ = bench.host.tx(1).xmit(&mut old, QUEUE, &mut PacketList::new());
     old.leave(entered);
     assert_eq!((bench.stats().stats.qlen, bench.dropped(DropReason::QueuePurge)), (left, 0));
     bench.finish();
