@@ -1,5 +1,7 @@
 //! Concurrency primitives of quietline: who may run what, and when memory may die.
 //!
+//! Internal to crate `quietline`: it promises no stability, and any release may change or remove any item.
+//!
 //! Below: `core`, `alloc`, and `std` for sleeping. Above: `pkt` (return lists), `stack` (socket lock, core
 //! ownership, read-copy-update tables), `quietline` (sleep and wake).
 //!
