@@ -9,7 +9,7 @@ use pkt::{Gso, GsoKind, Packet, Pool, RxChecksum, Sum, TxChecksum};
 
 use crate::device::{Capabilities, LinkType};
 
-/// IP protocol of numbered frames: the first one for experiments (RFC 3692).
+/// IP protocol of numbered frames: the first of the two for experiments.
 const EXPERIMENT: u8 = 253;
 
 /// IP protocol number of TCP.

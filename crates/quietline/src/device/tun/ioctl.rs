@@ -120,7 +120,7 @@ impl Attached {
 
 /// Returns the interface of which `fd` is a queue (TUNGETIFF).
 pub(super) fn attached(fd: BorrowedFd<'_>) -> Result<Attached, Errno> {
-    let request = get_interface(fd)?;
+    let request = interface_of(fd)?;
     let flags = request.flags;
     Ok(Attached { name: request.name(), flags })
 }
@@ -145,10 +145,10 @@ pub(super) fn set_vnet_hdr_len(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Returns whether `fd` is a queue of an interface: false only for EBADFD, the driver's error for a
 /// detached queue.
 pub(super) fn is_attached(fd: BorrowedFd<'_>) -> bool {
-    !matches!(get_interface(fd), Err(Errno::BADFD))
+    !matches!(interface_of(fd), Err(Errno::BADFD))
 }
 
-fn get_interface(fd: BorrowedFd<'_>) -> Result<IfRequest, Errno> {
+fn interface_of(fd: BorrowedFd<'_>) -> Result<IfRequest, Errno> {
     let mut request = IfRequest {
         name: [0; IFNAMSIZ],
         flags: 0,
