@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_no_connection_is_counted() {
+    fn without_a_limit_nothing_is_counted() {
         let peers = Peers::new(None);
         let places: Vec<_> = (0..100).map(|_| peers.admit([10, 0, 0, 1].into())).collect();
         assert!(places.iter().all(Option::is_some) && peers.lock().is_empty());

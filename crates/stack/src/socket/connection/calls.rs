@@ -1,9 +1,9 @@
-//! Process context: what an application thread does inside a socket call.
+//! Process context: socket calls of application threads.
 //!
-//! The thread owns the socket for the call and runs TCP itself, down to the device; softirq context that meets the
-//! owned socket leaves its packets on the backlog, which the call works off before it returns. None of these calls
-//! block: `EAGAIN` is the answer, and whoever may wait (crate `quietline`) waits and calls again. Linux:
-//! `tcp_sendmsg`, `tcp_recvmsg`, `release_sock`.
+//! The thread owns the socket for the call and runs TCP itself, down to the device. Softirq context
+//! that finds the socket owned leaves its packets in the backlog, which the call processes before
+//! it returns. No call blocks: it returns `EAGAIN`, and callers that may wait (crate `quietline`)
+//! wait and call again. Linux: `tcp_sendmsg`, `tcp_recvmsg`, `release_sock`.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -24,36 +24,39 @@ use crate::{
 use pkt::{Packet, PagesRange, Payload};
 
 bitflags! {
-    /// How a write is sent.
+    /// Flags of a write.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SendFlags: u8 {
-        /// Another write follows soon: the last small segment waits for it, as under `TCP_CORK` (`MSG_MORE`).
+        /// Another write follows soon: the last small segment waits for it, as with `TCP_CORK`
+        /// (`MSG_MORE`).
         const MORE = 1;
-        /// A record ends here: no later byte is put into the packet of the last one (`MSG_EOR`).
+        /// A record ends here: no later byte is added to the packet of the last one (`MSG_EOR`).
         const EOR = 1 << 1;
     }
 }
 
-/// Application bytes that one step of `send` takes before it transmits: one superframe (with BIG TCP a larger one), so that
-/// payload is still in the cache when the device takes it, and acknowledgements are seen in between.
+/// Application bytes that one step of `send` takes before it transmits: one superframe (a larger
+/// one with BIG TCP). The payload is then still in the cache when the device takes it, and
+/// acknowledgments are processed in between.
 const SEND_STEP_BYTES: usize = 64 * 1024;
 
-/// Which halves of a connection `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
+/// Halves of a connection that `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
-    /// No more reading.
+    /// Ends reading.
     Read,
-    /// No more writing: sends FIN after what is queued.
+    /// Ends writing: sends FIN after the queued data.
     Write,
-    /// Neither.
+    /// Ends both.
     Both,
 }
 
 impl TcpSocket {
-    /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send buffer is full.
+    /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send
+    /// buffer is full.
     pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         if let [buf] = bufs {
-            // Most writes: a list of one needs no loop.
+            // The common case: one buffer needs no list.
             return self.send_payload(host, cx, core::iter::once(&**buf), SendFlags::empty());
         }
         self.send_with_flags(host, cx, bufs, SendFlags::empty())
@@ -70,7 +73,8 @@ impl TcpSocket {
         self.send_payload(host, cx, bufs.iter().map(|buf| &**buf), flags)
     }
 
-    /// As [`send`](Self::send), of a range of pages, which are not copied: the packets share them.
+    /// Like [`send`](Self::send), from a range of pages, which the packets share instead of copying
+    /// them.
     pub fn send_pages(
         &self,
         host: &Host,
@@ -92,7 +96,7 @@ impl TcpSocket {
             let total = parts.clone().map(|part| part.byte_len()).sum();
             let sent = send_all(socket, state, host, cx, parts, total, flags);
             state.tcb.set_mid_write(false);
-            // The record ends with the write, so only where all of it was taken.
+            // The record ends with the write only if all of it was taken.
             if flags.contains(SendFlags::EOR) && sent == Ok(total) {
                 state.tcb.end_record();
             }
@@ -100,8 +104,8 @@ impl TcpSocket {
         })
     }
 
-    /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` when nothing has arrived. `cx.now` may be of an
-    /// earlier call ([`Cx::rest`]).
+    /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` when no data has
+    /// arrived. `cx.now` may be that of an earlier call ([`Cx::rest`]).
     pub fn recv(
         &self,
         host: &Host,
@@ -114,13 +118,13 @@ impl TcpSocket {
                 return Ok(0);
             }
             let received = recv_step(state, cx, buf, peek);
-            // Nothing but the queue has changed, or nothing at all.
+            // At most the receive queue has changed.
             state.only_read = matches!(received, Ok(_) | Err(Errno::EAGAIN));
             received
         })
     }
 
-    /// As [`recv`](Self::recv), into `bufs` one after the other.
+    /// Like [`recv`](Self::recv), into several buffers in order.
     pub fn recv_vectored(
         &self,
         host: &Host,
@@ -136,8 +140,8 @@ impl TcpSocket {
         })
     }
 
-    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN` when the send buffer is
-    /// full.
+    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN`
+    /// when the send buffer is full.
     pub fn send_oob(&self, host: &Host, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
         self.call(host, cx, |_, state, _, cx| {
             let sent = state.tcb.send_oob(&mut cx.tcp(), buf);
@@ -145,13 +149,13 @@ impl TcpSocket {
         })
     }
 
-    /// Takes the urgent byte (`MSG_OOB`); `None` is the end of the stream. `EINVAL` when there is none to be taken,
-    /// `EAGAIN` when it was announced and has not come; neither waits, as in Linux.
+    /// Takes the urgent byte (`MSG_OOB`); `None` is the end of the stream. `EINVAL` when there is
+    /// none, `EAGAIN` when it was announced and has not arrived; neither case waits, as in Linux.
     pub fn recv_oob(&self, host: &Host, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
         self.call(host, cx, |_, state, _, _| state.tcb.recv_oob(peek).map_err(recv_errno))
     }
 
-    /// Whether the next byte to read is the urgent one (`SIOCATMARK`).
+    /// Returns whether the next byte to read is the urgent one (`SIOCATMARK`).
     pub fn at_mark(&self, host: &Host, cx: &mut Cx) -> bool {
         self.with_tcb(host, cx, |tcb, _| tcb.at_mark())
     }
@@ -162,7 +166,7 @@ impl TcpSocket {
             state.drain_prequeue(socket, host, cx);
             match state.tcb.state() {
                 State::Close | State::Listen => return Err(Errno::ENOTCONN),
-                // The attempt ends, whichever side is meant (Linux: inet_shutdown).
+                // The attempt ends for either half (Linux: inet_shutdown).
                 State::SynSent => {
                     state.tcb.shutdown_write(&mut cx.tcp());
                     return Ok(());
@@ -179,25 +183,25 @@ impl TcpSocket {
         })
     }
 
-    /// The application gives the connection up. What is queued is still sent, unless SO_LINGER says otherwise; the
-    /// socket lives on without it until TCP is done.
+    /// Closes the connection for the application. Queued data is still sent, unless SO_LINGER says
+    /// otherwise; the socket continues to exist until TCP has finished.
     pub fn close(&self, host: &Host, cx: &mut Cx) {
         self.call(host, cx, |socket, state, host, cx| {
             state.drain_prequeue(socket, host, cx);
             state.tcb.close(&mut cx.tcp());
         });
-        // The thread may do anything now, and nobody but the worker would look for what comes.
+        // The thread may not return to polling, and then only the worker would poll for packets.
         cx.leave_polling();
     }
 
-    /// Aborts: sends RST and forgets everything queued.
+    /// Aborts the connection: sends RST and drops all queued data.
     pub fn abort(&self, host: &Host, cx: &mut Cx) {
         self.call(host, cx, |_, state, _, cx| {
             state.tcb.abort(&mut cx.tcp());
         });
     }
 
-    /// Ends the connection with `ENETDOWN`: its local address left the host together with a device.
+    /// Ends the connection with `ENETDOWN`, because its local address was removed with a device.
     pub(crate) fn lose_address(&self, host: &Host, cx: &mut Cx) {
         self.call(host, cx, |_, state, _, cx| {
             state.tcb.lose_address(&mut cx.tcp());
@@ -219,26 +223,27 @@ impl TcpSocket {
         self.call(host, cx, |_, state, _, cx| change(&mut state.tcb, &mut cx.tcp()))
     }
 
-    /// Walks the invariants of the connection and of what stands around it, without a turn of TCP: what was forgotten
-    /// stays forgotten. For the simulator, between two turns. See [`tcp::Tcb::check_turn`].
+    /// Verifies the invariants of the connection and its surroundings without running TCP, so that
+    /// forgotten work stays visible. For the simulator, between two turns. See
+    /// [`tcp::Tcb::check_turn`].
     ///
     /// # Panics
-    /// When one does not hold.
+    /// If an invariant does not hold.
     pub fn check(&self, host: &Host, cx: &mut Cx) -> Option<tcp::Edges> {
         self.check_memory(host, cx).0
     }
 
-    /// As [`check`](Self::check); answers also what the connection holds.
+    /// Like [`check`](Self::check); also returns the memory of the connection.
     pub(crate) fn check_memory(
         &self,
         host: &Host,
         cx: &mut Cx,
     ) -> (Option<tcp::Edges>, MemoryInfo) {
         let mut state = self.lock.own();
-        // The wheel may be a tick late, and nothing else.
+        // The wheel may be late by at most a tick.
         let edges = state.tcb.check_turn(cx.now - TICK);
         if let Some(deadline) = state.tcb.next_deadline() {
-            assert!(self.is_armed(deadline), "the wheel knows nothing of {deadline:?}");
+            assert!(self.is_armed(deadline), "no timer entry covers {deadline:?}");
         }
         state.prequeue.check();
         state.check_dst(self, host, cx);
@@ -248,19 +253,19 @@ impl TcpSocket {
         (edges, memory)
     }
 
-    /// Owns the socket while `interrupt` happens. For the simulator, which so plays a thread that is descheduled in the
-    /// middle of a call.
+    /// Owns the socket during `interrupt`. The simulator uses it to simulate a thread that is
+    /// descheduled in the middle of a call.
     pub fn hold(&self, host: &Host, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
         self.call(host, cx, |_, _, _, cx| interrupt(cx));
     }
 
-    /// How long `close` should wait for queued data (`SO_LINGER`), if it should.
+    /// Returns the time that `close` should wait for queued data (`SO_LINGER`), if it should.
     pub fn linger(&self, host: &Host, cx: &mut Cx) -> Option<Duration> {
         self.with_tcb(host, cx, |tcb, _| tcb.linger())
     }
 
-    /// The frame of every call: own the socket, do the work, settle, run what others must run for it, work off the
-    /// backlog, let go, wake.
+    /// Frame of every call: owns the socket, does the work, settles, runs other cores' work,
+    /// processes the backlog, releases, wakes.
     pub(crate) fn call<R>(
         &self,
         host: &Host,
@@ -273,8 +278,8 @@ impl TcpSocket {
         })
     }
 
-    /// As [`call`](Self::call), of `work` that asks no time: what may be stale is `cx.now`, which is no earlier than what
-    /// the socket has seen. What else there is to do looks at the clock itself.
+    /// Like [`call`](Self::call), for `work` that needs no exact time: `cx.now` may be stale, but
+    /// is not earlier than the socket's latest time. The remaining steps read the clock themselves.
     pub(crate) fn call_untimed<R>(
         &self,
         host: &Host,
@@ -291,7 +296,7 @@ impl TcpSocket {
         state.settle_call(self, host, cx);
         cx.do_softirq();
         poll_in_passing(self, &mut state, host, cx);
-        // Before the socket is let go, so that softirq may free it first.
+        // Before the socket is released, so that softirq context may free the packets first.
         while let Some(packet) = cx.read.pop_front() {
             self.read_packets.push(packet);
         }
@@ -315,8 +320,9 @@ pub(crate) fn recv_step(
     state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(recv_errno)
 }
 
-/// Behind a read that has got `copied` bytes: what fits into the buffers that follow. What is behind the data, be it an
-/// error, is the next call's: reporting takes it. And a read stops before urgent data.
+/// Reads more into the following buffers after a read of `copied` bytes. The state after the data,
+/// such as an error, is left to the next call, because reporting clears it. A read stops before
+/// urgent data.
 pub(crate) fn recv_more(
     state: &mut Holder<'_>,
     cx: &mut Cx,
@@ -351,7 +357,7 @@ fn send_errno(error: SendError) -> Errno {
     }
 }
 
-/// What `send` does between owning the socket and settling it: one step after the other, as long as there is room.
+/// Loop of `send` between owning and settling the socket: repeats steps while there is space.
 fn send_all<P: Payload>(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
@@ -374,7 +380,8 @@ fn send_all<P: Payload>(
             match send_step(socket, state, host, cx, step, more) {
                 Ok(taken) => {
                     sent += taken;
-                    // An error that came meanwhile is the next call's: reporting takes it.
+                    // An error that arrived meanwhile is left to the next call, because reporting
+                    // clears it.
                     if taken < len || has_error(state) {
                         state.tcb.cut_write();
                         return Ok(sent);
@@ -388,7 +395,8 @@ fn send_all<P: Payload>(
     Ok(sent)
 }
 
-/// One superframe's worth of `send`: copy, transmit, let the peer's core run, take its answers from the backlog.
+/// One step of `send`, of one superframe: copies, transmits, runs the peer's core, and processes
+/// replies from the backlog.
 fn send_step(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
@@ -423,8 +431,8 @@ fn send_step(
     }
 }
 
-/// A thread that sends in bulk looks at its core's devices itself, once for about each superframe: what it finds for its own
-/// connection waits on the backlog that it works off next.
+/// Polls the devices of the core from a thread that sends in bulk, about once per superframe:
+/// packets for its own connection go to the backlog, which it processes next.
 fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) {
     if state.take_poll_due(SEND_STEP_BYTES) {
         cx.freshen();
