@@ -62,8 +62,8 @@ impl LinkType {
     }
 }
 
-/// Arrival signal of a receive queue: how the polling core is notified of frames. The counterpart of
-/// a device interrupt in Linux.
+/// Arrival signal of a receive queue, by which the polling core is notified of frames. The
+/// counterpart of a device interrupt in Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSignal {
     /// Every received frame has rung the [`Doorbell`] first. The queue is polled only after a ring.

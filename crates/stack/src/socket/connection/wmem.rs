@@ -78,7 +78,7 @@ impl Wmem {
     }
 
     /// Records that the sender stops because more than `limit` bytes are uncompleted. Returns false
-    /// if that is not so any more; the sender then continues.
+    /// if enough has completed meanwhile; the sender then continues.
     pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
         self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
         self.entry.get_or_init(|| Listed::new(self.socket.clone()));
