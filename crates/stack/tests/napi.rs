@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(bench.polls(), [(1, 20)]);
     }
 
-    /// A turn that exceeds its time limit ends before its budget is used up. The clock is read only after
-    /// full polls.
+    /// A turn that exceeds its time limit ends before its budget is used up. The clock is read only
+    /// after full polls.
     #[test]
     fn a_turn_ends_at_its_time_limit() {
         thread_local! {
