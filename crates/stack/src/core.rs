@@ -14,15 +14,13 @@
 //! ```
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, Weak},
     vec::Vec,
 };
 
 use pkt::Instant;
-use sync::{CoreLock, Descriptors, QUEUES_MAX};
+pub use sync::Kick;
+use sync::{Attendance, CoreLock, QUEUES_MAX};
 
 use crate::{
     base::{
@@ -104,12 +102,6 @@ pub(crate) enum TimerEntry {
     Claims,
 }
 
-/// Wakes the thread that is parked on a core. Implemented where threads are: crate `quietline`.
-pub trait Kick: Send + Sync {
-    /// Makes the parked thread look at its core again.
-    fn kick(&self);
-}
-
 /// What only the owner of the core touches.
 #[derive(Debug)]
 pub(crate) struct CoreState {
@@ -176,35 +168,12 @@ pub struct Core {
     places: Mutex<Vec<(u32, QueueId)>>,
     backlog: Backlog,
     timers: Mutex<TimerWheel<TimerEntry>>,
-    /// Earliest timer in nanoseconds, `u64::MAX` when none: lets a turn skip the lock. Written under it.
-    next_timer_ns: AtomicU64,
-    /// Until when the parked worker sleeps in nanoseconds; 0 while it is awake.
-    sleep_until_ns: AtomicU64,
-    /// Whether the worker watches the descriptors, or leaves them to the application thread that polls the core.
-    descriptors: Descriptors,
-    /// The last frames that came by a descriptor were superframes. A hint, written by the owner.
-    bulk: AtomicBool,
-    /// The thread that went to sleep last has polled, and will when it is woken.
-    sleeper_polls: AtomicBool,
-    /// Queues whose descriptor is not to be watched, one bit each. Written by the owner, read by the worker that it wakes
-    /// or is.
-    masked: AtomicU64,
+    /// Which thread polls the queues, whether the worker sleeps, and what wakes it.
+    attendance: Arc<Attendance>,
     /// Which queues are to be polled at all.
     power: power::Power,
-    /// When a queue is polled by time, in nanoseconds, `u64::MAX` when none. Written by the owner.
-    next_napi_ns: AtomicU64,
-    /// When a transmit queue of this core is to be run, in nanoseconds, or earlier; `u64::MAX` when none. Lowered by whoever has left
-    /// something in a queue, with Release, after the queue's own moment; raised by the owner, which then looks at every queue.
-    next_tx_ns: AtomicU64,
-    /// Some queue has a descriptor that the worker watches. Written while the host is being built.
-    has_descriptors: AtomicBool,
-    /// Taken away with the host: a context that keeps the core for a while must not keep a descriptor open.
-    kick: Mutex<Option<Arc<dyn Kick>>>,
     /// Sockets that TCP Small Queues have stopped and that may go on.
-    tasklet: Tasklet,
-    /// Counted here, not on a page: whoever kicks or parks has no context at hand. Relaxed: counters order nothing.
-    kicks: AtomicU64,
-    sleeps: AtomicU64,
+    tasklet: Arc<Tasklet>,
 }
 
 impl core::fmt::Debug for Core {
@@ -215,7 +184,12 @@ impl core::fmt::Debug for Core {
 
 impl Core {
     /// One of `cores` cores of `host`.
-    pub(crate) fn new(id: CoreId, cores: u16, host: Weak<Host>) -> Self {
+    pub(crate) fn new(
+        id: CoreId,
+        cores: u16,
+        host: Weak<Host>,
+        attendance: Arc<Attendance>,
+    ) -> Self {
         let state = CoreState {
             napis: Vec::new(),
             unannounced: 0,
@@ -238,20 +212,9 @@ impl Core {
             backlog: Backlog::new(cores),
             places: Mutex::default(),
             timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
-            next_timer_ns: AtomicU64::new(u64::MAX),
-            sleep_until_ns: AtomicU64::new(0),
-            descriptors: Descriptors::default(),
-            bulk: AtomicBool::new(false),
-            sleeper_polls: AtomicBool::new(false),
-            masked: AtomicU64::new(0),
             power: power::Power::default(),
-            next_napi_ns: AtomicU64::new(u64::MAX),
-            next_tx_ns: AtomicU64::new(u64::MAX),
-            has_descriptors: AtomicBool::new(false),
-            kick: Mutex::default(),
-            tasklet: Tasklet::default(),
-            kicks: AtomicU64::new(0),
-            sleeps: AtomicU64::new(0),
+            tasklet: Arc::new(Tasklet::new(Arc::clone(&attendance))),
+            attendance,
         }
     }
 
@@ -261,14 +224,19 @@ impl Core {
         self.id
     }
 
-    /// Its worker is no more: nobody is kicked.
-    pub(crate) fn lose_worker(&self) {
-        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
+    /// Which thread polls the queues, and whether the worker sleeps.
+    pub(crate) const fn attendance(&self) -> &Arc<Attendance> {
+        &self.attendance
     }
 
-    /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
+    /// The core has no worker any more.
+    pub(crate) fn lose_worker(&self) {
+        self.attendance.remove_kick();
+    }
+
+    /// Sets how to wake the worker of the core. Once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
-        let _ = self.kick.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(kick);
+        self.attendance.set_kick(kick);
     }
 
     /// Packets that other cores have handed to this one.
@@ -284,18 +252,13 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    /// A transmit queue of this core is to be run at `at`.
-    pub(crate) fn note_transmit_deadline(&self, at: Instant) {
-        self.next_tx_ns.fetch_min(at.as_nanos(), Ordering::Release);
-    }
-
-    pub(crate) const fn tasklet(&self) -> &Tasklet {
+    pub(crate) const fn tasklet(&self) -> &Arc<Tasklet> {
         &self.tasklet
     }
 
     /// Adds what is counted here to a sum over pages.
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
-        sums.add_stack(Counter::CoreKicks, self.kicks.load(Ordering::Relaxed));
-        sums.add_stack(Counter::CoreSleeps, self.sleeps.load(Ordering::Relaxed));
+        sums.add_stack(Counter::CoreKicks, self.attendance.kicks());
+        sums.add_stack(Counter::CoreSleeps, self.attendance.sleeps());
     }
 }

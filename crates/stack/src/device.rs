@@ -1,12 +1,13 @@
-//! Network devices as the stack sees them: queues of frames, and a description of their
-//! capabilities.
+//! Network devices as the stack sees them: queues of frames, and a struct that says what they can do.
 //!
-//! Above: `core` polls the receive queues, and `transmit::tx_queue` passes transmit lists.
-//! Implementations: [`loopback`] and [`wire`] in this crate, because they use no operating system
-//! and the simulator drives them; tap and tun in crate `quietline`. Linux: `struct net_device`,
-//! `ndo_start_xmit`, NAPI's `poll`.
+//! Above: `core` polls the receive queues, `transmit::tx_queue` hands over transmit lists. Implementations:
+//! [`loopback`] and [`wire`] here, because they touch no operating system and the simulator drives them;
+//! tap, tun, packet sockets and AF_XDP in crate `quietline`; any other in the crate of an application.
+//! Linux: `struct net_device`, `ndo_start_xmit`, NAPI's `poll`.
 //!
-//! A call passes a batch of packets, so the cost of its dynamic dispatch is shared by the batch.
+//! A call moves a batch, never one packet, so that the one dynamic dispatch per call does not matter.
+//!
+//! Not here: descriptors that a worker sleeps on, and interfaces that disappear (`quietline::Attachment`).
 
 use core::{
     fmt::Debug,
@@ -15,7 +16,7 @@ use core::{
 use std::sync::Arc;
 
 use pkt::{Batch, Instant, Packet, PacketList};
-use sync::ring;
+use sync::{Attendance, ring};
 
 use crate::{
     base::{
@@ -39,15 +40,15 @@ pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueId(pub u16);
 
-/// Header that the frames of a device start with.
+/// Link layer of a device: the header that its frames start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkType {
     /// An Ethernet header; addresses are resolved by ARP.
     Ethernet {
-        /// MAC address of the device.
+        /// Address of this end of the link: unicast, and not zero.
         mac: MacAddr,
     },
-    /// The IP header (tun, loopback): there are no link addresses to resolve.
+    /// The IP header itself (tun, loopback): no link addresses, nothing to resolve.
     Ip,
 }
 
@@ -66,46 +67,48 @@ impl LinkType {
 /// counterpart of a device interrupt in Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSignal {
-    /// Every received frame has rung the [`Doorbell`] first. The queue is polled only after a ring.
+    /// The device rings the [`Doorbell`] of the queue after each arrival. The queue is polled only after a ring, so a
+    /// missing ring leaves the frame in the device until the next one.
     Doorbell,
-    /// A descriptor becomes readable, which the core's worker watches. While the worker does not
-    /// watch it, the thread that runs the core polls the queue in every turn.
+    /// A descriptor becomes readable and stays so until the queue is empty. The worker of the core watches it. Other threads
+    /// that run the core poll the queue in every turn.
     Descriptor,
-    /// No signal, or no reliable one: every turn polls the queue.
+    /// The device has no signal, or does not signal every arrival. Every turn polls the queue; the device asks for a turn
+    /// with [`Doorbell::wake`], [`Doorbell::ring_at`] or [`Device::next_deadline`].
     None,
 }
 
-/// Properties of a device, fixed when it is created.
+/// Properties of a device. They are fixed when the device is made: the host reads them once.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// Interface name, for messages, captures and `--stats`.
+    /// Interface name, unique within a host: for routes, per-device settings, messages and captures.
     pub name: String,
-    /// Largest IP packet in bytes, link header excluded, as in Linux.
+    /// Largest IP packet in bytes, link header excluded, as in Linux. At least 88.
     pub mtu: u32,
     /// Link layer.
     pub link: LinkType,
-    /// The device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`).
+    /// The device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`). If false, every packet that it is given has
+    /// its checksum in place.
     pub tx_checksum: bool,
-    /// The device takes TCP superframes over IPv4 (`NETIF_F_TSO`).
+    /// The device takes TCP superframes over IPv4 (`NETIF_F_TSO`). Needs `tx_checksum`.
     pub tso4: bool,
-    /// The device takes TCP superframes over IPv6 (`NETIF_F_TSO6`).
+    /// The device takes TCP superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
     pub tso6: bool,
-    /// Largest superframe that the device accepts, in bytes of IP packet (`tso_max_size`), at most
-    /// [`BIG_TCP_BYTES_MAX`]. The size that TCP makes is a setting (`gso_max_size`).
+    /// Largest superframe that the device takes, in bytes of IP packet (`tso_max_size`), at most [`BIG_TCP_BYTES_MAX`]. TCP
+    /// makes them as large as the setting `gso_max_size` says.
     pub gso_max_bytes: u32,
-    /// IPv6 superframes may be as large: the device needs no jumbo payload option (RFC 2675 §2).
+    /// IPv6 superframes beyond 65,535 bytes need no jumbo payload option (RFC 2675 §2).
     pub jumbo6: bool,
-    /// Queue pairs.
+    /// Queue pairs, at least 1. They are spread over the cores of the host; one core polls at most 60.
     pub queues: u16,
-    /// Packets that the driver still owns after `transmit` complete later, and their destructor
-    /// runs then. `false` means that `transmit` has finished with a packet when it returns, so no
-    /// transmit accounting is attached.
+    /// The device keeps packets after `transmit` has returned, and reports their end in `complete`. The stack then limits the
+    /// bytes in flight (byte queue limits, TCP Small Queues). If false, the device has freed or orphaned every packet that it
+    /// has taken when `transmit` returns.
     pub async_completion: bool,
 }
 
 impl Capabilities {
-    /// Describes a device with one queue and no offloads that has finished with a packet when
-    /// `transmit` returns.
+    /// Capabilities of a device with one queue that offloads nothing and has freed a packet when `transmit` returns.
     #[must_use]
     pub fn plain(name: impl Into<String>, mtu: u32, link: LinkType) -> Self {
         Self {
@@ -123,154 +126,200 @@ impl Capabilities {
     }
 }
 
-/// Packets that a device has completed since the last call.
+/// Packets of a queue that a device has finished since the last call of [`Device::complete`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// Number of packets as passed to `transmit`: a superframe counts once.
+    /// Number of packets as they were given to `transmit`: a superframe is one.
     pub packets: usize,
-    /// Their lengths, link headers included.
+    /// Sum of their lengths when they were given to `transmit`, link headers included.
     pub bytes: usize,
 }
 
 impl Completed {
-    /// No packets.
+    /// No packet.
     pub const NONE: Self = Self { packets: 0, bytes: 0 };
 
-    /// Adds one packet of `bytes`.
+    /// Counts one packet of `bytes`.
     pub const fn add(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes;
     }
 }
 
-/// A network device. Any thread may transmit on any queue; only the owner of the queue's core
-/// receives and completes.
+/// A network device.
 ///
-/// The stack calls it mostly from a thread that owns a core. An implementation must not make a
-/// socket call and must not wait for a thread that does: such a call may wait for the same core.
+/// # Contract
 ///
-/// With a queueing discipline, one thread at a time transmits on a queue. Without one, several
-/// threads may, and the device orders their packets.
+/// The host calls a device from inside the stack, mostly on a thread that owns a core. So **no method may block**, wait for
+/// another thread, or call a socket or a [`Host`](crate::host::Host): that call could wait for the very core that the caller
+/// owns. A lock that is held for the length of a copy is fine.
+///
+/// | method | called by | when |
+/// |---|---|---|
+/// | [`caps`](Self::caps) and the other constants | the thread that builds the host | once; later values are not read |
+/// | [`attach`](Self::attach) | the thread that builds the host | once for each queue, before the first frame |
+/// | [`receive`](Self::receive), [`complete`](Self::complete) | the thread that owns the queue's core, one at a time | in turns of that core |
+/// | [`transmit`](Self::transmit) | any thread; several at a time unless a queueing discipline is in front | whenever a packet leaves |
+/// | [`next_deadline`](Self::next_deadline) | any thread | before a worker sleeps, and in `Stack::poll` |
+/// | [`stop`](Self::stop), [`start`](Self::start) | the thread that owns the queue's core | when the device is taken down, and up again |
+///
+/// Every packet has exactly one owner. A device owns a packet from the moment when it has taken it from the list of `transmit`
+/// or from its own memory, until it has freed it (`cx.pool.free`), dropped it with a counted reason (`cx.drop_packet`), or put
+/// it into the batch of `receive`. A device that is dropped frees all packets that it still owns; it is dropped on any thread,
+/// after the host that had it has ended or has removed it.
+///
+/// A packet that is sent may be charged to a socket ([`PacketOwner`](pkt::PacketOwner)). Freeing the packet ends the charge.
+/// A device without `async_completion` that passes the packet itself on, instead of its bytes, calls `packet.orphan()` first.
+///
+/// The suite `quietline::device::conformance` checks these rules on a device.
+///
+/// # Errors
+///
+/// No method fails. A frame that cannot be received or sent is dropped with a [`DropReason`](pkt::DropReason), which the host
+/// counts. A device that will never work again says so through its attachment (`quietline::Attachment::gone_when`).
 pub trait Device: Send + Sync + Debug {
-    /// Returns the device's capabilities.
+    /// Returns what the device can do: the same value in every call.
     fn caps(&self) -> &Capabilities;
 
-    /// Moves up to `budget` frames that have arrived on `queue` into `out` and returns their
-    /// number. A number below `budget` means that the queue is empty.
+    /// Moves up to `budget` frames that have arrived on `queue` into `out`, and returns how many it has taken, dropped ones
+    /// included. The return value is at most `budget`, and `out` has room for as many.
+    ///
+    /// A value below `budget` says that the queue was empty: it is polled again after the next signal
+    /// ([`rx_signal`](Self::rx_signal)). A device that leaves frames behind because `cx.pool` has no memory therefore needs
+    /// a signal that comes again: a readable descriptor, or [`RxSignal::None`].
+    ///
+    /// A frame starts with its link header. The device sets `meta().timestamp` to `cx.now`, `meta().rx_checksum` to what it
+    /// knows of the transport checksum, and `meta().gso` if the frame is a superframe.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize;
 
-    /// Returns the consumer end of the ring that `queue` receives from, if `receive` would only
-    /// take frames from that ring. The core that polls `queue` asks once and then reads the ring
-    /// itself. Most devices return `None`.
+    /// Returns the receiving end of the ring through which the frames of `queue` come, if `receive` would only pop them from
+    /// there. The core that polls `queue` takes it once and then pops frames itself. The default is none.
     fn take_receiver(&self, _queue: QueueId) -> Option<ring::Receiver<Packet>> {
         None
     }
 
-    /// Maximum number of frames per poll. Fewer than [`WEIGHT`] where a frame may be a superframe:
-    /// polled frames must be processed while their payload is in the cache. Linux:
-    /// `netif_napi_add_weight`.
+    /// Number of frames that one poll takes at most, 1 to [`WEIGHT`]. Lower it where a frame may be a superframe, so that the
+    /// frames of one poll fit into the cache. Linux: `netif_napi_add_weight`.
     fn weight(&self) -> usize {
         WEIGHT
     }
 
-    /// Default of `gso_ipv4_max_size` and `gro_ipv4_max_size`, in bytes: the superframe size at
-    /// which the device performs best over IPv4.
+    /// Default of `gso_ipv4_max_size` and `gro_ipv4_max_size`, in bytes of IP packet: the size of superframes over IPv4 at
+    /// which the device is fastest.
     fn gso_ipv4_size(&self) -> u32 {
         GRO_BYTES_MAX
     }
 
-    /// Largest superframe that the device accepts now, in bytes of IP packet: its capability, or
-    /// less after it had to refuse one. The device leaves a superframe that it refuses for its size
-    /// in the list, as if there were no space, and lowers this value; the stack then segments it in
-    /// software and makes no larger ones. Taking the device down and up again (`start`) resets the
-    /// value. Linux: `netif_set_tso_max_size`, which a driver may call at any time.
+    /// Bytes of IP packet of the largest superframe that the device takes at this moment: `gso_max_bytes` of its capabilities,
+    /// or less after it had to refuse one. A device that refuses a superframe for its size leaves it in the list of
+    /// [`transmit`](Self::transmit) and returns a smaller value here; the stack then cuts it up and makes no larger ones.
+    /// [`start`](Self::start) resets the value. Linux: `netif_set_tso_max_size`, which a driver may call at any time.
     fn superframe_max(&self) -> u32 {
         self.caps().gso_max_bytes
     }
 
-    /// Takes packets from the front of `list` while it has space and leaves the others there, in
-    /// order. The caller keeps those and tries again after a completion or, if the device has none,
-    /// a little later. A device notifies its hardware or kernel once per list. It never drops a
-    /// packet because it is full; a packet that it can never send it drops with a counted reason.
-    /// Linux: `ndo_start_xmit` with `xmit_more`, `NETDEV_TX_BUSY`.
+    /// Takes packets from the front of `list` as long as there is room, and leaves the others in the list, in their order. The
+    /// caller keeps those and calls again after a completion or, for a device without completions, a little later.
+    ///
+    /// A device notifies its hardware or the kernel once for each list. It never drops for want of room what it can leave in
+    /// the list; a packet that it can never send it drops with a counted reason. A packet has a partial checksum or is a
+    /// superframe only if the capabilities allow that. Linux: `ndo_start_xmit` with `xmit_more`, `NETDEV_TX_BUSY`.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList);
 
-    /// Runs the destructors of packets sent since `transmit` returned, and returns their number and
-    /// bytes: every packet taken from the queue counts, owned or not, sent or dropped. Called at
-    /// the start of every turn of the queue's core. Devices without `async_completion` complete
-    /// nothing here.
+    /// Frees the packets of `queue` that the device has finished since `transmit` returned, and returns their number and
+    /// bytes: every packet that `transmit` has taken counts exactly once, sent or dropped. Called at the beginning of every
+    /// turn. A device without `async_completion` returns [`Completed::NONE`].
     fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> Completed {
         Completed::NONE
     }
 
-    /// Whether the device gets a queueing discipline by default, because packets may have to wait
-    /// for it. False for a device that takes every packet at once (Linux: `IFF_NO_QUEUE`).
+    /// Whether the device gets a queueing discipline if no setting chooses one, because packets may have to wait for it.
+    /// False for a device that takes every packet at once. Linux: `IFF_NO_QUEUE`.
     fn needs_qdisc(&self) -> bool {
         self.caps().async_completion
     }
 
-    /// Returns the next time at which `receive` or `complete` will have work without a doorbell.
+    /// Next moment at which `receive` or `complete` has work without a signal: an arrival that is due, or a completion. A
+    /// worker sleeps no longer than that. The default is none.
     fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
         None
     }
 
-    /// Returns the arrival signal of `queue`.
+    /// How the device signals arrivals on `queue`. Read once.
     fn rx_signal(&self, _queue: QueueId) -> RxSignal {
         RxSignal::None
     }
 
-    /// Gives an in-process device the doorbell to ring when a frame arrives on `queue`.
+    /// Gives the device the doorbell of the core that polls `queue`. A device keeps it if it ever signals anything.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
 
-    /// Whether a host already has this device: a device belongs to one host for its lifetime, and
-    /// building a second host with it fails.
+    /// Whether [`attach`](Self::attach) was called. A device belongs to one host for its life; a host refuses to be built with
+    /// a device that another one has.
     fn is_attached(&self) -> bool {
         false
     }
 
-    /// Brings the device up again. Called by the owner of the queue's core. Linux: `ndo_open`.
+    /// Takes `queue` up again after [`stop`](Self::stop). It is not called before the first frame: a device that is attached is
+    /// up. Linux: `ndo_open`.
     fn start(&self, _queue: QueueId) {}
 
-    /// Takes the device down: drops the frames that have arrived on `queue` with reason
-    /// `DeviceDown`, and completes the packets not yet sent. Called by the owner of the queue's
-    /// core. Linux: `ndo_stop`.
+    /// Takes `queue` down. The device drops the frames that have arrived (`DropReason::DeviceDown`), and frees the packets that
+    /// it has not sent yet. Linux: `ndo_stop`.
     fn stop(&self, _queue: QueueId, _cx: &mut Cx) {}
 }
 
-/// Handle by which an in-process device signals a core that a frame has arrived.
+/// The signal of a device to the core that polls one of its queues. Clones ring the same core. A doorbell may outlive its host;
+/// then it does nothing.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     core: Arc<Core>,
+    /// Of `core`.
+    attendance: Arc<Attendance>,
     napi: NapiId,
 }
 
-// A panic that unwinds through `ring` releases the core (`sync::CoreGuard`), so devices with a
-// doorbell, and types that contain them, may cross `catch_unwind`. The compiler does not derive
-// this because a core contains cells.
+// A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so devices with a doorbell, and types that
+// contain them, may cross `catch_unwind`. The compiler does not derive it, because a core has cells.
 impl UnwindSafe for Doorbell {}
 impl RefUnwindSafe for Doorbell {}
 
 impl Doorbell {
-    /// Creates the doorbell of one queue of `core`.
+    /// The doorbell of one queue of `core`.
     #[must_use]
-    pub const fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        Self { core, napi }
+    pub fn new(core: Arc<Core>, napi: NapiId) -> Self {
+        let attendance = Arc::clone(core.attendance());
+        Self { core, attendance, napi }
     }
 
-    /// Signals that a frame is ready: the core runs in the caller's context unless another thread
-    /// owns it.
+    /// A frame has arrived, and the caller is inside the stack (in [`Device::transmit`] of the other end, for example): the
+    /// caller's context runs the core when the present call is over, unless another thread runs it.
     pub fn ring(&self, cx: &mut Cx) {
         Core::schedule(&self.core, self.napi, cx);
     }
 
-    /// Passes an event to the core's host.
-    pub fn report(&self, event: Event) {
-        self.core.report(event);
+    /// A frame has arrived, or a completion, and the caller is a thread of its own, without a running context: the worker of
+    /// the core is woken and polls the queue, unless another thread runs the core; that thread polls it then. Any thread may
+    /// call it, as often as it likes; calls before the core has run cost one atomic operation.
+    ///
+    /// A stack without workers has no thread to wake: `Stack::poll` finds the queue due, and the application has to call it.
+    pub fn wake(&self) {
+        self.core.schedule_on_worker(self.napi);
     }
 
-    /// Signals that a frame becomes ready at `at`: a worker that sleeps past that time is woken
-    /// earlier.
+    /// The device has found out that it is gone: the worker of the core wakes and removes it, if its attachment says so
+    /// (`quietline::Attachment::gone_when`). Any thread may call it.
+    pub fn wake_gone(&self) {
+        self.attendance.wake_before(Instant::ZERO.as_nanos());
+    }
+
+    /// A frame or a completion becomes due at `at`: a worker that would sleep past that moment is woken now and arms its
+    /// timeout again. The device also reports the moment in [`Device::next_deadline`].
     pub fn ring_at(&self, at: Instant) {
-        self.core.wake_before(at);
+        self.attendance.wake_before(at.as_nanos());
+    }
+
+    /// Passes an event to the host of the core.
+    pub fn report(&self, event: Event) {
+        self.core.report(event);
     }
 }

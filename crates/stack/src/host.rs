@@ -14,6 +14,7 @@ use std::{
 
 use pkt::Instant;
 use sync::{
+    Shutdown,
     epoch::{Domain, Section},
     rcu_map::Place,
 };
@@ -117,7 +118,7 @@ pub struct Host {
     time_waits: AtomicUsize,
     /// Connections that nobody holds, bounded by `tcp_max_orphans`.
     orphans: AtomicUsize,
-    down: AtomicBool,
+    down: Shutdown,
     /// Addresses that are probed, announced and defended.
     claims: Claims,
     /// Receiver of this host's events.

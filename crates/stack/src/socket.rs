@@ -21,8 +21,9 @@ pub(crate) mod reset;
 mod time_wait;
 
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
-pub use connection::calls::{SendFlags, ShutdownHow};
+pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;
+pub use connection::send::SendFlags;
 pub(crate) use connection::wmem::{StreamTimer, Tasklet};
 pub use connection::{SocketRef, TcpSocket};
 pub(crate) use listener::request::RequestSocket;

@@ -3,7 +3,7 @@
 //!
 //! Not here: devices that go while the host stays (`power`).
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::sync::{Arc, PoisonError};
 
 use pkt::Instant;
 use sync::CoreGuard;
@@ -38,7 +38,7 @@ impl Core {
             RxSignal::Doorbell => {}
             RxSignal::Descriptor => {
                 guard.descriptors |= 1 << id;
-                self.has_descriptors.store(true, Ordering::Relaxed);
+                self.attendance.add_descriptor();
             }
             RxSignal::None => guard.unannounced |= 1 << id,
         }

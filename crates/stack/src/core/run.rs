@@ -5,7 +5,7 @@
 //!
 //! Not here: threads that wait and poll meanwhile (`busy_poll`), the worker's sleep (`sleep`).
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use sync::CoreGuard;
 
@@ -25,6 +25,20 @@ impl Core {
     pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
         if let Some(claim) = this.lock.own_or_schedule(napi.bit()) {
             cx.raise(this, Owed::Claim(claim));
+        }
+    }
+
+    /// A frame arrived on `napi`, and the caller has no running context: the worker runs this core unless another thread runs
+    /// it. A core without a worker keeps the queue's bit, so that its [`next_deadline`](Self::next_deadline) is due at once and
+    /// the next thread that runs the core polls the queue.
+    pub fn schedule_on_worker(&self, napi: NapiId) {
+        if !self.lock.schedule(napi.bit()) {
+            return;
+        }
+        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        if !(is_up && self.kick_worker()) {
+            // Releases the ownership bit and leaves the bits of the queues.
+            drop(self.lock.claim());
         }
     }
 
@@ -109,7 +123,7 @@ impl Core {
         }
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
         cx.set_home(host, self.id);
-        if self.is_bulk() && self.sleeper_polls.load(Ordering::Relaxed) {
+        if self.is_bulk() && self.attendance.sleeper_polls() {
             cx.hold_wakes();
         }
         let scope = if watched { Scope::Scheduled } else { Scope::All };

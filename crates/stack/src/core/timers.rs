@@ -2,7 +2,7 @@
 //!
 //! Linux: `mod_timer`, `timer_delete`, `__run_timers`.
 
-use std::sync::{PoisonError, atomic::Ordering};
+use std::sync::PoisonError;
 
 use pkt::Instant;
 
@@ -42,8 +42,8 @@ impl Core {
     }
 
     pub(super) fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) -> Instant {
-        let next = timers.next_deadline().unwrap_or(Instant::FAR_FUTURE);
-        self.next_timer_ns.store(next.as_nanos(), Ordering::Relaxed);
-        next
+        let next = timers.next_deadline();
+        self.attendance.set_timer(next.map(Instant::as_nanos));
+        next.unwrap_or(Instant::FAR_FUTURE)
     }
 }

@@ -6,7 +6,7 @@
 //! Not here: what a turn raises on other cores. They run after it, in `Cx::do_softirq`, so that a turn never nests in a
 //! turn.
 
-use std::sync::{PoisonError, atomic::Ordering};
+use std::sync::PoisonError;
 
 use pkt::Instant;
 use sync::CoreGuard;
@@ -74,19 +74,18 @@ fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
 /// Transmit queues that wait for a moment are run when it has come.
 #[inline]
 fn restart_transmissions(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
-    if core.next_tx_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
+    if core.attendance.is_transmit_due(cx.now.as_nanos()) {
         run_due(host, core, state, cx);
     }
 }
 
 #[cold]
 fn run_due(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
-    // Acquire: whoever has lowered it before has said which queue it is. Whoever does so from here on is found next time.
-    core.next_tx_ns.swap(u64::MAX, Ordering::Acquire);
+    core.attendance.take_transmit_deadline();
     for napi in &state.napis {
         napi.restart_transmissions(host, cx);
         if let Some(at) = napi.transmit_deadline() {
-            core.note_transmit_deadline(at);
+            core.attendance.note_transmit_deadline(at.as_nanos());
         }
     }
 }
@@ -131,7 +130,7 @@ fn receive(
         }
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
         // A queue whose descriptor may be watched needs no bit to be found again, by whoever polls or by the worker.
-        let told = if bulk { guard.descriptors & !core.masked.load(Ordering::Relaxed) } else { 0 };
+        let told = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
         if bulk && due & !told == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
         }
@@ -214,7 +213,7 @@ fn is_late(cx: &mut Cx, begin: Instant) -> bool {
 
 /// The queues whose time has come, one bit each. Linux: `napi_watchdog`.
 fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
-    if core.next_napi_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
+    if !core.attendance.is_napi_timer_due(cx.now.as_nanos()) {
         return 0;
     }
     let mut due = 0;
@@ -229,7 +228,7 @@ fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
 /// Linux: `napi_complete_done`.
 fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, cx: &Cx) {
     let napi = &mut state.napis[index];
-    if napi.is_prompt(cx) && core.masked.load(Ordering::Relaxed) & (1 << index) == 0 {
+    if napi.is_prompt(cx) && core.attendance.masked() & (1 << index) == 0 {
         return;
     }
     let had_timer = napi.deferral().timer();
@@ -238,10 +237,10 @@ fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, c
     if timer != had_timer {
         publish_deferrals(core, state);
     }
-    let masked = core.masked.load(Ordering::Relaxed);
+    let masked = core.attendance.masked();
     let next = if watch { masked & !(1 << index) } else { masked | 1 << index };
     if next != masked {
-        core.masked.store(next, Ordering::Relaxed);
+        core.attendance.set_masked(next);
     }
     if let Some(timer) = timer {
         core.wake_before(timer);
@@ -251,8 +250,7 @@ fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, c
 /// The earliest of all timers, for whoever sleeps.
 pub(super) fn publish_deferrals(core: &Core, state: &mut CoreState) {
     let timers = state.napis.iter_mut().filter_map(|napi| napi.deferral().timer());
-    let next = timers.min().map_or(u64::MAX, Instant::as_nanos);
-    core.next_napi_ns.store(next, Ordering::Relaxed);
+    core.attendance.set_napi_timer(timers.min().map(Instant::as_nanos));
 }
 
 /// The first queue in `due` of `len` and the backlog from `first` on, with wrap-around.
@@ -285,7 +283,7 @@ pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
 fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
-    if core.next_timer_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
+    if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;
     }
     let mut due = core::mem::take(&mut state.due);

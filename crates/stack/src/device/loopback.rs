@@ -113,6 +113,10 @@ impl Device for Loopback {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         let _ = self.queues[usize::from(queue.0)].doorbell.set(doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.queues.iter().any(|queue| queue.doorbell.get().is_some())
+    }
 }
 
 /// Makes a packet passed in memory arrive with the checksum state it was sent with: data that never

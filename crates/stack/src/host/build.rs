@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use sync::epoch::Domain;
+use sync::{Attendance, Shutdown, epoch::Domain};
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
 use super::{
@@ -61,6 +61,7 @@ impl Host {
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = routes::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
+        let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
@@ -69,8 +70,12 @@ impl Host {
             exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
             neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, secrets.demux),
-            cores: (0..config.cores)
-                .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
+            cores: (0..)
+                .map(CoreId)
+                .zip(&attendances)
+                .map(|(id, attendance)| {
+                    Arc::new(Core::new(id, config.cores, this.clone(), Arc::clone(attendance)))
+                })
                 .collect(),
             challenges: Arc::default(),
             isn: IsnGenerator::new(&secrets.isn),
@@ -86,14 +91,14 @@ impl Host {
             packets: memory.packets.clone(),
             time_waits: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
-            down: AtomicBool::new(false),
+            down: Shutdown::default(),
             claims: Claims::default(),
             event_sink: Mutex::default(),
             unfinished_checksums: AtomicU64::new(0),
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
-            tx: transmit_sides(&devices, &config.sysctls),
+            tx: transmit_sides(&devices, &config.sysctls, &attendances),
             devices,
             attached,
             device_changes: Mutex::default(),
@@ -179,10 +184,15 @@ fn tcp_memory_for(sysctls: &Sysctls) -> Arc<TcpMemory> {
 }
 
 /// The transmit queues of every device.
-fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<DeviceTx>> {
+fn transmit_sides(
+    devices: &[Arc<dyn Device>],
+    sysctls: &Sysctls,
+    attendances: &[Arc<Attendance>],
+) -> Vec<Arc<DeviceTx>> {
     (0..)
         .zip(devices)
-        .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
+        .map(|(index, device)| DeviceTx::new(Arc::clone(device), index, sysctls, attendances))
+        .map(Arc::new)
         .collect()
 }
 

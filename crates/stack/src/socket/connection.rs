@@ -4,7 +4,7 @@
 //! Softirq context enters with a packet, a timer or a flush (`softirq`). If no thread owns the
 //! socket, the work runs at once; otherwise a packet goes to the backlog and other work becomes a
 //! DEFERRED bit, both of which the owner processes before it releases the socket (`work`). Process
-//! context is in `calls.rs`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
+//! context enters in `call`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
 //! After every change of the `Tcb`, [`StreamState::settle`] (`settle`) updates the state outside of
 //! it: segments are transmitted, the timer is armed, a closed connection leaves the tables, and
@@ -44,9 +44,12 @@ pub(super) use work::parse;
 
 pub(crate) mod backlog;
 pub(crate) mod busy_poll;
+pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod connect;
 mod readiness;
+pub(crate) mod recv;
+pub(crate) mod send;
 mod settle;
 pub(crate) mod softirq;
 pub(crate) mod wmem;
@@ -228,7 +231,7 @@ impl TcpSocket {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core(core)),
+            wmem: Wmem::new(this.clone(), host.core(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),

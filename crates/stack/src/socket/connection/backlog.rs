@@ -20,7 +20,7 @@ use pkt::{Gso, GsoKind, Packet, Pool};
 use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
-use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, calls::Holder, parse};
+use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, call::Holder, parse};
 use crate::{base::counters::Counter, cx::Cx, host::Host, transmit::packet_dst::PacketDst};
 
 /// Maximum payload of joined segments, as for an IPv4 packet.

@@ -21,9 +21,9 @@ use std::sync::{
 };
 
 use pkt::{Instant, PacketList, PacketOwner};
-use sync::{Hook, Listed, Llist, SmallQueue, TsqProtocol};
+use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, core::Core, cx::Cx, host::Host, socket::TcpSocket};
+use crate::{base::counters::Counter, cx::Cx, host::Host, socket::TcpSocket};
 
 /// Uncompleted packet memory of one socket.
 #[derive(Debug)]
@@ -33,19 +33,20 @@ pub(super) struct Wmem {
     /// either protocol work for either kind of sender.
     seed: AtomicBool,
     socket: Weak<TcpSocket>,
-    core: Weak<Core>,
+    /// Tasklet of the socket's core; gone once the host is gone.
+    tasklet: Weak<Tasklet>,
     /// Entry for the core's list. Allocated when the socket is first throttled, because a
     /// completion must not allocate.
     entry: OnceLock<Arc<Listed<Weak<TcpSocket>>>>,
 }
 
 impl Wmem {
-    pub(super) fn new(socket: Weak<TcpSocket>, core: &Arc<Core>) -> Arc<Self> {
+    pub(super) fn new(socket: Weak<TcpSocket>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
         Arc::new(Self {
             queue: SmallQueue::new(),
             seed: AtomicBool::new(false),
             socket,
-            core: Arc::downgrade(core),
+            tasklet: Arc::downgrade(tasklet),
             entry: OnceLock::new(),
         })
     }
@@ -121,8 +122,8 @@ impl PacketOwner for Wmem {
             return;
         }
         let hook = self.entry.get().and_then(Listed::hook);
-        match (self.core.upgrade(), hook) {
-            (Some(core), Some(hook)) => Tasklet::schedule(&core, hook),
+        match (self.tasklet.upgrade(), hook) {
+            (Some(tasklet), Some(hook)) => tasklet.schedule(hook),
             // The host is gone, so no core can resume the sender.
             _ => self.queue.end(protocol),
         }
@@ -152,21 +153,29 @@ pub(super) fn count_throttled(cx: &Cx, since: Instant) {
 
 /// Sockets of one core that may send again. Any core adds sockets without a lock. Linux: `struct
 /// tsq_tasklet`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tasklet {
     sockets: Llist<Hook<Weak<TcpSocket>>>,
+    /// Attendance of the core whose turns run the tasklet.
+    attendance: Arc<Attendance>,
 }
 
 impl Tasklet {
-    /// Schedules the owner of `hook` for the next turn of `core`; the first entry wakes the core.
-    fn schedule(core: &Core, hook: Hook<Weak<TcpSocket>>) {
-        if core.tasklet().sockets.push(hook) {
-            core.wake_before(Instant::ZERO);
+    /// Creates the tasklet of a core.
+    pub(crate) const fn new(attendance: Arc<Attendance>) -> Self {
+        Self { sockets: Llist::new(), attendance }
+    }
+
+    /// Schedules the owner of `hook` for the next turn of the core; the first entry wakes the
+    /// core's worker.
+    fn schedule(&self, hook: Hook<Weak<TcpSocket>>) {
+        if self.sockets.push(hook) {
+            self.attendance.wake_before(Instant::ZERO.as_nanos());
         }
     }
 
-    /// Returns whether a socket waits. A core checks this behind a fence before it sleeps; the
-    /// counterpart is in `wake_before`.
+    /// Returns whether a socket waits. A worker checks this after it has announced its sleep
+    /// (`Attendance::prepare_sleep`).
     pub(crate) fn is_pending(&self) -> bool {
         !self.sockets.is_empty()
     }

@@ -25,7 +25,8 @@ use crate::{
     host::Host,
     socket::connection::{
         TcpSocket, backlog,
-        calls::{Holder, recv_more, recv_step},
+        call::Holder,
+        recv::{recv_more, recv_step},
     },
 };
 
@@ -79,19 +80,20 @@ impl TcpSocket {
         bufs: &mut [IoSliceMut<'_>],
         interrupt: impl FnOnce(&mut Cx),
     ) -> Result<usize, Errno> {
-        self.call_untimed(host, cx, |socket, state, host, cx| {
-            interrupt(cx);
-            let was_reader = reader.is_installed();
-            let result = Step { socket, host, reader }.read_all(state, cx, bufs, true);
-            let waits = result == Err(Errno::EAGAIN);
-            // Only a reader processes packets itself.
-            state.only_read = !was_reader && !reader.is_installed() && (waits || result.is_ok());
-            if waits && reader.waits {
-                cx.count(Counter::SocketWakesSpurious, 1);
-            }
-            reader.waits = waits;
-            result
-        })
+        let mut call = self.begin_untimed_call(host, cx);
+        interrupt(cx);
+        let was_reader = reader.is_installed();
+        let result = Step { socket: self, host, reader }.read_all(&mut call.state, cx, bufs, true);
+        let waits = result == Err(Errno::EAGAIN);
+        // Only a reader processes packets itself.
+        let is_reader = was_reader || reader.is_installed();
+        call.state.only_read = !is_reader && (waits || result.is_ok());
+        if waits && reader.waits {
+            cx.count(Counter::SocketWakesSpurious, 1);
+        }
+        reader.waits = waits;
+        call.end(cx);
+        result
     }
 
     /// Performs the last step of a thread that stops waiting: returns the available data or
@@ -103,9 +105,10 @@ impl TcpSocket {
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |socket, state, host, cx| {
-            Step { socket, host, reader }.read_all(state, cx, bufs, false)
-        })
+        let mut call = self.begin_call(host, cx);
+        let result = Step { socket: self, host, reader }.read_all(&mut call.state, cx, bufs, false);
+        call.end(cx);
+        result
     }
 
     /// Whether packets wait for this thread.

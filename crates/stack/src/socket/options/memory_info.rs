@@ -18,8 +18,6 @@ use std::{fmt, sync::atomic::Ordering};
 
 use super::OptionValue;
 use crate::{
-    cx::Cx,
-    host::Host,
     socket::{TcpSocket, connection::StreamState},
     sysctl::Sysctls,
 };
@@ -111,13 +109,6 @@ impl fmt::Display for MemoryInfo {
 impl From<MemoryInfo> for OptionValue {
     fn from(info: MemoryInfo) -> Self {
         Self::Bytes(info.numbers().iter().flat_map(|number| number.to_ne_bytes()).collect())
-    }
-}
-
-impl TcpSocket {
-    /// Returns the socket's memory and its limits (`SO_MEMINFO`).
-    pub fn memory_info(&self, host: &Host, cx: &mut Cx) -> MemoryInfo {
-        self.call(host, cx, |socket, state, _, _| MemoryInfo::of(socket, state))
     }
 }
 
