@@ -83,8 +83,9 @@ pub(in crate::socket) fn recv_step(
     state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(errno)
 }
 
-/// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind the
-/// data stays for the next call, because reporting an error takes it. A read stops before urgent data.
+/// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind
+/// the data stays for the next call, because reporting an error takes it. A read stops before
+/// urgent data.
 pub(in crate::socket) fn recv_more(
     state: &mut Holder<'_>,
     cx: &mut Cx,
