@@ -89,17 +89,9 @@ const STACK: &[&str] = &[
 /// Upward imports of crates/stack that still stand.
 const STACK_TOLERATED: &[(&str, &str)] = &[
     ("core", "host"),
-    ("cx", "core"),
-    ("cx", "host"),
-    ("cx", "socket"),
-    ("device", "core"),
-    ("device", "host"),
-    ("receive", "core"),
     ("receive", "host"),
     ("route", "host"),
-    ("socket", "core"),
     ("socket", "host"),
-    ("transmit", "core"),
     ("transmit", "host"),
     ("transmit", "socket"),
 ];

@@ -339,7 +339,7 @@ impl Attachments {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use stack::host::Event;
+    use stack::cx::event::Event;
 
     use super::*;
     use crate::Stack;

@@ -1,6 +1,6 @@
 //! Events of a stack, kept for the application.
 //!
-//! Below: `stack::host::Event`, which any thread of the stack may report. Above:
+//! Below: `stack::cx::event::Event`, which any thread of the stack may report. Above:
 //! [`Stack::events`](crate::Stack::events).
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stack::host::{Event, EventSink};
+use stack::cx::event::{Event, EventSink};
 
 /// Number of events that a stack keeps. Events are rare, so a slow reader misses none.
 const EVENTS_KEPT: usize = 64;

@@ -13,8 +13,9 @@ use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     Cx,
     base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
+    cx::event::EventSink,
     header::ethernet::MacAddr,
-    host::{ClaimState, EventSink, Host, config::HostConfig},
+    host::{ClaimState, Host, config::HostConfig},
     receive::rps::SoftnetStat,
     route::fib::RouteSpec,
     sysctl::SysctlError,

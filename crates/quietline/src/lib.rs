@@ -62,9 +62,9 @@ pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
     base::{config_error::ConfigError, counters::Snapshot},
+    cx::event::Event,
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
     header::ethernet::MacAddr,
-    host::Event,
     receive::rps::SoftnetStat,
     socket::{
         SendFlags,

@@ -18,16 +18,15 @@ use std::{
     vec::Vec,
 };
 
-use pkt::Instant;
 pub use sync::Kick;
 use sync::{Attendance, CoreLock, QUEUES_MAX};
 
-use crate::{
+pub(crate) use crate::{
     base::{
         counters::{Counter, Snapshot},
         ids::{CoreId, NapiId},
-        timer::TimerWheel,
     },
+    cx::RunCore,
     device::QueueId,
     host::Host,
     receive::{
@@ -35,8 +34,7 @@ use crate::{
         napi::Napi,
         rps::{Backlog, BacklogPoll, Outbox},
     },
-    socket::{RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
-    transmit::neighbor::table::NeighborEntry,
+    socket::core_sockets::{CoreSockets, TimerEntry},
 };
 
 pub(crate) use power::PowerChange;
@@ -46,8 +44,6 @@ mod lifetime;
 mod power;
 mod run;
 mod sleep;
-mod timers;
-mod trim;
 mod turn;
 
 /// The place of a core's backlog among its queues: the last one, which no device gets.
@@ -91,17 +87,6 @@ pub enum CoreRun {
     Left,
 }
 
-/// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
-#[derive(Debug)]
-pub(crate) enum TimerEntry {
-    Stream(StreamTimer),
-    Request(Weak<RequestSocket>),
-    TimeWait(Weak<TimeWaitSocket>),
-    Neighbor(Weak<NeighborEntry>),
-    /// Addresses that the host claims (RFC 5227).
-    Claims,
-}
-
 /// What only the owner of the core touches.
 #[derive(Debug)]
 pub(crate) struct CoreState {
@@ -126,7 +111,7 @@ pub(crate) struct CoreState {
     backlog: BacklogPoll,
     outbox: Outbox,
     /// What connections keep and that has to go.
-    trim: trim::TrimWalk,
+    trim: turn::TrimWalk,
     /// Of the four-tuple that was last looked up here.
     last_flow: LastFlow,
 }
@@ -162,18 +147,20 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
 /// One core of a host.
 pub struct Core {
     id: CoreId,
+    /// Itself, for contexts that poll it.
+    this: Weak<dyn RunCore>,
     host: Weak<Host>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
-    backlog: Backlog,
-    timers: Mutex<TimerWheel<TimerEntry>>,
+    /// Packets that cores have handed to each other, by the core that receives them.
+    backlogs: Arc<[Backlog]>,
+    /// Timers and the list of TCP Small Queues, which sockets know without the core.
+    sockets: Arc<CoreSockets>,
     /// Which thread polls the queues, whether the worker sleeps, and what wakes it.
     attendance: Arc<Attendance>,
     /// Which queues are to be polled at all.
     power: power::Power,
-    /// Sockets that TCP Small Queues have stopped and that may go on.
-    tasklet: Arc<Tasklet>,
 }
 
 impl core::fmt::Debug for Core {
@@ -183,13 +170,14 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    /// One of `cores` cores of `host`.
+    /// A core of `host`; `backlogs` are those of all its cores.
     pub(crate) fn new(
         id: CoreId,
-        cores: u16,
         host: Weak<Host>,
+        backlogs: Arc<[Backlog]>,
         attendance: Arc<Attendance>,
-    ) -> Self {
+        sockets: Arc<CoreSockets>,
+    ) -> Arc<Self> {
         let state = CoreState {
             napis: Vec::new(),
             unannounced: 0,
@@ -200,22 +188,22 @@ impl Core {
             powered: power::Powered::default(),
             next_napi: 0,
             due: Vec::new(),
-            trim: trim::TrimWalk::default(),
+            trim: turn::TrimWalk::default(),
             backlog: BacklogPoll::default(),
-            outbox: Outbox::new(id, cores),
+            outbox: Outbox::new(id, Arc::clone(&backlogs)),
             last_flow: LastFlow::default(),
         };
-        Self {
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
             id,
+            this: this.clone(),
             host,
             lock: CoreLock::new(state),
-            backlog: Backlog::new(cores),
+            backlogs,
             places: Mutex::default(),
-            timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
+            sockets,
             power: power::Power::default(),
-            tasklet: Arc::new(Tasklet::new(Arc::clone(&attendance))),
             attendance,
-        }
+        })
     }
 
     /// Which core of its host this is.
@@ -240,8 +228,14 @@ impl Core {
     }
 
     /// Packets that other cores have handed to this one.
-    pub(crate) const fn backlog(&self) -> &Backlog {
-        &self.backlog
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlogs[usize::from(self.id.0)]
+    }
+
+    /// Those of every core.
+    #[cfg(test)]
+    pub(crate) const fn backlogs(&self) -> &Arc<[Backlog]> {
+        &self.backlogs
     }
 
     /// The place of a device's queue among those of this core. For whoever watches descriptors, once.
@@ -252,8 +246,10 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    pub(crate) const fn tasklet(&self) -> &Arc<Tasklet> {
-        &self.tasklet
+    /// Entries in the timer wheel, those included that nobody waits for any more.
+    #[must_use]
+    pub fn timers_armed(&self) -> usize {
+        self.sockets.timers_armed()
     }
 
     /// Adds what is counted here to a sum over pages.

@@ -26,10 +26,9 @@ use crate::{
         ids::NapiId,
         limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
     },
-    core::Core,
-    cx::Cx,
+    cx::event::Event,
+    cx::{Cx, Owed, RunCore},
     header::ethernet::MacAddr,
-    host::Event,
 };
 
 pub(crate) mod attached;
@@ -295,7 +294,7 @@ pub trait Device: Send + Sync + Debug {
 /// doorbell that outlives its host has no effect.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
-    core: Arc<Core>,
+    core: Arc<dyn RunCore>,
     /// Attendance of `core`.
     attendance: Arc<Attendance>,
     napi: NapiId,
@@ -309,9 +308,7 @@ impl RefUnwindSafe for Doorbell {}
 
 impl Doorbell {
     /// Creates the doorbell of one queue of `core`.
-    #[must_use]
-    pub fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        let attendance = Arc::clone(core.attendance());
+    pub(crate) fn new(core: Arc<dyn RunCore>, attendance: Arc<Attendance>, napi: NapiId) -> Self {
         Self { core, attendance, napi }
     }
 
@@ -319,7 +316,9 @@ impl Doorbell {
     /// for example): the caller's context runs the core at the end of the current call, unless
     /// another thread runs it.
     pub fn ring(&self, cx: &mut Cx) {
-        Core::schedule(&self.core, self.napi, cx);
+        if let Some(claim) = self.core.own_or_schedule(self.napi) {
+            cx.raise(&self.core, Owed::Claim(claim));
+        }
     }
 
     /// Signals an arrival or a completion from a thread without a running context: the worker of

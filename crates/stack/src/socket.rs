@@ -11,6 +11,7 @@
 //! net/core/sock.c.
 
 pub(crate) mod connection;
+pub(crate) mod core_sockets;
 pub(crate) mod demux;
 pub(crate) mod fast_open;
 mod listener;
@@ -24,7 +25,6 @@ pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;
 pub use connection::send::SendFlags;
-pub(crate) use connection::wmem::{StreamTimer, Tasklet};
 pub use connection::{SocketRef, TcpSocket};
 pub(crate) use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};

@@ -8,7 +8,7 @@
 use std::{sync::PoisonError, time::Duration};
 
 use pkt::Instant;
-use sync::{Poller, Sleep};
+use sync::Sleep;
 
 use super::{Core, CoreState};
 use crate::{
@@ -72,14 +72,8 @@ impl Core {
     pub(super) fn note_poll(&self, cx: &mut Cx) {
         if self.has_descriptors() {
             self.attendance.note_poll(cx.poller(), (cx.now + POLLED_MAX).as_nanos());
-            cx.note_polled(&self.host, self.id);
+            cx.note_polled(&self.this);
         }
-    }
-
-    /// The thread will not poll here again soon: from here on the worker looks at the queues, unless somebody else has polled
-    /// since.
-    pub(crate) fn leave_polling(&self, poller: Poller) {
-        self.attendance.leave_polling(poller);
     }
 
     /// An application thread has polled the core a moment ago, and will most likely again.
@@ -97,7 +91,7 @@ impl Core {
         let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
         if !timeout.is_zero() {
             self.attendance.prefer_poll(cx.poller(), (cx.now + timeout).as_nanos());
-            cx.note_polled(&self.host, self.id);
+            cx.note_polled(&self.this);
             return;
         }
         self.attendance.stop_polling(cx.poller(), cx.now.as_nanos());
@@ -127,7 +121,7 @@ impl Core {
         }
         let until = cx.now + POLLED_MAX;
         if self.attendance.relieve_worker(cx.poller(), until.as_nanos()) {
-            cx.note_polled(&self.host, self.id);
+            cx.note_polled(&self.this);
         }
     }
 
@@ -194,7 +188,7 @@ impl Core {
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.tasklet().is_pending() || self.lock.is_owed() {
+        if self.sockets.tasklet().is_pending() || self.lock.is_owed() {
             return Some(Instant::ZERO);
         }
         let timer = self.attendance.next_timer().map(Instant::from_nanos);

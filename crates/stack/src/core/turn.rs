@@ -6,17 +6,16 @@
 //! Not here: what a turn raises on other cores. They run after it, in `Cx::do_softirq`, so that a turn never nests in a
 //! turn.
 
-use std::sync::PoisonError;
-
 use pkt::Instant;
-use sync::CoreGuard;
+use sync::{CoreGuard, rcu_map::Place};
 
-use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, power, queues_in};
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, power, queues_in};
 use crate::{
     base::counters::Counter,
     cx::Cx,
     host::Host,
     receive::{napi::PollEnd, rps::SoftnetCounts},
+    socket::core_sockets::TimerEntry,
 };
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
@@ -138,7 +137,7 @@ fn receive(
         if over {
             if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
-                SoftnetCounts::add(&core.backlog.counts().time_squeeze, 1);
+                SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
             // still find in its caches: the others stay where the descriptor tells of them.
@@ -163,12 +162,12 @@ fn poll_queue(
     let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
     *next_napi = index + 1;
     let received = match index {
-        BACKLOG => backlog.poll(host, &core.backlog, last_flow, cx, weight),
+        BACKLOG => backlog.poll(host, &core.backlog(), last_flow, cx, weight),
         _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end(scope)),
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
-        &core.backlog.counts().processed,
+        &core.backlog().counts().processed,
         (received as u64).saturating_sub(handed_on),
     );
     cx.on_received(received);
@@ -191,7 +190,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
-    if guard.backlog.is_pending(&core.backlog) {
+    if guard.backlog.is_pending(&core.backlog()) {
         due |= 1 << BACKLOG;
     }
     due & !guard.powered.disabled()
@@ -264,7 +263,7 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
 fn resume_throttled(host: &Host, core: &Core, cx: &mut Cx) {
-    core.tasklet.run(host, cx);
+    core.sockets.tasklet().run(host, cx);
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
@@ -287,11 +286,7 @@ fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
         return;
     }
     let mut due = core::mem::take(&mut state.due);
-    {
-        let mut timers = core.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        timers.expire(cx.now, |entry| due.push(entry));
-        let _ = core.publish_next_timer(&timers);
-    }
+    core.sockets.expire(cx.now, &mut due);
     cx.count(Counter::TimerExpired, due.len() as u64);
     cx.count(Counter::TimerRuns, u64::from(!due.is_empty()));
     for entry in due.drain(..) {
@@ -331,6 +326,31 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
 fn quiesce(host: &Host, cx: &Cx) {
     cx.reader().quiescent();
     host.output_routes().on_quiescent();
+}
+
+/// A walk over all connections, by the core that was the first to hear that it is wanted.
+#[derive(Debug, Default)]
+pub(super) struct TrimWalk {
+    /// Where the next turn goes on; `None` when nobody wants it.
+    at: Option<Place>,
+    /// It was wanted anew since it began: those that it has passed may keep something by now.
+    again: bool,
+}
+
+impl TrimWalk {
+    /// Goes on, or begins when it is `wanted`. True when another turn is needed.
+    pub(super) fn step(&mut self, wanted: bool, host: &Host, cx: &mut Cx) -> bool {
+        if wanted {
+            self.again = self.at.is_some();
+            self.at = Some(self.at.unwrap_or_default());
+        }
+        let Some(from) = self.at else { return false };
+        self.at = host.relieve_streams(cx, from);
+        if self.at.is_none() && core::mem::take(&mut self.again) {
+            self.at = Some(Place::default());
+        }
+        self.at.is_some()
+    }
 }
 
 #[cfg(test)]

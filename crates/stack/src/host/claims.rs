@@ -24,18 +24,18 @@ use std::{
 
 use pkt::Instant;
 
-use super::{Event, Host};
+use super::Host;
 use crate::{
     base::{
         counters::Counter,
         ids::{CoreId, LOOPBACK},
     },
-    core::TimerEntry,
-    cx::Cx,
+    cx::{Cx, event::Event},
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
     },
+    socket::core_sockets::TimerEntry,
     transmit::{dst::RouteKind, link_output::send_arp},
 };
 
@@ -243,7 +243,7 @@ impl Host {
     fn arm_claims(&self) {
         let due = self.claims.lock().iter().filter_map(Claim::due).min();
         if let Some(due) = due {
-            self.core(CORE).arm(due, TimerEntry::Claims);
+            self.core_sockets(CORE).arm(due, TimerEntry::Claims);
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) use outbox::Outbox;
 pub(crate) use softnet::SoftnetCounts;
 pub use softnet::SoftnetStat;
 
-mod backlog;
+pub(crate) mod backlog;
 mod dissect;
 mod flow_limit;
 mod outbox;
@@ -96,7 +96,7 @@ impl Steering {
     #[inline(never)]
     fn follow(&mut self, host: &Host, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
         let settings = cx.sysctls().devices.of(device).rx(queue);
-        let cores = u16::try_from(host.cores().len()).expect("a host has at most 64 cores");
+        let cores = host.core_count();
         self.map.clear();
         self.map.extend((0..cores).filter(|core| settings.rps_cpus & (1 << core) != 0));
         self.by_socket = settings.rps_flow_cnt != 0 && cx.sock_flows().is_some();
@@ -105,7 +105,7 @@ impl Steering {
             count => count.max(SLOTS_MIN),
         };
         if wanted != self.slots.len() {
-            if !outbox.is_through(host) {
+            if !outbox.is_through() {
                 return;
             }
             let here = Slot { core: outbox.core().0, last_qtail: self.poll.wrapping_sub(1) };
@@ -141,7 +141,7 @@ impl Steering {
             [usize::try_from(index).expect("the index is below the number of slots")];
         let is_through = |slot: &Slot| match slot.core {
             core if core == here.0 => slot.last_qtail != self.poll,
-            core => outbox.has_finished(host, CoreId(core), slot.last_qtail),
+            core => outbox.has_finished(CoreId(core), slot.last_qtail),
         };
         if slot.core != wanted.0 && is_through(slot) {
             slot.core = wanted.0;
@@ -150,7 +150,7 @@ impl Steering {
             slot.last_qtail = self.poll;
             return Some(packet);
         }
-        if let Some(tail) = outbox.put(host, cx, CoreId(slot.core), hash, packet) {
+        if let Some(tail) = outbox.put(cx, CoreId(slot.core), hash, packet) {
             slot.last_qtail = tail;
         }
         None
@@ -160,7 +160,7 @@ impl Steering {
     fn wanted(&self, host: &Host, cx: &Cx, hash: u32) -> Option<CoreId> {
         let by_socket = if self.by_socket { cx.sock_flows() } else { None };
         if let Some(core) = by_socket.and_then(|flows| flows.core_of(hash))
-            && usize::from(core.0) < host.cores().len()
+            && core.0 < host.core_count()
         {
             return Some(core);
         }

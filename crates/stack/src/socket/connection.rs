@@ -31,11 +31,11 @@ use super::{
 };
 use crate::{
     base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
-    core::TimerEntry,
     cx::Cx,
     device::QueueId,
     host::Host,
     route::Path,
+    socket::core_sockets::TimerEntry,
     socket::{BusyPoll, Listener, options::SharedSettings},
 };
 use wmem::{StreamTimer, Wmem};
@@ -231,7 +231,7 @@ impl TcpSocket {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core(core).tasklet()),
+            wmem: Wmem::new(this.clone(), host.core_sockets(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),
@@ -322,7 +322,7 @@ impl TcpSocket {
         }
         let flows = host.sock_flows(host.sysctls().rps_sock_flow_entries);
         let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
-        by_socket.filter(|core| usize::from(core.0) < host.cores().len()).unwrap_or(self.core)
+        by_socket.filter(|core| core.0 < host.core_count()).unwrap_or(self.core)
     }
 
     /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`
@@ -391,7 +391,7 @@ impl TcpSocket {
     pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
-            let core = host.core(self.incoming_core());
+            let core = host.core_sockets(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
             self.armed.armed(core.arm(deadline, entry));
         }
@@ -400,7 +400,7 @@ impl TcpSocket {
     /// Disarms the timers of a connection that has ended. Called under the lock.
     pub(super) fn disarm(&self, host: &Host) {
         for handle in self.armed.take_handles().into_iter().flatten() {
-            host.core(handle.core).disarm(handle);
+            host.core_sockets(handle.core).disarm(handle);
         }
     }
 }

@@ -319,3 +319,21 @@ fn unused_port(
     let reader = cx.reader();
     host.demux().unused_port(candidates, &reader.pin()).ok_or(Errno::EADDRINUSE)
 }
+
+impl Cx {
+    /// This thread polls for the next connection of `listener`, and looks for it after every run of a core: of those that wait
+    /// with it nobody needs to be woken for that connection. `None`: it polls for none any more.
+    pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
+        self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
+        self.is_acceptor |= listener.is_some();
+    }
+
+    /// Whether this thread will accept a connection that `listener` has just got: one only.
+    pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
+        let accepts = self.accepts == core::ptr::from_ref(listener).addr();
+        if accepts {
+            self.accepts = 0;
+        }
+        accepts
+    }
+}

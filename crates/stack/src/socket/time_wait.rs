@@ -17,9 +17,9 @@ use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 use super::demux::{BindFlags, Entry};
 use crate::{
     base::{ids::CoreId, timer::TimerHandle},
-    core::TimerEntry,
     cx::Cx,
     host::Host,
+    socket::core_sockets::TimerEntry,
 };
 
 /// A connection in TIME-WAIT.
@@ -68,7 +68,8 @@ impl TimeWaitSocket {
     }
 
     fn arm_for(&self, host: &Host, deadline: Instant) {
-        let handle = host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+        let handle =
+            host.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
         // A thread that has ended the wait meanwhile saw no timer to disarm.
         if self.done.load(Ordering::SeqCst) {
@@ -79,7 +80,7 @@ impl TimeWaitSocket {
     fn disarm(&self, host: &Host) {
         let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
         if bits != NOT_ARMED {
-            host.core(self.core).disarm(TimerHandle::from_bits(bits));
+            host.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
         }
     }
 

@@ -8,8 +8,8 @@ use pkt::{Batch, DropReason, PacketList, RxChecksum};
 use stack::{
     base::counters::Counter,
     cx::Cx,
+    cx::event::Event,
     device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal},
-    host::Event,
 };
 
 use super::AfXdp;

@@ -13,8 +13,8 @@ use std::{
 use pkt::{Batch, PacketList};
 use stack::{
     Capabilities, Cx, Device,
+    cx::event::Event,
     device::{LinkType, QueueId, RxSignal},
-    host::Event,
 };
 
 use crate::{Attachment, Stack, TcpListener, TcpStream};

@@ -9,11 +9,10 @@ use std::{boxed::Box, sync::Arc};
 use pkt::{DropReason, Packet};
 use sync::Chain;
 
-use super::{flow_limit::FlowLimit, softnet::SoftnetCounts};
+use super::{backlog::Backlog, flow_limit::FlowLimit, softnet::SoftnetCounts};
 use crate::{
     base::{counters::Counter, ids::CoreId},
-    core::Core,
-    cx::Cx,
+    cx::{Cx, Owed},
     host::Host,
 };
 
@@ -32,6 +31,8 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     core: CoreId,
+    /// Of every core.
+    backlogs: Arc<[Backlog]>,
     targets: Box<[Outgoing]>,
     /// Bit set of targets with packets.
     filled: u64,
@@ -43,11 +44,12 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Creates the outbox of `core` in a host of `cores` cores.
-    pub(crate) fn new(core: CoreId, cores: u16) -> Self {
+    /// Creates the outbox of `core`, towards the cores of `backlogs`.
+    pub(crate) fn new(core: CoreId, backlogs: Arc<[Backlog]>) -> Self {
         Self {
             core,
-            targets: (0..cores).map(|_| Outgoing::default()).collect(),
+            targets: backlogs.iter().map(|_| Outgoing::default()).collect(),
+            backlogs,
             filled: 0,
             kicks: 0,
             limit: None,
@@ -66,29 +68,28 @@ impl Outbox {
     }
 
     /// Whether `target` has processed the first `tail` packets from this core.
-    pub(super) fn has_finished(&self, host: &Host, target: CoreId, tail: u32) -> bool {
-        let done = host.core(target).backlog().lanes().done(usize::from(self.core.0));
+    pub(super) fn has_finished(&self, target: CoreId, tail: u32) -> bool {
+        let done = self.backlogs[usize::from(target.0)].lanes().done(usize::from(self.core.0));
         done.wrapping_sub(tail).cast_signed() >= 0
     }
 
     /// Whether every core has processed all packets from this core.
-    pub(super) fn is_through(&self, host: &Host) -> bool {
+    pub(super) fn is_through(&self) -> bool {
         (0u16..)
             .zip(&self.targets)
-            .all(|(target, outgoing)| self.has_finished(host, CoreId(target), outgoing.sent))
+            .all(|(target, outgoing)| self.has_finished(CoreId(target), outgoing.sent))
     }
 
     /// Adds a packet for `target`. Returns the number of packets for it so far, or `None` if this
     /// one was dropped.
     pub(super) fn put(
         &mut self,
-        host: &Host,
         cx: &mut Cx,
         target: CoreId,
         hash: u32,
         packet: Packet,
     ) -> Option<u32> {
-        let backlog = host.core(target).backlog();
+        let backlog = &self.backlogs[usize::from(target.0)];
         let outgoing = &mut self.targets[usize::from(target.0)];
         if outgoing.count == 0 {
             // Other cores may push concurrently; each may exceed the limit by the packets of one
@@ -97,7 +98,8 @@ impl Outbox {
         }
         let (qlen, max) = (outgoing.qlen + outgoing.count, cx.sysctls().netdev_max_backlog);
         let is_full = qlen >= max;
-        if is_full || exceeds_its_half(&mut self.limit, host, self.core, cx, (hash, qlen, max)) {
+        let counts = self.backlogs[usize::from(self.core.0)].counts();
+        if is_full || exceeds_its_half(&mut self.limit, counts, self.core, cx, (hash, qlen, max)) {
             SoftnetCounts::add_shared(&backlog.counts().dropped, 1);
             cx.drop_packet(DropReason::CpuBacklog, packet);
             return None;
@@ -126,7 +128,7 @@ impl Outbox {
             let packets = core::mem::take(&mut outgoing.packets);
             let count = core::mem::replace(&mut outgoing.count, 0);
             cx.count(Counter::RpsPackets, u64::from(count));
-            let lanes = host.cores()[target as usize].backlog().lanes();
+            let lanes = self.backlogs[target as usize].lanes();
             if lanes.push(usize::from(self.core.0), packets, count) {
                 self.kicks |= 1 << target;
             }
@@ -147,10 +149,14 @@ impl Outbox {
 
     fn kick_targets(&mut self, host: &Host, cx: &mut Cx) {
         while self.kicks != 0 {
-            let target: &Arc<Core> = &host.cores()[self.kicks.trailing_zeros() as usize];
+            let target = CoreId(u16::try_from(self.kicks.trailing_zeros()).expect("at most 63"));
             self.kicks &= self.kicks - 1;
-            SoftnetCounts::add_shared(&target.backlog().counts().received_rps, 1);
-            Core::kick_backlog(target, cx);
+            let backlog = &self.backlogs[usize::from(target.0)];
+            SoftnetCounts::add_shared(&backlog.counts().received_rps, 1);
+            let core = host.runner(target);
+            if core.schedule_backlog() {
+                cx.raise(core, Owed::Run);
+            }
         }
     }
 }
@@ -159,7 +165,7 @@ impl Outbox {
 #[inline]
 fn exceeds_its_half(
     limit: &mut Option<FlowLimit>,
-    host: &Host,
+    counts: &SoftnetCounts,
     core: CoreId,
     cx: &Cx,
     (hash, qlen, max): (u32, u32, u32),
@@ -176,7 +182,7 @@ fn exceeds_its_half(
     };
     let exceeds = limit.exceeds(hash, qlen, max);
     if exceeds {
-        SoftnetCounts::add(&host.core(core).backlog().counts().flow_limit, 1);
+        SoftnetCounts::add(&counts.flow_limit, 1);
     }
     exceeds
 }

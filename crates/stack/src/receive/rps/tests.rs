@@ -38,10 +38,12 @@ impl Bench {
         let addresses = vec!["10.0.0.1/24".parse().unwrap()];
         let devices = vec![DeviceConfig { device, addresses }];
         let config = HostConfig { devices, cores: CORES, ..HostConfig::replay(0) };
+        let host = Host::new(&memory, config).unwrap();
+        let backlogs = Arc::clone(host.core(CoreId(0)).backlogs());
         Self {
-            host: Host::new(&memory, config).unwrap(),
+            host,
             cx,
-            outbox: Outbox::new(CoreId(0), CORES),
+            outbox: Outbox::new(CoreId(0), backlogs),
             steering: Steering::default(),
             backlogs: (0..CORES).map(|_| BacklogPoll::default()).collect(),
             arrived: vec![0; flows],

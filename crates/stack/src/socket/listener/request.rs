@@ -21,9 +21,9 @@ use tcp::{
 use super::{Listener, source_limit::SourcePlace, syn_queue::Refused};
 use crate::{
     base::ids::CoreId,
-    core::TimerEntry,
     cx::Cx,
     host::Host,
+    socket::core_sockets::TimerEntry,
     socket::{connection::TcpSocket, demux::Entry},
     transmit::ip_output,
 };
@@ -89,7 +89,7 @@ impl RequestSocket {
             return Listener::refuse(cx, reason, packet);
         }
         cx.pool.free(packet);
-        host.core(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
+        host.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
         ip_output::output(host, cx, dst, &tuple, socket.core);
     }
 
@@ -252,7 +252,7 @@ impl RequestSocket {
         self.transmit(host, cx);
         match next {
             (RequestTimer::Keep, deadline) => {
-                host.core(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
+                host.core_sockets(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
             }
             (RequestTimer::GiveUp, _) => self.give_up(host),
         }

@@ -31,11 +31,11 @@ use crate::{
         counters::{Counter, Snapshot},
         ids::CoreId,
     },
-    core::TimerEntry,
     cx::Cx,
     device::{LinkType, QueueId},
     header::{arp::ArpPacket, ethernet::MacAddr, icmp::Quote, ip::protocol},
     host::Host,
+    socket::core_sockets::TimerEntry,
     socket::demux::Entry,
     sysctl::modes::NeighborConfig,
     transmit::link_output,
@@ -399,7 +399,7 @@ impl NeighborEntry {
             (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
         if let Some(deadline) = deadline {
-            host.core(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
+            host.core_sockets(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
         }
         self.carry_out(host, cx, queue, actions);
     }
