@@ -436,7 +436,10 @@ mod tests {
         let mut cx = context(&memory);
         ring(&here, &mut cx);
         drop(host);
-        assert!(device.upgrade().is_some(), "the owner of the core releases its devices");
+        assert!(
+            device.upgrade().is_some(),
+            "the owner of the core holds its devices until it has run"
+        );
         cx.do_softirq();
         assert!(device.upgrade().is_none());
         assert_eq!(Arc::strong_count(&kicks), 1, "the worker's kick is released as well");

@@ -143,7 +143,7 @@ mod tests {
     /// All connections share one input route entry for an address and device; each holds one
     /// reference.
     #[test]
-    fn one_input_route_serves_every_connection() {
+    fn all_connections_share_one_input_route() {
         let mut net = Net::new(&[]);
         let first = net.connect();
         first.listener.close(&Arc::clone(&net.server), &mut net.cx);
@@ -236,7 +236,7 @@ mod tests {
             assert_eq!(read(&mut net, &pair, &mut reader), Some(5), "{context}");
             let before = net.server.counters();
             for _ in 0..10 {
-                assert_eq!(read(&mut net, &pair, &mut reader), None, "it waits");
+                assert_eq!(read(&mut net, &pair, &mut reader), None, "the reader waits");
                 net.send(&client, &pair.client, b"data");
                 assert_eq!(read(&mut net, &pair, &mut reader), Some(4), "{context}");
             }

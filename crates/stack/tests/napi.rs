@@ -36,7 +36,7 @@ mod tests {
         waiting: AtomicUsize,
         /// Whether a thread is in `receive`, and whether two threads ever were at the same time.
         inside: AtomicBool,
-        together: AtomicBool,
+        concurrent: AtomicBool,
         doorbell: OnceLock<Doorbell>,
         log: Log,
     }
@@ -48,7 +48,7 @@ mod tests {
 
         fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
             let alone = !self.inside.swap(true, Ordering::Relaxed);
-            self.together.fetch_or(!alone, Ordering::Relaxed);
+            self.concurrent.fetch_or(!alone, Ordering::Relaxed);
             let taken = self.waiting.load(Ordering::Relaxed).min(budget);
             self.waiting.fetch_sub(taken, Ordering::Relaxed);
             for _ in 0..taken {
@@ -133,9 +133,9 @@ mod tests {
             tx_checksum: true,
             ..Capabilities::plain(format!("scripted{index}"), 1500, LinkType::Ip)
         };
-        let (inside, together) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (inside, concurrent) = (AtomicBool::new(false), AtomicBool::new(false));
         let (waiting, doorbell, log) = (AtomicUsize::new(0), OnceLock::new(), Arc::clone(log));
-        Scripted { index, caps, signal, waiting, inside, together, doorbell, log }
+        Scripted { index, caps, signal, waiting, inside, concurrent, doorbell, log }
     }
 
     /// A poll that returns exactly its weight has not found the queue empty, so the queue is polled
@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(bench.polls(), [(1, 20)]);
     }
 
-    /// A turn that exceeds its time limit ends whatever its budget is. The clock is read only after
-    /// full polls.
+    /// A turn that exceeds its time limit ends before its budget is used up. The clock is read only
+    /// after full polls.
     #[test]
     fn a_turn_ends_at_its_time_limit() {
         thread_local! {
@@ -272,7 +272,7 @@ mod tests {
     fn an_interrupt_schedules_its_queue() {
         let mut bench = Bench::new(&[RxSignal::Descriptor, RxSignal::Descriptor], &[]);
         let core = Arc::clone(&bench.host.cores()[0]);
-        let napi = core.napi_of(2, QueueId(0)).expect("its second device");
+        let napi = core.napi_of(2, QueueId(0)).expect("the second device");
         assert!(core.napi_of(3, QueueId(0)).is_none());
         bench.arrive(1, 3);
         assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
@@ -385,7 +385,7 @@ mod tests {
                 });
             }
         });
-        assert!(!device.together.load(Ordering::Relaxed), "two threads in one poll");
+        assert!(!device.concurrent.load(Ordering::Relaxed), "two threads in one poll");
         let counters = host.counters();
         assert_eq!(counters.stack(Counter::SoftnetProcessed), 3 * 2000 * 5);
         assert_eq!(counters.dropped(), 3 * 2000 * 5, "each frame was delivered once");
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(core.next_deadline(), None);
     }
 
-    /// Without a flush timeout no interrupt is deferred, whatever `napi_defer_hard_irqs` is.
+    /// Without a flush timeout no interrupt is deferred, for any `napi_defer_hard_irqs`.
     #[test]
     fn no_interrupt_is_deferred_by_default() {
         let settings = [("net.quietline.dev.scripted1.napi_defer_hard_irqs", "5")];

@@ -321,14 +321,16 @@ fn unused_port(
 }
 
 impl Cx {
-    /// This thread polls for the next connection of `listener`, and looks for it after every run of a core: of those that wait
-    /// with it nobody needs to be woken for that connection. `None`: it polls for none any more.
+    /// Declares that this thread polls for the next connection of `listener`, and checks for it
+    /// after every run of a core: no other waiting thread needs to be woken for that connection.
+    /// `None`: it has stopped polling.
     pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
         self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
         self.is_acceptor |= listener.is_some();
     }
 
-    /// Whether this thread will accept a connection that `listener` has just got: one only.
+    /// Returns whether this thread will accept the connection that `listener` has just queued; at
+    /// most one.
     pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
         let accepts = self.accepts == core::ptr::from_ref(listener).addr();
         if accepts {

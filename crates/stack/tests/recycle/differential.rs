@@ -50,7 +50,7 @@ fn trace(mode: &str, seed: u64) -> (Vec<Seen>, i64) {
 }
 
 #[test]
-fn no_mode_changes_what_a_connection_is_charged_or_when_it_is_writable() {
+fn no_recycling_mode_changes_the_charges_or_writability_of_a_connection() {
     for seed in 0..12 {
         let plain = trace("none", seed);
         assert!(plain.0.iter().any(|seen| !seen.readiness.contains(Readiness::WRITE)));

@@ -59,7 +59,7 @@ fn measure(mode: &str, len: usize) -> Cost {
     }
     let costs = [CLIENT, SERVER].map(|end| cost(&before[end], &rig.ends[end].stats()));
     let [client, server] = costs;
-    assert_eq!(client, server, "both hosts send and receive one");
+    assert_eq!(client, server, "both hosts send and receive one packet per request");
     rig.finish([sockets]);
     server
 }
@@ -89,7 +89,7 @@ fn the_cost_of_a_request_depends_on_the_mode() {
 /// With `none`, two packets per request are freed remotely; with `socket_one` and with the default
 /// mode, none.
 #[test]
-fn remote_frees_per_request_are_two_without_and_none_by_default() {
+fn remote_frees_per_request_are_two_without_recycling_and_none_by_default() {
     let default = Rig::new(false, &[]).ends[SERVER].host.sysctls().get("net.quietline.skb_recycle");
     assert_eq!(measure("none", 64).remote, 2);
     assert_eq!(measure("socket_one", 64).remote, 0);

@@ -39,7 +39,7 @@ fn a_device_that_is_down_carries_no_packets_until_it_is_up_again() {
     let refused = TcpSocket::connect(&net.client, &mut net.cx, None, server.local());
     assert_eq!(refused.err(), Some(Errno::ENETUNREACH));
     let spec = RouteSpec::on_link("172.16.0.0/16".parse().expect("a prefix"), 1);
-    assert!(net.client.add_route(&spec).is_err(), "no route through it");
+    assert!(net.client.add_route(&spec).is_err(), "no route through a device that is down");
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, true), Ok(()));
     net.pass(Duration::from_secs(3));
     assert_eq!(net.received(&server), Ok(13), "{:?}", net.client.counters());

@@ -344,7 +344,10 @@ fn a_frame_completes_after_its_departure() {
         ..Impairment::default()
     });
     assert!(bench.left.caps().async_completion);
-    assert!(!bench.right.caps().async_completion, "it sends over a perfect direction");
+    assert!(
+        !bench.right.caps().async_completion,
+        "the right end sends over a direction without impairments"
+    );
     let payer = Arc::new(Payer::default());
     let mut packet = frame(&mut bench.cx, 0);
     let truesize = packet.truesize();

@@ -45,9 +45,9 @@ impl TcpSocket {
         call
     }
 
-    /// As [`begin_call`](Self::begin_call), for work that needs no exact time. `cx.now` may be stale,
-    /// but is not earlier than the latest time that the socket has seen. `settle` reads the clock
-    /// itself if it has work.
+    /// Like [`begin_call`](Self::begin_call), for work that needs no exact time. `cx.now` may be
+    /// stale, but is not earlier than the latest time that the socket has seen. `settle` reads the
+    /// clock itself if it has work.
     #[inline]
     pub(in crate::socket) fn begin_untimed_call<'a>(
         &'a self,

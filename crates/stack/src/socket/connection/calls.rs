@@ -17,14 +17,14 @@ use crate::{
     socket::options::MemoryInfo,
 };
 
-/// Which halves of a connection `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
+/// Halves of a connection that `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
-    /// No more reading.
+    /// Ends reading.
     Read,
-    /// No more writing: sends FIN after the queued data.
+    /// Ends writing: sends FIN after the queued data.
     Write,
-    /// Neither.
+    /// Ends both.
     Both,
 }
 
@@ -73,7 +73,7 @@ impl TcpSocket {
         call.end(cx);
     }
 
-    /// Ends the connection with `ENETDOWN`: its local address left the host together with a device.
+    /// Ends the connection with `ENETDOWN`, because its local address was removed with a device.
     pub(crate) fn lose_address(&self, host: &Host, cx: &mut Cx) {
         let mut call = self.begin_call(host, cx);
         call.state.tcb.lose_address(&mut cx.tcp());

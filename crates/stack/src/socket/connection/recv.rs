@@ -2,8 +2,8 @@
 //!
 //! Above: crate `quietline` (`stream::recv`). Below: `tcp::Tcb::recv`. Linux: `tcp_recvmsg_locked`.
 //!
-//! A call that only reads leaves the connection nearly as it was; it says so (`only_read`), and the
-//! end of the call takes the short form of `settle` (`StreamState::settle_call`).
+//! A call that only reads changes little. It sets `only_read`, and the end of the call takes the
+//! short form of `settle` (`StreamState::settle_call`).
 //!
 //! Not here: a `recv` that waits (`modes::reader`).
 
@@ -83,8 +83,9 @@ pub(in crate::socket) fn recv_step(
     state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(errno)
 }
 
-/// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind the
-/// data stays for the next call, because reporting an error takes it. A read stops before urgent data.
+/// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind
+/// the data stays for the next call, because reporting an error takes it. A read stops before
+/// urgent data.
 pub(in crate::socket) fn recv_more(
     state: &mut Holder<'_>,
     cx: &mut Cx,

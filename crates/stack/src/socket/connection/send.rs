@@ -5,8 +5,8 @@
 //!
 //! One call is a sequence of steps of one superframe: copy into the send queue, transmit
 //! ([`StreamState::settle`](super::StreamState::settle)), run the peer's core if it is in this
-//! process, and process the acknowledgments on the backlog. The last step leaves all but the copy to
-//! the end of the call.
+//! process, and process the acknowledgments on the backlog. The last step leaves all but the copy
+//! to the end of the call.
 //!
 //! Not here: waiting for space in the send buffer; `EAGAIN` is the answer.
 
@@ -39,7 +39,7 @@ impl TcpSocket {
     /// buffer is full.
     pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         if let [buf] = bufs {
-            // Most writes: a list of one needs no loop.
+            // The common case: one buffer needs no list.
             return self.send_payload(host, cx, core::iter::once(&**buf), SendFlags::empty());
         }
         self.send_with_flags(host, cx, bufs, SendFlags::empty())

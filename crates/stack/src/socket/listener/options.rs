@@ -47,15 +47,16 @@ pub struct ListenOptions {
     pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
-    /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included:
-    /// a SYN beyond them is dropped. 0 is no limit, the default. Each listener of a port that is shared counts its own.
+    /// Maximum connections of one source address with this listener, including half-open ones and
+    /// those that wait for `accept`; further SYNs are dropped. 0 is no limit, the default. Each
+    /// listener of a shared port has its own counts.
     pub max_per_source: u32,
-    /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
-    /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
-    /// allow it, too.
+    /// `TCP_FASTOPEN`: maximum connections whose data is read before their handshake has completed
+    /// (RFC 7413). Only for applications that may execute a request twice, because the network may
+    /// duplicate a SYN. Default 0: none. `net.ipv4.tcp_fastopen` must allow it too.
     pub fast_open: u32,
-    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. Anybody may then make the application work by
-    /// packets of a forged address. Default off.
+    /// `TCP_FASTOPEN_NO_COOKIE`: data is also read from a SYN without a cookie. Packets with forged
+    /// addresses can then make the application work. Default off.
     pub fast_open_no_cookie: bool,
     /// `TCP_FASTOPEN_KEY`: key of this listener's cookies in place of the host's key. Default none.
     pub fast_open_key: Option<FastOpenKey>,

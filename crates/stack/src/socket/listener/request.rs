@@ -43,8 +43,9 @@ pub(crate) struct RequestSocket {
     /// Index in the listener's SYN queue. Written once, before the table refers to this object.
     /// Relaxed: the table orders it.
     slot: AtomicUsize,
-    /// Its place among the connections of its source, until it ends or hands the place to the connection. Whoever sets `done` takes
-    /// the place, so that the lock is always free. `None` without a limit, which then costs no lock.
+    /// Place among the connections of its source, until the request ends or passes the place to the
+    /// connection. Only the thread that sets `done` takes the place, so the lock is uncontended.
+    /// `None` without a limit, which then costs no lock.
     place: Option<Mutex<Option<Box<SourcePlace>>>>,
     /// State of the handshake. Locked for one segment or timer only, and never during transmission.
     request: Mutex<Request>,

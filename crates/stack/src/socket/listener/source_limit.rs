@@ -28,8 +28,9 @@ use std::{
 /// is gone.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
-    /// Most places of one address; 0 is no limit. Written by `set_option` of the listener, read by SYNs and returned cookies.
-    /// Relaxed: a number that orders nothing; a SYN beside the call may still see the number before.
+    /// Maximum places of one address; 0 is no limit. Written by `set_option` of the listener, read
+    /// by SYNs and returned cookies. Relaxed: the number orders nothing; a concurrent SYN may see
+    /// the old number.
     max: AtomicU32,
     /// Places by address, each above 0. No other lock is taken under this lock.
     counts: Mutex<BTreeMap<IpAddr, u32>>,
