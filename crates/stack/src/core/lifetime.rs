@@ -51,7 +51,7 @@ impl Core {
     /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
     /// is waited for: who opens the same device again finds it closed. One that has rung it and does not come to it, as this very
     /// thread may have, finds the host gone, and forgets them then.
-    pub(crate) fn remove_queues(&self) {
+    pub(super) fn end(&self) {
         for _ in 0..LOOKS_MAX {
             if let Some(guard) = self.lock.try_own() {
                 return self.forget(guard);

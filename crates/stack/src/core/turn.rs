@@ -13,15 +13,15 @@ use super::{BACKLOG, Core, CoreState, PollReport, Scope, power, queues_in};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
     receive::{napi::PollEnd, rps::SoftnetCounts},
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
 };
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
 /// completions free the senders before they are polled, and timers see what has just been received.
 pub(super) fn turn(
-    host: &Host,
+    host: &Net,
     core: &Core,
     state: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
@@ -64,7 +64,7 @@ fn collect_deferred_frees(cx: &mut Cx) {
 }
 
 /// Packets that devices have sent pay their senders back.
-fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
+fn complete_transmissions(host: &Net, state: &CoreState, cx: &mut Cx) {
     for index in queues_in(state.completing) {
         state.napis[index].complete_transmissions(host, cx);
     }
@@ -72,14 +72,14 @@ fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
 
 /// Transmit queues that wait for a moment are run when it has come.
 #[inline]
-fn restart_transmissions(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
+fn restart_transmissions(host: &Net, core: &Core, state: &CoreState, cx: &mut Cx) {
     if core.attendance.is_transmit_due(cx.now.as_nanos()) {
         run_due(host, core, state, cx);
     }
 }
 
 #[cold]
-fn run_due(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
+fn run_due(host: &Net, core: &Core, state: &CoreState, cx: &mut Cx) {
     core.attendance.take_transmit_deadline();
     for napi in &state.napis {
         napi.restart_transmissions(host, cx);
@@ -94,7 +94,7 @@ fn run_due(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
 ///
 /// The clock is asked only after a poll that took all it may: whoever finds its queue empty is done anyway.
 fn receive(
-    host: &Host,
+    host: &Net,
     core: &Core,
     guard: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
@@ -152,7 +152,7 @@ fn receive(
 /// Polls the queue at `index`, or the backlog, for `weight` frames at most. Linux: `__napi_poll`, `process_backlog`.
 #[inline]
 fn poll_queue(
-    host: &Host,
+    host: &Net,
     core: &Core,
     state: &mut CoreState,
     cx: &mut Cx,
@@ -262,13 +262,13 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 }
 
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
-fn resume_throttled(host: &Host, core: &Core, cx: &mut Cx) {
+fn resume_throttled(host: &Net, core: &Core, cx: &mut Cx) {
     core.sockets.tasklet().run(host, cx);
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
 /// and what it holds is not this thread's any more. The borrow ends with the ownership, so that it cannot be touched then.
-pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
+pub(super) fn stop_cycles(host: &Net, state: &mut CoreState, cx: &mut Cx) {
     if core::mem::take(&mut state.holding) == 0 {
         return;
     }
@@ -281,7 +281,7 @@ pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
 }
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
-fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
+fn expire_timers(host: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;
     }
@@ -296,7 +296,7 @@ fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
 }
 
 /// Runs one timer, if what it belongs to is still there.
-fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
+fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
     match entry {
         TimerEntry::Stream(socket) => {
             if let Some(socket) = socket.upgrade() {
@@ -323,7 +323,7 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
 }
 
 /// Nothing that was looked up in a table is held any more.
-fn quiesce(host: &Host, cx: &Cx) {
+fn quiesce(host: &Net, cx: &Cx) {
     cx.reader().quiescent();
     host.output_routes().on_quiescent();
 }
@@ -339,7 +339,7 @@ pub(super) struct TrimWalk {
 
 impl TrimWalk {
     /// Goes on, or begins when it is `wanted`. True when another turn is needed.
-    pub(super) fn step(&mut self, wanted: bool, host: &Host, cx: &mut Cx) -> bool {
+    pub(super) fn step(&mut self, wanted: bool, host: &Net, cx: &mut Cx) -> bool {
         if wanted {
             self.again = self.at.is_some();
             self.at = Some(self.at.unwrap_or_default());

@@ -14,9 +14,7 @@ use tcp::{IsnGenerator, PortSelector, SynCookies};
 
 use super::{
     Host,
-    claims::Claims,
     config::{DeviceConfig, HostConfig},
-    routes,
 };
 use crate::{
     base::{
@@ -29,7 +27,9 @@ use crate::{
     cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
+    route::{change, router::Router},
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
+    socket::net::{Net, claims::Claims},
     socket::{
         core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter,
     },
@@ -59,7 +59,7 @@ impl Host {
         let mut devices = vec![loopback];
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
-        let fib = routes::builder_of(&addresses, &config.routes)?;
+        let fib = change::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
         let core_sockets: Box<[_]> = (0..)
@@ -68,37 +68,38 @@ impl Host {
             .map(|(id, attendance)| Arc::new(CoreSockets::new(id, Arc::clone(attendance))))
             .collect();
         let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(config.cores)).collect();
-        let host = Arc::new_cyclic(|this: &Weak<Self>| {
-            let cores: Vec<_> = (0..)
+        let router = Router {
+            routes: RouteTable::new(&memory.rcu, fib),
+            dst_layout: config.sysctls.dst_layout,
+            exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
+            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
+            output_routes: OutputRoutes::new(&memory.rcu, config.cores),
+            input_routes: InputRoutes::new(&memory.rcu),
+            rcu: memory.rcu.clone(),
+            tx: transmit_sides(&devices, &config.sysctls, &attendances),
+            devices,
+            attached,
+            share: HostShare::new(config.name, config.cores, config.sysctls),
+        };
+        let mut cores: Vec<Arc<Core>> = Vec::new();
+        let net = Arc::new_cyclic(|this: &Weak<Net>| {
+            cores = (0..)
                 .map(CoreId)
                 .zip(attendances.iter().zip(&core_sockets))
                 .map(|(id, (attendance, sockets))| {
-                    let backlogs = Arc::clone(&backlogs);
-                    Core::new(
-                        id,
-                        this.clone(),
-                        backlogs,
-                        Arc::clone(attendance),
-                        Arc::clone(sockets),
-                    )
+                    let (net, backlogs) = (Weak::clone(this), Arc::clone(&backlogs));
+                    Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
                 })
                 .collect();
-            Self {
-                routes: RouteTable::new(&memory.rcu, fib),
-                dst_layout: config.sysctls.dst_layout,
-                exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-                neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
+            Net {
+                router,
                 demux: Demux::new(&memory.rcu, secrets.demux),
                 runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
-                cores,
                 core_sockets,
                 isn: IsnGenerator::new(&secrets.isn),
                 ports: PortSelector::new(&secrets.ports),
                 syn_cookies: SynCookies::new(&secrets.syn_cookies),
                 fast_open: FastOpenMemory::new(secrets.fast_open),
-                output_routes: OutputRoutes::new(&memory.rcu, config.cores),
-                input_routes: InputRoutes::new(&memory.rcu),
-                rcu: memory.rcu.clone(),
                 icmp_limiter: IcmpLimiter::new(),
                 ip_ids: IpIds::new(&secrets.ip_ids),
                 packets: memory.packets.clone(),
@@ -107,13 +108,9 @@ impl Host {
                 down: Shutdown::default(),
                 claims: Claims::default(),
                 unfinished_checksums: AtomicU64::new(0),
-                tx: transmit_sides(&devices, &config.sysctls, &attendances),
-                devices,
-                attached,
-                device_changes: Mutex::default(),
-                share: HostShare::new(config.name, config.cores, config.sysctls),
             }
         });
+        let host = Arc::new(Self { net, cores, device_changes: Mutex::default() });
         host.attach_devices()?;
         Ok(host)
     }

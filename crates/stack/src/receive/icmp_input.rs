@@ -21,9 +21,9 @@ use crate::{
         ip::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
         strip,
     },
-    host::Host,
     route::exception::plateau_below,
     socket::demux::Entry,
+    socket::net::Net,
     transmit::ip_output::{self},
 };
 
@@ -33,7 +33,7 @@ const QUOTE_BYTES_MAX: usize = 548;
 
 /// One ICMP message, IP header in front.
 pub(super) fn input(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     header: &IpHeader,
@@ -72,7 +72,7 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
 }
 
 /// Sends the request back: only the type and the addresses change, so the checksum is updated (RFC 1624).
-fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
+fn echo_reply(host: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(cx, header.dst);
     let ignored = cx.sysctls().icmp_echo_ignore_all
         || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
@@ -117,7 +117,7 @@ fn count_sent(cx: &Cx, kind: u8) {
 
 /// Puts the IP header in front of a finished ICMP message and sends it.
 fn send(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     dst: &crate::transmit::dst::Dst,
     src: IpAddr,
@@ -147,7 +147,7 @@ fn send(
 
 /// A router or the peer reports on a packet of ours: find its connection, which judges the report.
 fn report(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     message: IcmpMessage,
@@ -241,7 +241,7 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
 
 /// Tells the sender of a packet that nobody here speaks its protocol.
 pub(super) fn send_protocol_unreachable(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     header: &IpHeader,
     packet: &Packet,

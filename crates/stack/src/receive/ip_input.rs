@@ -33,7 +33,7 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     header::ip::{self, IpHeader, protocol},
-    host::Host,
+    socket::net::Net,
     transmit::{
         dst::{DstHandle, RouteKind},
         packet_dst::{OnceDst, PacketDst},
@@ -86,7 +86,7 @@ impl<'s> ListInput<'s> {
     /// The next packet of the list, link header removed.
     pub(crate) fn push<const V4: bool>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
@@ -131,7 +131,7 @@ impl<'s> ListInput<'s> {
     #[inline]
     fn push_by_route<const V4: bool>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
@@ -158,7 +158,7 @@ impl<'s> ListInput<'s> {
     /// The hint's route, or what the routes say. Linux: `ip_can_use_hint`, `ip_route_use_hint`.
     fn route(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &Cx,
         rcu: &'s Section<'_>,
         header: &IpHeader,
@@ -193,7 +193,7 @@ impl<'s> ListInput<'s> {
 /// A packet of the current connection of `flow`, which offers its route where the packet brings none.
 #[inline]
 pub(super) fn established<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &Flow<'s>,
@@ -249,7 +249,7 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
 
 /// Ours, by address and by the way it came? Linux: `ip_route_input_rcu`.
 pub(super) fn route<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &Cx,
     rcu: &'s Section<'_>,
     packet: &mut Packet,
@@ -309,7 +309,7 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
 /// Differs from Linux: the source is checked before the destination is looked up, because martians are checked there already. A
 /// packet that is both spoofed and for another host counts as spoofed, not as one that is not forwarded.
 pub(super) fn check_source(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     rcu: &Section<'_>,
     device: u32,
@@ -334,7 +334,7 @@ pub(super) fn check_source(
 
 /// Addresses that no honest packet brings in from a wire: 127/8 (RFC 1122 §3.2.1.3 (g)), and as its source an address of
 /// ours, a broadcast or a multicast address.
-fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
+fn check_martian(host: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
     if host.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {
@@ -345,7 +345,7 @@ fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<()
 }
 
 pub(super) fn deliver<'s, const V4: bool>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,

@@ -14,13 +14,13 @@ use crate::{
         ip::{ETHER_TYPE_IPV4, ETHER_TYPE_IPV6},
         strip,
     },
-    host::Host,
+    socket::net::Net,
 };
 
 /// Takes a list of frames from `device`, oldest first, and leaves it empty; `last` says that nothing follows in this poll.
 /// What one IP packet finds serves the next. Linux: `netif_receive_skb_list_internal`, `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -39,7 +39,7 @@ pub(crate) fn input_list<'s>(
 
 /// Takes one frame from `device` up to its protocol; `last` says that nothing follows in this poll. Linux: `netif_receive_skb`.
 pub(crate) fn input<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -56,7 +56,7 @@ pub(crate) fn input<'s>(
 
 /// Takes one frame up. Everything that is not passed on is counted here.
 fn input_on<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,

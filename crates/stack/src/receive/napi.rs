@@ -23,7 +23,7 @@ use crate::{
     base::{counters::Counter, limits::WEIGHT},
     cx::Cx,
     device::{Device, LinkType, QueueId},
-    host::Host,
+    socket::net::Net,
     sysctl::modes::BusyPollFlush,
     transmit::tx_queue::DeviceTx,
 };
@@ -157,12 +157,12 @@ impl Napi {
     }
 
     /// Packets that the device has sent pay their senders back, and those that waited for room follow.
-    pub(crate) fn complete_transmissions(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn complete_transmissions(&self, host: &Net, cx: &mut Cx) {
         self.tx.complete(host, cx, self.queue);
     }
 
     /// The queue sends what may go by now.
-    pub(crate) fn restart_transmissions(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn restart_transmissions(&self, host: &Net, cx: &mut Cx) {
         self.tx.run_due(host, cx, self.queue);
     }
 
@@ -170,7 +170,7 @@ impl Napi {
     /// empty: the poll has been completed. Exactly `weight` means that it has not, even if the queue is empty by chance.
     pub(crate) fn poll(
         &mut self,
-        host: &Host,
+        host: &Net,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
@@ -280,7 +280,7 @@ impl Napi {
     /// Everything that is held or waits goes up: the core is about to be let go. Linux: `busy_poll_stop`.
     pub(crate) fn flush(
         &mut self,
-        host: &Host,
+        host: &Net,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
@@ -305,7 +305,7 @@ impl Napi {
     }
 
     /// The settings of this poll.
-    fn begin(&mut self, host: &Host, outbox: &Outbox, cx: &Cx) -> GroMode {
+    fn begin(&mut self, host: &Net, outbox: &Outbox, cx: &Cx) -> GroMode {
         let place = (self.index, self.queue.0);
         self.line.steers = self.line.steering.begin(host, cx, outbox, place);
         GroMode::of(cx.sysctls(), self.index, !host.is_loopback_device(self.index))
@@ -314,7 +314,7 @@ impl Napi {
     /// Every frame of the batch through receive offload, and up to its socket what has to go at once.
     fn receive_batch<'s>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
@@ -341,7 +341,7 @@ impl Line {
     /// What has left receive offload goes up, here or on the core it belongs to; `last` says that nothing follows.
     fn go_up<'s>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
@@ -358,7 +358,7 @@ impl Line {
     /// The one frame of a poll, of which nothing is held and nothing waits: counted as one that has passed through.
     fn go_straight_up<'s>(
         &self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         cx: &mut Cx,
@@ -376,7 +376,7 @@ impl Line {
 
     /// Hands on what belongs to other cores; the rest stays ready.
     #[cold]
-    fn steer(&mut self, host: &Host, outbox: &mut Outbox, cx: &mut Cx) {
+    fn steer(&mut self, host: &Net, outbox: &mut Outbox, cx: &mut Cx) {
         let mut kept = PacketList::new();
         while let Some(mut packet) = self.gro.ready().pop_front() {
             packet.meta_mut().rx_device = self.device;
@@ -388,7 +388,7 @@ impl Line {
     /// The last of a poll: then one output, one ACK decision and one wake for the socket that received last.
     fn finish<'s>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,

@@ -21,7 +21,7 @@ use std::{boxed::Box, vec::Vec};
 
 use pkt::Packet;
 
-use crate::{base::ids::CoreId, cx::Cx, device::LinkType, host::Host};
+use crate::{base::ids::CoreId, cx::Cx, device::LinkType, socket::net::Net};
 
 pub(crate) use backlog::{Backlog, BacklogPoll};
 pub(crate) use outbox::Outbox;
@@ -76,7 +76,7 @@ impl Steering {
     #[inline]
     pub(crate) fn begin(
         &mut self,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         outbox: &Outbox,
         (device, queue): (u32, u16),
@@ -90,7 +90,7 @@ impl Steering {
     /// Follows the settings. The slots are made anew only while nothing is under way: until then the old ones keep order.
     #[cold]
     #[inline(never)]
-    fn follow(&mut self, host: &Host, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
+    fn follow(&mut self, host: &Net, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
         let settings = cx.sysctls().devices.of(device).rx(queue);
         let cores = host.core_count();
         self.map.clear();
@@ -110,7 +110,7 @@ impl Steering {
         self.generation = cx.generation();
     }
 
-    fn prepare(&mut self, host: &Host, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
+    fn prepare(&mut self, host: &Net, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
         self.poll = self.poll.wrapping_add(1);
         if self.generation != cx.generation() {
             self.follow(host, cx, outbox, queue);
@@ -122,7 +122,7 @@ impl Steering {
     /// true.
     pub(crate) fn keep(
         &mut self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         outbox: &mut Outbox,
         link: LinkType,
@@ -152,7 +152,7 @@ impl Steering {
     }
 
     /// The core that a flow should be on; `None` where nobody says so.
-    fn wanted(&self, host: &Host, cx: &Cx, hash: u32) -> Option<CoreId> {
+    fn wanted(&self, host: &Net, cx: &Cx, hash: u32) -> Option<CoreId> {
         let by_socket = if self.by_socket { cx.sock_flows() } else { None };
         if let Some(core) = by_socket.and_then(|flows| flows.core_of(hash))
             && core.0 < host.core_count()

@@ -17,15 +17,15 @@ use crate::{
         ip::{IpHeader, protocol},
         strip,
     },
-    host::Host,
     socket::demux::Entry,
+    socket::net::Net,
     transmit::packet_dst::OnceDst,
 };
 
 /// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.
 #[inline]
 pub(super) fn established(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     flow: &Flow<'_>,
@@ -44,7 +44,7 @@ pub(super) fn established(
 
 /// One TCP segment with its IP header in front.
 pub(super) fn input<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -100,7 +100,7 @@ pub(super) fn input<'s>(
 }
 
 fn new_connection(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     tuple: FourTuple,
@@ -116,7 +116,7 @@ fn new_connection(
 
 /// Removes the IP header, counts the segment and checks what can be checked without a connection.
 #[inline]
-fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+fn admit(host: &Net, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
     strip(packet, usize::from(header.header_len));
     check_segment(cx, header, packet).map_err(|reason| refuse(host, cx, header, packet, reason))
@@ -125,7 +125,7 @@ fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result
 /// Counts a segment that is not admitted, and tells a checksum that was never finished from a wrong one.
 #[cold]
 fn refuse(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     header: &IpHeader,
     packet: &Packet,

@@ -22,7 +22,7 @@ use sync::{
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
-    host::{Hop, Host},
+    route::router::{Hop, Router},
     transmit::dst::{DstHandle, DstRef},
 };
 
@@ -64,7 +64,7 @@ impl OutputRoutes {
     /// The entry of `hop` for `core`, made if there is none.
     pub(crate) fn entry<'s>(
         &'s self,
-        host: &Host,
+        host: &Router,
         cx: &Cx,
         hop: &Hop,
         core: CoreId,

@@ -30,9 +30,9 @@ use crate::{
     base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
     device::QueueId,
-    host::Host,
     route::Path,
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
     socket::{BusyPoll, Listener, options::SharedSettings},
 };
 use wmem::{StreamTimer, Wmem};
@@ -170,7 +170,7 @@ impl Drop for StreamState {
 
 impl TcpSocket {
     pub(super) fn new(
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
@@ -297,7 +297,7 @@ impl TcpSocket {
 
     /// The core whose polls bring this connection's packets: with RFS where its application was seen last.
     #[must_use]
-    pub fn polled_core(&self, host: &Host) -> CoreId {
+    pub fn polled_core(&self, host: &Net) -> CoreId {
         if !host.rfs_needed() {
             return self.core;
         }
@@ -316,7 +316,7 @@ impl TcpSocket {
     /// already, so nobody else may hold the socket in between; what comes in meanwhile waits on the backlog.
     pub(super) fn begin(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         register: impl FnOnce(&Cx) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
@@ -364,7 +364,7 @@ impl TcpSocket {
     /// Where its packets go up: a flow that moves takes its timers along as they are armed anew, in Linux by whichever CPU
     /// arms them. What is armed elsewhere fires there, late at most.
     #[inline]
-    pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
+    pub(super) fn arm(&self, host: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
             let core = host.core_sockets(self.incoming_core());
@@ -374,7 +374,7 @@ impl TcpSocket {
     }
 
     /// The connection waits for nothing any more. Under the lock.
-    pub(super) fn disarm(&self, host: &Host) {
+    pub(super) fn disarm(&self, host: &Net) {
         for handle in self.armed.take_handles().into_iter().flatten() {
             host.core_sockets(handle.core).disarm(handle);
         }

@@ -24,6 +24,7 @@ use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
     host::Host,
+    socket::net::Net,
     sysctl::Sysctls,
 };
 use accept_queue::AcceptQueue;
@@ -213,7 +214,7 @@ impl Listener {
     }
 
     /// Stops listening. Half-open connections are forgotten, connections nobody accepted are reset, as Linux does.
-    pub fn close(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
+    pub fn close(self: &Arc<Self>, host: &Net, cx: &mut Cx) {
         if self.closed.swap(true, Ordering::AcqRel) {
             // The port may be another listener's by now.
             return;
@@ -237,14 +238,14 @@ impl Listener {
 
     /// Stops listening because the host has lost the address for good. Linux's accept(2) names `ENETDOWN` among the network errors
     /// that it passes on.
-    pub(crate) fn lose_address(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
+    pub(crate) fn lose_address(self: &Arc<Self>, host: &Net, cx: &mut Cx) {
         self.address_lost.store(true, Ordering::Relaxed);
         self.close(host, cx);
     }
 
     /// Changes the number of connections that may wait for `accept`, at most `net.core.somaxconn`, as a second listen(2) does.
     /// Waiting connections stay.
-    pub fn set_backlog(&self, host: &Host, backlog: u32) {
+    pub fn set_backlog(&self, host: &Net, backlog: u32) {
         self.backlog.store(bounded_backlog(&host.sysctls(), backlog), Ordering::Relaxed);
     }
 
@@ -270,7 +271,7 @@ impl Listener {
     }
 
     /// A finished connection for whoever accepts next.
-    pub(super) fn offer(&self, host: &Host, cx: &mut Cx, socket: Arc<TcpSocket>) {
+    pub(super) fn offer(&self, host: &Net, cx: &mut Cx, socket: Arc<TcpSocket>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             // Checked under the lock that `close` takes: after it nobody would ever accept this one.
@@ -298,7 +299,7 @@ fn bounded_backlog(sysctls: &Sysctls, backlog: u32) -> usize {
 
 /// A port nobody uses.
 fn unused_port(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     local: SocketAddr,
     range: &RangeInclusive<u16>,

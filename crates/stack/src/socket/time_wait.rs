@@ -17,8 +17,8 @@ use super::demux::{BindFlags, Entry};
 use crate::{
     base::{ids::CoreId, timer::TimerHandle},
     cx::Cx,
-    host::Host,
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
 };
 
 /// A connection in TIME-WAIT.
@@ -60,12 +60,12 @@ impl TimeWaitSocket {
     }
 
     /// Starts its timer.
-    pub(super) fn arm(&self, host: &Host) {
+    pub(super) fn arm(&self, host: &Net) {
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         self.arm_for(host, deadline);
     }
 
-    fn arm_for(&self, host: &Host, deadline: Instant) {
+    fn arm_for(&self, host: &Net, deadline: Instant) {
         let handle =
             host.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
@@ -75,7 +75,7 @@ impl TimeWaitSocket {
         }
     }
 
-    fn disarm(&self, host: &Host) {
+    fn disarm(&self, host: &Net) {
         let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
         if bits != NOT_ARMED {
             host.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
@@ -84,7 +84,7 @@ impl TimeWaitSocket {
 
     /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener; without one it is
     /// acknowledged, and the wait goes on: a spoofed SYN must not end it (RFC 1337).
-    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
+    pub(crate) fn segment(&self, host: &Net, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
             let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
@@ -119,7 +119,7 @@ impl TimeWaitSocket {
     }
 
     /// Nobody listens for the SYN in `packet`: the wait goes on, and its peer learns where it stands.
-    fn acknowledge(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+    fn acknowledge(&self, host: &Net, cx: &mut Cx, packet: Packet) {
         self.remnant.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
         host.reply(cx, &self.tuple, self.core);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
@@ -143,7 +143,7 @@ impl TimeWaitSocket {
     }
 
     /// `entry` takes the place of this one in the table, unless that has ended meanwhile.
-    pub(super) fn give_way(&self, host: &Host, cx: &Cx, entry: Entry) -> bool {
+    pub(super) fn give_way(&self, host: &Net, cx: &Cx, entry: Entry) -> bool {
         let replaced = host.demux().replace_if(self.hash, self.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
                 && !self.done.swap(true, Ordering::SeqCst)
@@ -157,7 +157,7 @@ impl TimeWaitSocket {
     }
 
     /// Softirq: two maximum segment lifetimes have passed, or a segment has restarted them.
-    pub(crate) fn on_timer(&self, host: &Host, cx: &Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &Cx) {
         self.timer.store(NOT_ARMED, Ordering::Relaxed);
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
@@ -172,7 +172,7 @@ impl TimeWaitSocket {
     }
 
     /// Ends the wait; false if it had ended.
-    pub(crate) fn end(&self, host: &Host) -> bool {
+    pub(crate) fn end(&self, host: &Net) -> bool {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {
             host.demux().remove(self.hash, &self.tuple, |entry| {

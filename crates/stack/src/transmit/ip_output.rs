@@ -24,7 +24,7 @@ use crate::{
             protocol,
         },
     },
-    host::Host,
+    socket::net::Net,
 };
 
 /// Offset of the data offset in the TCP header.
@@ -93,13 +93,7 @@ pub(crate) struct Sender<'a> {
 }
 
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
-pub(crate) fn output(
-    host: &Host,
-    cx: &mut Cx,
-    dst: DstHandle<'_>,
-    tuple: &FourTuple,
-    core: CoreId,
-) {
+pub(crate) fn output(host: &Net, cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: CoreId) {
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
@@ -109,7 +103,7 @@ pub(crate) fn output(
 
 /// As [`output`], with the header that a socket wants, by the queue that it sends by. Says what became of the segments.
 pub(crate) fn output_as(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     dst: DstHandle<'_>,
     mut sender: Sender<'_>,
@@ -153,7 +147,7 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
 }
 
 /// Sends one finished IP packet along `dst`: ICMP messages. Nothing is cut into fragments here.
-pub(crate) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
+pub(crate) fn send(host: &Net, cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutRequests, 1);
     if packet.len() > dst.mtu as usize {
         cx.count(Counter::IpFragFails, 1);

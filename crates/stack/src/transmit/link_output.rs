@@ -17,12 +17,12 @@ use crate::{
         arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
         ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
     },
-    host::Host,
+    socket::net::Net,
 };
 
 /// Sends a list of IP packets to the next hop of `dst`.
 pub(crate) fn output(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     dst: &Dst,
     queue: QueueId,
@@ -76,7 +76,7 @@ fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
 }
 
 /// Sends one ARP packet on `device`.
-pub(crate) fn send_arp(host: &Host, cx: &mut Cx, device: u32, to: MacAddr, arp: &ArpPacket) {
+pub(crate) fn send_arp(host: &Net, cx: &mut Cx, device: u32, to: MacAddr, arp: &ArpPacket) {
     let LinkType::Ethernet { mac } = host.device(device).caps().link else { return };
     let Some(mut packet) = cx.pool.alloc() else {
         cx.counters().drops.add(DropReason::NoMemory, 1);

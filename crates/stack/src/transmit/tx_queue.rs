@@ -35,7 +35,7 @@ use crate::{
     base::{counters::Counter, ids::CoreId},
     cx::Cx,
     device::{Completed, Device, QueueId},
-    host::Host,
+    socket::net::Net,
     sysctl::{Sysctls, modes::DevOrphan, qdisc::QdiscConfig},
 };
 
@@ -202,7 +202,7 @@ impl DeviceTx {
     /// Sends finished frames: superframes and partial checksums are seen to here. Linux: `dev_queue_xmit`.
     pub(crate) fn xmit(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         queue: QueueId,
         list: &mut PacketList,
@@ -235,7 +235,7 @@ impl DeviceTx {
     }
 
     /// The turn of the queue's core: what the device has completed, and what waits for that. Linux: `net_tx_action`.
-    pub(crate) fn complete(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+    pub(crate) fn complete(&self, host: &Net, cx: &mut Cx, queue: QueueId) {
         if !self.async_completion {
             return;
         }
@@ -251,7 +251,7 @@ impl DeviceTx {
     }
 
     /// The turn of the queue's core: runs the queue if its moment has come. Linux: `qdisc_watchdog`.
-    pub(crate) fn run_due(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+    pub(crate) fn run_due(&self, host: &Net, cx: &mut Cx, queue: QueueId) {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.wake_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
             self.run_if_idle(host, cx, queue);
@@ -287,14 +287,14 @@ impl DeviceTx {
     }
 
     /// Runs the queue, or makes its owner run it once more.
-    fn run_if_idle(&self, host: &Host, cx: &mut Cx, queue: &TxQueue) {
+    fn run_if_idle(&self, host: &Net, cx: &mut Cx, queue: &TxQueue) {
         if let Some(guard) = queue.state.try_own() {
             self.run(host, cx, queue, guard);
         }
     }
 
     /// Sends what may go, until nothing has been missed. Linux: `qdisc_run`.
-    fn run(&self, host: &Host, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
+    fn run(&self, host: &Net, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
         let mut quota = QUOTA;
         loop {
             // From here on the owner looks after it: its core need not.
@@ -323,7 +323,7 @@ impl DeviceTx {
     /// One pass of the owner: answers what it waits for. Linux: `__qdisc_run`.
     fn serve(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         queue: &TxQueue,
         state: &mut TxState,
@@ -365,7 +365,7 @@ impl DeviceTx {
     /// Gives the device what it has room for; answers how much that was. Linux: `dev_hard_start_xmit`.
     fn hand_over(
         &self,
-        host: &Host,
+        host: &Net,
         queue: &TxQueue,
         cx: &mut Cx,
         list: &mut PacketList,
@@ -389,7 +389,7 @@ impl DeviceTx {
     /// The device has left packets. If it was for the size of the first, a superframe, all in the list are cut up that are larger than
     /// it takes from here on; false if it has no room. Linux: `gso_features_check`.
     #[cold]
-    fn cut_refused(&self, host: &Host, cx: &mut Cx, list: &mut PacketList) -> bool {
+    fn cut_refused(&self, host: &Net, cx: &mut Cx, list: &mut PacketList) -> bool {
         let Some(first) = list.pop_front() else { return false };
         if first.meta().gso.segs > 1 {
             self.follow_superframe_max(host);
@@ -409,7 +409,7 @@ impl DeviceTx {
     }
 
     /// The device may take smaller superframes than before, or larger ones: those who make them look at their routes again.
-    pub(crate) fn follow_superframe_max(&self, host: &Host) {
+    pub(crate) fn follow_superframe_max(&self, host: &Net) {
         let max = self.device.superframe_max();
         if self.offload.set_superframe_max(self.device.caps(), max) {
             host.invalidate_routes();

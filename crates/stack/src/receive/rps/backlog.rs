@@ -11,11 +11,11 @@ use super::softnet::{SoftnetCounts, SoftnetStat};
 use crate::{
     base::ids::CoreId,
     cx::Cx,
-    host::Host,
     receive::{
         flow::{Flow, LastFlow},
         link_input,
     },
+    socket::net::Net,
 };
 
 /// What others see of a core's backlog.
@@ -77,7 +77,7 @@ impl BacklogPoll {
     /// `process_backlog`.
     pub(crate) fn poll(
         &mut self,
-        host: &Host,
+        host: &Net,
         backlog: &Backlog,
         last_flow: &mut LastFlow,
         cx: &mut Cx,
@@ -138,7 +138,7 @@ impl BacklogPoll {
 /// Up with them, those in a row that came by one device as a list, so that what IP finds for one serves the next. Differs from
 /// Linux, whose backlog goes up packet by packet.
 fn carry<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,

@@ -11,7 +11,7 @@ use super::{backlog::Backlog, flow_limit::FlowLimit, softnet::SoftnetCounts};
 use crate::{
     base::{counters::Counter, ids::CoreId},
     cx::{Cx, Owed},
-    host::Host,
+    socket::net::Net,
 };
 
 /// Packets for one other core.
@@ -110,13 +110,13 @@ impl Outbox {
 
     /// The poll is over: what was put goes to its cores.
     #[inline]
-    pub(crate) fn push(&mut self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn push(&mut self, host: &Net, cx: &mut Cx) {
         if self.filled | self.kicks != 0 {
             self.push_filled(host, cx);
         }
     }
 
-    fn push_filled(&mut self, host: &Host, cx: &mut Cx) {
+    fn push_filled(&mut self, host: &Net, cx: &mut Cx) {
         while self.filled != 0 {
             let target = self.filled.trailing_zeros();
             self.filled &= self.filled - 1;
@@ -137,13 +137,13 @@ impl Outbox {
 
     /// The turn is over: cores that were given something and had nothing are made to look.
     #[inline]
-    pub(crate) fn kick(&mut self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn kick(&mut self, host: &Net, cx: &mut Cx) {
         if self.kicks != 0 {
             self.kick_targets(host, cx);
         }
     }
 
-    fn kick_targets(&mut self, host: &Host, cx: &mut Cx) {
+    fn kick_targets(&mut self, host: &Net, cx: &mut Cx) {
         while self.kicks != 0 {
             let target = CoreId(u16::try_from(self.kicks.trailing_zeros()).expect("at most 63"));
             self.kicks &= self.kicks - 1;

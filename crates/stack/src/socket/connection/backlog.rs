@@ -18,7 +18,7 @@ use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
 use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, calls::Holder, parse};
-use crate::{base::counters::Counter, cx::Cx, host::Host, transmit::packet_dst::PacketDst};
+use crate::{base::counters::Counter, cx::Cx, socket::net::Net, transmit::packet_dst::PacketDst};
 
 /// Payload of joined segments, at most: as much as an IPv4 packet has.
 const JOINED_BYTES_MAX: usize = 65_535;
@@ -30,7 +30,7 @@ const COPY_BYTES_MAX: usize = 512;
 pub(super) fn work_off(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
 ) -> bool {
     work_off_to(socket, state, host, cx, &mut []).is_some()
@@ -41,7 +41,7 @@ pub(super) fn work_off(
 pub(crate) fn work_off_to(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     user: &mut [u8],
 ) -> Option<usize> {
@@ -68,7 +68,7 @@ pub(crate) fn work_off_to(
 
 /// Lets the socket go, and wakes those for whom something has come true meanwhile.
 #[inline]
-pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
+pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Net, cx: &mut Cx) {
     if !state.is_undisturbed() {
         work_off(socket, &mut state, host, cx);
     }
@@ -85,7 +85,7 @@ pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx
 fn work_late(
     socket: &TcpSocket,
     state: &mut StreamState,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     work: Work<Packet>,
 ) {
@@ -128,7 +128,7 @@ fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
 /// One owner's way through the backlog.
 struct Drain<'a> {
     socket: &'a TcpSocket,
-    host: &'a Host,
+    host: &'a Net,
     /// The youngest segment: the next one may join it.
     tail: Option<Segment>,
     user: &'a mut [u8],

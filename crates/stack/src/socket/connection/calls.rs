@@ -18,7 +18,7 @@ use super::{StreamState, TcpSocket, backlog};
 use crate::{
     base::{errno::Errno, timer::TICK},
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     socket::options::MemoryInfo,
 };
 use pkt::{Packet, PagesRange, Payload};
@@ -51,7 +51,7 @@ pub enum ShutdownHow {
 
 impl TcpSocket {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` when the send buffer is full.
-    pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    pub fn send(&self, host: &Net, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         if let [buf] = bufs {
             // Most writes: a list of one needs no loop.
             return self.send_payload(host, cx, core::iter::once(&**buf), SendFlags::empty());
@@ -62,7 +62,7 @@ impl TcpSocket {
     /// As [`send`](Self::send), with flags.
     pub fn send_with_flags(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         bufs: &[IoSlice<'_>],
         flags: SendFlags,
@@ -73,7 +73,7 @@ impl TcpSocket {
     /// As [`send`](Self::send), of a range of pages, which are not copied: the packets share them.
     pub fn send_pages(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         range: PagesRange<'_>,
         flags: SendFlags,
@@ -83,7 +83,7 @@ impl TcpSocket {
 
     fn send_payload<P: Payload>(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         parts: impl Iterator<Item = P> + Clone,
         flags: SendFlags,
@@ -104,7 +104,7 @@ impl TcpSocket {
     /// earlier call ([`Cx::rest`]).
     pub fn recv(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         buf: &mut [u8],
         peek: bool,
@@ -123,7 +123,7 @@ impl TcpSocket {
     /// As [`recv`](Self::recv), into `bufs` one after the other.
     pub fn recv_vectored(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
@@ -138,7 +138,7 @@ impl TcpSocket {
 
     /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN` when the send buffer is
     /// full.
-    pub fn send_oob(&self, host: &Host, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
+    pub fn send_oob(&self, host: &Net, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
         self.call(host, cx, |_, state, _, cx| {
             let sent = state.tcb.send_oob(&mut cx.tcp(), buf);
             sent.map_err(send_errno)
@@ -147,17 +147,17 @@ impl TcpSocket {
 
     /// Takes the urgent byte (`MSG_OOB`); `None` is the end of the stream. `EINVAL` when there is none to be taken,
     /// `EAGAIN` when it was announced and has not come; neither waits, as in Linux.
-    pub fn recv_oob(&self, host: &Host, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
+    pub fn recv_oob(&self, host: &Net, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
         self.call(host, cx, |_, state, _, _| state.tcb.recv_oob(peek).map_err(recv_errno))
     }
 
     /// Whether the next byte to read is the urgent one (`SIOCATMARK`).
-    pub fn at_mark(&self, host: &Host, cx: &mut Cx) -> bool {
+    pub fn at_mark(&self, host: &Net, cx: &mut Cx) -> bool {
         self.with_tcb(host, cx, |tcb, _| tcb.at_mark())
     }
 
     /// Closes one or both halves.
-    pub fn shutdown(&self, host: &Host, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
+    pub fn shutdown(&self, host: &Net, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
         self.call(host, cx, |socket, state, host, cx| {
             state.drain_prequeue(socket, host, cx);
             match state.tcb.state() {
@@ -181,7 +181,7 @@ impl TcpSocket {
 
     /// The application gives the connection up. What is queued is still sent, unless SO_LINGER says otherwise; the
     /// socket lives on without it until TCP is done.
-    pub fn close(&self, host: &Host, cx: &mut Cx) {
+    pub fn close(&self, host: &Net, cx: &mut Cx) {
         self.call(host, cx, |socket, state, host, cx| {
             state.drain_prequeue(socket, host, cx);
             state.tcb.close(&mut cx.tcp());
@@ -191,28 +191,28 @@ impl TcpSocket {
     }
 
     /// Aborts: sends RST and forgets everything queued.
-    pub fn abort(&self, host: &Host, cx: &mut Cx) {
+    pub fn abort(&self, host: &Net, cx: &mut Cx) {
         self.call(host, cx, |_, state, _, cx| {
             state.tcb.abort(&mut cx.tcp());
         });
     }
 
     /// Ends the connection with `ENETDOWN`: its local address left the host together with a device.
-    pub(crate) fn lose_address(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn lose_address(&self, host: &Net, cx: &mut Cx) {
         self.call(host, cx, |_, state, _, cx| {
             state.tcb.lose_address(&mut cx.tcp());
         });
     }
 
     /// Takes the pending error, as `SO_ERROR` does.
-    pub fn take_error(&self, host: &Host, cx: &mut Cx) -> Option<Errno> {
+    pub fn take_error(&self, host: &Net, cx: &mut Cx) -> Option<Errno> {
         self.call(host, cx, |_, state, _, _| state.tcb.take_error()).map(Errno::from)
     }
 
     /// Reads or changes options of the connection under the socket lock.
     pub fn with_tcb<R>(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R,
     ) -> R {
@@ -224,16 +224,12 @@ impl TcpSocket {
     ///
     /// # Panics
     /// When one does not hold.
-    pub fn check(&self, host: &Host, cx: &mut Cx) -> Option<tcp::Edges> {
+    pub fn check(&self, host: &Net, cx: &mut Cx) -> Option<tcp::Edges> {
         self.check_memory(host, cx).0
     }
 
     /// As [`check`](Self::check); answers also what the connection holds.
-    pub(crate) fn check_memory(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-    ) -> (Option<tcp::Edges>, MemoryInfo) {
+    pub(crate) fn check_memory(&self, host: &Net, cx: &mut Cx) -> (Option<tcp::Edges>, MemoryInfo) {
         let mut state = self.lock.own();
         // The wheel may be a tick late, and nothing else.
         let edges = state.tcb.check_turn(cx.now - TICK);
@@ -250,12 +246,12 @@ impl TcpSocket {
 
     /// Owns the socket while `interrupt` happens. For the simulator, which so plays a thread that is descheduled in the
     /// middle of a call.
-    pub fn hold(&self, host: &Host, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
+    pub fn hold(&self, host: &Net, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
         self.call(host, cx, |_, _, _, cx| interrupt(cx));
     }
 
     /// How long `close` should wait for queued data (`SO_LINGER`), if it should.
-    pub fn linger(&self, host: &Host, cx: &mut Cx) -> Option<Duration> {
+    pub fn linger(&self, host: &Net, cx: &mut Cx) -> Option<Duration> {
         self.with_tcb(host, cx, |tcb, _| tcb.linger())
     }
 
@@ -263,9 +259,9 @@ impl TcpSocket {
     /// backlog, let go, wake.
     pub(crate) fn call<R>(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
-        work: impl FnOnce(&Self, &mut Holder<'_>, &Host, &mut Cx) -> R,
+        work: impl FnOnce(&Self, &mut Holder<'_>, &Net, &mut Cx) -> R,
     ) -> R {
         self.call_untimed(host, cx, |socket, state, host, cx| {
             state.synchronise(cx);
@@ -277,9 +273,9 @@ impl TcpSocket {
     /// the socket has seen. What else there is to do looks at the clock itself.
     pub(crate) fn call_untimed<R>(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
-        work: impl FnOnce(&Self, &mut Holder<'_>, &Host, &mut Cx) -> R,
+        work: impl FnOnce(&Self, &mut Holder<'_>, &Net, &mut Cx) -> R,
     ) -> R {
         let entered = cx.enter(host);
         cx.record_flow(self.hash());
@@ -355,7 +351,7 @@ fn send_errno(error: SendError) -> Errno {
 fn send_all<P: Payload>(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     parts: impl Iterator<Item = P>,
     total: usize,
@@ -392,7 +388,7 @@ fn send_all<P: Payload>(
 fn send_step(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     step: impl Payload,
     more: bool,
@@ -425,7 +421,7 @@ fn send_step(
 
 /// A thread that sends in bulk looks at its core's devices itself, once for about each superframe: what it finds for its own
 /// connection waits on the backlog that it works off next.
-fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Host, cx: &mut Cx) {
+fn poll_in_passing(socket: &TcpSocket, state: &mut Holder<'_>, host: &Net, cx: &mut Cx) {
     if state.take_poll_due(SEND_STEP_BYTES) {
         cx.freshen();
         host.runner(socket.core()).poll_in_passing(cx);

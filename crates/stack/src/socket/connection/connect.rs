@@ -22,6 +22,7 @@ use crate::{
         BusyPoll, TimeWaitSocket,
         demux::{BindFlags, Entry},
         fast_open::mode,
+        net::Net,
     },
     transmit::ip_output::{self, IpFields},
 };
@@ -109,7 +110,7 @@ impl TcpSocket {
 
     /// The first write of a connection whose SYN waits for it ([`ConnectOptions::fast_open`]): the SYN leaves, with as much of
     /// `bufs` as it carries; answers how much. `None` if no SYN waits.
-    pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
+    pub fn send_with_syn<P: Payload>(&self, host: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
@@ -218,7 +219,7 @@ fn start(
 /// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves behind; none when the four-tuple is
 /// free. `bound` says that the application has chosen the port.
 fn remnant_of(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
     bound: Option<BindFlags>,
@@ -240,7 +241,7 @@ fn remnant_of(
 
 /// What the engine is told about the connection.
 fn open_params(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     (tuple, hash): (FourTuple, u32),
     path: &Path,
@@ -262,7 +263,7 @@ fn open_params(
 
 /// Makes the connection known under its four-tuple, in place of `remnant`.
 fn register(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     socket: &Arc<TcpSocket>,
     remnant: Option<&TimeWaitSocket>,

@@ -19,7 +19,7 @@ use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
     device::QueueId,
-    host::Host,
+    socket::net::Net,
     socket::{TimeWaitSocket, demux::Entry},
     transmit::{
         ip_output::{self, MtuDiscover},
@@ -33,7 +33,7 @@ impl StreamState {
     /// send what the pace or the queue below has held, a little before its time: that is resumed by its timer, which is armed,
     /// or by a completion, as it is where nobody reads (Linux: tcp_cleanup_rbuf sends an ACK and nothing else).
     #[inline]
-    pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb) && self.hashed {
             self.publish(socket, cx);
@@ -43,7 +43,7 @@ impl StreamState {
     }
 
     /// Brings everything outside the `Tcb` up to date with it.
-    pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         self.synchronise(cx);
         // What a timer has sent waits there.
         let rests = self.is_plain() && cx.out.is_empty();
@@ -68,7 +68,7 @@ impl StreamState {
 
     /// Sends, and follows the connection where its state leads.
     #[inline(never)]
-    fn settle_state(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn settle_state(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
@@ -99,7 +99,7 @@ impl StreamState {
 
     /// Sends what may leave. Where TCP stops because of what is below, a completion will resume it, unless enough has
     /// completed by the time that is announced: then it goes on at once.
-    fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn output(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
             if host_queue.completes {
@@ -176,7 +176,7 @@ impl StreamState {
     }
 
     /// What becomes of a handshake with Fast Open is the listener's business, or the next connect's.
-    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
@@ -201,7 +201,7 @@ impl StreamState {
 
     /// A connection that nobody holds and that is not done counts against `tcp_max_orphans`; beyond it is reset (Linux:
     /// `tcp_check_oom`).
-    fn count_orphan(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn count_orphan(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
         if is_orphan == self.orphan {
@@ -231,7 +231,7 @@ impl StreamState {
     }
 
     /// Hands the segments in `cx.out` to IP along the socket's cached path.
-    pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
@@ -240,7 +240,7 @@ impl StreamState {
     }
 
     /// As [`transmit`](Self::transmit), along the path as it is; `current` if it was there already.
-    fn hand_down(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx, current: bool) {
+    fn hand_down(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
         }
@@ -301,7 +301,7 @@ impl StreamState {
     pub(in crate::socket) fn check_path(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
     ) -> bool {
         let current = self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now));
@@ -312,7 +312,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn resolve_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+    fn resolve_path(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // By the next one it may not be stopped at all.
         if let Some(since) = self.throttled_since.take() {
@@ -332,7 +332,7 @@ impl StreamState {
     ///
     /// # Panics
     /// When that does not hold.
-    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path that nobody holds: {path:?}");
         if host.is_current(path, cx.now) {
@@ -342,7 +342,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if !self.hashed {
             return;
         }
@@ -368,7 +368,7 @@ impl StreamState {
     }
 
     #[cold]
-    pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
+    pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Net) {
         // A table may keep the socket for a while: not its device, too.
         self.dst = None;
         socket.rx_dst.end();

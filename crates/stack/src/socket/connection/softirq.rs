@@ -19,7 +19,7 @@ use super::{
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     transmit::{
         dst::DstHandle,
         packet_dst::{Left, OnceDst, PacketDst, leave_rcu},
@@ -31,7 +31,7 @@ impl TcpSocket {
     /// socket, it is done at once, under the same lock. True if it was.
     pub(crate) fn segment(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
@@ -67,7 +67,7 @@ impl TcpSocket {
     #[inline]
     pub(super) fn bring(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         arrival: &Arrival<'_>,
         (packet, last): (Packet, bool),
@@ -106,7 +106,7 @@ impl TcpSocket {
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
-        host: &Host,
+        host: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
@@ -114,18 +114,18 @@ impl TcpSocket {
     }
 
     /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
-    pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn flush(&self, host: &Net, cx: &mut Cx) {
         let _ = self.deferred(host, cx, DEFERRED_FLUSH);
     }
 
     /// Softirq: an entry of this socket in the timer wheel has fired.
-    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
         self.armed.fired(cx.now);
         let _ = self.deferred(host, cx, DEFERRED_TIMER);
     }
 
     /// Softirq: what this socket had below has shrunk, and it may send again.
-    pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_tasklet(&self, host: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
             // What waits on the backlog meanwhile may be the reader's.
@@ -136,7 +136,7 @@ impl TcpSocket {
     }
 
     /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
-    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         {
             let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
             if pending.len() >= PENDING_ICMP_MAX {
@@ -148,7 +148,7 @@ impl TcpSocket {
     }
 
     /// Softirq: what the connection keeps or holds may have to go, as memory is scarce or the setting has changed.
-    pub(crate) fn relieve(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn relieve(&self, host: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(host, cx, DEFERRED_TRIM);
     }
@@ -165,7 +165,7 @@ impl TcpSocket {
         }
     }
 
-    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+    fn deferred(&self, host: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
         let mut news = 0;
         let entry = self.lock.defer(bit, |state, work| {
             state.softirq(self, host, cx, work, None);
@@ -199,7 +199,7 @@ impl StreamState {
     pub(super) fn softirq(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,

@@ -21,7 +21,7 @@ use std::sync::{
 use pkt::{Instant, PacketList, PacketOwner};
 use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, cx::Cx, host::Host, socket::TcpSocket};
+use crate::{base::counters::Counter, cx::Cx, socket::TcpSocket, socket::net::Net};
 
 /// What one socket has below it.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ impl Tasklet {
     }
 
     /// Lets every socket send that has been scheduled before. What they schedule anew waits for the next turn.
-    pub(crate) fn run(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn run(&self, host: &Net, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }

@@ -15,12 +15,12 @@ use super::{
     DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState, TcpSocket,
     settle::takes_reports,
 };
-use crate::{cx::Cx, header::strip, host::Host, transmit::packet_dst::PacketDst};
+use crate::{cx::Cx, header::strip, socket::net::Net, transmit::packet_dst::PacketDst};
 
 impl StreamState {
     /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and tells.
     #[inline]
-    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
             self.softirq(socket, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
         } else {
@@ -32,7 +32,7 @@ impl StreamState {
     pub(in crate::socket) fn work(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
     ) {
@@ -64,7 +64,7 @@ impl StreamState {
     }
 
     /// What the connection keeps for later may have to go, or more than that; most connections have nothing to give up.
-    fn relieve(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn relieve(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.tcb.relieve(&mut cx.tcp()) {
             self.settle(socket, host, cx);
         }
@@ -75,7 +75,7 @@ impl StreamState {
     pub(in crate::socket) fn packet(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         packet: Packet,
         dst: PacketDst<'_>,
@@ -95,7 +95,7 @@ impl StreamState {
     pub(in crate::socket) fn remember(
         &self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         device: u32,
         dst: PacketDst<'_>,
@@ -108,7 +108,7 @@ impl StreamState {
     }
 
     /// Judges the ICMP errors that have come; a smaller path MTU is noted for every connection to the destination.
-    fn take_reports(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn take_reports(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         let pending =
             core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
         for (error, seq) in pending {

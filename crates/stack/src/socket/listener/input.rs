@@ -18,7 +18,7 @@ use super::{Listener, request::RequestSocket, source_limit::SourcePlace};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     transmit::{dst::DstHandle, ip_output},
 };
 
@@ -27,7 +27,7 @@ impl Listener {
     /// has just left TIME-WAIT.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         name: (FourTuple, u32),
         iss_min: Option<SeqNum>,
@@ -118,7 +118,7 @@ impl Listener {
 
     fn send_cookie(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         header: &SegmentHeader,
@@ -157,7 +157,7 @@ impl Listener {
     /// An ACK for no connection: a cookie that comes back, or somebody to be reset.
     fn third_segment(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         header: &SegmentHeader,
@@ -184,7 +184,7 @@ impl Listener {
     /// What a connection to this listener starts with, and the way to its peer. `None` without one.
     pub(in crate::socket) fn open_params<'s>(
         &self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &Cx,
         (tuple, hash): (FourTuple, u32),
         iss_min: Option<SeqNum>,

@@ -21,8 +21,8 @@ use super::{Listener, source_limit::SourcePlace, syn_queue::Refused};
 use crate::{
     base::ids::CoreId,
     cx::Cx,
-    host::Host,
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
     socket::{connection::TcpSocket, demux::Entry},
     transmit::ip_output,
 };
@@ -53,7 +53,7 @@ pub(crate) struct RequestSocket {
 impl RequestSocket {
     /// Answers a SYN: a request in the table, a SYN-ACK on the wire, a timer to repeat it.
     pub(super) fn open(
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
@@ -91,7 +91,7 @@ impl RequestSocket {
 
     /// A cookie came back: the request it stands for takes the segment that brought it, and is gone with it.
     pub(super) fn open_from_cookie(
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
@@ -132,7 +132,7 @@ impl RequestSocket {
     }
 
     /// Takes its place in the SYN queue and in the table, or neither.
-    fn register(self: &Arc<Self>, host: &Host, limit: usize) -> Result<(), DropReason> {
+    fn register(self: &Arc<Self>, host: &Net, limit: usize) -> Result<(), DropReason> {
         let syn_queue = self.listener.syn_queue();
         let slot = syn_queue.add(self.this.clone(), limit).map_err(|refused| match refused {
             Refused::Closed => DropReason::TcpClosed,
@@ -156,7 +156,7 @@ impl RequestSocket {
     /// Softirq: a segment for this half-open connection.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         header: &SegmentHeader,
         packet: Packet,
@@ -196,7 +196,7 @@ impl RequestSocket {
     /// The third segment: the connection takes the request's place and this segment as its first.
     fn establish(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         mut tcb: Tcb,
         header: &SegmentHeader,
@@ -220,7 +220,7 @@ impl RequestSocket {
         }
     }
 
-    fn refuse(&self, host: &Host, cx: &mut Cx, verdict: RequestVerdict) {
+    fn refuse(&self, host: &Net, cx: &mut Cx, verdict: RequestVerdict) {
         match verdict {
             RequestVerdict::Drop(reason, packet) => cx.drop_packet(reason, packet),
             RequestVerdict::Closed(reason, packet) => {
@@ -232,7 +232,7 @@ impl RequestSocket {
     }
 
     /// Softirq: time to repeat the SYN-ACK, or to give up.
-    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
         let next = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
@@ -251,7 +251,7 @@ impl RequestSocket {
     }
 
     /// Softirq: a router or the peer reports that our SYN-ACK could not be delivered (Linux: `tcp_req_err`).
-    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         let ends = {
             let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             request.on_icmp(&cx.tcp(), error, seq)
@@ -261,12 +261,12 @@ impl RequestSocket {
         }
     }
 
-    fn transmit(&self, host: &Host, cx: &mut Cx) {
+    fn transmit(&self, host: &Net, cx: &mut Cx) {
         host.reply(cx, &self.tuple, self.core);
     }
 
     /// Ends it without a connection. Nothing is sent.
-    pub(crate) fn give_up(&self, host: &Host) {
+    pub(crate) fn give_up(&self, host: &Net) {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();
             self.remove_entry(host);
@@ -285,7 +285,7 @@ impl RequestSocket {
         }
     }
 
-    fn remove_entry(&self, host: &Host) {
+    fn remove_entry(&self, host: &Net) {
         host.demux().remove(self.hash, &self.tuple, |entry| {
             matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
         });

@@ -25,8 +25,8 @@ use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
     socket::connection::{DEFERRED_FLUSH, StreamState, TcpSocket, parse, softirq::Arrival},
+    socket::net::Net,
     sysctl::modes::RxContext,
     transmit::packet_dst::{PacketDst, leave_rcu},
 };
@@ -110,7 +110,7 @@ impl StreamState {
     pub(crate) fn softirq_with_reader(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,
@@ -146,7 +146,7 @@ impl StreamState {
     fn enqueue(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         mut packet: Packet,
         arrival: Option<&Arrival<'_>>,
@@ -194,7 +194,7 @@ impl StreamState {
 
     /// Processes what waits, and answers how many packets that was: whoever holds the socket may, if it may not do so for
     /// younger packets before. Whoever does settles afterwards.
-    pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) -> usize {
+    pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) -> usize {
         if self.prequeue.is_empty() {
             return 0;
         }
@@ -204,7 +204,7 @@ impl StreamState {
     /// The timer that is to acknowledge finds that nobody has processed what came: it does so itself. The reader is not
     /// trusted with more until it comes again. Differs from Linux, where it is, and where a reader that died would delay
     /// every packet to come.
-    pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
             return;
         }
@@ -217,7 +217,7 @@ impl StreamState {
     pub(super) fn read_prequeue(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         user: &mut [u8],
     ) -> usize {
@@ -238,7 +238,7 @@ impl StreamState {
     fn process_prequeue(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         user: &mut [u8],
     ) -> (usize, usize) {

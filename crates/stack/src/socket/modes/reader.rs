@@ -21,11 +21,11 @@ use super::prequeue::ReaderId;
 use crate::{
     base::{counters::Counter, errno::Errno},
     cx::Cx,
-    host::Host,
     socket::connection::{
         TcpSocket, backlog,
         calls::{Holder, recv_more, recv_step},
     },
+    socket::net::Net,
 };
 
 /// One call of `recv` that waits. Whoever gives it up calls [`TcpSocket::recv_and_leave`]; if nobody does, the socket finds
@@ -57,7 +57,7 @@ impl TcpSocket {
     /// the thread is expected to sleep until the socket is readable or [`is_due`](Self::is_due), and to call again.
     pub fn recv_or_wait(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
@@ -69,7 +69,7 @@ impl TcpSocket {
     /// simulator, which has one thread: what arrives in `interrupt` goes to the backlog.
     pub fn recv_interrupted(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
@@ -93,7 +93,7 @@ impl TcpSocket {
     /// The last step of a thread that waits no longer: what there is, or `EAGAIN`, and no reader any more.
     pub fn recv_and_leave(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
@@ -118,7 +118,7 @@ fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8])
 /// One step of a reader that owns the socket.
 struct Step<'a> {
     socket: &'a TcpSocket,
-    host: &'a Host,
+    host: &'a Net,
     reader: &'a mut Reader,
 }
 

@@ -21,7 +21,7 @@ use sync::{
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     sysctl::modes::RxDstMode,
     transmit::{
         dst::{DstHandle, DstParts, DstRef},
@@ -49,7 +49,7 @@ impl RxDst {
     #[inline]
     pub(crate) fn check<'s>(
         &'s self,
-        host: &Host,
+        host: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
@@ -62,7 +62,7 @@ impl RxDst {
     #[inline]
     pub(crate) fn serves(
         &self,
-        host: &Host,
+        host: &Net,
         mode: RxDstMode,
         device: u32,
         rcu: &Section<'_>,
@@ -73,7 +73,7 @@ impl RxDst {
     /// The holder of the socket processes a packet of an established connection, which came by `device`: what is remembered
     /// is forgotten if it is stale or of another device, and if nothing is remembered the packet's is.
     #[inline]
-    pub(crate) fn on_packet(&self, host: &Host, cx: &Cx, device: u32, dst: PacketDst<'_>) {
+    pub(crate) fn on_packet(&self, host: &Net, cx: &Cx, device: u32, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
             if self.generation.load(Ordering::Relaxed) == host.route_generation()
                 && self.device.load(Ordering::Relaxed) == device

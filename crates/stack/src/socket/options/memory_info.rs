@@ -19,7 +19,7 @@ use std::{fmt, sync::atomic::Ordering};
 use super::OptionValue;
 use crate::{
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     socket::{TcpSocket, connection::StreamState},
     sysctl::Sysctls,
 };
@@ -114,7 +114,7 @@ impl From<MemoryInfo> for OptionValue {
 
 impl TcpSocket {
     /// What the socket holds and may hold (`SO_MEMINFO`).
-    pub fn memory_info(&self, host: &Host, cx: &mut Cx) -> MemoryInfo {
+    pub fn memory_info(&self, host: &Net, cx: &mut Cx) -> MemoryInfo {
         self.call(host, cx, |socket, state, _, _| MemoryInfo::of(socket, state))
     }
 }

@@ -31,9 +31,9 @@ use crate::{
     cx::Cx,
     device::{LinkType, QueueId},
     header::{arp::ArpPacket, ethernet::MacAddr, icmp::Quote, ip::protocol},
-    host::Host,
     socket::core_sockets::TimerEntry,
     socket::demux::Entry,
+    socket::net::Net,
     sysctl::modes::NeighborConfig,
     transmit::link_output,
 };
@@ -280,7 +280,7 @@ impl NeighborTable {
     /// and one changes by the answer it waits for alone.
     pub(crate) fn learn(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         (device, ip): (u32, IpAddr),
         told: Advertisement,
@@ -339,11 +339,11 @@ impl NeighborEntry {
     }
 
     /// Sends IP packets to this neighbor by `queue`, or keeps them until it is resolved.
-    pub(crate) fn send(&self, host: &Host, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
+    pub(crate) fn send(&self, host: &Net, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
         self.event(host, cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
     }
 
-    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
         self.armed.fired(cx.now);
         self.event(host, cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
@@ -367,7 +367,7 @@ impl NeighborEntry {
     /// Applies one event, publishes the outcome, then does what it asks for. `queue`: the one of packets that it is about.
     fn event(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         queue: Option<QueueId>,
         apply: impl FnOnce(&mut Neighbor, &Cx, &NeighborConfig) -> NeighborActions,
@@ -396,13 +396,7 @@ impl NeighborEntry {
     }
 
     /// Does what an event asks for, without the lock.
-    fn carry_out(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        queue: Option<QueueId>,
-        actions: NeighborActions,
-    ) {
+    fn carry_out(&self, host: &Net, cx: &mut Cx, queue: Option<QueueId>, actions: NeighborActions) {
         for action in actions {
             match action {
                 NeighborAction::SendProbe { unicast } => self.probe(host, cx, unicast),
@@ -412,7 +406,7 @@ impl NeighborEntry {
         }
     }
 
-    fn probe(&self, host: &Host, cx: &mut Cx, unicast: Option<MacAddr>) {
+    fn probe(&self, host: &Net, cx: &mut Cx, unicast: Option<MacAddr>) {
         let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
         if let (IpAddr::V4(source), IpAddr::V4(ip)) = (self.source, self.ip) {
             let to = unicast.unwrap_or(MacAddr::BROADCAST);
@@ -424,7 +418,7 @@ impl NeighborEntry {
     /// lives where its first packet arrives. Linux asks `netdev_pick_tx` then, too.
     fn flush(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         queue: Option<QueueId>,
         next_hop: MacAddr,
@@ -446,7 +440,7 @@ impl NeighborEntry {
 }
 
 /// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
-fn fail(host: &Host, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+fn fail(host: &Net, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
     if reason == DropReason::NeighborQueueFull {
         cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
     }
@@ -458,7 +452,7 @@ fn fail(host: &Host, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
     }
 }
 
-fn report_unreachable(host: &Host, cx: &mut Cx, packet: &Packet) {
+fn report_unreachable(host: &Net, cx: &mut Cx, packet: &Packet) {
     let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
     if sent.protocol != protocol::TCP {
         return;

@@ -6,7 +6,8 @@ use std::{fmt, string::String, vec::Vec};
 
 use super::DeviceTx;
 use crate::{
-    cx::Cx, device::QueueId, host::Host, sysctl::qdisc::QdiscConfig, transmit::qdisc::QdiscStats,
+    cx::Cx, device::QueueId, socket::net::Net, sysctl::qdisc::QdiscConfig,
+    transmit::qdisc::QdiscStats,
 };
 
 /// One transmit queue of one device.
@@ -50,7 +51,7 @@ impl fmt::Display for TxQueueStats {
 
 impl DeviceTx {
     /// The rows of this device.
-    pub(crate) fn stats(&self, host: &Host, cx: &mut Cx) -> Vec<TxQueueStats> {
+    pub(crate) fn stats(&self, host: &Net, cx: &mut Cx) -> Vec<TxQueueStats> {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {

@@ -13,7 +13,10 @@ use crate::{
     base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     cx::Memory,
     device::{Capabilities, LinkType},
-    host::config::{DeviceConfig, HostConfig},
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 mod disciplines;

@@ -15,7 +15,7 @@ use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
     cx::Cx,
     header::ethernet::MacAddr,
-    host::Host,
+    socket::net::Net,
     transmit::neighbor::{Neighbor, NeighborActions, NudState},
 };
 
@@ -37,7 +37,7 @@ impl NeighborTable {
     /// Packets that waited for the address are sent.
     pub(crate) fn set_permanent(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         key: Key,
         source: IpAddr,
@@ -61,7 +61,7 @@ impl NeighborTable {
     ///
     /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is collected, because cached routes refer
     /// to it and resolve the address by it again.
-    pub(crate) fn delete(&self, host: &Host, cx: &mut Cx, key: Key) -> bool {
+    pub(crate) fn delete(&self, host: &Net, cx: &mut Cx, key: Key) -> bool {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let known = entries.map.get(&key).filter(|entry| entry.info().state != NudState::None);
