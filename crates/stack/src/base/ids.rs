@@ -6,6 +6,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreId(pub u16);
 
+impl CoreId {
+    /// The core of a flow, of so many, where nothing else decides. Reciprocal scaling, as RPS does: the high bits choose.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of cores")]
+    pub(crate) const fn of_flow(hash: u32, cores: u16) -> Self {
+        Self(((hash as u64 * cores as u64) >> 32) as u16)
+    }
+}
+
 /// One of the queues that a core polls: NAPI's instance, by its place among those of its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NapiId(pub(crate) u8);

@@ -40,12 +40,12 @@ pub(super) fn turn(
     }
     collect_deferred_frees(cx);
     let trims_on = state.trim.step(trims, host, cx);
-    complete_transmissions(host, state, cx);
+    complete_transmissions(state, cx);
     let around = cx.set_running(Some(core.id));
     let mut report = receive(host, core, state, cx, scope);
     resume_throttled(host, core, cx);
     expire_timers(host, core, state, cx);
-    restart_transmissions(host, core, state, cx);
+    restart_transmissions(core, state, cx);
     state.outbox.kick(host, cx);
     quiesce(host, cx);
     if trims_on {
@@ -64,25 +64,25 @@ fn collect_deferred_frees(cx: &mut Cx) {
 }
 
 /// Packets that devices have sent pay their senders back.
-fn complete_transmissions(host: &Net, state: &CoreState, cx: &mut Cx) {
+fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
     for index in queues_in(state.completing) {
-        state.napis[index].complete_transmissions(host, cx);
+        state.napis[index].complete_transmissions(cx);
     }
 }
 
 /// Transmit queues that wait for a moment are run when it has come.
 #[inline]
-fn restart_transmissions(host: &Net, core: &Core, state: &CoreState, cx: &mut Cx) {
+fn restart_transmissions(core: &Core, state: &CoreState, cx: &mut Cx) {
     if core.attendance.is_transmit_due(cx.now.as_nanos()) {
-        run_due(host, core, state, cx);
+        run_due(core, state, cx);
     }
 }
 
 #[cold]
-fn run_due(host: &Net, core: &Core, state: &CoreState, cx: &mut Cx) {
+fn run_due(core: &Core, state: &CoreState, cx: &mut Cx) {
     core.attendance.take_transmit_deadline();
     for napi in &state.napis {
-        napi.restart_transmissions(host, cx);
+        napi.restart_transmissions(cx);
         if let Some(at) = napi.transmit_deadline() {
             core.attendance.note_transmit_deadline(at.as_nanos());
         }
@@ -315,7 +315,7 @@ fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
         }
         TimerEntry::Neighbor(neighbor) => {
             if let Some(neighbor) = neighbor.upgrade() {
-                neighbor.on_timer(host, cx);
+                neighbor.on_timer(cx);
             }
         }
         TimerEntry::Claims => host.on_claim_timer(cx),

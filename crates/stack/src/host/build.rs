@@ -27,14 +27,20 @@ use crate::{
     cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
-    route::{change, router::Router},
-    route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
-    socket::net::{Net, claims::Claims},
+    route::{
+        change, exception::Exceptions, input::InputRoutes, output::OutputRoutes, router::Router,
+        table::RouteTable,
+    },
     socket::{
-        core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter,
+        core_sockets::CoreSockets,
+        demux::Demux,
+        fast_open::FastOpenMemory,
+        net::{IcmpLimiter, Net, claims::Claims},
     },
     sysctl::{Present, Sysctls},
-    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
+    transmit::{
+        dst::RouteGeneration, ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx,
+    },
 };
 
 /// Name of the device that every host has.
@@ -68,19 +74,8 @@ impl Host {
             .map(|(id, attendance)| Arc::new(CoreSockets::new(id, Arc::clone(attendance))))
             .collect();
         let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(config.cores)).collect();
-        let router = Router {
-            routes: RouteTable::new(&memory.rcu, fib),
-            dst_layout: config.sysctls.dst_layout,
-            exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
-            output_routes: OutputRoutes::new(&memory.rcu, config.cores),
-            input_routes: InputRoutes::new(&memory.rcu),
-            rcu: memory.rcu.clone(),
-            tx: transmit_sides(&devices, &config.sysctls, &attendances),
-            devices,
-            attached,
-            share: HostShare::new(config.name, config.cores, config.sysctls),
-        };
+        let generation = Arc::default();
+        let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
         let mut cores: Vec<Arc<Core>> = Vec::new();
         let net = Arc::new_cyclic(|this: &Weak<Net>| {
             cores = (0..)
@@ -91,6 +86,24 @@ impl Host {
                     Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
                 })
                 .collect();
+            let router = Router {
+                routes: RouteTable::new(&memory.rcu, fib, generation),
+                dst_layout: config.sysctls.dst_layout,
+                exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
+                neighbors: NeighborTable::new(
+                    config.sysctls.neigh.clone(),
+                    Weak::<Net>::clone(this),
+                    tx.clone(),
+                    config.cores,
+                ),
+                output_routes: OutputRoutes::new(&memory.rcu, config.cores),
+                input_routes: InputRoutes::new(&memory.rcu),
+                rcu: memory.rcu.clone(),
+                tx,
+                devices,
+                attached,
+                share: HostShare::new(config.name, config.cores, config.sysctls),
+            };
             Net {
                 router,
                 demux: Demux::new(&memory.rcu, secrets.demux),
@@ -187,11 +200,14 @@ fn transmit_sides(
     devices: &[Arc<dyn Device>],
     sysctls: &Sysctls,
     attendances: &[Arc<Attendance>],
+    routes: &Arc<RouteGeneration>,
 ) -> Vec<Arc<DeviceTx>> {
     (0..)
         .zip(devices)
-        .map(|(index, device)| DeviceTx::new(Arc::clone(device), index, sysctls, attendances))
-        .map(Arc::new)
+        .map(|(index, device)| {
+            let (device, routes) = (Arc::clone(device), Arc::clone(routes));
+            Arc::new(DeviceTx::new(device, index, sysctls, attendances, routes))
+        })
         .collect()
 }
 

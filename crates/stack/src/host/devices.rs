@@ -47,7 +47,7 @@ impl Host {
             if up {
                 device.set_up(true);
                 self.power(cx, index, PowerChange::Up);
-                self.tx(index).follow_superframe_max(self);
+                self.tx(index).follow_superframe_max();
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
             } else {

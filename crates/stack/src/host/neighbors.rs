@@ -1,4 +1,4 @@
-//! Neighbors that are set by hand, and the list of all neighbors.
+//! Neighbors that are set by hand, the list of all neighbors, and what the table asks of the host.
 //!
 //! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh show`. Any thread may call that
 //! is not in a turn of a core.
@@ -49,7 +49,7 @@ impl Host {
             asker(fib, device, address)
         };
         let entered = cx.enter(self);
-        self.neighbors.set_permanent(self, cx, (device, address), source, mac);
+        self.neighbors.set_permanent(cx, (device, address), source, mac);
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -67,7 +67,7 @@ impl Host {
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
         let entered = cx.enter(self);
-        let was_known = self.neighbors.delete(self, cx, (device, address));
+        let was_known = self.neighbors.delete(cx, (device, address));
         cx.do_softirq();
         cx.leave(entered);
         let error = || ConfigError::missing("neighbor", address, "no such neighbor");

@@ -44,7 +44,7 @@ impl Host {
     #[must_use]
     pub fn tx_queue_stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
         let entered = cx.enter(self);
-        let rows = self.tx.iter().flat_map(|tx| tx.stats(self, cx)).collect();
+        let rows = self.tx.iter().flat_map(|tx| tx.stats(cx)).collect();
         cx.leave(entered);
         // A queue that was taken for a moment may have sent meanwhile.
         cx.do_softirq();

@@ -42,7 +42,7 @@ pub(super) fn input(host: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
         Ok(treatment) => {
             treatment.learn(host, cx, device, &arp);
             if treatment.answers {
-                send_arp(host, cx, device, arp.sender_mac, &arp.reply(mac));
+                send_arp(host.tx(device), cx, arp.sender_mac, &arp.reply(mac));
             }
             cx.pool.free(packet);
             Verdict::Consumed
@@ -113,6 +113,6 @@ impl Treatment {
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = (device, IpAddr::V4(arp.sender_ip));
-        host.neighbor_table().learn(host, cx, sender, told, may_create);
+        host.neighbor_table().learn(cx, sender, told, may_create);
     }
 }

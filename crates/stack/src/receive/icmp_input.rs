@@ -142,7 +142,7 @@ fn send(
     meta.protocol = ETHER_TYPE_IPV4;
     meta.tx_checksum = TxChecksum::Done;
     meta.gso = pkt::Gso::default();
-    ip_output::send(host, cx, dst, packet);
+    ip_output::send(cx, dst, packet);
 }
 
 /// A router or the peer reports on a packet of ours: find its connection, which judges the report.

@@ -157,13 +157,13 @@ impl Napi {
     }
 
     /// Packets that the device has sent pay their senders back, and those that waited for room follow.
-    pub(crate) fn complete_transmissions(&self, host: &Net, cx: &mut Cx) {
-        self.tx.complete(host, cx, self.queue);
+    pub(crate) fn complete_transmissions(&self, cx: &mut Cx) {
+        self.tx.complete(cx, self.queue);
     }
 
     /// The queue sends what may go by now.
-    pub(crate) fn restart_transmissions(&self, host: &Net, cx: &mut Cx) {
-        self.tx.run_due(host, cx, self.queue);
+    pub(crate) fn restart_transmissions(&self, cx: &mut Cx) {
+        self.tx.run_due(cx, self.queue);
     }
 
     /// Takes at most `weight` frames and carries them up; returns how many. Fewer than `weight` means that the queue was

@@ -159,7 +159,7 @@ impl Steering {
         {
             return Some(core);
         }
-        // Reciprocal scaling: the map of all cores agrees with `Host::core_of_flow`.
+        // Reciprocal scaling: the map of all cores agrees with `CoreId::of_flow`.
         let index = (u64::from(hash) * self.map.len() as u64) >> 32;
         self.map.get(usize::try_from(index).unwrap_or_default()).copied().map(CoreId)
     }

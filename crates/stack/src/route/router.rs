@@ -138,9 +138,7 @@ impl Router {
 
     /// The core of a flow where nothing else decides.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
-        // Reciprocal scaling, as RPS does: the high bits choose.
-        let index = (u64::from(hash) * u64::from(self.core_count())) >> 32;
-        CoreId(u16::try_from(index).expect("below the number of cores"))
+        CoreId::of_flow(hash, self.core_count())
     }
 
     /// Link address of a device; none where its frames have no Ethernet header.

@@ -10,10 +10,7 @@
 //! Not here: what was made from the tables (`route::input`, `route::output`), which the host forgets after a change.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     vec::Vec,
 };
 
@@ -23,32 +20,27 @@ use sync::{
 };
 
 use super::fib::{Fib, FibBuilder, RouteEntry};
-use crate::base::config_error::ConfigError;
+use crate::{base::config_error::ConfigError, transmit::dst::RouteGeneration};
 
 /// See the module head.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
-    /// Bumped by every change: a cached path or entry with another number is made anew (Linux: `rt_genid`). Release after the
-    /// change, Acquire by who reads the table next.
-    generation: AtomicU32,
+    /// A change begins a new one. Shared with the transmit queues, which begin one when their device takes other superframes.
+    generation: Arc<RouteGeneration>,
     fib: RcuCell<Fib>,
     /// What the table is built from. Held for a change.
     builder: Mutex<FibBuilder>,
 }
 
 impl RouteTable {
-    pub(crate) fn new(rcu: &Domain, builder: FibBuilder) -> Self {
-        Self {
-            generation: AtomicU32::new(0),
-            fib: RcuCell::new(rcu, builder.build()),
-            builder: Mutex::new(builder),
-        }
+    pub(crate) fn new(rcu: &Domain, builder: FibBuilder, generation: Arc<RouteGeneration>) -> Self {
+        Self { generation, fib: RcuCell::new(rcu, builder.build()), builder: Mutex::new(builder) }
     }
 
     /// The number of the routes as they are.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
+        self.generation.current()
     }
 
     /// The table, as long as the section.
@@ -81,6 +73,6 @@ impl RouteTable {
 
     /// A new generation of the same routes.
     pub(crate) fn bump(&self) {
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.begin();
     }
 }

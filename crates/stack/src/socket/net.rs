@@ -6,22 +6,24 @@
 //!
 //! Not here: cores as what is run (`core`), how a host is built and changed (`host`).
 
-use super::demux::Entry;
+use super::{core_sockets::TimerEntry, demux::Entry};
+use crate::header::ip::protocol;
 use std::{
+    net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 use sync::Shutdown;
 use sync::rcu_map::Place;
 use tcp::{
-    FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, Rng, SocketOptions,
-    SynCookies,
+    FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, Rng,
+    SeqNum, SocketOptions, SynCookies, TcpError,
 };
 
-use pkt::Instant;
+use pkt::{Instant, Packet};
 
 pub use claims::ClaimState;
 use claims::Claims;
@@ -29,8 +31,13 @@ use claims::Claims;
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::{Cx, event::Event, softirq::RunCore},
+    header::icmp::Quote,
     route::router::Router,
-    transmit::{dst::Dst, ident::IpIds},
+    transmit::{
+        dst::Dst,
+        ident::IpIds,
+        neighbor::table::{NeighborEntry, Upper},
+    },
 };
 
 use super::{
@@ -77,6 +84,33 @@ impl Deref for Net {
     #[inline]
     fn deref(&self) -> &Router {
         &self.router
+    }
+}
+
+impl Upper for Net {
+    fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
+        // On the first core: ARP is not a data path.
+        let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
+    }
+
+    /// Linux: `arp_error_report`.
+    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
+        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
+        if sent.protocol != protocol::TCP {
+            return;
+        }
+        let (src_port, dst_port) = sent.ports();
+        let tuple = FourTuple {
+            local: SocketAddr::new(sent.src, src_port),
+            remote: SocketAddr::new(sent.dst, dst_port),
+        };
+        let hash = self.demux.hash(&tuple);
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
+            let error = IcmpError::PathBroken(TcpError::HostUnreachable);
+            socket.icmp_error(self, cx, error, SeqNum(sent.tcp_seq()));
+        }
     }
 }
 

@@ -34,7 +34,7 @@ impl Net {
         let reader = cx.reader();
         let rcu = reader.pin();
         match self.reply_path(cx, tuple.remote.ip(), Some(tuple.local.ip()), core, &rcu) {
-            Ok(dst) => output(self, cx, dst, tuple, core),
+            Ok(dst) => output(cx, dst, tuple, core),
             Err(_) => discard_unroutable(cx),
         }
     }

@@ -50,6 +50,25 @@ impl From<DstLayout> for Layout {
     }
 }
 
+/// Number of the routes of a host: an entry or a cached path with another number is made anew (Linux: `rt_genid`).
+///
+/// Release after a change, Acquire by the thread that reads the tables next.
+#[derive(Debug, Default)]
+pub(crate) struct RouteGeneration(AtomicU32);
+
+impl RouteGeneration {
+    /// The present number.
+    #[inline]
+    pub(crate) fn current(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Begins a new generation, after what the entries are made from has changed.
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 /// What an entry is made of.
 #[derive(Debug)]
 pub(crate) struct DstParts;

@@ -24,7 +24,6 @@ use crate::{
             protocol,
         },
     },
-    socket::net::Net,
 };
 
 /// Offset of the data offset in the TCP header.
@@ -93,17 +92,16 @@ pub(crate) struct Sender<'a> {
 }
 
 /// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
-pub(crate) fn output(host: &Net, cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: CoreId) {
+pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: CoreId) {
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
     let sender = Sender { tuple, fields: IpFields::default(), ids: None };
-    let _ = output_as(host, cx, dst, sender, queue);
+    let _ = output_as(cx, dst, sender, queue);
 }
 
 /// As [`output`], with the header that a socket wants, by the queue that it sends by. Says what became of the segments.
 pub(crate) fn output_as(
-    host: &Net,
     cx: &mut Cx,
     dst: DstHandle<'_>,
     mut sender: Sender<'_>,
@@ -131,8 +129,8 @@ pub(crate) fn output_as(
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
     match frame {
-        Some(_) => dst.tx.xmit(host, cx, queue, &mut list),
-        None => link_output::output(host, cx, &dst, queue, &mut list),
+        Some(_) => dst.tx.xmit(cx, queue, &mut list),
+        None => link_output::output(cx, &dst, queue, &mut list),
     }
 }
 
@@ -147,7 +145,7 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
 }
 
 /// Sends one finished IP packet along `dst`: ICMP messages. Nothing is cut into fragments here.
-pub(crate) fn send(host: &Net, cx: &mut Cx, dst: &Dst, packet: Packet) {
+pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutRequests, 1);
     if packet.len() > dst.mtu as usize {
         cx.count(Counter::IpFragFails, 1);
@@ -157,7 +155,7 @@ pub(crate) fn send(host: &Net, cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutTransmits, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    let _ = link_output::output(host, cx, dst, QueueId(0), &mut list);
+    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
 }
 
 /// The IP header, and the link header if it is known what to put into it. Answers the length of the IP packet.

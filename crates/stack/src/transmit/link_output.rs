@@ -8,6 +8,7 @@ use pkt::{DropReason, Packet, PacketList};
 use super::{
     dst::Dst,
     qdisc::{NetXmit, PRIORITY_CONTROL},
+    tx_queue::DeviceTx,
 };
 use crate::{
     base::counters::Counter,
@@ -17,27 +18,20 @@ use crate::{
         arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
         ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
     },
-    socket::net::Net,
 };
 
 /// Sends a list of IP packets to the next hop of `dst`.
-pub(crate) fn output(
-    host: &Net,
-    cx: &mut Cx,
-    dst: &Dst,
-    queue: QueueId,
-    list: &mut PacketList,
-) -> NetXmit {
+pub(crate) fn output(cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketList) -> NetXmit {
     let (LinkType::Ethernet { mac }, Some(neighbor)) = (dst.link, &dst.neighbor) else {
-        return dst.tx.xmit(host, cx, queue, list);
+        return dst.tx.xmit(cx, queue, list);
     };
     match neighbor.resolved() {
         Some(next_hop) => {
             frame(list, next_hop, mac);
-            dst.tx.xmit(host, cx, queue, list)
+            dst.tx.xmit(cx, queue, list)
         }
         None => {
-            neighbor.send(host, cx, queue, list);
+            neighbor.send(cx, queue, list);
             NetXmit::Success
         }
     }
@@ -75,9 +69,9 @@ fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
     EthernetHeader::new(next_hop, own, ether_type).emit(packet.push(HEADER_LEN));
 }
 
-/// Sends one ARP packet on `device`.
-pub(crate) fn send_arp(host: &Net, cx: &mut Cx, device: u32, to: MacAddr, arp: &ArpPacket) {
-    let LinkType::Ethernet { mac } = host.device(device).caps().link else { return };
+/// Sends one ARP packet by the first queue of a device.
+pub(crate) fn send_arp(tx: &DeviceTx, cx: &mut Cx, to: MacAddr, arp: &ArpPacket) {
+    let LinkType::Ethernet { mac } = tx.link() else { return };
     let Some(mut packet) = cx.pool.alloc() else {
         cx.counters().drops.add(DropReason::NoMemory, 1);
         return;
@@ -93,5 +87,5 @@ pub(crate) fn send_arp(host: &Net, cx: &mut Cx, device: u32, to: MacAddr, arp: &
     cx.count(Counter::ArpOutPackets, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    let _ = host.tx(device).xmit(host, cx, QueueId(0), &mut list);
+    let _ = tx.xmit(cx, QueueId(0), &mut list);
 }

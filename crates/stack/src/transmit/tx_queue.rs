@@ -30,12 +30,11 @@ use std::{
 use pkt::{Instant, Packet, PacketList};
 use sync::{Attendance, CoreGuard, CoreLock, Llist};
 
-use super::qdisc::NetXmit;
+use super::{dst::RouteGeneration, qdisc::NetXmit};
 use crate::{
     base::{counters::Counter, ids::CoreId},
     cx::Cx,
-    device::{Completed, Device, QueueId},
-    socket::net::Net,
+    device::{Completed, Device, LinkType, QueueId},
     sysctl::{Sysctls, modes::DevOrphan, qdisc::QdiscConfig},
 };
 
@@ -71,6 +70,8 @@ pub(crate) struct DeviceTx {
     has_qdisc: AtomicBool,
     /// It releases packets at their departure times.
     paces: AtomicBool,
+    /// Of all cached routes of the host: they say how large superframes may be.
+    routes: Arc<RouteGeneration>,
     /// Some queue says which cores send by it (Linux: `xps_needed`).
     mapped: AtomicBool,
 }
@@ -101,6 +102,7 @@ impl DeviceTx {
         index: u32,
         sysctls: &Sysctls,
         attendances: &[Arc<Attendance>],
+        routes: Arc<RouteGeneration>,
     ) -> Self {
         let caps = device.caps();
         let this = Self {
@@ -111,6 +113,7 @@ impl DeviceTx {
                 .map(|(queue, attendance)| TxQueue::new(QueueId(queue), Arc::clone(attendance)))
                 .collect(),
             index,
+            routes,
             has_qdisc: AtomicBool::new(false),
             paces: AtomicBool::new(false),
             mapped: AtomicBool::new(false),
@@ -190,6 +193,11 @@ impl DeviceTx {
         mine.nth(chosen).map(QueueId)
     }
 
+    /// What the frames of the device start with.
+    pub(crate) fn link(&self) -> LinkType {
+        self.device.caps().link
+    }
+
     /// Index of the device.
     pub(crate) const fn device_index(&self) -> u32 {
         self.index
@@ -200,17 +208,11 @@ impl DeviceTx {
     }
 
     /// Sends finished frames: superframes and partial checksums are seen to here. Linux: `dev_queue_xmit`.
-    pub(crate) fn xmit(
-        &self,
-        host: &Net,
-        cx: &mut Cx,
-        queue: QueueId,
-        list: &mut PacketList,
-    ) -> NetXmit {
+    pub(crate) fn xmit(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) -> NetXmit {
         let queue = &self.queues[usize::from(queue.0)];
         if !queue.queued.load(Ordering::Relaxed) {
             self.offload.fit_list(cx, list);
-            self.hand_over(host, queue, cx, list);
+            self.hand_over(queue, cx, list);
             if list.is_empty() {
                 return NetXmit::Success;
             }
@@ -220,7 +222,7 @@ impl DeviceTx {
             guard.follow(self, cx);
             guard.take_incoming(self, queue, cx);
             let sent = guard.send(self, cx, list);
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
             return sent;
         }
         while let Some(packet) = list.pop_front() {
@@ -229,13 +231,13 @@ impl DeviceTx {
         if queue.state.schedule(0)
             && let Some(guard) = queue.state.claim()
         {
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
         NetXmit::Success
     }
 
     /// The turn of the queue's core: what the device has completed, and what waits for that. Linux: `net_tx_action`.
-    pub(crate) fn complete(&self, host: &Net, cx: &mut Cx, queue: QueueId) {
+    pub(crate) fn complete(&self, cx: &mut Cx, queue: QueueId) {
         if !self.async_completion {
             return;
         }
@@ -246,15 +248,15 @@ impl DeviceTx {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.queued.load(Ordering::Relaxed) {
             queue.completed.fetch_add(completed.bytes, Ordering::Relaxed);
-            self.run_if_idle(host, cx, queue);
+            self.run_if_idle(cx, queue);
         }
     }
 
     /// The turn of the queue's core: runs the queue if its moment has come. Linux: `qdisc_watchdog`.
-    pub(crate) fn run_due(&self, host: &Net, cx: &mut Cx, queue: QueueId) {
+    pub(crate) fn run_due(&self, cx: &mut Cx, queue: QueueId) {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.wake_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
-            self.run_if_idle(host, cx, queue);
+            self.run_if_idle(cx, queue);
         }
     }
 
@@ -287,19 +289,19 @@ impl DeviceTx {
     }
 
     /// Runs the queue, or makes its owner run it once more.
-    fn run_if_idle(&self, host: &Net, cx: &mut Cx, queue: &TxQueue) {
+    fn run_if_idle(&self, cx: &mut Cx, queue: &TxQueue) {
         if let Some(guard) = queue.state.try_own() {
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
     }
 
     /// Sends what may go, until nothing has been missed. Linux: `qdisc_run`.
-    fn run(&self, host: &Net, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
+    fn run(&self, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
         let mut quota = QUOTA;
         loop {
             // From here on the owner looks after it: its core need not.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
-            let next = self.serve(host, cx, queue, &mut guard, &mut quota);
+            let next = self.serve(cx, queue, &mut guard, &mut quota);
             if next == Next::More {
                 drop(guard);
                 // Last: who finds it due finds it idle. What was missed since is seen then, too.
@@ -321,14 +323,7 @@ impl DeviceTx {
     }
 
     /// One pass of the owner: answers what it waits for. Linux: `__qdisc_run`.
-    fn serve(
-        &self,
-        host: &Net,
-        cx: &mut Cx,
-        queue: &TxQueue,
-        state: &mut TxState,
-        quota: &mut usize,
-    ) -> Next {
+    fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
         state.follow(self, cx);
         state.take_completed(queue, cx);
         state.take_incoming(self, queue, cx);
@@ -343,7 +338,7 @@ impl DeviceTx {
                 wait => return wait,
             }
             let mut list = state.take_portion();
-            let handed = self.hand_over(host, queue, cx, &mut list);
+            let handed = self.hand_over(queue, cx, &mut list);
             let left = list.len() as u64;
             state.put_back(list);
             state.on_handed(handed.packets, handed.bytes);
@@ -363,13 +358,7 @@ impl DeviceTx {
     }
 
     /// Gives the device what it has room for; answers how much that was. Linux: `dev_hard_start_xmit`.
-    fn hand_over(
-        &self,
-        host: &Net,
-        queue: &TxQueue,
-        cx: &mut Cx,
-        list: &mut PacketList,
-    ) -> Completed {
+    fn hand_over(&self, queue: &TxQueue, cx: &mut Cx, list: &mut PacketList) -> Completed {
         if self.completes() && cx.sysctls().dev_orphan == DevOrphan::Xmit {
             orphan(list);
         }
@@ -380,7 +369,7 @@ impl DeviceTx {
             // A device of the application could leave more than it was given.
             handed.packets += packets.saturating_sub(list.len());
             handed.bytes += bytes.saturating_sub(list.bytes());
-            if list.is_empty() || !self.cut_refused(host, cx, list) {
+            if list.is_empty() || !self.cut_refused(cx, list) {
                 return handed;
             }
         }
@@ -389,10 +378,10 @@ impl DeviceTx {
     /// The device has left packets. If it was for the size of the first, a superframe, all in the list are cut up that are larger than
     /// it takes from here on; false if it has no room. Linux: `gso_features_check`.
     #[cold]
-    fn cut_refused(&self, host: &Net, cx: &mut Cx, list: &mut PacketList) -> bool {
+    fn cut_refused(&self, cx: &mut Cx, list: &mut PacketList) -> bool {
         let Some(first) = list.pop_front() else { return false };
         if first.meta().gso.segs > 1 {
-            self.follow_superframe_max(host);
+            self.follow_superframe_max();
         }
         let refused = !self.offload.takes(&first);
         list.push_front(first);
@@ -409,10 +398,10 @@ impl DeviceTx {
     }
 
     /// The device may take smaller superframes than before, or larger ones: those who make them look at their routes again.
-    pub(crate) fn follow_superframe_max(&self, host: &Net) {
+    pub(crate) fn follow_superframe_max(&self) {
         let max = self.device.superframe_max();
         if self.offload.set_superframe_max(self.device.caps(), max) {
-            host.invalidate_routes();
+            self.routes.begin();
         }
     }
 }

@@ -111,7 +111,7 @@ impl StreamState {
             tcp::output(&mut self.tcb, &mut tcp::Cx { host_queue, ..cx.tcp() });
             if self.hashed && self.dst.is_some() && !cx.out.is_empty() {
                 // The path has just been looked at.
-                self.hand_down(socket, host, cx, true);
+                self.hand_down(socket, cx, true);
             } else {
                 self.transmit(socket, host, cx);
             }
@@ -236,11 +236,11 @@ impl StreamState {
             return;
         }
         let current = self.check_path(socket, host, cx);
-        self.hand_down(socket, host, cx, current);
+        self.hand_down(socket, cx, current);
     }
 
     /// As [`transmit`](Self::transmit), along the path as it is; `current` if it was there already.
-    fn hand_down(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx, current: bool) {
+    fn hand_down(&mut self, socket: &TcpSocket, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
         }
@@ -255,7 +255,7 @@ impl StreamState {
                     fields: socket.settings.ip_fields(),
                     ids: Some(&mut self.ip_id),
                 };
-                let sent = ip_output::output_as(host, cx, dst.dst.handle(), sender, queue);
+                let sent = ip_output::output_as(cx, dst.dst.handle(), sender, queue);
                 match sent {
                     NetXmit::Success => {}
                     NetXmit::Drop(from) if dst.paces => self.tcb.on_local_drop(from),

@@ -136,7 +136,7 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip_output::output(host, cx, dst, &tuple, host.core_for(cx, hash));
+        ip_output::output(cx, dst, &tuple, host.core_for(cx, hash));
     }
 
     /// Written at most once a second: the line is shared.

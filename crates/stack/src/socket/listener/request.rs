@@ -86,7 +86,7 @@ impl RequestSocket {
         }
         cx.pool.free(packet);
         host.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
-        ip_output::output(host, cx, dst, &tuple, socket.core);
+        ip_output::output(cx, dst, &tuple, socket.core);
     }
 
     /// A cookie came back: the request it stands for takes the segment that brought it, and is gone with it.

@@ -318,7 +318,7 @@ impl Net {
 
     fn broadcast_arp(&self, cx: &mut Cx, device: u32, packet: impl FnOnce(MacAddr) -> ArpPacket) {
         if let Some(mac) = self.mac_of(device) {
-            send_arp(self, cx, device, MacAddr::BROADCAST, &packet(mac));
+            send_arp(self.tx(device), cx, MacAddr::BROADCAST, &packet(mac));
         }
     }
 }

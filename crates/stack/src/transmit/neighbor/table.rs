@@ -9,7 +9,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     ops::Bound,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -19,7 +19,6 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet, PacketList};
-use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use super::{Advertisement, Neighbor, NeighborAction, NeighborActions, NudState};
 use crate::{
@@ -30,12 +29,9 @@ use crate::{
     },
     cx::Cx,
     device::{LinkType, QueueId},
-    header::{arp::ArpPacket, ethernet::MacAddr, icmp::Quote, ip::protocol},
-    socket::core_sockets::TimerEntry,
-    socket::demux::Entry,
-    socket::net::Net,
+    header::{arp::ArpPacket, ethernet::MacAddr},
     sysctl::modes::NeighborConfig,
-    transmit::link_output,
+    transmit::{link_output, tx_queue::DeviceTx},
 };
 
 mod admin;
@@ -61,13 +57,14 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// seconds.
 const CONFIRM_GRANULARITY: Duration = Duration::from_millis(500);
 
-/// Timers of neighbors run on the first core: ARP is not a data path.
-const CORE: CoreId = CoreId(0);
-
 /// One address on one device.
 #[derive(Debug)]
 pub(crate) struct NeighborEntry {
-    device: u32,
+    /// Transmit queues of its device.
+    tx: Arc<DeviceTx>,
+    upper: Weak<dyn Upper>,
+    /// Cores of the host.
+    cores: u16,
     ip: IpAddr,
     /// Address that our questions name as the asker.
     source: IpAddr,
@@ -84,6 +81,15 @@ pub(crate) struct NeighborEntry {
     armed: Armed,
 }
 
+/// What a neighbor asks of the layers above it.
+pub(crate) trait Upper: Send + Sync {
+    /// Has [`NeighborEntry::on_timer`] of `entry` called at `at`.
+    fn arm(&self, entry: Weak<NeighborEntry>, at: Instant);
+
+    /// The connection that has sent `packet` learns that its peer cannot be reached.
+    fn unreachable(&self, cx: &mut Cx, packet: &Packet);
+}
+
 /// Every neighbor of a host.
 #[derive(Debug)]
 pub(crate) struct NeighborTable {
@@ -97,6 +103,11 @@ type Key = (u32, IpAddr);
 #[derive(Debug)]
 struct Entries {
     config: NeighborConfig,
+    upper: Weak<dyn Upper>,
+    /// Transmit queues of every device.
+    tx: Vec<Arc<DeviceTx>>,
+    /// Cores of the host.
+    cores: u16,
     map: BTreeMap<Key, Arc<NeighborEntry>>,
     /// PERMANENT entries in `map`. They are not counted against `gc_thresh3`, as in Linux (`exempt_from_gc`).
     permanent: usize,
@@ -126,7 +137,9 @@ impl Entries {
         let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
         let reachable_time = self.config.reachable_time(random);
         let entry = Arc::new_cyclic(|this| NeighborEntry {
-            device,
+            tx: Arc::clone(&self.tx[device as usize]),
+            upper: self.upper.clone(),
+            cores: self.cores,
             ip,
             source,
             this: this.clone(),
@@ -189,9 +202,18 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl NeighborTable {
-    pub(crate) const fn new(config: NeighborConfig) -> Self {
+    /// Without neighbors. `tx` are the transmit queues of the devices of a host with so many `cores`, which is above.
+    pub(crate) const fn new(
+        config: NeighborConfig,
+        upper: Weak<dyn Upper>,
+        tx: Vec<Arc<DeviceTx>>,
+        cores: u16,
+    ) -> Self {
         let entries = Entries {
             config,
+            upper,
+            tx,
+            cores,
             map: BTreeMap::new(),
             permanent: 0,
             hand: None,
@@ -280,7 +302,6 @@ impl NeighborTable {
     /// and one changes by the answer it waits for alone.
     pub(crate) fn learn(
         &self,
-        host: &Net,
         cx: &mut Cx,
         (device, ip): (u32, IpAddr),
         told: Advertisement,
@@ -300,7 +321,7 @@ impl NeighborTable {
             (None, _) => None,
         };
         let Some(entry) = entry else { return };
-        entry.event(host, cx, None, |state, cx, config| {
+        entry.event(cx, None, |state, cx, config| {
             if strict == 0 || state.awaits(told) {
                 state.on_advertisement(told, cx.now, config)
             } else {
@@ -339,13 +360,13 @@ impl NeighborEntry {
     }
 
     /// Sends IP packets to this neighbor by `queue`, or keeps them until it is resolved.
-    pub(crate) fn send(&self, host: &Net, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
-        self.event(host, cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
+    pub(crate) fn send(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
+        self.event(cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
     }
 
-    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, cx: &mut Cx) {
         self.armed.fired(cx.now);
-        self.event(host, cx, None, |state, cx, config| state.on_timer(cx.now, config));
+        self.event(cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
     /// Whoever still has a path through it finds it failed.
@@ -367,7 +388,6 @@ impl NeighborEntry {
     /// Applies one event, publishes the outcome, then does what it asks for. `queue`: the one of packets that it is about.
     fn event(
         &self,
-        host: &Net,
         cx: &mut Cx,
         queue: Option<QueueId>,
         apply: impl FnOnce(&mut Neighbor, &Cx, &NeighborConfig) -> NeighborActions,
@@ -384,9 +404,11 @@ impl NeighborEntry {
             (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
         if let Some(deadline) = deadline {
-            host.core_sockets(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
+            if let Some(upper) = self.upper.upgrade() {
+                upper.arm(self.this.clone(), deadline);
+            }
         }
-        self.carry_out(host, cx, queue, actions);
+        self.carry_out(cx, queue, actions);
     }
 
     /// Lets senders find the link address of `state`, which the caller has locked.
@@ -396,21 +418,21 @@ impl NeighborEntry {
     }
 
     /// Does what an event asks for, without the lock.
-    fn carry_out(&self, host: &Net, cx: &mut Cx, queue: Option<QueueId>, actions: NeighborActions) {
+    fn carry_out(&self, cx: &mut Cx, queue: Option<QueueId>, actions: NeighborActions) {
         for action in actions {
             match action {
-                NeighborAction::SendProbe { unicast } => self.probe(host, cx, unicast),
-                NeighborAction::Flush { mac, packets } => self.flush(host, cx, queue, mac, packets),
-                NeighborAction::Fail { reason, packets } => fail(host, cx, reason, packets),
+                NeighborAction::SendProbe { unicast } => self.probe(cx, unicast),
+                NeighborAction::Flush { mac, packets } => self.flush(cx, queue, mac, packets),
+                NeighborAction::Fail { reason, packets } => self.fail(cx, reason, packets),
             }
         }
     }
 
-    fn probe(&self, host: &Net, cx: &mut Cx, unicast: Option<MacAddr>) {
-        let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
+    fn probe(&self, cx: &mut Cx, unicast: Option<MacAddr>) {
+        let LinkType::Ethernet { mac } = self.tx.link() else { return };
         if let (IpAddr::V4(source), IpAddr::V4(ip)) = (self.source, self.ip) {
             let to = unicast.unwrap_or(MacAddr::BROADCAST);
-            link_output::send_arp(host, cx, self.device, to, &ArpPacket::request(mac, source, ip));
+            link_output::send_arp(&self.tx, cx, to, &ArpPacket::request(mac, source, ip));
         }
     }
 
@@ -418,56 +440,37 @@ impl NeighborEntry {
     /// lives where its first packet arrives. Linux asks `netdev_pick_tx` then, too.
     fn flush(
         &self,
-        host: &Net,
         cx: &mut Cx,
         queue: Option<QueueId>,
         next_hop: MacAddr,
         mut packets: PacketList,
     ) {
-        let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
-        let tx = host.tx(self.device);
+        let LinkType::Ethernet { mac } = self.tx.link() else { return };
         link_output::frame(&mut packets, next_hop, mac);
         if let Some(queue) = queue {
-            let _ = tx.xmit(host, cx, queue, &mut packets);
+            let _ = self.tx.xmit(cx, queue, &mut packets);
             return;
         }
         while let Some(packet) = packets.pop_front() {
             let hash = packet.meta().flow_hash;
-            let queue = tx.pick_queue(cx, host.core_of_flow(hash), hash);
-            let _ = tx.xmit(host, cx, queue, &mut PacketList::from_iter([packet]));
+            let queue = self.tx.pick_queue(cx, CoreId::of_flow(hash, self.cores), hash);
+            let _ = self.tx.xmit(cx, queue, &mut PacketList::from_iter([packet]));
         }
     }
-}
 
-/// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
-fn fail(host: &Net, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
-    if reason == DropReason::NeighborQueueFull {
-        cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
-    }
-    while let Some(packet) = packets.pop_front() {
-        if reason == DropReason::NeighborFailed {
-            report_unreachable(host, cx, &packet);
+    /// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
+    fn fail(&self, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+        if reason == DropReason::NeighborQueueFull {
+            cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
         }
-        cx.drop_packet(reason, packet);
-    }
-}
-
-fn report_unreachable(host: &Net, cx: &mut Cx, packet: &Packet) {
-    let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
-    if sent.protocol != protocol::TCP {
-        return;
-    }
-    let (src_port, dst_port) = sent.ports();
-    let tuple = FourTuple {
-        local: SocketAddr::new(sent.src, src_port),
-        remote: SocketAddr::new(sent.dst, dst_port),
-    };
-    let hash = host.demux().hash(&tuple);
-    let reader = cx.reader();
-    let rcu = reader.pin();
-    if let Some(Entry::Stream(socket)) = host.demux().established(hash, &tuple, &rcu) {
-        let error = IcmpError::PathBroken(TcpError::HostUnreachable);
-        socket.icmp_error(host, cx, error, SeqNum(sent.tcp_seq()));
+        while let Some(packet) = packets.pop_front() {
+            if reason == DropReason::NeighborFailed
+                && let Some(upper) = self.upper.upgrade()
+            {
+                upper.unreachable(cx, &packet);
+            }
+            cx.drop_packet(reason, packet);
+        }
     }
 }
 

@@ -5,10 +5,7 @@
 use std::{fmt, string::String, vec::Vec};
 
 use super::DeviceTx;
-use crate::{
-    cx::Cx, device::QueueId, socket::net::Net, sysctl::qdisc::QdiscConfig,
-    transmit::qdisc::QdiscStats,
-};
+use crate::{cx::Cx, device::QueueId, sysctl::qdisc::QdiscConfig, transmit::qdisc::QdiscStats};
 
 /// One transmit queue of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +48,7 @@ impl fmt::Display for TxQueueStats {
 
 impl DeviceTx {
     /// The rows of this device.
-    pub(crate) fn stats(&self, host: &Net, cx: &mut Cx) -> Vec<TxQueueStats> {
+    pub(crate) fn stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {
@@ -74,7 +71,7 @@ impl DeviceTx {
                 bql_limit: guard.dql.as_ref().map(crate::transmit::bql::Dql::limit),
                 bql_inflight: guard.dql.as_ref().map(crate::transmit::bql::Dql::in_flight),
             });
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
         rows
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     cx::Memory,
-    device::{Capabilities, LinkType},
+    device::Capabilities,
     host::{
         Host,
         config::{DeviceConfig, HostConfig},
@@ -113,7 +113,7 @@ fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit
 
 fn send_list(host: &Host, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
     let entered = cx.enter(host);
-    let sent = host.tx(1).xmit(host, cx, QUEUE, list);
+    let sent = host.tx(1).xmit(cx, QUEUE, list);
     cx.leave(entered);
     assert!(list.is_empty(), "nothing stays with the caller");
     sent

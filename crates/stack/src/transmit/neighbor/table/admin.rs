@@ -15,7 +15,6 @@ use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
     cx::Cx,
     header::ethernet::MacAddr,
-    socket::net::Net,
     transmit::neighbor::{Neighbor, NeighborActions, NudState},
 };
 
@@ -35,14 +34,7 @@ pub struct NeighborInfo {
 impl NeighborTable {
     /// Makes the entry of `key` permanent, and the entry itself if there is none; `source` is then the asker of later requests.
     /// Packets that waited for the address are sent.
-    pub(crate) fn set_permanent(
-        &self,
-        host: &Net,
-        cx: &mut Cx,
-        key: Key,
-        source: IpAddr,
-        mac: MacAddr,
-    ) {
+    pub(crate) fn set_permanent(&self, cx: &mut Cx, key: Key, source: IpAddr, mac: MacAddr) {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let entry = match entries.map.get(&key) {
@@ -53,7 +45,7 @@ impl NeighborTable {
             let actions = entry.change(|state| state.set_permanent(mac, cx.now));
             (entry, actions)
         };
-        entry.carry_out(host, cx, None, actions);
+        entry.carry_out(cx, None, actions);
     }
 
     /// Forgets the link address of `key`, whether it was set or learned; false if nothing is known of it. Packets that wait for
@@ -61,7 +53,7 @@ impl NeighborTable {
     ///
     /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is collected, because cached routes refer
     /// to it and resolve the address by it again.
-    pub(crate) fn delete(&self, host: &Net, cx: &mut Cx, key: Key) -> bool {
+    pub(crate) fn delete(&self, cx: &mut Cx, key: Key) -> bool {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let known = entries.map.get(&key).filter(|entry| entry.info().state != NudState::None);
@@ -70,7 +62,7 @@ impl NeighborTable {
             let actions = entry.change(|state| state.forget(cx.now));
             (entry, actions)
         };
-        entry.carry_out(host, cx, None, actions);
+        entry.carry_out(cx, None, actions);
         true
     }
 
@@ -90,7 +82,7 @@ impl NeighborEntry {
 
     fn info(&self) -> NeighborInfo {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Self { device, ip: address, .. } = *self;
+        let (device, address) = (self.tx.device_index(), self.ip);
         NeighborInfo { device, address, mac: state.link_address(), state: state.state() }
     }
 

@@ -70,7 +70,7 @@ fn older_settings_do_not_bring_a_discipline_back() {
     bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("a discipline");
     let _ = bench.xmit(0..5);
     let left = bench.stats().stats.qlen;
-    let _ = bench.host.tx(1).xmit(&bench.host, &mut old, QUEUE, &mut PacketList::new());
+    let _ = bench.host.tx(1).xmit(&mut old, QUEUE, &mut PacketList::new());
     old.leave(entered);
     assert_eq!((bench.stats().stats.qlen, bench.dropped(DropReason::QueuePurge)), (left, 0));
     bench.finish();
