@@ -15,9 +15,10 @@ use stack::{
     base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
     cx::event::EventSink,
     header::ethernet::MacAddr,
-    host::{ClaimState, Host, config::HostConfig},
+    host::{Host, config::HostConfig},
     receive::rps::SoftnetStat,
     route::fib::RouteSpec,
+    socket::net::ClaimState,
     sysctl::SysctlError,
     transmit::tx_queue::TxQueueStats,
 };

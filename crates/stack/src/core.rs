@@ -28,13 +28,13 @@ pub(crate) use crate::{
     },
     cx::RunCore,
     device::QueueId,
-    host::Host,
     receive::{
         flow::LastFlow,
         napi::Napi,
         rps::{Backlog, BacklogPoll, Outbox},
     },
     socket::core_sockets::{CoreSockets, TimerEntry},
+    socket::net::Net,
 };
 
 pub(crate) use power::PowerChange;
@@ -149,7 +149,7 @@ pub struct Core {
     id: CoreId,
     /// Itself, for contexts that poll it.
     this: Weak<dyn RunCore>,
-    host: Weak<Host>,
+    host: Weak<Net>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
@@ -173,7 +173,7 @@ impl Core {
     /// A core of `host`; `backlogs` are those of all its cores.
     pub(crate) fn new(
         id: CoreId,
-        host: Weak<Host>,
+        host: Weak<Net>,
         backlogs: Arc<[Backlog]>,
         attendance: Arc<Attendance>,
         sockets: Arc<CoreSockets>,

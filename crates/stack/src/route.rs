@@ -4,11 +4,12 @@
 //! [`Dst`](crate::transmit::dst::Dst) is an entry. Linux:
 //! net/ipv4/{route,fib_trie,fib_semantics}.c.
 
+pub(crate) mod change;
 pub(crate) mod exception;
 pub mod fib;
 pub(crate) mod input;
 pub(crate) mod output;
-pub(crate) mod router;
+pub mod router;
 pub(crate) mod table;
 
 pub(crate) use router::Path;

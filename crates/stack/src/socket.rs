@@ -16,7 +16,7 @@ pub(crate) mod demux;
 pub(crate) mod fast_open;
 mod listener;
 mod modes;
-pub(crate) mod net;
+pub mod net;
 pub mod options;
 pub(crate) mod reset;
 mod time_wait;

@@ -23,8 +23,8 @@ use stack::{
         icmp::IcmpMessage,
         ip::protocol,
     },
-    host::ClaimState,
     socket::TcpSocket,
+    socket::net::ClaimState,
 };
 use tcp::{Flags, Options};
 

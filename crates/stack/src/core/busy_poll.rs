@@ -10,7 +10,7 @@ use super::{
     Core, CoreState, Scope,
     turn::{self, turn},
 };
-use crate::{cx::Cx, host::Host};
+use crate::{cx::Cx, socket::net::Net};
 
 /// Looks between two cycles of busy polling that found nothing: some 0.4 µs. What arrives in a cycle waits for the next.
 const LOOKS: u32 = 128;
@@ -26,7 +26,7 @@ impl Core {
     /// elsewhere by then.
     pub fn busy_poll(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         budget: usize,
         mut done: impl FnMut(&mut Cx) -> bool,

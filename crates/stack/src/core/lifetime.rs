@@ -51,7 +51,7 @@ impl Core {
     /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
     /// is waited for: who opens the same device again finds it closed. One that has rung it and does not come to it, as this very
     /// thread may have, finds the host gone, and forgets them then.
-    pub(crate) fn remove_queues(&self) {
+    pub(super) fn end(&self) {
         for _ in 0..LOOKS_MAX {
             if let Some(guard) = self.lock.try_own() {
                 return self.forget(guard);
@@ -67,6 +67,6 @@ impl Core {
         // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
         self.sockets.forget_timers();
         self.lose_worker();
-        guard.backlog.clear(&self.backlog());
+        guard.backlog.clear(self.backlog());
     }
 }

@@ -15,7 +15,7 @@ use super::{Core, CoreState};
 use crate::{
     cx::Cx,
     device::{Device, attached::Blackhole},
-    host::Host,
+    socket::net::Net,
 };
 
 /// What is wanted of the queues of a core, one bit each.
@@ -61,7 +61,7 @@ pub(crate) enum PowerChange {
 impl Core {
     /// Changes what is polled of device `index`, and returns when it is so: no poll of a queue that is disabled is under way
     /// then. Linux: `napi_disable`, `napi_enable`.
-    pub(crate) fn set_power(&self, host: &Host, cx: &mut Cx, index: u32, change: PowerChange) {
+    pub(crate) fn set_power(&self, host: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
         let queues = self.queues_of_device(index);
         if queues == 0 {
             return;

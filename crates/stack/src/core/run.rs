@@ -11,7 +11,7 @@ use super::{BACKLOG, Core, CoreRun, CoreState, PollReport, Scope, turn::turn};
 use crate::{
     base::{counters::Counter, ids::NapiId},
     cx::{Cx, Owed, RunCore, event::Event},
-    host::Host,
+    socket::net::Net,
 };
 
 /// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
@@ -34,17 +34,17 @@ impl Core {
     }
 
     /// Runs turns until every queue is empty, if nobody else runs the core, but not for ever.
-    pub fn try_run(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+    pub fn try_run(&self, host: &Net, cx: &mut Cx) -> CoreRun {
         self.run(host, cx, Scope::All)
     }
 
     /// As [`try_run`](Self::try_run), for whoever watches the descriptors: of the queues that have one, only those that
     /// [`interrupt`](Self::interrupt) has named are polled.
-    pub fn run_interrupted(&self, host: &Host, cx: &mut Cx) -> CoreRun {
+    pub fn run_interrupted(&self, host: &Net, cx: &mut Cx) -> CoreRun {
         self.run(host, cx, Scope::Scheduled)
     }
 
-    fn run(&self, host: &Host, cx: &mut Cx, scope: Scope) -> CoreRun {
+    fn run(&self, host: &Net, cx: &mut Cx, scope: Scope) -> CoreRun {
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
         cx.set_home(host, self.id);
         match self.run_turns(host, guard, cx, scope) {
@@ -58,7 +58,7 @@ impl Core {
     /// It wakes threads when the core is free, for what they do first is to want it. When one of them is a reader who polls, and
     /// more has arrived by descriptors, that is left to it ([`CoreRun::Left`]): fetched here it would be in other caches.
     /// So is what comes until it has been there.
-    pub fn run_as_worker(&self, host: &Host, cx: &mut Cx, watched: bool) -> CoreRun {
+    pub fn run_as_worker(&self, host: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
         if self.is_left_alone(cx.now) {
             return CoreRun::Left;
         }
@@ -86,12 +86,7 @@ impl Core {
     }
 
     /// For a thread that came for something else: if work keeps coming in, it goes its way, and somebody else takes over.
-    pub(super) fn run_for_another(
-        &self,
-        host: &Host,
-        guard: CoreGuard<'_, CoreState>,
-        cx: &mut Cx,
-    ) {
+    pub(super) fn run_for_another(&self, host: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         if let Some(guard) = self.run_turns(host, guard, cx, Scope::Scheduled) {
             self.leave(host, guard, cx);
         }
@@ -103,7 +98,7 @@ impl Core {
     /// that is due, so that it wants to be run at once ([`next_deadline`](Self::next_deadline)): whoever polls its host, rings its
     /// doorbell or waits on it next comes for all of it.
     #[cold]
-    fn leave(&self, host: &Host, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
+    fn leave(&self, host: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         guard.reschedule();
         if self.hand_to_worker(cx) {
             return;
@@ -121,7 +116,7 @@ impl Core {
     /// other things to do, and the time it has read grows old.
     fn run_turns<'a>(
         &self,
-        host: &Host,
+        host: &Net,
         mut guard: CoreGuard<'a, CoreState>,
         cx: &mut Cx,
         scope: Scope,
@@ -232,6 +227,10 @@ impl RunCore for Core {
 
     fn leave_polling(&self, poller: Poller) {
         self.attendance.leave_polling(poller);
+    }
+
+    fn remove_queues(&self) {
+        self.end();
     }
 
     fn report(&self, event: Event) {

@@ -14,7 +14,7 @@ use super::{Core, CoreState};
 use crate::{
     base::{counters::Counter, ids::NapiId},
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     sysctl::Sysctls,
 };
 
@@ -87,7 +87,7 @@ impl Core {
     ///
     /// With `prefer` (`SO_PREFER_BUSY_POLL`) it will be back soon, and the worker leaves the descriptors alone for the longest
     /// `gro_flush_timeout` of the core's devices; where there is none the wish has no effect, as in Linux.
-    pub fn stop_polling(&self, cx: &mut Cx, host: &Host, prefer: bool) {
+    pub fn stop_polling(&self, cx: &mut Cx, host: &Net, prefer: bool) {
         let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
         if !timeout.is_zero() {
             self.attendance.prefer_poll(cx.poller(), (cx.now + timeout).as_nanos());

@@ -13,15 +13,15 @@ use super::{BACKLOG, Core, CoreState, PollReport, Scope, power, queues_in};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
     receive::{napi::PollEnd, rps::SoftnetCounts},
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
 };
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
 /// completions free the senders before they are polled, and timers see what has just been received.
 pub(super) fn turn(
-    host: &Host,
+    host: &Net,
     core: &Core,
     state: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
@@ -94,7 +94,7 @@ fn run_due(core: &Core, state: &CoreState, cx: &mut Cx) {
 ///
 /// The clock is asked only after a poll that took all it may: whoever finds its queue empty is done anyway.
 fn receive(
-    host: &Host,
+    host: &Net,
     core: &Core,
     guard: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
@@ -137,7 +137,7 @@ fn receive(
         if over {
             if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
-                SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
+                SoftnetCounts::add(core.backlog().counts().time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
             // still find in its caches: the others stay where the descriptor tells of them.
@@ -152,7 +152,7 @@ fn receive(
 /// Polls the queue at `index`, or the backlog, for `weight` frames at most. Linux: `__napi_poll`, `process_backlog`.
 #[inline]
 fn poll_queue(
-    host: &Host,
+    host: &Net,
     core: &Core,
     state: &mut CoreState,
     cx: &mut Cx,
@@ -162,12 +162,12 @@ fn poll_queue(
     let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
     *next_napi = index + 1;
     let received = match index {
-        BACKLOG => backlog.poll(host, &core.backlog(), last_flow, cx, weight),
+        BACKLOG => backlog.poll(host, core.backlog(), last_flow, cx, weight),
         _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end(scope)),
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
-        &core.backlog().counts().processed,
+        core.backlog().counts().processed,
         (received as u64).saturating_sub(handed_on),
     );
     cx.on_received(received);
@@ -190,7 +190,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
-    if guard.backlog.is_pending(&core.backlog()) {
+    if guard.backlog.is_pending(core.backlog()) {
         due |= 1 << BACKLOG;
     }
     due & !guard.powered.disabled()
@@ -262,13 +262,13 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 }
 
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
-fn resume_throttled(host: &Host, core: &Core, cx: &mut Cx) {
+fn resume_throttled(host: &Net, core: &Core, cx: &mut Cx) {
     core.sockets.tasklet().run(host, cx);
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
 /// and what it holds is not this thread's any more. The borrow ends with the ownership, so that it cannot be touched then.
-pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
+pub(super) fn stop_cycles(host: &Net, state: &mut CoreState, cx: &mut Cx) {
     if core::mem::take(&mut state.holding) == 0 {
         return;
     }
@@ -281,7 +281,7 @@ pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
 }
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
-fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
+fn expire_timers(host: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;
     }
@@ -296,7 +296,7 @@ fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
 }
 
 /// Runs one timer, if what it belongs to is still there.
-fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
+fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
     match entry {
         TimerEntry::Stream(socket) => {
             if let Some(socket) = socket.upgrade() {
@@ -323,7 +323,7 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
 }
 
 /// Nothing that was looked up in a table is held any more.
-fn quiesce(host: &Host, cx: &Cx) {
+fn quiesce(host: &Net, cx: &Cx) {
     cx.reader().quiescent();
     host.output_routes().on_quiescent();
 }
@@ -339,7 +339,7 @@ pub(super) struct TrimWalk {
 
 impl TrimWalk {
     /// Goes on, or begins when it is `wanted`. True when another turn is needed.
-    pub(super) fn step(&mut self, wanted: bool, host: &Host, cx: &mut Cx) -> bool {
+    pub(super) fn step(&mut self, wanted: bool, host: &Net, cx: &mut Cx) -> bool {
         if wanted {
             self.again = self.at.is_some();
             self.at = Some(self.at.unwrap_or_default());

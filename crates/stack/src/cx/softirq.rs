@@ -43,6 +43,9 @@ pub(crate) trait RunCore: Debug + Send + Sync {
     /// polled since.
     fn leave_polling(&self, poller: Poller);
 
+    /// Forgets the device queues: the host is gone, so that no thread runs them any more.
+    fn remove_queues(&self);
+
     /// Passes an event to the host, unless that is gone.
     fn report(&self, event: Event);
 }

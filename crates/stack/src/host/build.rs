@@ -14,9 +14,7 @@ use tcp::{IsnGenerator, PortSelector, SynCookies};
 
 use super::{
     Host,
-    claims::Claims,
     config::{DeviceConfig, HostConfig},
-    routes,
 };
 use crate::{
     base::{
@@ -29,9 +27,15 @@ use crate::{
     cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
-    route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
+    route::{
+        change, exception::Exceptions, input::InputRoutes, output::OutputRoutes, router::Router,
+        table::RouteTable,
+    },
     socket::{
-        core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter,
+        core_sockets::CoreSockets,
+        demux::Demux,
+        fast_open::FastOpenMemory,
+        net::{IcmpLimiter, Net, claims::Claims},
     },
     sysctl::{Present, Sysctls},
     transmit::{
@@ -61,53 +65,54 @@ impl Host {
         let mut devices = vec![loopback];
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
-        let fib = routes::builder_of(&addresses, &config.routes)?;
+        let fib = change::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
-        let generation = Arc::default();
-        let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
         let core_sockets: Box<[_]> = (0..)
             .map(CoreId)
             .zip(&attendances)
             .map(|(id, attendance)| Arc::new(CoreSockets::new(id, Arc::clone(attendance))))
             .collect();
         let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(config.cores)).collect();
-        let host = Arc::new_cyclic(|this: &Weak<Self>| {
-            let cores: Vec<_> = (0..)
+        let generation = Arc::default();
+        let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
+        let mut cores: Vec<Arc<Core>> = Vec::new();
+        let net = Arc::new_cyclic(|this: &Weak<Net>| {
+            cores = (0..)
                 .map(CoreId)
                 .zip(attendances.iter().zip(&core_sockets))
                 .map(|(id, (attendance, sockets))| {
-                    let backlogs = Arc::clone(&backlogs);
-                    Core::new(
-                        id,
-                        this.clone(),
-                        backlogs,
-                        Arc::clone(attendance),
-                        Arc::clone(sockets),
-                    )
+                    let (net, backlogs) = (Weak::clone(this), Arc::clone(&backlogs));
+                    Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
                 })
                 .collect();
-            Self {
+            let router = Router {
                 routes: RouteTable::new(&memory.rcu, fib, generation),
                 dst_layout: config.sysctls.dst_layout,
                 exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
                 neighbors: NeighborTable::new(
                     config.sysctls.neigh.clone(),
-                    Weak::<Self>::clone(this),
+                    Weak::<Net>::clone(this),
                     tx.clone(),
                     config.cores,
                 ),
+                output_routes: OutputRoutes::new(&memory.rcu, config.cores),
+                input_routes: InputRoutes::new(&memory.rcu),
+                rcu: memory.rcu.clone(),
+                tx,
+                devices,
+                attached,
+                share: HostShare::new(config.name, config.cores, config.sysctls),
+            };
+            Net {
+                router,
                 demux: Demux::new(&memory.rcu, secrets.demux),
                 runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
-                cores,
                 core_sockets,
                 isn: IsnGenerator::new(&secrets.isn),
                 ports: PortSelector::new(&secrets.ports),
                 syn_cookies: SynCookies::new(&secrets.syn_cookies),
                 fast_open: FastOpenMemory::new(secrets.fast_open),
-                output_routes: OutputRoutes::new(&memory.rcu, config.cores),
-                input_routes: InputRoutes::new(&memory.rcu),
-                rcu: memory.rcu.clone(),
                 icmp_limiter: IcmpLimiter::new(),
                 ip_ids: IpIds::new(&secrets.ip_ids),
                 packets: memory.packets.clone(),
@@ -116,13 +121,9 @@ impl Host {
                 down: Shutdown::default(),
                 claims: Claims::default(),
                 unfinished_checksums: AtomicU64::new(0),
-                tx,
-                devices,
-                attached,
-                device_changes: Mutex::default(),
-                share: HostShare::new(config.name, config.cores, config.sysctls),
             }
         });
+        let host = Arc::new(Self { net, cores, device_changes: Mutex::default() });
         host.attach_devices()?;
         Ok(host)
     }

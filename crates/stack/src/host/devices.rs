@@ -12,7 +12,7 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError},
     vec::Vec,
 };
 
@@ -21,8 +21,7 @@ use crate::{
     base::{errno::Errno, ids::LOOPBACK},
     core::{Core, PowerChange},
     cx::{Cx, event::Event},
-    device::{Device as _, LinkType, attached::Attached},
-    header::ethernet::MacAddr,
+    device::{Device as _, attached::Attached},
     socket::{Listener, demux::Entry},
 };
 
@@ -171,23 +170,5 @@ impl Host {
     pub fn worker_panicked(&self, core: &Core) {
         core.lose_worker();
         self.report(Event::WorkerPanicked { core: core.id().0 });
-    }
-
-    /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
-    #[cold]
-    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
-        let Some(bit) = 1_u64.checked_shl(index) else { return };
-        if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            let device = self.device_name(index).into();
-            self.report(Event::UnfinishedChecksums { device });
-        }
-    }
-
-    /// Link address of a device; none where its frames have no Ethernet header.
-    pub(crate) fn mac_of(&self, index: u32) -> Option<MacAddr> {
-        match self.device(index).caps().link {
-            LinkType::Ethernet { mac } => Some(mac),
-            LinkType::Ip => None,
-        }
     }
 }

@@ -6,31 +6,19 @@
 //! Not here: the table (`transmit::neighbor::table`), what ARP teaches (`receive::arp_input`).
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Weak,
+    net::{IpAddr, Ipv4Addr},
     vec::Vec,
 };
 
-use pkt::{Instant, Packet};
-use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
-
 use super::Host;
 use crate::{
-    base::{config_error::ConfigError, errno::Errno, ids::CoreId},
-    core::TimerEntry,
+    base::{config_error::ConfigError, errno::Errno},
     cx::Cx,
     device::LinkType,
-    header::{ethernet::MacAddr, icmp::Quote, ip::protocol},
+    header::ethernet::MacAddr,
     route::fib::Fib,
-    socket::demux::Entry,
-    transmit::{
-        dst::RouteKind,
-        neighbor::table::{NeighborEntry, NeighborInfo, Upper},
-    },
+    transmit::{dst::RouteKind, neighbor::table::NeighborInfo},
 };
-
-/// Timers of neighbors run on the first core: ARP is not a data path.
-const CORE: CoreId = CoreId(0);
 
 impl Host {
     /// Sets the link address of a neighbor for good: it is never asked for, no ARP packet changes it and the table never collects
@@ -108,32 +96,6 @@ impl Host {
             },
             Err(Errno::EINVAL) => Err(refuse()),
             Err(_) => Err(missing()),
-        }
-    }
-}
-
-impl Upper for Host {
-    fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        self.core_sockets(CORE).arm(at, TimerEntry::Neighbor(entry));
-    }
-
-    /// Linux: `arp_error_report`.
-    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
-        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
-        if sent.protocol != protocol::TCP {
-            return;
-        }
-        let (src_port, dst_port) = sent.ports();
-        let tuple = FourTuple {
-            local: SocketAddr::new(sent.src, src_port),
-            remote: SocketAddr::new(sent.dst, dst_port),
-        };
-        let hash = self.demux.hash(&tuple);
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
-            let error = IcmpError::PathBroken(TcpError::HostUnreachable);
-            socket.icmp_error(self, cx, error, SeqNum(sent.tcp_seq()));
         }
     }
 }

@@ -62,13 +62,6 @@ impl Host {
         self.output_routes.for_each(&rcu, |dst| entries.push(DstInfo::new(dst, generation)));
         entries
     }
-
-    /// Judges how much of packet memory is in use.
-    #[cold]
-    pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
-        let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
-        self.tcp_memory().note_packets(used, max, &cx.counters().tcp, cx.now);
-    }
 }
 
 /// What packet memory has done, for every host that shares it.

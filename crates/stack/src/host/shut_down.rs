@@ -3,7 +3,7 @@
 use std::{sync::Arc, vec::Vec};
 
 use super::Host;
-use crate::{base::errno::Errno, cx::Cx};
+use crate::cx::Cx;
 
 impl Host {
     /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.
@@ -25,17 +25,5 @@ impl Host {
             socket.abort(self, cx);
         }
         cx.do_softirq();
-    }
-
-    /// Whether `shut_down` has been called.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        self.down.is_down()
-    }
-
-    /// `ENETDOWN` once the host is shut down. A thread that opens a socket calls this after it has registered the socket: either
-    /// `shut_down` finds the socket in the tables, or the thread closes it.
-    pub(crate) fn check_up(&self) -> Result<(), Errno> {
-        if self.down.check_up() { Ok(()) } else { Err(Errno::ENETDOWN) }
     }
 }

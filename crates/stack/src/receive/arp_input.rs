@@ -16,13 +16,13 @@ use crate::{
     cx::Cx,
     device::LinkType,
     header::arp::{ARP_LEN, ArpOperation, ArpPacket},
-    host::Host,
     route::fib::Fib,
+    socket::net::Net,
     sysctl::modes::ArpIgnore,
     transmit::{dst::RouteKind, link_output::send_arp, neighbor::Advertisement},
 };
 
-pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
+pub(super) fn input(host: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
     cx.count(Counter::ArpInPackets, 1);
     if !packet.require_linear(ARP_LEN) {
         return Verdict::Drop(DropReason::PacketTooShort, packet);
@@ -75,7 +75,7 @@ struct Treatment {
 
 impl Treatment {
     /// Decides about a packet received on `device`, by the routes and the settings.
-    fn of(host: &Host, cx: &Cx, device: u32, arp: &ArpPacket) -> Result<Self, DropReason> {
+    fn of(host: &Net, cx: &Cx, device: u32, arp: &ArpPacket) -> Result<Self, DropReason> {
         let reader = cx.reader();
         let rcu = reader.pin();
         let (fib, sysctls) = (host.fib(&rcu), cx.sysctls());
@@ -104,7 +104,7 @@ impl Treatment {
     }
 
     /// Passes the sender's address pair to the neighbor table.
-    fn learn(&self, host: &Host, cx: &mut Cx, device: u32, arp: &ArpPacket) {
+    fn learn(&self, host: &Net, cx: &mut Cx, device: u32, arp: &ArpPacket) {
         if arp.is_probe() {
             return;
         }

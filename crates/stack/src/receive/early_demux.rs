@@ -15,7 +15,7 @@ use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use super::flow::Flow;
 use crate::{
     header::ip::{IpHeader, protocol},
-    host::Host,
+    socket::net::Net,
     socket::{TcpSocket, demux::Entry},
 };
 
@@ -32,7 +32,7 @@ pub(super) enum Demuxed<'s> {
 /// packet ([`Flow::repeated_header`]) and need not be read.
 #[inline]
 pub(super) fn early_demux<'s>(
-    host: &'s Host,
+    host: &'s Net,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
     header: &IpHeader,
@@ -71,7 +71,7 @@ pub(super) fn early_demux<'s>(
 /// Looks up the connection of a tuple with this hash.
 #[inline]
 fn stream<'s>(
-    host: &'s Host,
+    host: &'s Net,
     rcu: &'s Section<'_>,
     (tuple, hash): (&FourTuple, u32),
     over_loopback: bool,

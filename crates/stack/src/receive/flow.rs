@@ -9,8 +9,8 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    host::Host,
     socket::connection::TcpSocket,
+    socket::net::Net,
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
 use pkt::{DropReason, Packet};
@@ -26,7 +26,7 @@ pub(crate) struct LastFlow(Option<KnownFlow>);
 impl LastFlow {
     /// Returns the hash of `tuple` in the tables of `host`. All calls must pass the same host.
     #[inline]
-    fn hash_of(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
+    fn hash_of(&mut self, host: &Net, tuple: &FourTuple) -> u32 {
         match &self.0 {
             Some(last) if last.tuple == *tuple => last.hash,
             _ => {
@@ -80,7 +80,7 @@ impl<'s> Flow<'s> {
 
     /// Returns the hash of `tuple` in the tables of `host`.
     #[inline]
-    pub(crate) fn hash(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
+    pub(crate) fn hash(&mut self, host: &Net, tuple: &FourTuple) -> u32 {
         self.last_flow.hash_of(host, tuple)
     }
 
@@ -120,7 +120,7 @@ impl<'s> Flow<'s> {
     #[inline]
     pub(crate) fn rx_dst(
         &self,
-        host: &Host,
+        host: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
@@ -131,7 +131,7 @@ impl<'s> Flow<'s> {
     #[inline]
     pub(crate) fn segment(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
@@ -150,7 +150,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Makes `socket` the current connection and flushes the previous one.
-    pub(crate) fn follow(&mut self, host: &Host, cx: &mut Cx, socket: &'s TcpSocket) {
+    pub(crate) fn follow(&mut self, host: &Net, cx: &mut Cx, socket: &'s TcpSocket) {
         if self.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
         }
@@ -162,7 +162,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Runs the output and the wake of the current connection.
-    pub(crate) fn flush(&mut self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn flush(&mut self, host: &Net, cx: &mut Cx) {
         if let Some(socket) = self.socket.take()
             && !self.flushed.replace(false)
         {

@@ -23,9 +23,9 @@ use crate::{
         ip::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
         strip,
     },
-    host::Host,
     route::exception::plateau_below,
     socket::demux::Entry,
+    socket::net::Net,
     transmit::ip_output::{self},
 };
 
@@ -35,7 +35,7 @@ const QUOTE_BYTES_MAX: usize = 548;
 
 /// Handles one ICMP message, still with its IP header.
 pub(super) fn input(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     header: &IpHeader,
@@ -75,7 +75,7 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
 
 /// Turns the request into the reply and sends it. Only the type and the addresses change, so the
 /// checksum is updated incrementally (RFC 1624).
-fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
+fn echo_reply(host: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(cx, header.dst);
     let ignored = cx.sysctls().icmp_echo_ignore_all
         || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
@@ -121,7 +121,7 @@ fn count_sent(cx: &Cx, kind: u8) {
 
 /// Prepends the IP header to a complete ICMP message and sends it.
 fn send(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     dst: &crate::transmit::dst::Dst,
     src: IpAddr,
@@ -152,7 +152,7 @@ fn send(
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
 /// it.
 fn report(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     message: IcmpMessage,
@@ -249,7 +249,7 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
 /// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
 /// support.
 pub(super) fn send_protocol_unreachable(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     header: &IpHeader,
     packet: &Packet,

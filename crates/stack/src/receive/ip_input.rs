@@ -39,7 +39,7 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     header::ip::{self, IpHeader, protocol},
-    host::Host,
+    socket::net::Net,
     transmit::{
         dst::{DstHandle, RouteKind},
         packet_dst::{OnceDst, PacketDst},
@@ -94,7 +94,7 @@ impl<'s> ListInput<'s> {
     /// Handles the next packet of the list, without its link header.
     pub(crate) fn push<const V4: bool>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
@@ -139,7 +139,7 @@ impl<'s> ListInput<'s> {
     #[inline]
     fn push_by_route<const V4: bool>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
@@ -167,7 +167,7 @@ impl<'s> ListInput<'s> {
     /// `ip_can_use_hint`, `ip_route_use_hint`.
     fn route(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &Cx,
         rcu: &'s Section<'_>,
         header: &IpHeader,
@@ -203,7 +203,7 @@ impl<'s> ListInput<'s> {
 /// connection's cached route.
 #[inline]
 pub(super) fn established<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &Flow<'s>,
@@ -260,7 +260,7 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
 /// Decides by addresses and receiving device whether the packet is for this host. Linux:
 /// `ip_route_input_rcu`.
 pub(super) fn route<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &Cx,
     rcu: &'s Section<'_>,
     packet: &mut Packet,
@@ -324,7 +324,7 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
 /// destinations are checked here, too. A packet that is both spoofed and for another host is
 /// counted as spoofed, not as unforwardable.
 pub(super) fn check_source(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     rcu: &Section<'_>,
     device: u32,
@@ -350,7 +350,7 @@ pub(super) fn check_source(
 
 /// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
 /// (g)), and as source one of our own addresses, a broadcast or a multicast address.
-fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
+fn check_martian(host: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
     if host.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {
@@ -361,7 +361,7 @@ fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<()
 }
 
 pub(super) fn deliver<'s, const V4: bool>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,

@@ -16,7 +16,7 @@ use crate::{
         ip::{ETHER_TYPE_IPV4, ETHER_TYPE_IPV6},
         strip,
     },
-    host::Host,
+    socket::net::Net,
 };
 
 /// Passes a list of frames from `device`, oldest first, to their protocols and leaves the list
@@ -24,7 +24,7 @@ use crate::{
 /// route found for the previous one. Linux: `netif_receive_skb_list_internal`,
 /// `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -44,7 +44,7 @@ pub(crate) fn input_list<'s>(
 /// Passes one frame from `device` to its protocol. `last`: no frame follows in this poll. Linux:
 /// `netif_receive_skb`.
 pub(crate) fn input<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -61,7 +61,7 @@ pub(crate) fn input<'s>(
 
 /// Passes one frame to its protocol and counts it if it is dropped.
 fn input_on<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,

@@ -24,7 +24,7 @@ use crate::{
     base::{counters::Counter, limits::WEIGHT},
     cx::Cx,
     device::{Device, LinkType, QueueId},
-    host::Host,
+    socket::net::Net,
     sysctl::modes::BusyPollFlush,
     transmit::tx_queue::DeviceTx,
 };
@@ -177,7 +177,7 @@ impl Napi {
     /// that it is not complete, even if the queue happens to be empty.
     pub(crate) fn poll(
         &mut self,
-        host: &Host,
+        host: &Net,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
@@ -289,7 +289,7 @@ impl Napi {
     /// Delivers all held and ready packets before the core is released. Linux: `busy_poll_stop`.
     pub(crate) fn flush(
         &mut self,
-        host: &Host,
+        host: &Net,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
@@ -315,7 +315,7 @@ impl Napi {
     }
 
     /// Reads the settings for this poll.
-    fn begin(&mut self, host: &Host, outbox: &Outbox, cx: &Cx) -> GroMode {
+    fn begin(&mut self, host: &Net, outbox: &Outbox, cx: &Cx) -> GroMode {
         let place = (self.index, self.queue.0);
         self.line.steers = self.line.steering.begin(host, cx, outbox, place);
         GroMode::of(cx.sysctls(), self.index, !host.is_loopback_device(self.index))
@@ -325,7 +325,7 @@ impl Napi {
     /// become ready.
     fn receive_batch<'s>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
@@ -353,7 +353,7 @@ impl Line {
     /// this poll.
     fn go_up<'s>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
@@ -371,7 +371,7 @@ impl Line {
     /// counted as if it had passed receive offload.
     fn go_straight_up<'s>(
         &self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         cx: &mut Cx,
@@ -389,7 +389,7 @@ impl Line {
 
     /// Passes packets of other cores on; the others stay ready.
     #[cold]
-    fn steer(&mut self, host: &Host, outbox: &mut Outbox, cx: &mut Cx) {
+    fn steer(&mut self, host: &Net, outbox: &mut Outbox, cx: &mut Cx) {
         let mut kept = PacketList::new();
         while let Some(mut packet) = self.gro.ready().pop_front() {
             packet.meta_mut().rx_device = self.device;
@@ -402,7 +402,7 @@ impl Line {
     /// of the current connection.
     fn finish<'s>(
         &mut self,
-        host: &'s Host,
+        host: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,

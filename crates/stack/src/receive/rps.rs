@@ -23,7 +23,7 @@ use std::{boxed::Box, vec::Vec};
 
 use pkt::Packet;
 
-use crate::{base::ids::CoreId, cx::Cx, device::LinkType, host::Host};
+use crate::{base::ids::CoreId, cx::Cx, device::LinkType, socket::net::Net};
 
 pub(crate) use backlog::{Backlog, BacklogPoll};
 pub(crate) use outbox::Outbox;
@@ -79,7 +79,7 @@ impl Steering {
     #[inline]
     pub(crate) fn begin(
         &mut self,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         outbox: &Outbox,
         (device, queue): (u32, u16),
@@ -94,7 +94,7 @@ impl Steering {
     /// core; until then the old slots preserve the order.
     #[cold]
     #[inline(never)]
-    fn follow(&mut self, host: &Host, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
+    fn follow(&mut self, host: &Net, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
         let settings = cx.sysctls().devices.of(device).rx(queue);
         let cores = host.core_count();
         self.map.clear();
@@ -114,7 +114,7 @@ impl Steering {
         self.generation = cx.generation();
     }
 
-    fn prepare(&mut self, host: &Host, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
+    fn prepare(&mut self, host: &Net, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
         self.poll = self.poll.wrapping_add(1);
         if self.generation != cx.generation() {
             self.follow(host, cx, outbox, queue);
@@ -126,7 +126,7 @@ impl Steering {
     /// called only after `begin` has returned true.
     pub(crate) fn keep(
         &mut self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         outbox: &mut Outbox,
         link: LinkType,
@@ -157,7 +157,7 @@ impl Steering {
     }
 
     /// Returns the wanted core of a flow, or `None` if neither table names one.
-    fn wanted(&self, host: &Host, cx: &Cx, hash: u32) -> Option<CoreId> {
+    fn wanted(&self, host: &Net, cx: &Cx, hash: u32) -> Option<CoreId> {
         let by_socket = if self.by_socket { cx.sock_flows() } else { None };
         if let Some(core) = by_socket.and_then(|flows| flows.core_of(hash))
             && core.0 < host.core_count()

@@ -18,8 +18,8 @@ use crate::{
         ip::{IpHeader, protocol},
         strip,
     },
-    host::Host,
     socket::demux::Entry,
+    socket::net::Net,
     transmit::packet_dst::OnceDst,
 };
 
@@ -27,7 +27,7 @@ use crate::{
 /// fast path after early demux.
 #[inline]
 pub(super) fn established(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     flow: &Flow<'_>,
@@ -46,7 +46,7 @@ pub(super) fn established(
 
 /// Delivers one TCP segment, still with its IP header.
 pub(super) fn input<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -103,7 +103,7 @@ pub(super) fn input<'s>(
 }
 
 fn new_connection(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     tuple: FourTuple,
@@ -119,7 +119,7 @@ fn new_connection(
 
 /// Removes the IP header, counts the segment, and performs the checks that need no connection.
 #[inline]
-fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+fn admit(host: &Net, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
     strip(packet, usize::from(header.header_len));
     check_segment(cx, header, packet).map_err(|reason| refuse(host, cx, header, packet, reason))
@@ -128,7 +128,7 @@ fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result
 /// Counts a rejected segment, and distinguishes an unfinished checksum from a wrong one.
 #[cold]
 fn refuse(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     header: &IpHeader,
     packet: &Packet,

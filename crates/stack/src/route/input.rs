@@ -21,7 +21,7 @@ use super::fib::RouteEntry;
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    route::router::Router,
     transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
 };
 
@@ -48,7 +48,7 @@ impl InputRoutes {
     /// packet is dropped and retransmitted.
     pub(crate) fn entry<'s>(
         &'s self,
-        host: &Host,
+        host: &Router,
         cx: &Cx,
         device: u32,
         (route, generation): (&RouteEntry, u32),
@@ -82,7 +82,7 @@ impl InputRoutes {
     }
 }
 
-fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstRef {
+fn make(host: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstRef {
     let device = Arc::clone(host.device(index));
     let caps = device.caps();
     let head = Dst {

@@ -26,7 +26,7 @@ use sync::{
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
-    host::{Hop, Host},
+    route::router::{Hop, Router},
     transmit::dst::{DstHandle, DstRef},
 };
 
@@ -69,7 +69,7 @@ impl OutputRoutes {
     /// Returns the entry of `hop` for `core`, and creates it if necessary.
     pub(crate) fn entry<'s>(
         &'s self,
-        host: &Host,
+        host: &Router,
         cx: &Cx,
         hop: &Hop,
         core: CoreId,

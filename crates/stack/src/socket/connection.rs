@@ -33,9 +33,9 @@ use crate::{
     base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
     device::QueueId,
-    host::Host,
     route::Path,
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
     socket::{BusyPoll, Listener, options::SharedSettings},
 };
 use wmem::{StreamTimer, Wmem};
@@ -185,7 +185,7 @@ impl Drop for StreamState {
 
 impl TcpSocket {
     pub(super) fn new(
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
@@ -316,7 +316,7 @@ impl TcpSocket {
     /// Returns the core that polls for this connection's packets: with RFS the one where its
     /// application ran last.
     #[must_use]
-    pub fn polled_core(&self, host: &Host) -> CoreId {
+    pub fn polled_core(&self, host: &Net) -> CoreId {
         if !host.rfs_needed() {
             return self.core;
         }
@@ -337,7 +337,7 @@ impl TcpSocket {
     /// between; packets that arrive meanwhile wait in the backlog.
     pub(super) fn begin(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         register: impl FnOnce(&Cx) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
@@ -388,7 +388,7 @@ impl TcpSocket {
     /// as they are armed again; in Linux the arming CPU runs them. Entries on other cores still
     /// fire there.
     #[inline]
-    pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
+    pub(super) fn arm(&self, host: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
             let core = host.core_sockets(self.incoming_core());
@@ -398,7 +398,7 @@ impl TcpSocket {
     }
 
     /// Disarms the timers of a connection that has ended. Called under the lock.
-    pub(super) fn disarm(&self, host: &Host) {
+    pub(super) fn disarm(&self, host: &Net) {
         for handle in self.armed.take_handles().into_iter().flatten() {
             host.core_sockets(handle.core).disarm(handle);
         }

@@ -25,6 +25,7 @@ use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
     host::Host,
+    socket::net::Net,
     sysctl::Sysctls,
 };
 use accept_queue::AcceptQueue;
@@ -220,7 +221,7 @@ impl Listener {
 
     /// Stops listening. Half-open connections are dropped, and connections not yet accepted are
     /// reset, as in Linux.
-    pub fn close(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
+    pub fn close(self: &Arc<Self>, host: &Net, cx: &mut Cx) {
         if self.closed.swap(true, Ordering::AcqRel) {
             // The port may already belong to another listener.
             return;
@@ -244,14 +245,14 @@ impl Listener {
 
     /// Stops listening because the host has lost the address permanently. Linux's accept(2) lists
     /// `ENETDOWN` among the network errors that it passes on.
-    pub(crate) fn lose_address(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
+    pub(crate) fn lose_address(self: &Arc<Self>, host: &Net, cx: &mut Cx) {
         self.address_lost.store(true, Ordering::Relaxed);
         self.close(host, cx);
     }
 
     /// Changes the maximum number of connections that wait for `accept`, at most
     /// `net.core.somaxconn`, as a second listen(2) does. Waiting connections stay.
-    pub fn set_backlog(&self, host: &Host, backlog: u32) {
+    pub fn set_backlog(&self, host: &Net, backlog: u32) {
         self.backlog.store(bounded_backlog(&host.sysctls(), backlog), Ordering::Relaxed);
     }
 
@@ -278,7 +279,7 @@ impl Listener {
     }
 
     /// Queues an established connection for `accept`.
-    pub(super) fn offer(&self, host: &Host, cx: &mut Cx, socket: Arc<TcpSocket>) {
+    pub(super) fn offer(&self, host: &Net, cx: &mut Cx, socket: Arc<TcpSocket>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             // Checked under the lock that `close` takes: a connection queued after it would never
@@ -307,7 +308,7 @@ fn bounded_backlog(sysctls: &Sysctls, backlog: u32) -> usize {
 
 /// Returns an unused port.
 fn unused_port(
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     local: SocketAddr,
     range: &RangeInclusive<u16>,

@@ -1,9 +1,265 @@
-//! State shared by all connections of a host.
+//! What sockets know of a host: devices and routes, the table of connections, ports, secrets, limits, and its cores as what can be
+//! made to run.
+//!
+//! Above: the steps of sockets, receive and cores, which take it as their first argument; `host::Host` owns it. Below: the router.
+//! Linux: `struct net`.
+//!
+//! Not here: cores as what is run (`core`), how a host is built and changed (`host`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use tcp::Rng;
+use super::{core_sockets::TimerEntry, demux::Entry};
+use crate::header::ip::protocol;
+use std::{
+    net::SocketAddr,
+    ops::Deref,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+use sync::Shutdown;
+use sync::rcu_map::Place;
+use tcp::{
+    FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, Rng,
+    SeqNum, SocketOptions, SynCookies, TcpError,
+};
 
-use pkt::Instant;
+use pkt::{Instant, Packet};
+
+pub use claims::ClaimState;
+use claims::Claims;
+
+use crate::{
+    base::{errno::Errno, ids::CoreId},
+    cx::{Cx, event::Event, softirq::RunCore},
+    header::icmp::Quote,
+    route::router::Router,
+    transmit::{
+        dst::Dst,
+        ident::IpIds,
+        neighbor::table::{NeighborEntry, Upper},
+    },
+};
+
+use super::{
+    connection::SocketRef, core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory,
+};
+
+mod admission;
+pub(crate) mod claims;
+
+/// Connections that a turn looks at when what they keep has to go.
+const TRIM_PIECE: usize = 64;
+
+/// See the module head.
+#[derive(Debug)]
+pub struct Net {
+    pub(crate) router: Router,
+    pub(crate) demux: Demux,
+    /// Every core, as what can be made to run.
+    pub(crate) runners: Box<[Arc<dyn RunCore>]>,
+    /// Of each core.
+    pub(crate) core_sockets: Box<[Arc<CoreSockets>]>,
+    pub(crate) isn: IsnGenerator,
+    pub(crate) syn_cookies: SynCookies,
+    pub(crate) fast_open: FastOpenMemory,
+    pub(crate) ports: PortSelector,
+    pub(crate) icmp_limiter: IcmpLimiter,
+    pub(crate) ip_ids: IpIds,
+    /// Packet memory, which all hosts of a process share: for its counters.
+    pub(crate) packets: pkt::Domain,
+    /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
+    pub(crate) time_waits: AtomicUsize,
+    /// Connections that nobody holds, bounded by `tcp_max_orphans`.
+    pub(crate) orphans: AtomicUsize,
+    pub(crate) down: Shutdown,
+    /// Addresses that are probed, announced and defended.
+    pub(crate) claims: Claims,
+    /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is reported once.
+    pub(crate) unfinished_checksums: AtomicU64,
+}
+
+impl Deref for Net {
+    type Target = Router;
+
+    #[inline]
+    fn deref(&self) -> &Router {
+        &self.router
+    }
+}
+
+impl Upper for Net {
+    fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
+        // On the first core: ARP is not a data path.
+        let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
+    }
+
+    /// Linux: `arp_error_report`.
+    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
+        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
+        if sent.protocol != protocol::TCP {
+            return;
+        }
+        let (src_port, dst_port) = sent.ports();
+        let tuple = FourTuple {
+            local: SocketAddr::new(sent.src, src_port),
+            remote: SocketAddr::new(sent.dst, dst_port),
+        };
+        let hash = self.demux.hash(&tuple);
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
+            let error = IcmpError::PathBroken(TcpError::HostUnreachable);
+            socket.icmp_error(self, cx, error, SeqNum(sent.tcp_seq()));
+        }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // Devices hold their doorbells, a doorbell its core, and a core the devices it polls.
+        for core in &self.runners {
+            core.remove_queues();
+        }
+    }
+}
+
+impl Net {
+    /// Looks at what some connections keep for later (`skb_recycle`) or hold, as it may have to go; returns where the next begin,
+    /// `None` after the last.
+    #[cold]
+    pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
+        let mut streams = Vec::with_capacity(TRIM_PIECE);
+        let reader = cx.reader();
+        let visit = |entry: &Entry| {
+            if let Entry::Stream(socket) = entry {
+                streams.push(Arc::clone(socket));
+            }
+        };
+        let rest = self.demux.for_each_established_from(&reader.pin(), from, TRIM_PIECE, visit);
+        for socket in streams {
+            socket.relieve(self, cx);
+        }
+        rest
+    }
+
+    /// Every connection in the tables.
+    pub(crate) fn streams(&self, cx: &Cx) -> Vec<SocketRef> {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let mut streams = Vec::new();
+        self.demux.for_each_established(&rcu, |_, entry| {
+            if let Entry::Stream(socket) = entry {
+                streams.push(Arc::clone(socket));
+            }
+        });
+        streams
+    }
+
+    /// Connections, half-open requests and TIME-WAIT remnants in the tables.
+    #[must_use]
+    pub fn established_len(&self) -> usize {
+        self.demux.established_len()
+    }
+
+    pub(crate) const fn demux(&self) -> &Demux {
+        &self.demux
+    }
+
+    pub(crate) const fn ports(&self) -> &PortSelector {
+        &self.ports
+    }
+
+    /// Forgets what connections have taught about their peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
+    pub fn flush_tcp_metrics(&self) {
+        self.fast_open.forget();
+    }
+
+    pub(crate) const fn fast_open(&self) -> &FastOpenMemory {
+        &self.fast_open
+    }
+
+    pub(crate) const fn syn_cookies(&self) -> &SynCookies {
+        &self.syn_cookies
+    }
+
+    pub(crate) const fn icmp_limiter(&self) -> &IcmpLimiter {
+        &self.icmp_limiter
+    }
+
+    pub(crate) const fn ip_ids(&self) -> &IpIds {
+        &self.ip_ids
+    }
+
+    /// What the sockets of a core share.
+    pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
+        &self.core_sockets[usize::from(id.0)]
+    }
+
+    /// A core, as what can be made to run.
+    pub(crate) fn runner(&self, id: CoreId) -> &Arc<dyn RunCore> {
+        &self.runners[usize::from(id.0)]
+    }
+
+    /// The core that a connection of this flow lives on, timers and queue: the one that has received its first packet, or
+    /// in process context the one that the flow would be spread to.
+    pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
+        cx.running().unwrap_or_else(|| self.core_of_flow(hash))
+    }
+
+    /// What a connection of `tuple` along `dst` starts with.
+    pub(crate) fn open_params(
+        &self,
+        tuple: FourTuple,
+        hash: u32,
+        dst: &Dst,
+        now: Instant,
+    ) -> OpenParams {
+        OpenParams {
+            tuple,
+            iss: self.isn.isn(&tuple, now),
+            ts_offset: self.isn.timestamp_offset(&tuple),
+            path: PathParams {
+                mtu: dst.mtu,
+                receive_mtu: dst.receive_mtu,
+                gso_bytes_max: dst.gso_max_bytes,
+                flow_hash: hash,
+                sums_payload: dst.sums_payload,
+            },
+            options: SocketOptions::default(),
+            ts_recent: None,
+            fast_open: FastOpen::Off,
+        }
+    }
+
+    /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
+    #[cold]
+    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
+        let Some(bit) = 1_u64.checked_shl(index) else { return };
+        if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            let device = self.device_name(index).into();
+            self.report(Event::UnfinishedChecksums { device });
+        }
+    }
+
+    /// Judges how much of packet memory is in use.
+    #[cold]
+    pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
+        let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
+        self.tcp_memory().note_packets(used, max, &cx.counters().tcp, cx.now);
+    }
+
+    /// Whether `shut_down` has been called.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.down.is_down()
+    }
+
+    /// `ENETDOWN` once the host is shut down. A thread that opens a socket calls this after it has registered the socket: either
+    /// `shut_down` finds the socket in the tables, or the thread closes it.
+    pub(crate) fn check_up(&self) -> Result<(), Errno> {
+        if self.down.check_up() { Ok(()) } else { Err(Errno::ENETDOWN) }
+    }
+}
 
 /// Errors sent per second: `net.ipv4.icmp_msgs_per_sec` of Linux.
 const ERRORS_PER_SECOND: u64 = 1000;
@@ -11,7 +267,7 @@ const ERRORS_PER_SECOND: u64 = 1000;
 /// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
 const ERRORS_BURST: u64 = 50;
 
-/// A token bucket shared by many contexts, in one word: the time up to which tokens are used.
+/// A token bucket that many contexts share: one word, the time up to which tokens are used.
 #[derive(Debug)]
 pub(crate) struct IcmpLimiter {
     used_until_ns: AtomicU64,
@@ -22,8 +278,7 @@ impl IcmpLimiter {
         Self { used_until_ns: AtomicU64::new(0) }
     }
 
-    /// Takes zero, one or two tokens (one on average) if at least one is available at `now`, and
-    /// returns whether it was.
+    /// Takes none, one or two tokens, if there is one at `now`: one on average.
     pub(crate) fn allow(&self, now: Instant, rng: &mut Rng) -> bool {
         const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
         let now = now.as_nanos();
@@ -46,16 +301,15 @@ mod tests {
 
     use crate::socket::net::IcmpLimiter;
 
-    /// Returns the number of errors sent when `probes` request one each at `now`.
+    /// Errors that leave when `probes` ask for one each at `now`.
     fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
         (0..probes).map(|_| u32::from(limiter.allow(now, rng))).sum()
     }
 
-    /// The attack of CVE-2020-25705: 50 spoofed probes, of which some hit closed ports, followed by
-    /// one of the attacker's own. With an exact limit the own probe is answered if and only if one
-    /// of the spoofed ones was not.
+    /// The attack of CVE-2020-25705: 50 spoofed probes, of which some hit closed ports, then one of the attacker's own.
+    /// With an exact limit the own one is answered if and only if one of the spoofed ones was not.
     #[test]
-    fn a_burst_does_not_reveal_the_errors_caused_by_other_probes() {
+    fn a_burst_does_not_tell_how_many_errors_others_caused() {
         let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
         let mut now = Instant::from_secs(1_000);
         let mut bursts = BTreeSet::new();

@@ -6,11 +6,11 @@ use tcp::{FourTuple, SegmentHeader};
 use crate::{
     base::ids::CoreId,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     transmit::ip_output::{discard_unroutable, output},
 };
 
-impl Host {
+impl Net {
     /// Answers `header` with a reset (RFC 9293 §3.10.7.1) and drops the segment that caused it.
     pub(crate) fn reply_with_reset(
         &self,

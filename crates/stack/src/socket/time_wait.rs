@@ -18,8 +18,8 @@ use super::demux::{BindFlags, Entry};
 use crate::{
     base::{ids::CoreId, timer::TimerHandle},
     cx::Cx,
-    host::Host,
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
 };
 
 /// A connection in TIME-WAIT.
@@ -62,12 +62,12 @@ impl TimeWaitSocket {
     }
 
     /// Arms the timer.
-    pub(super) fn arm(&self, host: &Host) {
+    pub(super) fn arm(&self, host: &Net) {
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         self.arm_for(host, deadline);
     }
 
-    fn arm_for(&self, host: &Host, deadline: Instant) {
+    fn arm_for(&self, host: &Net, deadline: Instant) {
         let handle =
             host.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
@@ -77,7 +77,7 @@ impl TimeWaitSocket {
         }
     }
 
-    fn disarm(&self, host: &Host) {
+    fn disarm(&self, host: &Net) {
         let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
         if bits != NOT_ARMED {
             host.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
@@ -87,7 +87,7 @@ impl TimeWaitSocket {
     /// Softirq: processes a segment for the closed connection. A SYN that may start a new
     /// connection goes to the listener. Without a listener it is acknowledged and the wait
     /// continues, because a spoofed SYN must not end it (RFC 1337).
-    pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
+    pub(crate) fn segment(&self, host: &Net, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
             let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
@@ -122,7 +122,7 @@ impl TimeWaitSocket {
     }
 
     /// Acknowledges the SYN in `packet`, for which there is no listener; the wait continues.
-    fn acknowledge(&self, host: &Host, cx: &mut Cx, packet: Packet) {
+    fn acknowledge(&self, host: &Net, cx: &mut Cx, packet: Packet) {
         self.remnant.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
         host.reply(cx, &self.tuple, self.core);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
@@ -147,7 +147,7 @@ impl TimeWaitSocket {
     }
 
     /// Replaces this socket by `entry` in the table, unless it has ended meanwhile.
-    pub(super) fn give_way(&self, host: &Host, cx: &Cx, entry: Entry) -> bool {
+    pub(super) fn give_way(&self, host: &Net, cx: &Cx, entry: Entry) -> bool {
         let replaced = host.demux().replace_if(self.hash, self.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
                 && !self.done.swap(true, Ordering::SeqCst)
@@ -162,7 +162,7 @@ impl TimeWaitSocket {
 
     /// Softirq: ends the wait after two maximum segment lifetimes, or arms the timer again if a
     /// segment has restarted them.
-    pub(crate) fn on_timer(&self, host: &Host, cx: &Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &Cx) {
         self.timer.store(NOT_ARMED, Ordering::Relaxed);
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
@@ -177,7 +177,7 @@ impl TimeWaitSocket {
     }
 
     /// Ends the wait; false if it had ended before.
-    pub(crate) fn end(&self, host: &Host) -> bool {
+    pub(crate) fn end(&self, host: &Net) -> bool {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {
             host.demux().remove(self.hash, &self.tuple, |entry| {

@@ -12,11 +12,11 @@ use super::softnet::{SoftnetCounts, SoftnetStat};
 use crate::{
     base::ids::CoreId,
     cx::Cx,
-    host::Host,
     receive::{
         flow::{Flow, LastFlow},
         link_input,
     },
+    socket::net::Net,
 };
 
 /// Shared part of a core's backlog, accessed by all cores.
@@ -78,7 +78,7 @@ impl BacklogPoll {
     /// the backlog is empty. Linux: `process_backlog`.
     pub(crate) fn poll(
         &mut self,
-        host: &Host,
+        host: &Net,
         backlog: &Backlog,
         last_flow: &mut LastFlow,
         cx: &mut Cx,
@@ -143,7 +143,7 @@ impl BacklogPoll {
 /// Delivers packets. Consecutive packets of one device form a list, so that they share IP lookups.
 /// Differs from Linux, whose backlog delivers one packet at a time.
 fn carry<'s>(
-    host: &'s Host,
+    host: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,

@@ -12,7 +12,7 @@ use tcp::FourTuple;
 use crate::{
     device::LinkType,
     header::ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol},
-    host::Host,
+    socket::net::Net,
 };
 
 /// Length of both ports in bytes.
@@ -22,7 +22,7 @@ const PORTS_LEN: usize = 4;
 const UDP: u8 = 17;
 
 /// Returns the flow hash of a frame with its link header.
-pub(super) fn flow_hash(host: &Host, link: LinkType, packet: &mut Packet) -> Option<u32> {
+pub(super) fn flow_hash(host: &Net, link: LinkType, packet: &mut Packet) -> Option<u32> {
     let start = link.header_bytes();
     // Every later step needs the headers linear, too.
     let wanted = (start + IPV6_HEADER_LEN + PORTS_LEN).min(packet.len());

@@ -13,7 +13,7 @@ use super::{backlog::Backlog, flow_limit::FlowLimit, softnet::SoftnetCounts};
 use crate::{
     base::{counters::Counter, ids::CoreId},
     cx::{Cx, Owed},
-    host::Host,
+    socket::net::Net,
 };
 
 /// Packets for one other core.
@@ -114,13 +114,13 @@ impl Outbox {
 
     /// Pushes the gathered packets to their cores at the end of a poll.
     #[inline]
-    pub(crate) fn push(&mut self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn push(&mut self, host: &Net, cx: &mut Cx) {
         if self.filled | self.kicks != 0 {
             self.push_filled(host, cx);
         }
     }
 
-    fn push_filled(&mut self, host: &Host, cx: &mut Cx) {
+    fn push_filled(&mut self, host: &Net, cx: &mut Cx) {
         while self.filled != 0 {
             let target = self.filled.trailing_zeros();
             self.filled &= self.filled - 1;
@@ -141,13 +141,13 @@ impl Outbox {
 
     /// Kicks the cores whose empty backlog has received packets, at the end of the turn.
     #[inline]
-    pub(crate) fn kick(&mut self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn kick(&mut self, host: &Net, cx: &mut Cx) {
         if self.kicks != 0 {
             self.kick_targets(host, cx);
         }
     }
 
-    fn kick_targets(&mut self, host: &Host, cx: &mut Cx) {
+    fn kick_targets(&mut self, host: &Net, cx: &mut Cx) {
         while self.kicks != 0 {
             let target = CoreId(u16::try_from(self.kicks.trailing_zeros()).expect("at most 63"));
             self.kicks &= self.kicks - 1;

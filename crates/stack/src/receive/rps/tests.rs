@@ -11,7 +11,10 @@ use super::*;
 use crate::{
     cx::Memory,
     device::{Wire, WireConfig},
-    host::config::{DeviceConfig, HostConfig},
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 const CORES: u16 = 4;

@@ -21,7 +21,7 @@ use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
 use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, call::Holder, parse};
-use crate::{base::counters::Counter, cx::Cx, host::Host, transmit::packet_dst::PacketDst};
+use crate::{base::counters::Counter, cx::Cx, socket::net::Net, transmit::packet_dst::PacketDst};
 
 /// Maximum payload of joined segments, as for an IPv4 packet.
 const JOINED_BYTES_MAX: usize = 65_535;
@@ -33,7 +33,7 @@ const COPY_BYTES_MAX: usize = 512;
 pub(super) fn work_off(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
 ) -> bool {
     work_off_to(socket, state, host, cx, &mut []).is_some()
@@ -44,7 +44,7 @@ pub(super) fn work_off(
 pub(crate) fn work_off_to(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     user: &mut [u8],
 ) -> Option<usize> {
@@ -71,7 +71,7 @@ pub(crate) fn work_off_to(
 
 /// Releases the socket and wakes the threads whose conditions have become true.
 #[inline]
-pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
+pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Net, cx: &mut Cx) {
     if !state.is_undisturbed() {
         work_off(socket, &mut state, host, cx);
     }
@@ -89,7 +89,7 @@ pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx
 fn work_late(
     socket: &TcpSocket,
     state: &mut StreamState,
-    host: &Host,
+    host: &Net,
     cx: &mut Cx,
     work: Work<Packet>,
 ) {
@@ -132,7 +132,7 @@ fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
 /// State of one pass through the backlog.
 struct Drain<'a> {
     socket: &'a TcpSocket,
-    host: &'a Host,
+    host: &'a Net,
     /// Youngest segment, to which the next one may be joined.
     tail: Option<Segment>,
     user: &'a mut [u8],

@@ -15,7 +15,7 @@ use sync::Owned;
 use super::{StreamState, TcpSocket, backlog};
 use crate::{
     cx::{Cx, Entered},
-    host::Host,
+    socket::net::Net,
 };
 
 /// Payload bytes that `send` queues before it transmits, and after which a sending thread polls its
@@ -30,7 +30,7 @@ pub(in crate::socket) type Holder<'a> = Owned<'a, StreamState, Packet>;
 #[must_use = "a call settles the connection and wakes its waiters in `end`"]
 pub(in crate::socket) struct Call<'a> {
     pub(in crate::socket) socket: &'a TcpSocket,
-    pub(in crate::socket) host: &'a Host,
+    pub(in crate::socket) net: &'a Net,
     pub(in crate::socket) state: Holder<'a>,
     /// The host that the context served before.
     entered: Entered,
@@ -39,8 +39,8 @@ pub(in crate::socket) struct Call<'a> {
 impl TcpSocket {
     /// Begins a call: takes the lock and reads the clock.
     #[inline]
-    pub(in crate::socket) fn begin_call<'a>(&'a self, host: &'a Host, cx: &mut Cx) -> Call<'a> {
-        let mut call = self.begin_untimed_call(host, cx);
+    pub(in crate::socket) fn begin_call<'a>(&'a self, net: &'a Net, cx: &mut Cx) -> Call<'a> {
+        let mut call = self.begin_untimed_call(net, cx);
         call.state.synchronise(cx);
         call
     }
@@ -51,15 +51,15 @@ impl TcpSocket {
     #[inline]
     pub(in crate::socket) fn begin_untimed_call<'a>(
         &'a self,
-        host: &'a Host,
+        net: &'a Net,
         cx: &mut Cx,
     ) -> Call<'a> {
-        let entered = cx.enter(host);
+        let entered = cx.enter(net);
         cx.record_flow(self.hash());
         cx.pool.drain_deferred();
         let state = self.lock.own();
         state.not_before_latest(cx);
-        Call { socket: self, host, state, entered }
+        Call { socket: self, net, state, entered }
     }
 }
 
@@ -68,16 +68,16 @@ impl Call<'_> {
     /// the lock, and wakes the waiting threads.
     #[inline]
     pub(in crate::socket) fn end(mut self, cx: &mut Cx) {
-        let (socket, host) = (self.socket, self.host);
+        let (socket, net) = (self.socket, self.net);
         backlog::note_locked_timer(&self.state, cx);
-        self.state.settle_call(socket, host, cx);
+        self.state.settle_call(socket, net, cx);
         cx.do_softirq();
         self.poll_in_passing(cx);
         // Before the lock is released, so that softirq context can free these packets first.
         while let Some(packet) = cx.read.pop_front() {
             socket.read_packets.push(packet);
         }
-        backlog::release(socket, self.state, host, cx);
+        backlog::release(socket, self.state, net, cx);
         socket.free_read_packets(cx);
         cx.do_softirq();
         cx.leave(self.entered);
@@ -88,7 +88,7 @@ impl Call<'_> {
     pub(super) fn poll_in_passing(&mut self, cx: &mut Cx) {
         if self.state.take_poll_due(SEND_STEP_BYTES) {
             cx.freshen();
-            self.host.runner(self.socket.core()).poll_in_passing(cx);
+            self.net.runner(self.socket.core()).poll_in_passing(cx);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{TcpSocket, backlog};
 use crate::{
     base::{errno::Errno, timer::TICK},
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     socket::options::MemoryInfo,
 };
 
@@ -30,9 +30,9 @@ pub enum ShutdownHow {
 
 impl TcpSocket {
     /// Closes one or both halves.
-    pub fn shutdown(&self, host: &Host, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
-        let mut call = self.begin_call(host, cx);
-        call.state.drain_prequeue(self, host, cx);
+    pub fn shutdown(&self, net: &Net, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
+        let mut call = self.begin_call(net, cx);
+        call.state.drain_prequeue(self, net, cx);
         let tcb = &mut call.state.tcb;
         let result = match tcb.state() {
             State::Close | State::Listen => Err(Errno::ENOTCONN),
@@ -57,9 +57,9 @@ impl TcpSocket {
 
     /// Ends the application's use of the connection. Queued data is still sent, unless `SO_LINGER`
     /// forbids it; the socket exists until TCP is done.
-    pub fn close(&self, host: &Host, cx: &mut Cx) {
-        let mut call = self.begin_call(host, cx);
-        call.state.drain_prequeue(self, host, cx);
+    pub fn close(&self, net: &Net, cx: &mut Cx) {
+        let mut call = self.begin_call(net, cx);
+        call.state.drain_prequeue(self, net, cx);
         call.state.tcb.close(&mut cx.tcp());
         call.end(cx);
         // The thread may not poll this core again, so the worker must watch the queues.
@@ -67,22 +67,22 @@ impl TcpSocket {
     }
 
     /// Aborts: sends RST and drops all queued data.
-    pub fn abort(&self, host: &Host, cx: &mut Cx) {
-        let mut call = self.begin_call(host, cx);
+    pub fn abort(&self, net: &Net, cx: &mut Cx) {
+        let mut call = self.begin_call(net, cx);
         call.state.tcb.abort(&mut cx.tcp());
         call.end(cx);
     }
 
     /// Ends the connection with `ENETDOWN`, because its local address was removed with a device.
-    pub(crate) fn lose_address(&self, host: &Host, cx: &mut Cx) {
-        let mut call = self.begin_call(host, cx);
+    pub(crate) fn lose_address(&self, net: &Net, cx: &mut Cx) {
+        let mut call = self.begin_call(net, cx);
         call.state.tcb.lose_address(&mut cx.tcp());
         call.end(cx);
     }
 
     /// Takes the pending error, as `SO_ERROR` does.
-    pub fn take_error(&self, host: &Host, cx: &mut Cx) -> Option<Errno> {
-        let mut call = self.begin_call(host, cx);
+    pub fn take_error(&self, net: &Net, cx: &mut Cx) -> Option<Errno> {
+        let mut call = self.begin_call(net, cx);
         let error = call.state.tcb.take_error();
         call.end(cx);
         error.map(Errno::from)
@@ -91,27 +91,27 @@ impl TcpSocket {
     /// Reads or changes options of the connection under the socket lock.
     pub fn with_tcb<R>(
         &self,
-        host: &Host,
+        net: &Net,
         cx: &mut Cx,
         change: impl FnOnce(&mut tcp::Tcb, &mut tcp::Cx<'_>) -> R,
     ) -> R {
-        let mut call = self.begin_call(host, cx);
+        let mut call = self.begin_call(net, cx);
         let result = change(&mut call.state.tcb, &mut cx.tcp());
         call.end(cx);
         result
     }
 
     /// Returns the memory that the socket holds and may hold (`SO_MEMINFO`).
-    pub fn memory_info(&self, host: &Host, cx: &mut Cx) -> MemoryInfo {
-        let call = self.begin_call(host, cx);
+    pub fn memory_info(&self, net: &Net, cx: &mut Cx) -> MemoryInfo {
+        let call = self.begin_call(net, cx);
         let info = MemoryInfo::of(self, &call.state);
         call.end(cx);
         info
     }
 
     /// Returns how long `close` should wait for queued data (`SO_LINGER`), if it should.
-    pub fn linger(&self, host: &Host, cx: &mut Cx) -> Option<Duration> {
-        self.with_tcb(host, cx, |tcb, _| tcb.linger())
+    pub fn linger(&self, net: &Net, cx: &mut Cx) -> Option<Duration> {
+        self.with_tcb(net, cx, |tcb, _| tcb.linger())
     }
 
     /// Checks the invariants of the connection and of the state around it without running TCP, so
@@ -121,16 +121,12 @@ impl TcpSocket {
     /// # Panics
     ///
     /// If an invariant does not hold.
-    pub fn check(&self, host: &Host, cx: &mut Cx) -> Option<tcp::Edges> {
-        self.check_memory(host, cx).0
+    pub fn check(&self, net: &Net, cx: &mut Cx) -> Option<tcp::Edges> {
+        self.check_memory(net, cx).0
     }
 
     /// As [`check`](Self::check); also returns the memory that the connection holds.
-    pub(crate) fn check_memory(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-    ) -> (Option<tcp::Edges>, MemoryInfo) {
+    pub(crate) fn check_memory(&self, net: &Net, cx: &mut Cx) -> (Option<tcp::Edges>, MemoryInfo) {
         let mut state = self.lock.own();
         // The wheel may fire one tick late.
         let edges = state.tcb.check_turn(cx.now - TICK);
@@ -138,17 +134,17 @@ impl TcpSocket {
             assert!(self.is_armed(deadline), "no timer is armed for {deadline:?}");
         }
         state.prequeue.check();
-        state.check_dst(self, host, cx);
+        state.check_dst(self, net, cx);
         state.check_account(self);
         let memory = MemoryInfo::of(self, &state);
-        backlog::release(self, state, host, cx);
+        backlog::release(self, state, net, cx);
         (edges, memory)
     }
 
     /// Owns the socket while `interrupt` runs. For the simulator, in which it stands for a thread
     /// that is descheduled in the middle of a call.
-    pub fn hold(&self, host: &Host, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
-        let call = self.begin_call(host, cx);
+    pub fn hold(&self, net: &Net, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
+        let call = self.begin_call(net, cx);
         interrupt(cx);
         call.end(cx);
     }

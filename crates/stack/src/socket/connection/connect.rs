@@ -22,6 +22,7 @@ use crate::{
         BusyPoll, TimeWaitSocket,
         demux::{BindFlags, Entry},
         fast_open::mode,
+        net::Net,
     },
     transmit::ip_output::{self, IpFields},
 };
@@ -116,7 +117,7 @@ impl TcpSocket {
     /// Performs the first write of a connection whose SYN waits for it
     /// ([`ConnectOptions::fast_open`]): sends the SYN with as much of `bufs` as it can carry, and
     /// returns the number of bytes. `None` if no SYN waits.
-    pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
+    pub fn send_with_syn<P: Payload>(&self, host: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
@@ -227,7 +228,7 @@ fn start(
 /// state to inherit; none when the four-tuple is free. `bound` says that the application has chosen
 /// the port.
 fn remnant_of(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
     bound: Option<BindFlags>,
@@ -249,7 +250,7 @@ fn remnant_of(
 
 /// Builds the engine's parameters of the connection.
 fn open_params(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     (tuple, hash): (FourTuple, u32),
     path: &Path,
@@ -271,7 +272,7 @@ fn open_params(
 
 /// Inserts the connection under its four-tuple, in place of `remnant` if there is one.
 fn register(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     socket: &Arc<TcpSocket>,
     remnant: Option<&TimeWaitSocket>,

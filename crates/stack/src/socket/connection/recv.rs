@@ -12,19 +12,13 @@ use std::io::IoSliceMut;
 use tcp::RecvError;
 
 use super::{TcpSocket, call::Holder};
-use crate::{base::errno::Errno, cx::Cx, host::Host};
+use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
 
 impl TcpSocket {
     /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` if nothing has
     /// arrived. `cx.now` may be of an earlier call ([`Cx::rest`]).
-    pub fn recv(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        buf: &mut [u8],
-        peek: bool,
-    ) -> Result<usize, Errno> {
-        let mut call = self.begin_untimed_call(host, cx);
+    pub fn recv(&self, net: &Net, cx: &mut Cx, buf: &mut [u8], peek: bool) -> Result<usize, Errno> {
+        let mut call = self.begin_untimed_call(net, cx);
         let received = if buf.is_empty() {
             Ok(0)
         } else {
@@ -39,11 +33,11 @@ impl TcpSocket {
     /// As [`recv`](Self::recv), into `bufs` one after the other.
     pub fn recv_vectored(
         &self,
-        host: &Host,
+        net: &Net,
         cx: &mut Cx,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        let mut call = self.begin_untimed_call(host, cx);
+        let mut call = self.begin_untimed_call(net, cx);
         let received = match bufs.iter().position(|buf| !buf.is_empty()) {
             Some(first) => {
                 let received = recv_step(&mut call.state, cx, &mut bufs[first], false);
@@ -60,16 +54,16 @@ impl TcpSocket {
 
     /// Takes the urgent byte (`MSG_OOB`); `None` is the end of the stream. `EINVAL` if there is no
     /// urgent byte, `EAGAIN` if it was announced and has not arrived; neither waits, as in Linux.
-    pub fn recv_oob(&self, host: &Host, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
-        let mut call = self.begin_call(host, cx);
+    pub fn recv_oob(&self, net: &Net, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
+        let mut call = self.begin_call(net, cx);
         let received = call.state.tcb.recv_oob(peek).map_err(errno);
         call.end(cx);
         received
     }
 
     /// Returns whether the next byte to read is the urgent one (`SIOCATMARK`).
-    pub fn at_mark(&self, host: &Host, cx: &mut Cx) -> bool {
-        self.with_tcb(host, cx, |tcb, _| tcb.at_mark())
+    pub fn at_mark(&self, net: &Net, cx: &mut Cx) -> bool {
+        self.with_tcb(net, cx, |tcb, _| tcb.at_mark())
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     TcpSocket, backlog,
     call::{Call, SEND_STEP_BYTES},
 };
-use crate::{base::errno::Errno, cx::Cx, host::Host};
+use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
 
 bitflags! {
     /// Flags of a write.
@@ -37,44 +37,44 @@ bitflags! {
 impl TcpSocket {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` if the send
     /// buffer is full.
-    pub fn send(&self, host: &Host, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    pub fn send(&self, net: &Net, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         if let [buf] = bufs {
             // The common case: one buffer needs no list.
-            return self.send_payload(host, cx, core::iter::once(&**buf), SendFlags::empty());
+            return self.send_payload(net, cx, core::iter::once(&**buf), SendFlags::empty());
         }
-        self.send_with_flags(host, cx, bufs, SendFlags::empty())
+        self.send_with_flags(net, cx, bufs, SendFlags::empty())
     }
 
     /// As [`send`](Self::send), with flags.
     pub fn send_with_flags(
         &self,
-        host: &Host,
+        net: &Net,
         cx: &mut Cx,
         bufs: &[IoSlice<'_>],
         flags: SendFlags,
     ) -> Result<usize, Errno> {
-        self.send_payload(host, cx, bufs.iter().map(|buf| &**buf), flags)
+        self.send_payload(net, cx, bufs.iter().map(|buf| &**buf), flags)
     }
 
     /// As [`send`](Self::send), of a range of pages, which are not copied: the packets share them.
     pub fn send_pages(
         &self,
-        host: &Host,
+        net: &Net,
         cx: &mut Cx,
         range: PagesRange<'_>,
         flags: SendFlags,
     ) -> Result<usize, Errno> {
-        self.send_payload(host, cx, core::iter::once(range), flags)
+        self.send_payload(net, cx, core::iter::once(range), flags)
     }
 
     fn send_payload<P: Payload>(
         &self,
-        host: &Host,
+        net: &Net,
         cx: &mut Cx,
         parts: impl Iterator<Item = P> + Clone,
         flags: SendFlags,
     ) -> Result<usize, Errno> {
-        let mut call = self.begin_call(host, cx);
+        let mut call = self.begin_call(net, cx);
         let total = parts.clone().map(|part| part.byte_len()).sum();
         let sent = call.send_all(cx, parts, total, flags);
         call.state.tcb.set_mid_write(false);
@@ -88,8 +88,8 @@ impl TcpSocket {
 
     /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN`
     /// if the send buffer is full.
-    pub fn send_oob(&self, host: &Host, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
-        let mut call = self.begin_call(host, cx);
+    pub fn send_oob(&self, net: &Net, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
+        let mut call = self.begin_call(net, cx);
         let sent = call.state.tcb.send_oob(&mut cx.tcp(), buf).map_err(errno);
         call.end(cx);
         sent
@@ -160,10 +160,10 @@ impl Call<'_> {
     /// backlog. Returns whether the backlog had any work.
     fn transmit(&mut self, cx: &mut Cx) -> bool {
         backlog::note_locked_timer(&self.state, cx);
-        self.state.settle(self.socket, self.host, cx);
+        self.state.settle(self.socket, self.net, cx);
         cx.do_softirq();
         self.poll_in_passing(cx);
-        backlog::work_off(self.socket, &mut self.state, self.host, cx)
+        backlog::work_off(self.socket, &mut self.state, self.net, cx)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
     device::QueueId,
-    host::Host,
+    socket::net::Net,
     socket::{TimeWaitSocket, demux::Entry},
     transmit::{
         ip_output::{self, MtuDiscover},
@@ -34,7 +34,7 @@ impl StreamState {
     /// early; an armed timer or a completion resumes that data anyway (Linux: tcp_cleanup_rbuf
     /// sends only an ACK).
     #[inline]
-    pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb) && self.hashed {
             self.publish(socket, cx);
@@ -44,7 +44,7 @@ impl StreamState {
     }
 
     /// Brings all state outside the `Tcb` up to date.
-    pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         self.synchronise(cx);
         // `cx.out` may hold segments sent by a timer.
         let rests = self.is_plain() && cx.out.is_empty();
@@ -70,7 +70,7 @@ impl StreamState {
 
     /// Sends, and updates the tables according to the connection's state.
     #[inline(never)]
-    fn settle_state(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn settle_state(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
@@ -102,7 +102,7 @@ impl StreamState {
     /// Sends the segments that are allowed. If TCP Small Queues stops TCP, a completion resumes it,
     /// unless enough packets have completed by the time the stop is announced: then it continues at
     /// once.
-    fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn output(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
             if host_queue.completes {
@@ -182,7 +182,7 @@ impl StreamState {
 
     /// Reports the result of a handshake with Fast Open to the listener, or records it for later
     /// connects.
-    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
@@ -207,7 +207,7 @@ impl StreamState {
 
     /// Counts a closed connection that has not finished against `tcp_max_orphans`; beyond the limit
     /// it is reset (Linux: `tcp_check_oom`).
-    fn count_orphan(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn count_orphan(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
         if is_orphan == self.orphan {
@@ -238,7 +238,7 @@ impl StreamState {
     }
 
     /// Passes the segments in `cx.out` to IP along the socket's cached path.
-    pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
@@ -310,7 +310,7 @@ impl StreamState {
     pub(in crate::socket) fn check_path(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
     ) -> bool {
         let current = self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now));
@@ -321,7 +321,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn resolve_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+    fn resolve_path(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // The new path may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
@@ -342,7 +342,7 @@ impl StreamState {
     ///
     /// # Panics
     /// If either does not hold.
-    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Host, cx: &Cx) {
+    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
         if host.is_current(path, cx.now) {
@@ -352,7 +352,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if !self.hashed {
             return;
         }
@@ -378,7 +378,7 @@ impl StreamState {
     }
 
     #[cold]
-    pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
+    pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Net) {
         // A table may keep the socket for a while; it must not keep the device.
         self.dst = None;
         socket.rx_dst.end();

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     transmit::{
         dst::DstHandle,
         packet_dst::{Left, OnceDst, PacketDst, leave_rcu},
@@ -33,7 +33,7 @@ impl TcpSocket {
     /// same lock. Returns whether it was.
     pub(crate) fn segment(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
@@ -70,7 +70,7 @@ impl TcpSocket {
     #[inline]
     pub(super) fn bring(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         arrival: &Arrival<'_>,
         (packet, last): (Packet, bool),
@@ -109,7 +109,7 @@ impl TcpSocket {
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
-        host: &Host,
+        host: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
@@ -118,18 +118,18 @@ impl TcpSocket {
 
     /// Softirq: ends the batch. Sends the segments that new acknowledgments allow, or one ACK, and
     /// wakes once.
-    pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn flush(&self, host: &Net, cx: &mut Cx) {
         let _ = self.deferred(host, cx, DEFERRED_FLUSH);
     }
 
     /// Softirq: processes the firing of a timer entry of this socket.
-    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
         self.armed.fired(cx.now);
         let _ = self.deferred(host, cx, DEFERRED_TIMER);
     }
 
     /// Softirq: resumes the socket after completions have reduced its packet memory below TCP.
-    pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_tasklet(&self, host: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
             // The backlog may hold packets for the reader meanwhile.
@@ -141,7 +141,7 @@ impl TcpSocket {
 
     /// Softirq: processes a report by a router or the peer that a segment of this connection could
     /// not be delivered.
-    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         {
             let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
             if pending.len() >= PENDING_ICMP_MAX {
@@ -154,7 +154,7 @@ impl TcpSocket {
 
     /// Softirq: makes the connection free cached or held packets, because memory is scarce or the
     /// setting has changed.
-    pub(crate) fn relieve(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn relieve(&self, host: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(host, cx, DEFERRED_TRIM);
     }
@@ -171,7 +171,7 @@ impl TcpSocket {
         }
     }
 
-    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+    fn deferred(&self, host: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
         let mut news = 0;
         let entry = self.lock.defer(bit, |state, work| {
             state.softirq(self, host, cx, work, None);
@@ -206,7 +206,7 @@ impl StreamState {
     pub(super) fn softirq(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,

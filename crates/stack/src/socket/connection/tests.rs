@@ -8,7 +8,7 @@ use tcp::{Flags, SegmentHeader, SeqNum};
 use super::{softirq::Arrival, *};
 use crate::{
     cx::Memory,
-    host::config::HostConfig,
+    host::{Host, config::HostConfig},
     socket::{Listener, options::SocketSettings},
     transmit::packet_dst::PacketDst,
 };

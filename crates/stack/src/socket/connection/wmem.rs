@@ -23,7 +23,7 @@ use std::sync::{
 use pkt::{Instant, PacketList, PacketOwner};
 use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, cx::Cx, host::Host, socket::TcpSocket};
+use crate::{base::counters::Counter, cx::Cx, socket::TcpSocket, socket::net::Net};
 
 /// Uncompleted packet memory of one socket.
 #[derive(Debug)]
@@ -182,7 +182,7 @@ impl Tasklet {
 
     /// Lets every socket send that was scheduled before. Sockets scheduled meanwhile wait for the
     /// next turn.
-    pub(crate) fn run(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn run(&self, host: &Net, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }

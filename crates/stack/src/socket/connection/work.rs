@@ -15,13 +15,13 @@ use super::{
     DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState, TcpSocket,
     settle::takes_reports,
 };
-use crate::{cx::Cx, header::strip, host::Host, transmit::packet_dst::PacketDst};
+use crate::{cx::Cx, header::strip, socket::net::Net, transmit::packet_dst::PacketDst};
 
 impl StreamState {
     /// Softirq: ends a batch. Sends the segments that new acknowledgments allow, or one ACK, and
     /// notifies.
     #[inline]
-    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
             self.softirq(socket, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
         } else {
@@ -33,7 +33,7 @@ impl StreamState {
     pub(in crate::socket) fn work(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
     ) {
@@ -65,7 +65,7 @@ impl StreamState {
     }
 
     /// Frees packets that the connection caches or holds; most connections have none.
-    fn relieve(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn relieve(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.tcb.relieve(&mut cx.tcp()) {
             self.settle(socket, host, cx);
         }
@@ -76,7 +76,7 @@ impl StreamState {
     pub(in crate::socket) fn packet(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         packet: Packet,
         dst: PacketDst<'_>,
@@ -98,7 +98,7 @@ impl StreamState {
     pub(in crate::socket) fn remember(
         &self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         device: u32,
         dst: PacketDst<'_>,
@@ -112,7 +112,7 @@ impl StreamState {
 
     /// Processes pending ICMP errors; a smaller path MTU is recorded for all connections to the
     /// destination.
-    fn take_reports(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    fn take_reports(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         let pending =
             core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
         for (error, seq) in pending {

@@ -19,7 +19,7 @@ use tcp::{
 use super::{Listener, request::RequestSocket};
 use crate::{
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     socket::{connection::TcpSocket, demux::Entry, fast_open::mode},
     sysctl::FastOpenKey,
     transmit::ip_output,
@@ -46,7 +46,7 @@ impl Listener {
     /// Answers a SYN with a request, or opens the connection early.
     pub(super) fn open(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         name: (FourTuple, u32),
         iss_min: Option<SeqNum>,
@@ -65,7 +65,7 @@ impl Listener {
 
     fn judge_early(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &Cx,
         tuple: &FourTuple,
         header: &SegmentHeader,
@@ -126,7 +126,7 @@ impl Listener {
     #[expect(clippy::too_many_arguments, reason = "a SYN and what was made of it")]
     fn accept_early(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         iss_min: Option<SeqNum>,

@@ -19,7 +19,7 @@ use super::{Listener, request::RequestSocket, source_limit::SourcePlace};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     transmit::{dst::DstHandle, ip_output},
 };
 
@@ -28,7 +28,7 @@ impl Listener {
     /// `iss_min` is set when the four-tuple has just left TIME-WAIT.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         name: (FourTuple, u32),
         iss_min: Option<SeqNum>,
@@ -119,7 +119,7 @@ impl Listener {
 
     fn send_cookie(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         header: &SegmentHeader,
@@ -159,7 +159,7 @@ impl Listener {
     /// reset.
     fn third_segment(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         header: &SegmentHeader,
@@ -187,7 +187,7 @@ impl Listener {
     /// `None` without a route.
     pub(in crate::socket) fn open_params<'s>(
         &self,
-        host: &'s Host,
+        host: &'s Net,
         cx: &Cx,
         (tuple, hash): (FourTuple, u32),
         iss_min: Option<SeqNum>,

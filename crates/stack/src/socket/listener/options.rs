@@ -15,8 +15,8 @@ use super::{
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
-    host::Host,
     socket::connection::TcpSocket,
+    socket::net::Net,
     sysctl::FastOpenKey,
     transmit::ip_output::IpFields,
 };
@@ -91,7 +91,7 @@ impl Listener {
     /// As [`SocketSettings::set`].
     pub fn set_option(
         &self,
-        host: &Host,
+        host: &Net,
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
@@ -111,7 +111,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`SocketSettings::get`].
-    pub fn option(&self, host: &Host, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+    pub fn option(&self, host: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
         self.settings(&cx.reader().pin()).get(option, &host.sysctls())
     }
 

@@ -22,8 +22,8 @@ use super::{Listener, source_limit::SourcePlace, syn_queue::Refused};
 use crate::{
     base::ids::CoreId,
     cx::Cx,
-    host::Host,
     socket::core_sockets::TimerEntry,
+    socket::net::Net,
     socket::{connection::TcpSocket, demux::Entry},
     transmit::ip_output,
 };
@@ -57,7 +57,7 @@ impl RequestSocket {
     /// Answers a SYN: adds a request to the table, sends a SYN-ACK, and arms the timer that repeats
     /// it.
     pub(super) fn open(
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
@@ -96,7 +96,7 @@ impl RequestSocket {
     /// Processes a returned cookie: recreates the request for the segment that carried it, and
     /// removes it afterwards.
     pub(super) fn open_from_cookie(
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
@@ -137,7 +137,7 @@ impl RequestSocket {
     }
 
     /// Adds the request to the SYN queue and the table, or to neither.
-    fn register(self: &Arc<Self>, host: &Host, limit: usize) -> Result<(), DropReason> {
+    fn register(self: &Arc<Self>, host: &Net, limit: usize) -> Result<(), DropReason> {
         let syn_queue = self.listener.syn_queue();
         let slot = syn_queue.add(self.this.clone(), limit).map_err(|refused| match refused {
             Refused::Closed => DropReason::TcpClosed,
@@ -162,7 +162,7 @@ impl RequestSocket {
     /// Softirq: processes a segment for this half-open connection.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         header: &SegmentHeader,
         packet: Packet,
@@ -204,7 +204,7 @@ impl RequestSocket {
     /// Completes the handshake: the connection replaces the request, and this segment is its first.
     fn establish(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         mut tcb: Tcb,
         header: &SegmentHeader,
@@ -228,7 +228,7 @@ impl RequestSocket {
         }
     }
 
-    fn refuse(&self, host: &Host, cx: &mut Cx, verdict: RequestVerdict) {
+    fn refuse(&self, host: &Net, cx: &mut Cx, verdict: RequestVerdict) {
         match verdict {
             RequestVerdict::Drop(reason, packet) => cx.drop_packet(reason, packet),
             RequestVerdict::Closed(reason, packet) => {
@@ -240,7 +240,7 @@ impl RequestSocket {
     }
 
     /// Softirq: repeats the SYN-ACK, or gives up.
-    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
         let next = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
@@ -260,7 +260,7 @@ impl RequestSocket {
 
     /// Softirq: processes a report by a router or the peer that the SYN-ACK could not be delivered
     /// (Linux: `tcp_req_err`).
-    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         let ends = {
             let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             request.on_icmp(&cx.tcp(), error, seq)
@@ -270,12 +270,12 @@ impl RequestSocket {
         }
     }
 
-    fn transmit(&self, host: &Host, cx: &mut Cx) {
+    fn transmit(&self, host: &Net, cx: &mut Cx) {
         host.reply(cx, &self.tuple, self.core);
     }
 
     /// Ends the request without a connection. Nothing is sent.
-    pub(crate) fn give_up(&self, host: &Host) {
+    pub(crate) fn give_up(&self, host: &Net) {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();
             self.remove_entry(host);
@@ -294,7 +294,7 @@ impl RequestSocket {
         }
     }
 
-    fn remove_entry(&self, host: &Host) {
+    fn remove_entry(&self, host: &Net) {
         host.demux().remove(self.hash, &self.tuple, |entry| {
             matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
         });

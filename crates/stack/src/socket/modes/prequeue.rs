@@ -27,8 +27,8 @@ use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
     socket::connection::{DEFERRED_FLUSH, StreamState, TcpSocket, parse, softirq::Arrival},
+    socket::net::Net,
     sysctl::modes::RxContext,
     transmit::packet_dst::{PacketDst, leave_rcu},
 };
@@ -117,7 +117,7 @@ impl StreamState {
     pub(crate) fn softirq_with_reader(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,
@@ -153,7 +153,7 @@ impl StreamState {
     fn enqueue(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         mut packet: Packet,
         arrival: Option<&Arrival<'_>>,
@@ -201,7 +201,7 @@ impl StreamState {
 
     /// Processes the queued packets and returns their number. Any owner of the socket may call it
     /// before it processes younger packets, and must settle afterwards.
-    pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) -> usize {
+    pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) -> usize {
         if self.prequeue.is_empty() {
             return 0;
         }
@@ -211,7 +211,7 @@ impl StreamState {
     /// Processes the queue when the delayed-ACK timer finds it unprocessed, and removes the reader
     /// until it waits again. Differs from Linux, which keeps the reader: a reader that has ended
     /// would then delay every later packet.
-    pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+    pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
         if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
             return;
         }
@@ -225,7 +225,7 @@ impl StreamState {
     pub(super) fn read_prequeue(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         user: &mut [u8],
     ) -> usize {
@@ -247,7 +247,7 @@ impl StreamState {
     fn process_prequeue(
         &mut self,
         socket: &TcpSocket,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         user: &mut [u8],
     ) -> (usize, usize) {

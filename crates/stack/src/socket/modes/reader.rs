@@ -22,12 +22,12 @@ use super::prequeue::ReaderId;
 use crate::{
     base::{counters::Counter, errno::Errno},
     cx::Cx,
-    host::Host,
     socket::connection::{
         TcpSocket, backlog,
         call::Holder,
         recv::{recv_more, recv_step},
     },
+    socket::net::Net,
 };
 
 /// State of one blocking `recv`. A caller that stops waiting must call
@@ -61,7 +61,7 @@ impl TcpSocket {
     /// [`is_due`](Self::is_due), and call again.
     pub fn recv_or_wait(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
@@ -74,7 +74,7 @@ impl TcpSocket {
     /// to the backlog.
     pub fn recv_interrupted(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
@@ -100,7 +100,7 @@ impl TcpSocket {
     /// `EAGAIN`, and removes the reader.
     pub fn recv_and_leave(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
@@ -127,7 +127,7 @@ fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8])
 /// One step of a reader that owns the socket.
 struct Step<'a> {
     socket: &'a TcpSocket,
-    host: &'a Host,
+    host: &'a Net,
     reader: &'a mut Reader,
 }
 

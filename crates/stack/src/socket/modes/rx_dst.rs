@@ -23,7 +23,7 @@ use sync::{
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     sysctl::modes::RxDstMode,
     transmit::{
         dst::{DstHandle, DstParts, DstRef},
@@ -51,7 +51,7 @@ impl RxDst {
     #[inline]
     pub(crate) fn check<'s>(
         &'s self,
-        host: &Host,
+        host: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
@@ -64,7 +64,7 @@ impl RxDst {
     #[inline]
     pub(crate) fn serves(
         &self,
-        host: &Host,
+        host: &Net,
         mode: RxDstMode,
         device: u32,
         rcu: &Section<'_>,
@@ -76,7 +76,7 @@ impl RxDst {
     /// the cached entry if it is stale or of another device, and stores the packet's entry if none
     /// is cached. Called by the owner of the socket.
     #[inline]
-    pub(crate) fn on_packet(&self, host: &Host, cx: &Cx, device: u32, dst: PacketDst<'_>) {
+    pub(crate) fn on_packet(&self, host: &Net, cx: &Cx, device: u32, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
             if self.generation.load(Ordering::Relaxed) == host.route_generation()
                 && self.device.load(Ordering::Relaxed) == device

@@ -8,7 +8,7 @@ use super::{
     tcp_info,
 };
 use crate::{
-    base::errno::Errno, cx::Cx, host::Host, socket::TcpSocket, transmit::ip_output::IpFields,
+    base::errno::Errno, cx::Cx, socket::TcpSocket, socket::net::Net, transmit::ip_output::IpFields,
 };
 
 impl TcpSocket {
@@ -19,7 +19,7 @@ impl TcpSocket {
     /// late, `ENOENT` for an unknown congestion control. An error changes nothing.
     pub fn set_option(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         option: SocketOption,
         value: &OptionValue,
@@ -66,7 +66,7 @@ impl TcpSocket {
 
     fn set_engine_option(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         option: SocketOption,
         value: &OptionValue,
@@ -141,7 +141,7 @@ impl TcpSocket {
     /// `ENOPROTOOPT` for a write-only option.
     pub fn option(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
@@ -181,7 +181,7 @@ impl TcpSocket {
 
     fn engine_option(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {

@@ -418,10 +418,10 @@ impl NeighborEntry {
             self.publish(&state);
             (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
-        if let Some(deadline) = deadline {
-            if let Some(upper) = self.upper.upgrade() {
-                upper.arm(self.this.clone(), deadline);
-            }
+        if let Some(deadline) = deadline
+            && let Some(upper) = self.upper.upgrade()
+        {
+            upper.arm(self.this.clone(), deadline);
         }
         self.carry_out(cx, queue, actions);
     }

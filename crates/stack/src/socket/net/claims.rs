@@ -1,6 +1,6 @@
 //! Address conflict detection for IPv4 (RFC 5227): probes before an address is used, announcements after, and the defense.
 //!
-//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by [`Host::claim_addresses`]. Linux leaves this to user space
+//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by [`Net::claim_addresses`]. Linux leaves this to user space
 //! (systemd-networkd, NetworkManager, arping -D); its kernel knows `arp_notify` alone.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use std::{
 
 use pkt::Instant;
 
-use super::Host;
+use super::Net;
 use crate::{
     base::{
         counters::Counter,
@@ -189,7 +189,7 @@ fn random(cx: &mut Cx, limit: Duration) -> Duration {
     Duration::from_micros(u64::from(cx.rng.below(limit.max(1))))
 }
 
-impl Host {
+impl Net {
     /// Begins to claim every IPv4 address of this host on an Ethernet device: probes, then announcements (RFC 5227), as
     /// `net.quietline.acd_probes` and `net.quietline.acd_interval_ms` say. With no probes it does nothing. Called once, when the
     /// host can be polled. [`claim_state`](Self::claim_state) tells the outcome, and so do the host's events.
@@ -274,7 +274,7 @@ impl Host {
     }
 
     /// Announces the claimed addresses of a device that has been taken up again.
-    pub(super) fn announce_addresses_of(&self, cx: &mut Cx, device: u32) {
+    pub(crate) fn announce_addresses_of(&self, cx: &mut Cx, device: u32) {
         let held: Vec<_> = {
             let claims = self.claims.lock();
             let is_held = |claim: &&Claim| {

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Host;
+use super::Net;
 
-impl Host {
+impl Net {
     /// Room for one more TIME-WAIT remnant within `limit`? Taken if so.
     pub(crate) fn time_wait_admit(&self, limit: u32) -> bool {
         let limit = limit as usize;

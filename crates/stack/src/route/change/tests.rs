@@ -10,7 +10,10 @@ use crate::{
     base::ids::CoreId,
     cx::{Cx, Memory},
     device::{Wire, WireConfig},
-    host::config::{DeviceConfig, HostConfig},
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 const CORE: CoreId = CoreId(0);

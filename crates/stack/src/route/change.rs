@@ -9,13 +9,13 @@ use std::vec::Vec;
 
 use ipnet::IpNet;
 
-use super::Host;
+use super::router::Router;
 use crate::{
     base::{config_error::ConfigError, ids::LOOPBACK},
     route::fib::{Fib, FibBuilder, RouteEntry, RouteSpec},
 };
 
-impl Host {
+impl Router {
     /// Adds a route: `ip route add`.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Host {
     }
 
     /// Makes a change of the tables and of everything that was made from them.
-    pub(super) fn change_routes(
+    pub(crate) fn change_routes(
         &self,
         change: impl FnOnce(&mut FibBuilder) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
@@ -85,7 +85,7 @@ impl Host {
     }
 
     /// As [`change_routes`](Self::change_routes), for what a device does to them, which nothing refuses.
-    pub(super) fn change_device_routes(&self, change: impl FnOnce(&mut FibBuilder)) {
+    pub(crate) fn change_device_routes(&self, change: impl FnOnce(&mut FibBuilder)) {
         let changed = self.change_routes(|routes| {
             change(routes);
             Ok(())
@@ -102,7 +102,7 @@ impl Host {
 }
 
 /// What the configured addresses and routes begin as.
-pub(super) fn builder_of(
+pub(crate) fn builder_of(
     addresses: &[Vec<IpNet>],
     routes: &[RouteSpec],
 ) -> Result<FibBuilder, ConfigError> {
