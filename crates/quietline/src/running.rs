@@ -215,7 +215,7 @@ impl Stack {
     /// `AlreadyExists` for a prefix and metric that have a route, `NotFound` for a device or source that the stack does not
     /// have, `InvalidInput` for anything else; nothing is changed then.
     pub fn add_route(&self, route: &Route) -> io::Result<()> {
-        self.with_spec(route, Host::add_route)
+        self.with_spec(route, |host, spec| host.add_route(spec))
     }
 
     /// Adds a route in place of the one with the same prefix and metric, if there is one: `ip route replace`.
@@ -223,7 +223,7 @@ impl Stack {
     /// # Errors
     /// As [`add_route`](Self::add_route).
     pub fn replace_route(&self, route: &Route) -> io::Result<()> {
-        self.with_spec(route, Host::replace_route)
+        self.with_spec(route, |host, spec| host.replace_route(spec))
     }
 
     /// Takes the best route away that has the prefix of `route` and whatever else it names: `ip route del`.
@@ -231,7 +231,7 @@ impl Stack {
     /// # Errors
     /// `NotFound` when there is none.
     pub fn delete_route(&self, route: &Route) -> io::Result<()> {
-        self.with_spec(route, Host::delete_route)
+        self.with_spec(route, |host, spec| host.delete_route(spec))
     }
 
     /// Every route: the local table first, as `ip route show table all`.

@@ -23,7 +23,6 @@ use super::{connection::TcpSocket, demux::BindFlags, options::SocketSettings};
 use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
-    host::Host,
     socket::net::Net,
     sysctl::Sysctls,
 };
@@ -73,7 +72,7 @@ impl Listener {
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
     pub fn listen(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         local: SocketAddr,
         backlog: u32,
@@ -87,7 +86,7 @@ impl Listener {
     /// `EADDRNOTAVAIL` for an address that is not ours, `EADDRINUSE` as bind(2) and listen(2) decide it, `ENETDOWN`,
     /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn listen_with(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         mut local: SocketAddr,
         options: &ListenOptions,

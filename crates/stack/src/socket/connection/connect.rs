@@ -16,13 +16,12 @@ use super::TcpSocket;
 use crate::{
     base::errno::Errno,
     cx::Cx,
-    host::Host,
     route::Path,
+    socket::net::Net,
     socket::{
         BusyPoll, TimeWaitSocket,
         demux::{BindFlags, Entry},
         fast_open::mode,
-        net::Net,
     },
     transmit::ip_output::{self, IpFields},
 };
@@ -60,7 +59,7 @@ impl TcpSocket {
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
     pub fn connect(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         local: Option<SocketAddr>,
         remote: SocketAddr,
@@ -74,7 +73,7 @@ impl TcpSocket {
     /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another owns, `EADDRNOTAVAIL` for
     /// an address that is not ours or a four-tuple that is taken, `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn connect_with(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -93,7 +92,7 @@ impl TcpSocket {
     /// # Errors
     /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -124,7 +123,7 @@ impl TcpSocket {
 }
 
 fn open(
-    host: &Arc<Host>,
+    host: &Net,
     cx: &mut Cx,
     remote: SocketAddr,
     options: &ConnectOptions,
@@ -175,7 +174,7 @@ fn open(
 
 /// Sends the SYN if the four-tuple is free.
 fn start(
-    host: &Arc<Host>,
+    host: &Net,
     cx: &mut Cx,
     tuple: FourTuple,
     options: &ConnectOptions,
