@@ -1,6 +1,6 @@
 //! What ICMP has taught about the paths to single destinations: exceptions from what the routes say.
 //!
-//! Below: `Host::route` applies them to the paths it resolves. Above: connections bring reports that they have validated.
+//! Below: `Router::route` applies them to the paths it resolves. Above: connections bring reports that they have validated.
 //! RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`, `update_or_create_fnhe`.
 //!
 //! A destination that reports a smaller path MTU gets an entry for `route.mtu_expires` (600 s); then the route's own MTU is

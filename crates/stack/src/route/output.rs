@@ -1,8 +1,8 @@
 //! Output routes: entries for the packets of sockets and for answers that no socket sends, by next hop and core.
 //!
-//! Below: `Host::hop` says which way. Above: sockets take a reference to keep (`Host::route`); resets, SYN-ACKs, cookies and
+//! Below: `Router::hop` says which way. Above: sockets take a reference to keep (`Router::route`); resets, SYN-ACKs, cookies and
 //! ACKs of TIME-WAIT remnants, which come as fast as a stranger asks for them and each to another address, find theirs in
-//! a read section without a lock, a count or an allocation (`Host::reply_path`). Linux: `nhc_pcpu_rth_output`.
+//! a read section without a lock, a count or an allocation (`Router::reply_path`). Linux: `nhc_pcpu_rth_output`.
 //!
 //! Each core has entries of its own, so that the counts of sockets that come and go stay where these live.
 //!

@@ -1,6 +1,6 @@
 //! The forwarding table of a host as it changes under those who read it.
 //!
-//! Below: [`Fib`], immutable. Above: `Host`, whose callers look up in a read section. Linux: `fib_table_insert`,
+//! Below: [`Fib`], immutable. Above: the router, whose callers look up in a read section. Linux: `fib_table_insert`,
 //! `rt_cache_flush`.
 //!
 //! A change builds a new table beside the old one, puts it in its place and begins a new **generation**, in this order: whoever
