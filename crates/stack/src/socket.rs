@@ -4,7 +4,8 @@
 //! `modes` are steps of it that a setting adds, `listener` passive opens with their requests, `time_wait` the state that needs less
 //! than a socket, `demux` the table of all of them, `options` socket options.
 //!
-//! Above: receive steps, which bring packets, and crate `quietline`, which makes calls. Below: `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
+//! Above: receive steps, which bring packets, and crate `quietline`, which makes calls. Below: `route`,
+//! `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
 
 pub(crate) mod connection;
 pub(crate) mod core_sockets;

@@ -2,6 +2,12 @@
 //!
 //! Above: the steps of receive. Below: the socket.
 
+use std::cell::Cell;
+
+use pkt::{DropReason, Packet};
+use sync::epoch::Section;
+use tcp::{FourTuple, SegmentHeader};
+
 use crate::{
     base::counters::Counter,
     cx::Cx,
@@ -9,14 +15,9 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::connection::TcpSocket,
-    socket::net::Net,
+    socket::{connection::TcpSocket, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
-use pkt::{DropReason, Packet};
-use std::cell::Cell;
-use sync::epoch::Section;
-use tcp::{FourTuple, SegmentHeader};
 
 /// The last four-tuple that a core was asked about: the next packet is most likely of the same flow, and the keyed hash costs more
 /// than the comparison, as reading a header costs more than to compare it.

@@ -20,8 +20,9 @@
 //! keep packets and headers in between costs 3 to 5 % more instructions a packet than the order saves (`rx_list` bench), and the
 //! order of what happens is the same. A hint does not keep a packet from early demux, which also finds the connection.
 
-use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use std::net::IpAddr;
+
+use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use sync::epoch::Section;
 
 use super::{

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bitflags::bitflags;
+use pkt::{Packet, PagesRange, Payload};
 use sync::Owned;
 use tcp::{RecvError, SendError, State};
 
@@ -18,10 +19,8 @@ use super::{StreamState, TcpSocket, backlog};
 use crate::{
     base::{errno::Errno, timer::TICK},
     cx::Cx,
-    socket::net::Net,
-    socket::options::MemoryInfo,
+    socket::{net::Net, options::MemoryInfo},
 };
-use pkt::{Packet, PagesRange, Payload};
 
 bitflags! {
     /// How a write is sent.
