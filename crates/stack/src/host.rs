@@ -15,7 +15,7 @@ use crate::{
     base::ids::CoreId,
     core::{Core, CoreRun},
     cx::Cx,
-    device::{Device, QueueId},
+    device::QueueId,
     socket::net::Net,
 };
 
