@@ -1,11 +1,11 @@
-//! The kernel through a tap with vnet_hdr, with quietline and with a program without a stack
-//! (`bound_tcp`) at the other end.
+//! The kernel through a tap with vnet_hdr. The other end is quietline, or a program without a stack
+//! (`bound_tcp`).
 //!
-//! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*: `quietline
-//! serve chargen` writes, the kernel reads: with superframes of the default size (BIG TCP), the
-//! same without a copy from the application, and with superframes of 64 KB. Every measurement
-//! starts a new program on a new tap in one namespace; the programs alternate and reverse their
-//! order each round.
+//! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*:
+//! `quietline serve chargen` writes, the kernel reads. The writer is measured in three ways: with
+//! superframes of the default size (BIG TCP), the same without a copy from the application, and
+//! with superframes of 64 KB. Every measurement starts a new program on a new tap in one namespace.
+//! The programs alternate, and each round reverses their order.
 //!
 //! Not here: other stacks (`tap`).
 
@@ -32,7 +32,7 @@ pub struct BoundArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only check that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
     /// Bytes of one transfer.
@@ -59,7 +59,7 @@ const DIRECTIONS: [Direction; 2] = [Direction::FromKernel, Direction::ToKernel];
 enum Program {
     Bound,
     Quietline,
-    /// quietline without a copy from the application, as the bound.
+    /// quietline without a copy from the application, like the bound.
     QuietlineZeroCopy,
     /// quietline with superframes of at most 64 KB.
     QuietlineWithoutBigTcp,
@@ -144,7 +144,7 @@ fn measure(
     let cores = (cpu_seconds(server.id())? - before) / took;
     ensure!(!server.has_ended()?, "the server ended: {}", server.stderr_so_far());
     server.kill();
-    // The kernel may have deleted the tap together with its process.
+    // The kernel may already have deleted the tap when its process ended.
     let _gone = lab.namespace.ip(&format!("link delete {TAP}"));
     Ok((sample, cores))
 }
@@ -191,7 +191,7 @@ fn download(address: SocketAddr, bytes: u64) -> Result<f64> {
     while left > 0 {
         let count = usize::try_from(left)?.min(block.len());
         let taken = stream.read(&mut block[..count])?;
-        ensure!(taken > 0, "the stream ended with {left} bytes to go");
+        ensure!(taken > 0, "the stream ended {left} bytes early");
         left -= taken as u64;
     }
     Ok(gigabits(bytes, start.elapsed()))

@@ -1,11 +1,11 @@
-//! A minimal TCP that the kernel accepts, on a tap with vnet_hdr: the throughput of a stack without
-//! any cost.
+//! A minimal TCP that the kernel accepts, on a tap with vnet_hdr: it measures the throughput that a
+//! stack without any cost would have.
 //!
-//! One connection at a time. When reading, it takes one superframe per read and acknowledges the
-//! received bytes. When writing, it sends one superframe after the other, up to the kernel's
-//! window, from one buffer that it never reads. It has one timer; its only loss recovery restarts
-//! from the last acknowledgment; it has no congestion control, and no options except the segment
-//! size and the window scale.
+//! It serves one connection at a time. When reading, it takes one superframe per read and
+//! acknowledges the received bytes. When writing, it sends one superframe after the other, up to
+//! the kernel's window, from one buffer that it never reads. It has one timer, and its only loss
+//! recovery restarts from the last acknowledgment. It has no congestion control, and no options
+//! except the segment size and the window scale.
 //!
 //! Not here: any other mechanism of a real connection.
 
@@ -27,16 +27,16 @@ pub struct ServeArgs {
     /// Service for each connection.
     #[arg(value_enum)]
     service: Service,
-    /// Name of the tap to make.
+    /// Name of the tap to create.
     #[arg(long)]
     tap: String,
     /// Address and prefix of the kernel's side.
     #[arg(long)]
     peer: String,
-    /// Own address.
+    /// Address of this program.
     #[arg(long)]
     address: Ipv4Addr,
-    /// Own port.
+    /// Port of this program.
     #[arg(long)]
     port: u16,
     /// MTU of the tap.
@@ -58,7 +58,7 @@ const VNET: usize = 12;
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TCP: usize = 20;
-/// Start of each header in a frame as it is read and written.
+/// Start of each header in a frame, as frames are read and written.
 const AT_IP: usize = VNET + ETHERNET;
 const AT_TCP: usize = AT_IP + IP;
 const HEADERS: usize = AT_TCP + TCP;
@@ -68,16 +68,16 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Window scale of the own window: 64 MB, more than the kernel will fill.
+/// Window scale of the advertised window: 64 MB, more than the kernel fills.
 const WINDOW_SCALE: u8 = 10;
 
-/// Bytes received before an acknowledgment is sent although more bytes wait to be read.
+/// Received bytes after which an acknowledgment is sent, even if more bytes wait to be read.
 const ACK_EVERY: u32 = 256 << 10;
 
 /// Time to poll the tap before sleeping: about the cost of a wake.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// Time without progress after which outstanding bytes are taken to be lost.
+/// Time without progress after which outstanding bytes are considered lost.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
 /// State of the connection.
@@ -88,7 +88,7 @@ struct Connection {
     peer_port: [u8; 2],
     established: bool,
     rcv_nxt: u32,
-    /// Bytes received and not acknowledged yet.
+    /// Bytes that are received and not yet acknowledged.
     unacked: u32,
     snd_una: u32,
     snd_nxt: u32,
@@ -104,7 +104,7 @@ struct Bound<'a> {
     port: [u8; 2],
     mss: u16,
     connection: Connection,
-    /// Bytes of one superframe, all the same.
+    /// Payload of one superframe; all bytes are equal.
     payload: Vec<u8>,
     moved: Instant,
 }
@@ -114,7 +114,9 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     let mut config = TunConfig::tap(&args.tap);
     config.mac = Some(MAC);
     config.mtu = args.mtu.into();
-    config.host_address = Some(args.peer.parse().context("an address with its prefix")?);
+    config.host_address = Some(
+        args.peer.parse().context("invalid --peer: expected an address and its prefix length")?,
+    );
     let tun = Tun::create(&config)?;
     let mss = args.mtu - (IP + TCP) as u16;
     let segments = (65_535 - IP - TCP) / usize::from(mss);
@@ -137,7 +139,7 @@ impl Bound<'_> {
         let mut frame = vec![0; VNET + ETHERNET + 4 + 65_536];
         let mut idle_since: Option<Instant> = None;
         loop {
-            // Reads are not free: while the window is open, one read after several writes is soon
+            // A read has a cost: while the window is open, one read after several writes is often
             // enough.
             let wrote = self.write_what_fits()?;
             match readv(self.fd, &mut [IoSliceMut::new(&mut frame)]) {
@@ -159,7 +161,7 @@ impl Bound<'_> {
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("reading the tap"),
+                Err(error) => return Err(error).context("cannot read the tap"),
             }
         }
     }
@@ -168,20 +170,21 @@ impl Bound<'_> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: LOST_AFTER.subsec_nanos().into() };
         match poll(&mut [PollFd::from_borrowed_fd(self.fd, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("waiting on the tap"),
+            Err(error) => Err(error).context("cannot wait on the tap"),
         }
     }
 
     fn start_again_if_lost(&mut self, now: Instant) {
         let Connection { snd_una, snd_nxt, .. } = self.connection;
         if self.service == Service::Write && snd_una != snd_nxt && now - self.moved > LOST_AFTER {
-            eprintln!("lost: {} bytes again", snd_nxt.wrapping_sub(snd_una));
+            eprintln!("retransmitting {} lost bytes", snd_nxt.wrapping_sub(snd_una));
             self.connection.snd_nxt = snd_una;
             self.moved = now;
         }
     }
 
-    /// Writes up to eight superframes within the window. Returns true if there was room for one.
+    /// Writes up to eight superframes within the window. Returns true if there was room for at
+    /// least one.
     fn write_what_fits(&mut self) -> Result<bool> {
         if self.service != Service::Write || !self.connection.established {
             return Ok(false);
@@ -191,7 +194,7 @@ impl Bound<'_> {
         for _ in 0..8 {
             let Connection { snd_una, snd_nxt, snd_wnd, .. } = self.connection;
             let room = snd_wnd.saturating_sub(snd_nxt.wrapping_sub(snd_una)) as usize;
-            // A superframe, or the rest of a small window when no byte is in flight.
+            // A superframe, or the rest of a small window if no byte is in flight.
             let length = if room >= payload.len() {
                 payload.len()
             } else if snd_una == snd_nxt {
@@ -227,7 +230,7 @@ impl Bound<'_> {
         }
     }
 
-    /// Answers an ARP request (RFC 826) for the own address.
+    /// Answers an ARP request (RFC 826) for this program's address.
     fn answer_arp(&self, frame: &mut [u8]) -> Result<()> {
         let Some(arp) = frame.get_mut(AT_IP..AT_IP + 28) else { return Ok(()) };
         if arp[7] != 1 || arp[24..28] != self.address {
@@ -303,7 +306,7 @@ impl Bound<'_> {
     }
 
     /// Sends a segment that acknowledges all bytes received so far. The kernel completes the
-    /// checksum, and trusts it.
+    /// checksum, and accepts it unverified.
     fn segment(&mut self, flags: u8, options: &[u8], payload: &[u8]) -> Result<()> {
         let connection = &mut self.connection;
         connection.unacked = 0;
@@ -356,7 +359,7 @@ impl Bound<'_> {
             match writev(self.fd, pieces) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("writing to the tap"),
+                Err(error) => return Err(error).context("cannot write to the tap"),
             }
         }
     }
@@ -381,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_scale_is_found_among_the_options() {
+    fn the_window_scale_is_found_among_other_options() {
         let linux = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, 7];
         assert_eq!(window_scale(&linux), 7);
         assert_eq!(window_scale(&[]), 0);

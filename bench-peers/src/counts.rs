@@ -1,14 +1,14 @@
-//! Instructions per packet and per round trip, counted with valgrind: numbers that a busy machine
-//! does not change.
+//! Instructions per packet and per round trip, counted with valgrind. The load of the machine does
+//! not affect these numbers.
 //!
 //! `steady` does a fixed amount of work on one thread. `counts` runs it under callgrind twice, the
-//! second time with twice the work, so that the difference is the work alone. Valgrind has no
-//! AVX-512, so checksums and copies are those of AVX2.
+//! second time with twice the work, so that the difference is the cost of the work alone. Valgrind
+//! has no AVX-512, so checksums and copies use AVX2.
 //!
-//! The count of a stream still depends on time, because its timers do and so does the size of its
-//! bursts: compare several runs.
+//! The count of a stream still depends on time, because its timers and the size of its bursts do:
+//! compare several runs.
 //!
-//! Not here: time. An instruction that waits for memory counts as one that does not.
+//! Not here: time. An instruction that waits for memory counts like any other.
 
 use std::process::Command;
 
@@ -21,8 +21,8 @@ use crate::rr_ends::{self, Ends};
 use crate::smoltcp_memory;
 use crate::{quietline_memory, smoltcp_memory::Setup};
 
-/// Settings of glibc that make it copy by vectors at every length, because valgrind counts every
-/// byte of `rep movsb` as an instruction.
+/// glibc settings that make it copy with vector instructions at every length, because valgrind
+/// counts every byte of `rep movsb` as an instruction.
 const COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=100000000:\
     glibc.cpu.x86_rep_stosb_threshold=100000000:glibc.cpu.x86_non_temporal_threshold=100000000";
 
@@ -52,27 +52,27 @@ pub struct SteadyArgs {
 /// The measured stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Stack {
-    /// smoltcp, the peer of the comparison.
+    /// smoltcp, the stack that quietline is compared with.
     Smoltcp,
     /// quietline.
     Quietline,
 }
 
-/// The measured work.
+/// Work to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// 1-byte round trips.
     Rr,
-    /// Segments of 1448 bytes of payload; both ends, with the acknowledgments.
+    /// Segments with 1448 bytes of payload; counts both ends, including acknowledgments.
     Segments,
-    /// As `segments`, with checksums.
+    /// Like `segments`, with checksums.
     Checksums,
     /// 64 KB of payload in superframes.
     Superframes,
 }
 
 impl Work {
-    /// Returns the name, and the units of work of the shorter of the two runs.
+    /// Returns the name of the work, and its amount in the shorter of the two runs.
     fn describe(self) -> (&'static str, u64) {
         match self {
             Self::Rr => ("1-byte round trip", 2_000),
@@ -108,27 +108,27 @@ pub fn run(args: &CountsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the instructions of one run of `steady`.
+/// Returns the number of instructions of one run of `steady`.
 fn instructions(stack: Stack, work: Work, count: u64) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(std::env::current_exe()?).arg("steady");
     for word in [stack.to_possible_value(), work.to_possible_value()] {
-        command.arg(word.context("a hidden word")?.get_name());
+        command.arg(word.context("a hidden value")?.get_name());
     }
     command.arg(format!("--count={count}"));
     let output = command
         .env("GLIBC_TUNABLES", COPIES)
         .output()
-        .context("running valgrind, which this needs")?;
+        .context("cannot run valgrind, which counts the instructions")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "valgrind: {}\n{said}", output.status);
     let collected = said.lines().find_map(|line| line.split_once("Collected : "));
-    let (_, number) = collected.with_context(|| format!("valgrind counted nothing:\n{said}"))?;
+    let (_, number) = collected.with_context(|| format!("valgrind printed no count:\n{said}"))?;
     number.trim().parse().with_context(|| format!("not a count: {number}"))
 }
 
-/// Does the work.
+/// Does a fixed amount of work on one thread.
 pub fn steady(args: &SteadyArgs) -> Result<()> {
     let bytes = args.count * if args.work == Work::Superframes { 64 << 10 } else { 1448 };
     let checksums = args.work == Work::Checksums;

@@ -1,13 +1,15 @@
 //! Comparison of quietline with smoltcp 0.14, on one machine, in one run, interleaved.
 //!
-//! `memory` joins two hosts of one stack by an in-memory link and measures the cost of a packet
+//! `memory` connects two hosts of one stack by an in-memory link and measures the cost of a packet
 //! with a growing number of idle sockets. `rr` measures the cost of a round trip of one byte,
 //! `bulk` compares a stream with the cost of its copies alone, and `counts` counts the instructions
-//! of all that. `tap` runs each stack on a tap in a network namespace and transfers bytes to and
-//! from the kernel; `bound` does the same and compares with a program that has no stack at all.
+//! of these workloads. `tap` runs each stack on a tap in a network namespace and transfers bytes to
+//! and from the kernel; `bound` does the same and compares with a program that has no stack.
 //!
-//! Place: outside the product's workspace; nothing depends on it. Not here: tuning of the peer
-//! beyond the suggestions of its documentation (1 MiB buffers, no delayed ACK, release build).
+//! This crate is outside the product's workspace, and no crate depends on it.
+//!
+//! Not here: tuning of smoltcp beyond the suggestions of its documentation (1 MiB buffers, no
+//! delayed ACK, release build).
 #![forbid(unsafe_code)]
 
 mod bound;
@@ -38,7 +40,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Two hosts of one stack, joined in memory: one stream, 0 to 10,000 idle sockets.
+    /// Two hosts of one stack, connected in memory: one stream, 0 to 10,000 idle sockets.
     Memory(memory::MemoryArgs),
     /// The kernel through a tap: download, upload and one-byte round trips. Needs root.
     Tap(tap::TapArgs),
@@ -72,7 +74,7 @@ struct RunArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only check that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
 }

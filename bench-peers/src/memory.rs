@@ -1,7 +1,7 @@
-//! Two hosts of one stack in memory: the cost of a packet, and the effect of idle sockets on it.
+//! Two hosts of one stack in memory: the cost of a packet, and how idle sockets affect it.
 //!
-//! quietline's wire passes partial checksums, as veth does; both stacks are measured with and
-//! without checksums.
+//! quietline's wire passes partial checksums, like veth. Both stacks are measured with and without
+//! checksums.
 //!
 //! Not here: the hosts (`quietline_memory`, `smoltcp_memory`).
 
@@ -14,7 +14,7 @@ use crate::report::{self, Arm, Workload};
 use crate::smoltcp_memory::Stream;
 use crate::{RunArgs, quietline_memory, smoltcp_memory};
 
-/// Idle sockets per host.
+/// Numbers of idle sockets per host.
 const IDLE: [usize; 6] = [0, 1, 10, 100, 1_000, 10_000];
 
 /// Arguments of `memory`.
@@ -27,7 +27,7 @@ pub struct MemoryArgs {
     seconds: f64,
 }
 
-/// A connected pair of hosts of a stack: streams for the given time.
+/// A connected pair of hosts of one stack, which streams for the given time.
 type Streamer = Box<dyn FnMut(Duration) -> Result<Stream>>;
 
 /// Runs the benchmark.
@@ -41,7 +41,7 @@ pub fn run(args: &MemoryArgs) -> Result<()> {
     Ok(())
 }
 
-/// Measures one workload: every arm in turn, as often as requested.
+/// Measures one workload: runs every arm in turn, as often as requested.
 fn one(args: &MemoryArgs, time: Duration, idle_sockets: usize) -> Result<Workload> {
     let mut arms = [
         ("smoltcp, checksums", smoltcp(true, idle_sockets)?),

@@ -1,10 +1,10 @@
-//! Two quietline hosts joined by a wire.
+//! Two quietline hosts connected by a wire.
 //!
 //! The work is that of `smoltcp_memory`: a thread writes 64 KiB at a time on one host and reads on
 //! the other. The idle sockets are established connections with both ends open, each of which costs
 //! more than a listening socket.
 //!
-//! Not here: threads. smoltcp has one, so a flow has one; `bulk` runs two flows.
+//! Not here: several threads. smoltcp has one thread, so a flow has one; `bulk` runs two flows.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use crate::smoltcp_memory::{COPY_BYTES, Stream};
 pub struct Setup {
     /// Whether both ends compute and verify checksums.
     pub checksums: bool,
-    /// Whether superframes pass unsegmented.
+    /// Whether superframes pass without segmentation.
     pub superframes: bool,
-    /// Established connections besides the one that streams.
+    /// Number of established connections besides the one that streams.
     pub idle_sockets: usize,
 }
 
@@ -64,7 +64,7 @@ impl Pair {
         let address = listener.local_addr()?;
         let idle: Result<Vec<_>> =
             (0..setup.idle_sockets).map(|_| open(&client, &listener, address)).collect();
-        let idle = idle.context("opening the idle connections")?;
+        let idle = idle.context("cannot open the idle connections")?;
         let (sender, receiver) = open(&client, &listener, address)?;
         Ok(Self { flow: Flow::new((sender, receiver), [client, server], 0)?, _idle: idle })
     }
@@ -84,8 +84,8 @@ impl Pair {
     }
 }
 
-/// Makes two connections of the same two hosts with two cores each. The connections share no state:
-/// there is one per core.
+/// Opens one connection per core between the same two hosts, which have two cores each. The
+/// connections share no state.
 pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
     let [client, server] = hosts(setup, 2)?;
     let address: SocketAddr = "10.0.0.1:5000".parse()?;
@@ -98,7 +98,7 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
         listener.set_nonblocking(true)?;
     }
     let (mut senders, mut flows) = (Vec::new(), [None, None]);
-    // The hash of its ports selects the core of a connection.
+    // The hash of a connection's ports selects its core.
     for _ in 0..64 {
         senders.push(TcpStream::connect(&client, address)?);
         for ((core, listener), flow) in (0..).zip(&listeners).zip(&mut flows) {
@@ -106,8 +106,8 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
                 let index = senders
                     .iter()
                     .position(|sender| sender.local_addr().is_ok_and(|local| local == peer));
-                let sender = senders
-                    .swap_remove(index.context("an accepted connection without its sender")?);
+                let sender =
+                    senders.swap_remove(index.context("an accepted connection has no sender")?);
                 let stacks = [client.clone(), server.clone()];
                 *flow = Some(Flow::new((sender, receiver), stacks, core)?);
             }
@@ -117,7 +117,7 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
             return Ok([first, second]);
         }
     }
-    bail!("64 connections, and none on the other core")
+    bail!("none of 64 connections is on the other core")
 }
 
 impl Flow {
@@ -139,7 +139,7 @@ impl Flow {
             for _ in 0..16 {
                 bytes += self.turn(&mut block)?;
             }
-            // Only timers are polled: the work itself runs inside the calls. The other flow polls
+            // Only timers need a poll: the work itself runs inside the calls. The other flow polls
             // the other core.
             for stack in &self.stacks {
                 let _next = stack.poll_core(self.core);
@@ -155,7 +155,7 @@ impl Flow {
                 Ok(taken) if taken == block.len() => {}
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error).context("writing"),
+                Err(error) => return Err(error).context("cannot write"),
             }
         }
         let mut bytes = 0;
@@ -163,20 +163,20 @@ impl Flow {
             match (&self.receiver).read(block) {
                 Ok(taken) => bytes += taken as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(bytes),
-                Err(error) => return Err(error).context("reading"),
+                Err(error) => return Err(error).context("cannot read"),
             }
         }
     }
 }
 
-/// Makes client and server.
+/// Creates client and server.
 fn hosts(setup: Setup, cores: u16) -> Result<[Stack; 2]> {
-    let (left, right) = Wire::pair(&setup.wire(cores)).context("making the wire")?;
+    let (left, right) = Wire::pair(&setup.wire(cores)).context("cannot create the wire")?;
     Ok([host(left, "10.0.0.2/24", cores)?, host(right, "10.0.0.1/24", cores)?])
 }
 
 fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
-    // The buffers are as large as those of smoltcp, and only the threads that stream run the stack.
+    // The buffers have the size of smoltcp's, and only the streaming threads run the stack.
     let stack = Stack::builder()
         .device(device)
         .address(address.parse()?)
@@ -184,7 +184,7 @@ fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
         .sysctl("net.ipv4.tcp_wmem", "4096 1048576 1048576")
         .cores(cores)
         .manual();
-    stack.build().context("building a stack")
+    stack.build().context("cannot build a stack")
 }
 
 fn open(

@@ -1,6 +1,7 @@
-//! Samples of several arms per workload: medians, spread, and the ratio of each arm to the first.
+//! Samples of several arms per workload: medians, range, and the ratio of each arm to the first.
 //!
-//! Not here: significance. With a handful of samples the spread says more than a p-value.
+//! Not here: tests of significance. With a handful of samples, the range is more informative than a
+//! p-value.
 
 use std::fmt::Write as _;
 
@@ -13,32 +14,32 @@ pub struct Arm {
     pub name: String,
     /// One number per measurement.
     pub samples: Vec<f64>,
-    /// CPU seconds of the stack per second of wall time, if it has a process of its own.
+    /// CPU seconds of the stack per second of wall time, if the stack has its own process.
     pub cores: Vec<f64>,
 }
 
 impl Arm {
-    /// Makes an arm without samples.
+    /// Creates an arm without samples.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), samples: Vec::new(), cores: Vec::new() }
     }
 }
 
-/// One workload and its arms; the others are compared with the first arm.
+/// One workload with its arms. The first arm is the reference of the comparison.
 #[derive(Debug, Clone)]
 pub struct Workload {
     /// Name of the work.
     pub name: String,
     /// Unit of the samples.
     pub unit: &'static str,
-    /// Whether less is better.
+    /// Whether a lower value is better.
     pub lower_is_better: bool,
-    /// Arms, one per program or stack.
+    /// Arms, one for each program or stack.
     pub arms: Vec<Arm>,
 }
 
-/// Returns the middle of the samples, or the mean of the two middle ones if their number is even.
-/// NaN without samples.
+/// Returns the median of the samples: the middle one, or the mean of the two middle ones if their
+/// number is even. NaN without samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,9 @@
-//! A round trip of one byte in memory: its cost if both ends spin, if one thread runs both, and if
-//! both sleep.
+//! A round trip of one byte in memory: its cost if both ends spin, if one thread runs both ends,
+//! and if both ends sleep.
 //!
-//! Every measurement connects a new pair and pins its threads; the arms alternate and swap their
-//! order each round. `floor` is the cost of any notification between two threads, by the same way
-//! of waiting and without any stack.
+//! Every measurement connects a new pair and pins its threads. The arms alternate, and each round
+//! reverses their order. `floor` is the cost of a notification between two threads that wait in the
+//! same way, without any stack.
 //!
 //! Not here: the ends themselves (`rr_ends`).
 
@@ -26,10 +26,10 @@ pub struct RrArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only check that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
-    /// Round trips of one measurement if no thread sleeps; a quarter of it if threads sleep.
+    /// Round trips of one measurement if no thread sleeps; a quarter of that if threads sleep.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     round_trips: usize,
 }
@@ -37,13 +37,13 @@ pub struct RrArgs {
 /// Number of threads, their CPUs, and the way they wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Two threads on two CPUs that never sleep.
+    /// Two threads that never sleep, on two CPUs.
     Spin,
-    /// One thread for both ends.
+    /// One thread that runs both ends.
     OneThread,
-    /// Two threads on one CPU that sleep until there is a byte to read.
+    /// Two threads on one CPU, which sleep until they have a byte to read.
     BlockOneCpu,
-    /// Two threads on two CPUs that sleep until there is a byte to read.
+    /// Two threads on two CPUs, which sleep until they have a byte to read.
     BlockTwoCpus,
 }
 
@@ -59,13 +59,13 @@ impl Mode {
         }
     }
 
-    /// Returns whether an end sleeps until there is a byte to read.
+    /// Whether an end sleeps until it has a byte to read.
     pub fn blocks(self) -> bool {
         matches!(self, Self::BlockOneCpu | Self::BlockTwoCpus)
     }
 }
 
-/// The compared stacks; ratios are to the first.
+/// The compared stacks. Ratios are relative to the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stack {
     Smoltcp,
@@ -134,12 +134,12 @@ pub fn run(args: &RrArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns microseconds per round trip of one new pair, on threads of their own, so that the
-/// caller's CPU does not change.
+/// Returns microseconds per round trip of one new pair. The measurement has its own threads, so
+/// that the caller's CPU affinity does not change.
 fn measure(stack: Stack, mode: Mode, cpus: [usize; 2], count: usize) -> Result<f64> {
     thread::scope(|scope| {
         let measuring = scope.spawn(move || {
-            // Pinned before the pair is made: threads that the stack starts inherit the CPU.
+            // Pinned before the pair is created, so that threads of the stack inherit the CPU.
             pin(cpus[0])?;
             let Ends { mut client, mut server } = stack.ends(mode)?;
             if mode == Mode::OneThread {
@@ -157,7 +157,7 @@ fn measure(stack: Stack, mode: Mode, cpus: [usize; 2], count: usize) -> Result<f
                     Ok(())
                 });
                 let took = two_threads(&mut *client, warm_up, count);
-                // A client that failed leaves the server waiting; dropping the client wakes it.
+                // If the client failed, the server still waits; dropping the client wakes it.
                 drop(client);
                 let served =
                     serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

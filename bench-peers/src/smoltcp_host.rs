@@ -1,7 +1,7 @@
 //! One smoltcp host: an interface, its sockets and a clock.
 //!
-//! Set up for throughput as its documentation suggests: 1 MiB buffers, no delayed ACK, default
-//! window scaling.
+//! The configuration follows the throughput suggestions of smoltcp's documentation: 1 MiB buffers,
+//! no delayed ACK, default window scaling.
 //!
 //! Not here: the devices.
 
@@ -13,7 +13,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address};
 
-/// Bytes of each socket buffer.
+/// Size of each socket buffer, in bytes.
 pub const BUFFER_BYTES: usize = 1 << 20;
 
 /// An interface with its sockets.
@@ -27,14 +27,15 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host with one IPv4 address, whose last byte is also that of the hardware address.
+    /// Creates a host with one IPv4 address. The last byte of its hardware address is that of the
+    /// IPv4 address.
     pub fn new(device: &mut impl Device, address: Ipv4Address, prefix: u8, epoch: Clock) -> Self {
         let hardware = EthernetAddress([2, 0, 0, 0, 0, address.octets()[3]]);
         let mut config = Config::new(HardwareAddress::Ethernet(hardware));
         config.random_seed = u64::from(address.octets()[3]);
         let mut interface = Interface::new(config, device, Instant::ZERO);
         interface.update_ip_addrs(|list| {
-            // One address fits into the empty list of fixed size.
+            // One address fits into the empty list of fixed capacity.
             let _fits = list.push(IpCidr::new(address.into(), prefix));
         });
         Self { interface, sockets: SocketSet::new(Vec::new()), epoch }
@@ -46,7 +47,7 @@ impl Host {
         Instant::from_micros(micros)
     }
 
-    /// Adds a socket with buffers of this size.
+    /// Adds a socket with buffers of `buffer_bytes` bytes.
     pub fn add_socket(&mut self, buffer_bytes: usize) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; buffer_bytes]);
         let mut socket = tcp::Socket::new(buffer(), buffer());

@@ -1,4 +1,4 @@
-//! Two smoltcp interfaces joined by in-memory queues on one thread.
+//! Two smoltcp interfaces on one thread, connected by in-memory queues.
 //!
 //! The device reuses its frame buffers, so that the measurement does not include the allocator.
 //!
@@ -24,8 +24,8 @@ const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
 const CLIENT: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
 const PORT: u16 = 5000;
 
-/// Bytes of a buffer of an idle socket: small, because no data flows and 10,000 of them should fit
-/// the cache as well as possible.
+/// Buffer size of an idle socket. It is small because no data flows, and because as many of the
+/// 10,000 sockets as possible should fit the cache.
 const IDLE_BUFFER_BYTES: usize = 64;
 
 /// Bytes that one `send` or `recv` of the application transfers.
@@ -34,7 +34,7 @@ pub const COPY_BYTES: usize = 64 << 10;
 /// Result of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Stream {
-    /// Bytes the receiver has read.
+    /// Bytes that the receiver has read.
     pub bytes: u64,
     /// Duration of the run.
     pub took: Duration,
@@ -47,7 +47,7 @@ pub struct Setup {
     pub mtu: usize,
     /// Whether both ends compute and verify checksums.
     pub checksums: bool,
-    /// Listening sockets on each host without a connection.
+    /// Number of listening sockets without a connection on each host.
     pub idle_sockets: usize,
 }
 
@@ -88,7 +88,8 @@ impl Device for End {
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<TxToken> {
-        // Limit of veth's default queue; a full queue makes smoltcp wait, not drop.
+        // The limit is that of veth's default queue. A full queue makes smoltcp wait instead of
+        // drop.
         let room = self.tx.borrow().frames.len() < 1000;
         room.then(|| TxToken(Rc::clone(&self.tx)))
     }
@@ -182,8 +183,8 @@ impl Pair {
         }
     }
 
-    /// The client writes until its buffer is full and both hosts poll; the server reads all
-    /// received bytes.
+    /// Fills the client's send buffer, polls both hosts, and reads all bytes that the server has
+    /// received.
     fn turn(&mut self) {
         let (host, end, handle) = &mut self.client;
         while host.tcp(*handle).send_slice(&self.block).is_ok_and(|sent| sent > 0) {}

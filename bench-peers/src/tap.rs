@@ -1,10 +1,11 @@
 //! The kernel through a tap, with each stack in turn at the other end: download with curl, upload,
 //! and one-byte round trips.
 //!
-//! Every measurement starts a new server on a new tap in one namespace; the stacks alternate and
-//! swap their order each round, so that a change in the machine's load affects both.
+//! Every measurement starts a new server on a new tap in one namespace. The stacks alternate, and
+//! each round reverses their order, so that a change in the machine's load affects all of them.
 //!
-//! Not here: correctness. The bytes of these servers are not compared; `tests/netns` does that.
+//! Not here: correctness. The bytes that these servers send are not verified here, but in
+//! `tests/netns`.
 
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Write as _};
@@ -27,7 +28,7 @@ pub const KERNEL_NET: &str = "10.77.0.1/24";
 pub const TAP: &str = "ql0";
 /// Port of every server.
 pub const PORT: u16 = 5001;
-/// Upper bound of any wait.
+/// Upper bound of every wait.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Arguments of `tap`.
@@ -57,7 +58,7 @@ pub struct SenderArgs {
     pub congestion: String,
 }
 
-/// Measured stacks.
+/// The measured stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stack {
     Quietline,
@@ -65,7 +66,7 @@ enum Stack {
     Smoltcp,
 }
 
-/// Stacks in the order of the report: ratios are to the first.
+/// Stacks in the order of the report. Ratios are relative to the first.
 const STACKS: [Stack; 3] = [Stack::Smoltcp, Stack::Quietline, Stack::QuietlineNoOffload];
 
 impl Stack {
@@ -78,7 +79,7 @@ impl Stack {
     }
 }
 
-/// Measured work.
+/// The measured work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
     Download,
@@ -161,10 +162,10 @@ impl Bench {
             file.write_all(&block[..count])?;
             left -= count as u64;
         }
-        file.flush().context("writing the body")
+        file.flush().context("cannot write the body")
     }
 
-    /// Does one measurement: returns the sample, and the CPU time of the server's process per
+    /// Makes one measurement. Returns the sample, and the CPU time of the server's process per
     /// second.
     fn measure(&self, stack: Stack, task: Task) -> Result<(f64, f64)> {
         let mut server = self.start(stack, task)?;
@@ -218,7 +219,7 @@ impl Bench {
         Ok(server)
     }
 
-    /// Adds a tap for a stack that does not make its own.
+    /// Adds a tap for a stack that does not create its own.
     fn add_tap(&self) -> Result<()> {
         let namespace = &self.lab.namespace;
         namespace.ip(&format!("tuntap add dev {TAP} mode tap"))?;
@@ -229,7 +230,7 @@ impl Bench {
     }
 
     fn remove_tap(&self) {
-        // quietline's tap is deleted with its process.
+        // The tap of quietline is deleted when its process ends.
         let _gone = self.lab.namespace.ip(&format!("link delete {TAP}"));
     }
 
@@ -239,12 +240,12 @@ impl Bench {
         command.args(["-sSf", "-o", "/dev/null", "-w", "%{size_download} %{time_total}", &url]);
         let printed = Running::start(&mut command)?.wait(LIMIT).and_then(Finished::success)?;
         let (size, seconds) = printed.split_once(' ').context("curl printed nothing")?;
-        ensure!(size.parse::<u64>()? == self.bytes, "curl got {size} of {} bytes", self.bytes);
+        ensure!(size.parse::<u64>()? == self.bytes, "curl received {size} of {} bytes", self.bytes);
         Ok(gigabits(self.bytes, Duration::from_secs_f64(seconds.parse()?)))
     }
 }
 
-/// Waits until a server has printed that it listens.
+/// Waits until a server prints that it is listening.
 pub fn wait_until_listening(server: &mut Running, name: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !server.stderr_so_far().contains("listening") {
@@ -256,18 +257,18 @@ pub fn wait_until_listening(server: &mut Running, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connects a socket of the kernel with this congestion control from its first segment on. A pacing
-/// one that was replaced later would continue to pace.
+/// Connects a kernel socket that uses this congestion control from its first segment on. Replacing
+/// a pacing congestion control later would leave pacing enabled.
 fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream> {
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_tcp_congestion(&socket, congestion)
-        .with_context(|| format!("congestion control {congestion}"))?;
+        .with_context(|| format!("cannot set the congestion control {congestion}"))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(LIMIT))?;
     net::connect(&socket, &address)?;
     Ok(TcpStream::from(socket))
 }
 
-/// Sends `bytes` bytes and waits until the server has read them all and closed.
+/// Sends `bytes` bytes, and waits until the server has read all of them and closed.
 pub fn upload(address: SocketAddr, bytes: u64, congestion: &str) -> Result<f64> {
     let mut stream = connect(address, congestion)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -301,14 +302,14 @@ fn round_trips(address: SocketAddr, count: usize) -> Result<f64> {
     Ok(median(&samples))
 }
 
-/// Returns user and system time of a process so far, in seconds.
+/// Returns the user and system time that a process has used, in seconds.
 pub fn cpu_seconds(process: u32) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The command name, in parentheses, may contain spaces; utime and stime are the 12th and 13th
     // fields after it.
-    let fields = text.rsplit(')').next().context("a stat line")?;
+    let fields = text.rsplit(')').next().context("an empty stat file")?;
     let ticks: Vec<f64> =
         fields.split_whitespace().skip(11).take(2).filter_map(|word| word.parse().ok()).collect();
-    // The kernel reports in hundredths of a second (USER_HZ).
+    // The unit is a hundredth of a second (USER_HZ).
     Ok(ticks.iter().sum::<f64>() / 100.0)
 }

@@ -67,6 +67,6 @@ impl Core {
         // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
         self.sockets.forget_timers();
         self.lose_worker();
-        guard.backlog.clear(&self.backlog());
+        guard.backlog.clear(self.backlog());
     }
 }

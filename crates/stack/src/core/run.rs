@@ -146,6 +146,17 @@ impl RunCore for Core {
         self.lock.own_or_schedule(napi.bit())
     }
 
+    fn schedule_on_worker(&self, napi: NapiId) {
+        if !self.lock.schedule(napi.bit()) {
+            return;
+        }
+        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        if !(is_up && self.kick_worker()) {
+            // Releases the ownership bit and leaves the bits of the queues.
+            drop(self.lock.claim());
+        }
+    }
+
     fn schedule_backlog(&self) -> bool {
         if !self.lock.schedule(1 << BACKLOG) {
             return false;

@@ -137,7 +137,7 @@ fn receive(
         if over {
             if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
-                SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
+                SoftnetCounts::add(core.backlog().counts().time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
             // still find in its caches: the others stay where the descriptor tells of them.
@@ -162,12 +162,12 @@ fn poll_queue(
     let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
     *next_napi = index + 1;
     let received = match index {
-        BACKLOG => backlog.poll(host, &core.backlog(), last_flow, cx, weight),
+        BACKLOG => backlog.poll(host, core.backlog(), last_flow, cx, weight),
         _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end(scope)),
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
-        &core.backlog().counts().processed,
+        core.backlog().counts().processed,
         (received as u64).saturating_sub(handed_on),
     );
     cx.on_received(received);
@@ -190,7 +190,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
-    if guard.backlog.is_pending(&core.backlog()) {
+    if guard.backlog.is_pending(core.backlog()) {
         due |= 1 << BACKLOG;
     }
     due & !guard.powered.disabled()

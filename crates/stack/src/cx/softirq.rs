@@ -17,6 +17,11 @@ pub(crate) trait RunCore: Debug + Send + Sync {
     /// A frame arrived on `napi`. The caller owns the core from here on if nobody did, and raises it in its context.
     fn own_or_schedule(&self, napi: NapiId) -> Option<Claim>;
 
+    /// A frame arrived on `napi`, and the caller has no running context: the worker runs the core,
+    /// unless another thread runs it. A core without a worker keeps the queue's bit, so that its next
+    /// deadline is due at once and the next thread that runs the core polls the queue.
+    fn schedule_on_worker(&self, napi: NapiId);
+
     /// Packets have been put into the backlog, which was empty. True if nobody else will run the core, so that the caller has to
     /// raise it in its context. Linux: `napi_schedule_rps`.
     fn schedule_backlog(&self) -> bool;

@@ -1,7 +1,9 @@
-//! What the sockets of one core share: the timer wheel, and the list of connections that may send again.
+//! State shared by the sockets of one core: the timer wheel, and the list of connections that may
+//! send again.
 //!
-//! Above: a turn of the core, which expires the timers and runs the list. Below: connections, requests and remnants, which arm, and
-//! completions of packets, which list. Linux: the per-CPU timer base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`,
+//! Above: a turn of the core, which expires the timers and runs the list. Below: connections,
+//! requests and TIME-WAIT sockets, which arm timers, and completions of packets, which add to the
+//! list. Linux: the per-CPU timer base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`,
 //! `__run_timers`.
 //!
 //! Not here: which thread runs the core (`core`).
@@ -27,7 +29,7 @@ use crate::{
     transmit::neighbor::table::NeighborEntry,
 };
 
-/// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
+/// Owner of a timer. Weak, so that a timer keeps no object alive.
 #[derive(Debug)]
 pub(crate) enum TimerEntry {
     Stream(StreamTimer),
@@ -38,19 +40,19 @@ pub(crate) enum TimerEntry {
     Claims,
 }
 
-/// See the module head.
+/// Timers and runnable sockets of one core.
 #[derive(Debug)]
 pub(crate) struct CoreSockets {
     core: CoreId,
     timers: Mutex<TimerWheel<TimerEntry>>,
-    /// Of the core, which a deadline may have to wake.
+    /// Attendance of the core, which a new deadline may have to wake.
     attendance: Arc<Attendance>,
-    /// Sockets that TCP Small Queues have stopped and that may go on.
+    /// Sockets throttled by TCP Small Queues that may send again.
     tasklet: Arc<Tasklet>,
 }
 
 impl CoreSockets {
-    /// Of `core`, whose worker and pollers are those of `attendance`.
+    /// Creates the state of `core`, whose worker and polling threads belong to `attendance`.
     pub(crate) fn new(core: CoreId, attendance: Arc<Attendance>) -> Self {
         Self {
             core,
@@ -71,13 +73,14 @@ impl CoreSockets {
             let key = timers.insert(deadline, entry);
             (key, self.publish_next_timer(&timers))
         };
-        // What a sleeper compares with: the wheel's moment, not the exact one, or it would be woken for nothing.
+        // Compares with the time of the wheel, which a sleeping worker uses: the exact deadline
+        // would cause a wakeup for nothing.
         self.attendance.wake_before(next.as_nanos());
         TimerHandle { core: self.core, key }
     }
 
-    /// Takes a timer out of the wheel, if it has not fired. A worker that sleeps until then wakes for nothing. Any context may call
-    /// it.
+    /// Removes a timer that has not fired from the wheel. A worker that sleeps until that time
+    /// wakes up once without work. Any context may call this.
     pub(crate) fn disarm(&self, handle: TimerHandle) {
         debug_assert_eq!(handle.core, self.core);
         let removed = {
@@ -86,23 +89,23 @@ impl CoreSockets {
             let _ = self.publish_next_timer(&timers);
             removed
         };
-        // Outside of the lock: the entry may be the last one to know of its owner.
+        // Dropped outside the lock: the entry may hold the last reference to its owner's memory.
         drop(removed);
     }
 
-    /// Takes the entries that are due at `now` into `due`.
+    /// Moves the entries that are due at `now` into `due`.
     pub(crate) fn expire(&self, now: Instant, due: &mut Vec<TimerEntry>) {
         let mut timers = self.timers();
         timers.expire(now, |entry| due.push(entry));
         let _ = self.publish_next_timer(&timers);
     }
 
-    /// Entries in the timer wheel, those included that nobody waits for any more.
+    /// Returns the number of entries in the timer wheel, including stale ones.
     pub(crate) fn timers_armed(&self) -> usize {
         self.timers().len()
     }
 
-    /// Forgets every timer: the host is gone.
+    /// Removes every timer, because the host is gone.
     pub(crate) fn forget_timers(&self) {
         let mut timers = self.timers();
         if !timers.is_empty() {

@@ -1,7 +1,7 @@
-//! The last transmit step above the device: the link header.
+//! Last transmit step before the device: the link header.
 //!
-//! Linux: `neigh_output`, `neigh_hh_output`, `arp_send`. A packet whose next hop is not resolved waits in the
-//! neighbor entry; one whose next hop is resolved costs a load and a 14-byte store.
+//! Linux: `neigh_output`, `neigh_hh_output`, `arp_send`. A packet with an unresolved next hop waits
+//! in the neighbor entry. With a resolved next hop, this step costs a load and a 14-byte store.
 
 use pkt::{DropReason, Packet, PacketList};
 
@@ -37,8 +37,9 @@ pub(crate) fn output(cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketLi
     }
 }
 
-/// What every frame along `dst` begins with, if that is known: where it goes, and where it comes from. Whoever sends puts it in
-/// front of each packet together with its own header, and spares [`output`] another walk over them.
+/// Returns destination and source link address of the frames along `dst`, if the next hop is
+/// resolved. The caller writes them in front of its own headers, which saves the pass of [`output`]
+/// over the packets.
 #[inline]
 pub(crate) fn addresses(dst: &Dst) -> Option<(MacAddr, MacAddr)> {
     match (dst.link, &dst.neighbor) {
@@ -47,13 +48,13 @@ pub(crate) fn addresses(dst: &Dst) -> Option<(MacAddr, MacAddr)> {
     }
 }
 
-/// Whether nothing that is sent along `dst` has to wait for its next hop to be found.
+/// Whether packets along `dst` need not wait for the resolution of the next hop.
 #[inline]
 pub(crate) fn is_resolved(dst: &Dst) -> bool {
     dst.neighbor.as_ref().is_none_or(|neighbor| neighbor.resolved().is_some())
 }
 
-/// Puts the Ethernet header in front of every IP packet of `list`.
+/// Prepends the Ethernet header to every IP packet of `list`.
 pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
     let mut packets = core::mem::take(list);
     while let Some(mut packet) = packets.pop_front() {
@@ -62,7 +63,7 @@ pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
     }
 }
 
-/// Puts the Ethernet header in front of an IP packet.
+/// Prepends the Ethernet header to an IP packet.
 #[inline]
 fn push_header(packet: &mut Packet, next_hop: MacAddr, own: MacAddr) {
     let ether_type = packet.meta().protocol;
@@ -81,7 +82,8 @@ pub(crate) fn send_arp(tx: &DeviceTx, cx: &mut Cx, to: MacAddr, arp: &ArpPacket)
     packet.append(&mut cx.pool, &bytes);
     let meta = packet.meta_mut();
     meta.protocol = ETHER_TYPE_ARP;
-    // Behind bulk on a slow link it would come too late for whoever waits for it.
+    // Behind bulk data on a slow link, the packet would arrive too late for the packets that wait
+    // for resolution.
     meta.priority = PRIORITY_CONTROL;
     push_header(&mut packet, to, mac);
     cx.count(Counter::ArpOutPackets, 1);

@@ -1,9 +1,12 @@
-//! The neighbors of a host: one entry per address and device, and what their state machine asks to be done.
+//! Neighbor table of a host: one entry per address and device. The table carries out the actions of
+//! the entries' state machines.
 //!
-//! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which looks at [`NeighborEntry::resolved`] for
-//! every list of packets. Linux: net/core/neighbour.c, net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
+//! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which reads
+//! [`NeighborEntry::resolved`] for every list of packets. Linux: net/core/neighbour.c,
+//! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
 //!
-//! An entry publishes its link address in one word, so that sending to a reachable neighbor takes no lock.
+//! An entry publishes its link address in one word, so that sending to a reachable neighbor takes
+//! no lock.
 //!
 //! Not here: entries that an administrator sets ([`admin`]).
 
@@ -38,59 +41,61 @@ mod admin;
 
 pub use admin::NeighborInfo;
 
-/// In `NeighborEntry::published`, above the 48 bits of the address: there is one.
+/// Bit of `NeighborEntry::published`, above the 48 address bits: the address is valid.
 const RESOLVED: u64 = 1 << 48;
 
-/// How many times `gc_thresh3` entries may be in use at once. Differs from Linux, which refuses at `gc_thresh3`: by
-/// default a host may have more connections on its link than that.
+/// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses at
+/// `gc_thresh3`: by default a host may have more connections on its link than that.
 const OVERFLOW: usize = 8;
 
-/// Entries that a newcomer to a full table looks at. A bound, because strangers bring as many newcomers as they like, and
-/// entries that packets wait for cannot be forgotten however often they are looked at.
+/// Maximum number of entries examined for a new entry in a full table. The bound is needed because
+/// remote hosts can cause any number of new entries, and entries with waiting packets cannot be
+/// removed.
 const LOOKED_AT_MAX: usize = 16;
 
-/// Time between two looks at all entries of a table that has reached [`OVERFLOW`], and between two times that cached routes are
-/// given up for the neighbors they keep.
+/// Minimum interval between two scans of a table that has reached [`OVERFLOW`], and between two
+/// flushes of cached routes that keep neighbors in use.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How finely progress of connections is noted: the line is shared by all of them, and what depends on it takes
-/// seconds.
+/// Granularity of progress reports by connections. All connections share the cache line, and the
+/// decisions based on it take seconds.
 const CONFIRM_GRANULARITY: Duration = Duration::from_millis(500);
 
-/// One address on one device.
+/// Neighbor entry: one address on one device.
 #[derive(Debug)]
 pub(crate) struct NeighborEntry {
     /// Transmit queues of its device.
     tx: Arc<DeviceTx>,
     upper: Weak<dyn Upper>,
-    /// Cores of the host.
+    /// Number of cores of the host.
     cores: u16,
     ip: IpAddr,
-    /// Address that our questions name as the asker.
+    /// Source address of our requests.
     source: IpAddr,
     this: Weak<Self>,
     /// [`RESOLVED`] with the link address, or 0. Written under `state`, read by every sender.
     published: AtomicU64,
-    /// Held for one event; what it asks for is done after it is released.
+    /// State machine. The lock is held for one event; its actions are carried out after it is
+    /// released.
     state: Mutex<Neighbor>,
-    /// When a connection last made progress through this neighbor. Written by whoever holds a connection, taken over
-    /// by the next event. Relaxed: a hint.
+    /// Time of the last progress of a connection through this neighbor. Written by the holders of
+    /// connections, read by the next event. Relaxed, because it is a hint.
     confirmed_ns: AtomicU64,
-    /// Entries in the timer wheel. Every event may want a timer, and a station can cause events as fast as it likes: an
-    /// entry for each would be memory for the asking.
+    /// Number of entries in the timer wheel. Every event may need a timer, and a remote station can
+    /// cause any number of events; one timer for each event would let it exhaust memory.
     armed: Armed,
 }
 
-/// What a neighbor asks of the layers above it.
+/// Services of the layers above that a neighbor needs.
 pub(crate) trait Upper: Send + Sync {
-    /// Has [`NeighborEntry::on_timer`] of `entry` called at `at`.
+    /// Arms a timer that calls [`NeighborEntry::on_timer`] of `entry` at `at`.
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant);
 
-    /// The connection that has sent `packet` learns that its peer cannot be reached.
+    /// Reports a host unreachable error to the connection that sent `packet`.
     fn unreachable(&self, cx: &mut Cx, packet: &Packet);
 }
 
-/// Every neighbor of a host.
+/// Neighbor table of a host.
 #[derive(Debug)]
 pub(crate) struct NeighborTable {
     entries: Mutex<Entries>,
@@ -99,40 +104,42 @@ pub(crate) struct NeighborTable {
 /// Device and address.
 type Key = (u32, IpAddr);
 
-/// The table itself, with what is counted under its lock.
+/// Entries, with the counts that are protected by the same lock.
 #[derive(Debug)]
 struct Entries {
     config: NeighborConfig,
     upper: Weak<dyn Upper>,
     /// Transmit queues of every device.
     tx: Vec<Arc<DeviceTx>>,
-    /// Cores of the host.
+    /// Number of cores of the host.
     cores: u16,
     map: BTreeMap<Key, Arc<NeighborEntry>>,
-    /// PERMANENT entries in `map`. They are not counted against `gc_thresh3`, as in Linux (`exempt_from_gc`).
+    /// PERMANENT entries in `map`. They do not count towards `gc_thresh3`, as in Linux
+    /// (`exempt_from_gc`).
     permanent: usize,
-    /// The entry that a newcomer to a full table looked at last; the next one goes on behind it.
+    /// Entry that was examined last for a new entry in a full table. The next search continues
+    /// after it.
     hand: Option<Key>,
-    /// Last look at all entries.
+    /// Time of the last scan of all entries.
     scanned_at: Option<Instant>,
-    /// Last time that cached routes were given up.
+    /// Time of the last flush of cached routes.
     gave_up_at: Option<Instant>,
     allocs: u64,
     destroys: u64,
-    /// Times that as many entries as there are have been looked at, in steps or at once.
+    /// Number of times that all entries were examined, in steps or at once.
     forced_gc_runs: u64,
-    /// Entries looked at since the last of these.
+    /// Entries examined since the last of these.
     looked_at: usize,
     table_fulls: u64,
 }
 
 impl Entries {
-    /// Entries that `gc_thresh3` bounds.
+    /// Returns the number of entries that count towards `gc_thresh3`.
     fn dynamic(&self) -> usize {
         self.map.len() - self.permanent
     }
 
-    /// Makes an entry of which nothing is known.
+    /// Creates an entry in state NONE.
     fn insert(&mut self, (device, ip): Key, source: IpAddr) -> Arc<NeighborEntry> {
         let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
         let reachable_time = self.config.reachable_time(random);
@@ -153,8 +160,9 @@ impl Entries {
         entry
     }
 
-    /// Makes room for a newcomer to a full table: forgets what nobody uses until one more fits into `limit`, looking at
-    /// [`LOOKED_AT_MAX`] entries at most. Linux bounds `neigh_forced_gc` likewise, by time.
+    /// Makes room for a new entry in a full table: removes unused entries until one more fits into
+    /// `limit`, examining at most [`LOOKED_AT_MAX`] entries. Linux bounds `neigh_forced_gc` by time
+    /// instead.
     fn make_room(&mut self, limit: usize) {
         let behind = self.hand.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut spare, mut looked_at, mut last) =
@@ -170,7 +178,7 @@ impl Entries {
                 break;
             }
         }
-        // At the end of the table the next newcomer begins anew.
+        // At the end of the table, the next search starts from the beginning.
         self.hand = last.filter(|_| spare == 0 || looked_at == LOOKED_AT_MAX);
         self.looked_at += looked_at;
         if self.looked_at >= self.map.len() {
@@ -183,7 +191,7 @@ impl Entries {
         }
     }
 
-    /// Forgets everything that nobody uses, if the last time is [`SCAN_INTERVAL`] ago.
+    /// Removes all unused entries, unless the last scan was less than [`SCAN_INTERVAL`] ago.
     fn scan(&mut self, now: Instant) {
         if !is_due(self.scanned_at, now) {
             return;
@@ -196,7 +204,8 @@ impl Entries {
     }
 }
 
-/// Whether [`SCAN_INTERVAL`] has passed since `last`. Contexts read the clock at different moments: `now` may be before it.
+/// Whether [`SCAN_INTERVAL`] has passed since `last`. Contexts read the clock at different times,
+/// so `now` may be before `last`.
 fn is_due(last: Option<Instant>, now: Instant) -> bool {
     last.is_none_or(|last| now.saturating_duration_since(last) >= SCAN_INTERVAL)
 }
@@ -228,8 +237,9 @@ impl NeighborTable {
         Self { entries: Mutex::new(entries) }
     }
 
-    /// Whether the caller may give up cached routes for the neighbors that only these keep: the next newcomer then looks at all
-    /// entries. Not more often than every [`SCAN_INTERVAL`], or strangers would have every packet pay for both.
+    /// Whether the caller may flush cached routes, to release neighbors that only these routes keep
+    /// in use. If so, the next new entry scans all entries. Limited to once per [`SCAN_INTERVAL`],
+    /// so that remote hosts cannot make every packet pay for a flush and a scan.
     #[must_use]
     pub(crate) fn may_give_up_routes(&self, now: Instant) -> bool {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,13 +251,14 @@ impl NeighborTable {
         due
     }
 
-    /// Other settings for the entries to come; those that exist are given theirs with every event.
+    /// Changes the settings of future entries. Existing entries get the settings with every event.
     pub(crate) fn configure(&self, config: NeighborConfig) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).config = config;
     }
 
-    /// The entry of `ip`, made if there is none. A full table forgets what nobody uses; if everything is in use it
-    /// grows beyond `gc_thresh3` rather than cut a connection off, up to [`OVERFLOW`] times as many. `None` beyond.
+    /// Returns the entry of `ip`, and creates it if necessary. A full table removes unused entries.
+    /// If all are in use, it exceeds `gc_thresh3` rather than interrupt a connection, up to
+    /// [`OVERFLOW`] times as many. Returns `None` beyond that.
     pub(crate) fn entry(
         &self,
         device: u32,
@@ -273,7 +284,8 @@ impl NeighborTable {
         Some(entries.insert((device, ip), source))
     }
 
-    /// `device` is down: forgets its neighbors, those included that were set, and drops what waits for them. Linux: `neigh_ifdown`.
+    /// Removes all neighbors of `device`, including permanent ones, and drops their waiting
+    /// packets, because the device is down. Linux: `neigh_ifdown`.
     pub(crate) fn device_down(&self, cx: &mut Cx, device: u32) {
         let gone: Vec<_> = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,7 +301,7 @@ impl NeighborTable {
         }
     }
 
-    /// Adds what is counted here to a sum over pages.
+    /// Adds the counts of this table to a sum over counter pages.
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         sums.add_stack(Counter::NeighAllocs, entries.allocs);
@@ -298,8 +310,9 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// A neighbor has told its link address. Without an entry one is made only if `may_create`. In strict mode no entry is made,
-    /// and one changes by the answer it waits for alone.
+    /// Handles a link address reported by a neighbor. Without an entry, one is created only if
+    /// `may_create`. In strict mode no entry is created, and an entry changes only by the reply it
+    /// waits for.
     pub(crate) fn learn(
         &self,
         cx: &mut Cx,
@@ -332,19 +345,19 @@ impl NeighborTable {
 }
 
 impl NeighborEntry {
-    /// Whose link address it is.
+    /// Returns the address of the neighbor.
     pub(crate) const fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// The link address, when a packet may be sent to it without telling the state machine.
+    /// Returns the link address if packets may be sent to it without an event of the state machine.
     #[inline]
     pub(crate) fn resolved(&self) -> Option<MacAddr> {
         let published = self.published.load(Ordering::Relaxed);
         (published & RESOLVED != 0).then(|| MacAddr::from_bits(published & (RESOLVED - 1)))
     }
 
-    /// An upper layer has proof that packets arrive through this neighbor.
+    /// Notes an upper layer's proof that packets arrive through this neighbor.
     #[inline]
     pub(crate) fn confirm(&self, now: Instant) {
         let confirmed = Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed));
@@ -353,13 +366,14 @@ impl NeighborEntry {
         }
     }
 
-    /// Whether the table may forget this entry: nobody else refers to it, and no packet waits for it.
+    /// Whether the table may remove this entry: it has no other reference, and no packet waits for
+    /// it.
     fn is_unused(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1
             && self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
     }
 
-    /// Sends IP packets to this neighbor by `queue`, or keeps them until it is resolved.
+    /// Sends IP packets to this neighbor by `queue`, or queues them until it is resolved.
     pub(crate) fn send(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
         self.event(cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
     }
@@ -369,7 +383,7 @@ impl NeighborEntry {
         self.event(cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
-    /// Whoever still has a path through it finds it failed.
+    /// Fails the entry. Paths that still refer to it find it failed.
     fn shut_down(&self, cx: &mut Cx) {
         let actions = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -385,7 +399,8 @@ impl NeighborEntry {
         }
     }
 
-    /// Applies one event, publishes the outcome, then does what it asks for. `queue`: the one of packets that it is about.
+    /// Applies one event, publishes the result, then carries out the actions. `queue`: transmit
+    /// queue of the packets that the event is about.
     fn event(
         &self,
         cx: &mut Cx,
@@ -403,21 +418,21 @@ impl NeighborEntry {
             self.publish(&state);
             (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
-        if let Some(deadline) = deadline {
-            if let Some(upper) = self.upper.upgrade() {
-                upper.arm(self.this.clone(), deadline);
-            }
+        if let Some(deadline) = deadline
+            && let Some(upper) = self.upper.upgrade()
+        {
+            upper.arm(self.this.clone(), deadline);
         }
         self.carry_out(cx, queue, actions);
     }
 
-    /// Lets senders find the link address of `state`, which the caller has locked.
+    /// Publishes the link address of `state`, which the caller has locked, to senders.
     fn publish(&self, state: &Neighbor) {
         let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
         self.published.store(published, Ordering::Relaxed);
     }
 
-    /// Does what an event asks for, without the lock.
+    /// Carries out the actions of an event, without the lock.
     fn carry_out(&self, cx: &mut Cx, queue: Option<QueueId>, actions: NeighborActions) {
         for action in actions {
             match action {
@@ -436,8 +451,9 @@ impl NeighborEntry {
         }
     }
 
-    /// What has waited, and has no `queue` any more, leaves by the one that its flow would choose: the peer's side of a connection
-    /// lives where its first packet arrives. Linux asks `netdev_pick_tx` then, too.
+    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow: the
+    /// peer's side of a connection belongs to the core where its first packet arrives. Linux calls
+    /// `netdev_pick_tx` at this point, too.
     fn flush(
         &self,
         cx: &mut Cx,
@@ -458,7 +474,8 @@ impl NeighborEntry {
         }
     }
 
-    /// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
+    /// Drops packets that could not be sent. Their senders get a host unreachable error, as from
+    /// `arp_error_report`.
     fn fail(&self, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
         if reason == DropReason::NeighborQueueFull {
             cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
@@ -474,7 +491,7 @@ impl NeighborEntry {
     }
 }
 
-/// A number that differs between neighbors, so that they are not probed in step.
+/// Returns a number that differs between neighbors, so that they are not probed at the same time.
 fn entropy(ip: IpAddr) -> u64 {
     let bits = match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),

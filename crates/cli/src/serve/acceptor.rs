@@ -1,6 +1,7 @@
-//! Where connections come in: what is accepted is admitted, counted and logged, or refused with a reason.
+//! Accepts connections: each one is admitted, counted and logged, or refused with a reason.
 //!
-//! Above: the threads that accept (`pool`), and the one that does for http. Not here: how a connection is served.
+//! Above: the accepting threads (`pool`, or one thread for http). Not here: how a connection is
+//! served.
 
 use std::{
     io::{self, ErrorKind},
@@ -15,7 +16,7 @@ use super::{
     clients::Clients,
     http::{HttpClient, HttpService},
     meter::Metered,
-    peers::{Peers, Place},
+    peers::{Peers, Permit},
     pool::Service,
 };
 use crate::{
@@ -23,23 +24,23 @@ use crate::{
     signal::Waker,
 };
 
-/// How long to stay away from `accept` after it failed for lack of memory or descriptors.
+/// Pause after `accept` failed for lack of memory or descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where connections come in, and whom to tell when no more can.
-pub(super) struct Door<L> {
+/// A listener with its admission limits, and the waker for its permanent failure.
+pub(super) struct Acceptor<L> {
     pub(super) listener: L,
     pub(super) peers: Peers,
     pub(super) server: Arc<Server>,
-    /// Why no more can, once that is so.
+    /// Error that ended accepting. `None` while connections are accepted.
     pub(super) broken: Arc<Mutex<Option<io::Error>>>,
     pub(super) waker: Waker,
 }
 
 /// A connection that was accepted and admitted.
-pub(super) type Accepted<L> = (<L as Listener>::Stream, SocketAddr, Place);
+pub(super) type Accepted<L> = (<L as Listener>::Stream, SocketAddr, Permit);
 
-impl<L: Listener> Service for Door<L> {
+impl<L: Listener> Service for Acceptor<L> {
     type Connection = Accepted<L>;
 
     fn accept(&self) -> io::Result<Accepted<L>> {
@@ -48,15 +49,15 @@ impl<L: Listener> Service for Door<L> {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
                     server.totals.connection();
-                    if let Some(place) = self.peers.admit(peer.ip()) {
-                        return Ok((stream, peer, place));
+                    if let Some(permit) = self.peers.admit(peer.ip()) {
+                        return Ok((stream, peer, permit));
                     }
-                    server.refused(peer, "its address has as many as --max-per-peer allows");
+                    server.refused(peer, "its address has reached the limit of --max-per-peer");
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if concerns_one_connection(&error) => server.log.not_accepted(&error),
                 Err(error) if is_shortage(&error) => {
-                    self.is_short(&error);
+                    self.report_shortage(&error);
                     thread::sleep(ACCEPT_PAUSE);
                 }
                 Err(error) => return Err(error),
@@ -64,11 +65,11 @@ impl<L: Listener> Service for Door<L> {
         }
     }
 
-    fn serve(&self, (stream, peer, place): Accepted<L>) {
-        self.server.serve(stream, self.server.visit(peer, place));
+    fn serve(&self, (stream, peer, permit): Accepted<L>) {
+        self.server.serve(stream, self.server.session(peer, permit));
     }
 
-    fn is_short(&self, error: &io::Error) {
+    fn report_shortage(&self, error: &io::Error) {
         self.server.log.not_accepted(error);
     }
 
@@ -78,27 +79,28 @@ impl<L: Listener> Service for Door<L> {
     }
 }
 
-/// Accepts connections of http for ever, while as many as may be are not served yet.
+/// Accepts connections of http until accepting fails for good. Blocks while `--max-connections` are
+/// served.
 pub(super) fn accept_clients<L: Listener, W: Watch<Stream = L::Stream>>(
-    door: &Door<L>,
+    acceptor: &Acceptor<L>,
     service: &Arc<HttpService>,
     clients: &Clients<HttpClient<L::Stream>, W>,
 ) {
-    let server = &door.server;
+    let server = &acceptor.server;
     let error = loop {
-        let (stream, peer, place) = match door.accept() {
+        let (stream, peer, permit) = match acceptor.accept() {
             Ok(accepted) => accepted,
             Err(error) => break error,
         };
         let stream = Metered::new(stream, &server.totals);
-        if let Some((client, deadline)) = service.client(stream, server.visit(peer, place)) {
+        if let Some((client, deadline)) = service.client(stream, server.session(peer, permit)) {
             clients.submit(client, deadline);
         }
     };
-    door.fail(error);
+    acceptor.fail(error);
 }
 
-/// The connection died between handshake and accept: accept(2) says to try again.
+/// Whether the connection ended between its handshake and accept: accept(2) recommends to retry.
 fn concerns_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
 }

@@ -1,23 +1,23 @@
-//! What a stack has counted, for people and for programs.
+//! Statistics of a stack, as text and as JSON.
 
 use quietline::{Snapshot, SoftnetStat, TxQueueStats};
 
 use crate::output;
 
-/// What a stack has counted.
+/// Counters of a stack, read at one moment.
 #[derive(Debug)]
-pub(crate) struct Books {
-    /// By Linux's names, over all cores.
+pub(crate) struct StackStats {
+    /// Counters by their Linux names, summed over all cores.
     pub(super) counters: Snapshot,
-    /// A line for each core.
+    /// One `softnet_stat` line for each core.
     pub(super) softnet: Vec<SoftnetStat>,
-    /// A row for each transmit queue.
+    /// One row for each transmit queue.
     pub(super) tx_queues: Vec<TxQueueStats>,
 }
 
-impl Books {
-    /// As text: the counters as nstat prints them, then /proc/net/softnet_stat, then the rows of tc -s qdisc. `zeros`: with the
-    /// counters that are zero.
+impl StackStats {
+    /// Returns the text: the counters as nstat prints them, then /proc/net/softnet_stat, then the
+    /// rows of tc -s qdisc. With `zeros`, counters that are zero are included.
     pub(crate) fn text(&self, zeros: bool) -> String {
         let lines: String = self.softnet.iter().map(|line| format!("{line}\n")).collect();
         let queues: String = self.tx_queues.iter().map(|row| format!("{row}\n")).collect();
@@ -25,7 +25,8 @@ impl Books {
         format!("{counters}\nsoftnet_stat\n{lines}\n{queues}")
     }
 
-    /// Adds them to a JSON object: every counter, so that a program finds each name.
+    /// Adds the statistics to a JSON object. Counters that are zero are included, so that a program
+    /// finds every name.
     pub(crate) fn add_to(&self, summary: &mut serde_json::Value) {
         summary["counters"] = output::counter_object(self.counters.iter());
         summary["softnet_stat"] = self.softnet.iter().map(softnet_object).collect();
