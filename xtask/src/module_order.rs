@@ -25,14 +25,12 @@ struct Order {
     sources: &'static str,
     /// Top-level modules, lowest first.
     modules: &'static [&'static str],
-    /// Upward imports that stand until code is cut there: the module below, the module above.
-    tolerated: &'static [(&'static str, &'static str)],
 }
 
 /// One table per crate.
 const ORDERS: &[Order] = &[
-    Order { sources: "crates/tcp/src/", modules: TCP, tolerated: &[] },
-    Order { sources: "crates/stack/src/", modules: STACK, tolerated: STACK_TOLERATED },
+    Order { sources: "crates/tcp/src/", modules: TCP },
+    Order { sources: "crates/stack/src/", modules: STACK },
 ];
 
 /// crates/tcp: formats, then the state of one connection, then the steps that change it.
@@ -86,10 +84,6 @@ const STACK: &[&str] = &[
     "host",
 ];
 
-/// Upward imports of crates/stack that still stand.
-const STACK_TOLERATED: &[(&str, &str)] =
-    &[("core", "host"), ("receive", "host"), ("route", "host"), ("socket", "host")];
-
 /// Place of the names of `lib.rs`: above every module.
 const TOP: &str = "lib.rs";
 
@@ -133,9 +127,7 @@ fn check_file(order: &Order, source: &RustSource, findings: &mut Findings) {
         return;
     };
     for (line, name) in imports(&without_tests(&source.code), &path) {
-        if rank(&name).is_some_and(|other| other <= own)
-            || order.tolerated.contains(&(path[0], name.as_str()))
-        {
+        if rank(&name).is_some_and(|other| other <= own) {
             continue;
         }
         let message = if rank(&name).is_some() {
@@ -284,8 +276,7 @@ fn item_len(code: &str) -> usize {
 mod tests {
     use super::*;
 
-    const ORDER: Order =
-        Order { sources: "crates/a/src/", modules: &["low", "middle", "high"], tolerated: &[] };
+    const ORDER: Order = Order { sources: "crates/a/src/", modules: &["low", "middle", "high"] };
 
     fn findings(path: &str, text: &str) -> Vec<String> {
         let mut findings = Findings::default();

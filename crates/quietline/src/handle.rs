@@ -224,7 +224,7 @@ impl Stack {
     /// address that the stack does not have, `InvalidInput` for any other error. Nothing is changed
     /// then.
     pub fn add_route(&self, route: &Route) -> io::Result<()> {
-        self.with_spec(route, Host::add_route)
+        self.with_spec(route, |host, spec| host.add_route(spec))
     }
 
     /// Adds a route and removes the one with the same prefix and metric, if there is one:
@@ -233,7 +233,7 @@ impl Stack {
     /// # Errors
     /// As [`add_route`](Self::add_route).
     pub fn replace_route(&self, route: &Route) -> io::Result<()> {
-        self.with_spec(route, Host::replace_route)
+        self.with_spec(route, |host, spec| host.replace_route(spec))
     }
 
     /// Deletes the best route with the prefix of `route` and all other fields that `route` sets:
@@ -242,7 +242,7 @@ impl Stack {
     /// # Errors
     /// `NotFound` if there is no such route.
     pub fn delete_route(&self, route: &Route) -> io::Result<()> {
-        self.with_spec(route, Host::delete_route)
+        self.with_spec(route, |host, spec| host.delete_route(spec))
     }
 
     /// Returns all routes, the local table first, as `ip route show table all`.

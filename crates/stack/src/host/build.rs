@@ -68,24 +68,12 @@ impl Host {
         let fib = change::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
-        let core_sockets: Box<[_]> = (0..)
-            .map(CoreId)
-            .zip(&attendances)
-            .map(|(id, attendance)| Arc::new(CoreSockets::new(id, Arc::clone(attendance))))
-            .collect();
-        let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(config.cores)).collect();
+        let core_sockets = core_sockets_of(&attendances);
         let generation = Arc::default();
         let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
         let mut cores: Vec<Arc<Core>> = Vec::new();
         let net = Arc::new_cyclic(|this: &Weak<Net>| {
-            cores = (0..)
-                .map(CoreId)
-                .zip(attendances.iter().zip(&core_sockets))
-                .map(|(id, (attendance, sockets))| {
-                    let (net, backlogs) = (Weak::clone(this), Arc::clone(&backlogs));
-                    Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
-                })
-                .collect();
+            cores = cores_of(this, &attendances, &core_sockets);
             let router = Router {
                 routes: RouteTable::new(&memory.rcu, fib, generation),
                 dst_layout: config.sysctls.dst_layout,
@@ -150,6 +138,33 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// What the sockets of each core share.
+fn core_sockets_of(attendances: &[Arc<Attendance>]) -> Box<[Arc<CoreSockets>]> {
+    (0..)
+        .map(CoreId)
+        .zip(attendances)
+        .map(|(id, attendance)| Arc::new(CoreSockets::new(id, Arc::clone(attendance))))
+        .collect()
+}
+
+/// The cores of `net`.
+fn cores_of(
+    net: &Weak<Net>,
+    attendances: &[Arc<Attendance>],
+    core_sockets: &[Arc<CoreSockets>],
+) -> Vec<Arc<Core>> {
+    let count = u16::try_from(attendances.len()).expect("at most 64 cores");
+    let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(count)).collect();
+    (0..)
+        .map(CoreId)
+        .zip(attendances.iter().zip(core_sockets))
+        .map(|(id, (attendance, sockets))| {
+            let (net, backlogs) = (Weak::clone(net), Arc::clone(&backlogs));
+            Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
+        })
+        .collect()
 }
 
 /// Bytes of an IPv4 and a TCP header without options.

@@ -2,6 +2,12 @@
 //!
 //! Above: the steps of the receive path. Below: the socket.
 
+use std::cell::Cell;
+
+use pkt::{DropReason, Packet};
+use sync::epoch::Section;
+use tcp::{FourTuple, SegmentHeader};
+
 use crate::{
     base::counters::Counter,
     cx::Cx,
@@ -9,14 +15,9 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::connection::TcpSocket,
-    socket::net::Net,
+    socket::{connection::TcpSocket, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
-use pkt::{DropReason, Packet};
-use std::cell::Cell;
-use sync::epoch::Section;
-use tcp::{FourTuple, SegmentHeader};
 
 /// Last four-tuple looked up on this core. The next packet most likely belongs to the same flow,
 /// and comparing costs less than the keyed hash or parsing the header.

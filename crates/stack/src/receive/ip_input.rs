@@ -26,8 +26,9 @@
 //! the same. A packet tries early demux even if a hint would fit, because early demux also finds
 //! the connection.
 
-use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use std::net::IpAddr;
+
+use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use sync::epoch::Section;
 
 use super::{

@@ -1,7 +1,7 @@
 //! Path MTU exceptions: MTUs of single destinations that ICMP reported, which override their
 //! routes.
 //!
-//! Below: `Host::route` applies them to the paths it resolves. Above: connections pass reports that
+//! Below: `Router::route` applies them to the paths it resolves. Above: connections pass reports that
 //! they have validated. RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`,
 //! `update_or_create_fnhe`.
 //!

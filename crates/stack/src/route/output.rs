@@ -1,10 +1,10 @@
 //! Output routes: dst entries by next hop and core, for the packets of sockets and for replies that
 //! no socket sends.
 //!
-//! Below: `Host::hop` selects the next hop. Above: sockets keep a reference (`Host::route`).
+//! Below: `Router::hop` selects the next hop. Above: sockets keep a reference (`Router::route`).
 //! Resets, SYN-ACKs, cookies and ACKs of TIME-WAIT sockets, whose rate and addresses a stranger
 //! controls, find their entry in a read section without a lock, a reference count or an allocation
-//! (`Host::reply_path`). Linux: `nhc_pcpu_rth_output`.
+//! (`Router::reply_path`). Linux: `nhc_pcpu_rth_output`.
 //!
 //! Each core has its own entries, so the reference counts of short-lived sockets stay on their
 //! core.

@@ -1,4 +1,6 @@
-//! Which way packets to an address go, and whether a cached answer still holds.
+//! The router of a host: which way packets to an address go, and whether a cached answer still holds.
+//!
+//! Above: `socket::net`, and the steps of receive and sockets, which ask. Below: the table, the neighbors, the transmit queues.
 //!
 //! Linux: `ip_route_output_key`, `dst_check`, `ip_rt_update_pmtu`. A way is looked up in two halves: everything that is only read
 //! ([`Hop`]), and the dst entry of it, which packets share.

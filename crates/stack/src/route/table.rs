@@ -1,6 +1,6 @@
 //! The forwarding table of a host, replaced under concurrent readers.
 //!
-//! Below: [`Fib`], immutable. Above: `Host`, whose callers look up in a read section. Linux:
+//! Below: [`Fib`], immutable. Above: `Router`, whose callers look up in a read section. Linux:
 //! `fib_table_insert`, `rt_cache_flush`.
 //!
 //! A change builds a new table beside the old one, replaces the old one, and then starts a new

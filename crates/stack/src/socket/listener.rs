@@ -24,7 +24,6 @@ use super::{connection::TcpSocket, demux::BindFlags, options::SocketSettings};
 use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
-    host::Host,
     socket::net::Net,
     sysctl::Sysctls,
 };
@@ -77,7 +76,7 @@ impl Listener {
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
     pub fn listen(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         local: SocketAddr,
         backlog: u32,
@@ -91,7 +90,7 @@ impl Listener {
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` as for bind(2) and listen(2),
     /// `ENETDOWN`, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn listen_with(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         mut local: SocketAddr,
         options: &ListenOptions,

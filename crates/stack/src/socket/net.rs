@@ -6,8 +6,6 @@
 //!
 //! Not here: cores as what is run (`core`), how a host is built and changed (`host`).
 
-use super::{core_sockets::TimerEntry, demux::Entry};
-use crate::header::ip::protocol;
 use std::{
     net::SocketAddr,
     ops::Deref,
@@ -16,22 +14,24 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
-use sync::Shutdown;
-use sync::rcu_map::Place;
+
+use pkt::{Instant, Packet};
+use sync::{Shutdown, rcu_map::Place};
 use tcp::{
     FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, Rng,
     SeqNum, SocketOptions, SynCookies, TcpError,
 };
 
-use pkt::{Instant, Packet};
-
-pub use claims::ClaimState;
-use claims::Claims;
-
+use super::{
+    connection::SocketRef,
+    core_sockets::{CoreSockets, TimerEntry},
+    demux::{Demux, Entry},
+    fast_open::FastOpenMemory,
+};
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::{Cx, event::Event, softirq::RunCore},
-    header::icmp::Quote,
+    header::{icmp::Quote, ip::protocol},
     route::router::Router,
     transmit::{
         dst::Dst,
@@ -40,9 +40,8 @@ use crate::{
     },
 };
 
-use super::{
-    connection::SocketRef, core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory,
-};
+pub use claims::ClaimState;
+use claims::Claims;
 
 mod admission;
 pub(crate) mod claims;

@@ -13,8 +13,7 @@ use super::{TcpSocket, backlog};
 use crate::{
     base::{errno::Errno, timer::TICK},
     cx::Cx,
-    socket::net::Net,
-    socket::options::MemoryInfo,
+    socket::{net::Net, options::MemoryInfo},
 };
 
 /// Halves of a connection that `shutdown` closes: `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.

@@ -16,13 +16,12 @@ use super::TcpSocket;
 use crate::{
     base::errno::Errno,
     cx::Cx,
-    host::Host,
     route::Path,
+    socket::net::Net,
     socket::{
         BusyPoll, TimeWaitSocket,
         demux::{BindFlags, Entry},
         fast_open::mode,
-        net::Net,
     },
     transmit::ip_output::{self, IpFields},
 };
@@ -63,7 +62,7 @@ impl TcpSocket {
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
     pub fn connect(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         local: Option<SocketAddr>,
         remote: SocketAddr,
@@ -78,7 +77,7 @@ impl TcpSocket {
     /// owns, `EADDRNOTAVAIL` for an address that is not local or a four-tuple in use,
     /// `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn connect_with(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -99,7 +98,7 @@ impl TcpSocket {
     /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
     /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -131,7 +130,7 @@ impl TcpSocket {
 }
 
 fn open(
-    host: &Arc<Host>,
+    host: &Net,
     cx: &mut Cx,
     remote: SocketAddr,
     options: &ConnectOptions,
@@ -182,7 +181,7 @@ fn open(
 
 /// Sends the SYN if the four-tuple is free.
 fn start(
-    host: &Arc<Host>,
+    host: &Net,
     cx: &mut Cx,
     tuple: FourTuple,
     options: &ConnectOptions,
