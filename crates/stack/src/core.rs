@@ -1,12 +1,15 @@
-//! The core: what Linux keeps per CPU for its softirqs, as an object that somebody owns while running it.
+//! Cores: each holds what Linux keeps per CPU for its softirqs, and is run by the thread that owns
+//! it.
 //!
-//! Whoever owns a core runs it: a worker thread, an application thread that waits, the caller of `Host::poll`, the
-//! simulator (`run`, `busy_poll`). `turn` is the one code path for all of them, `napi` what a core keeps per device queue,
-//! `timers` and `sleep` when it has to be run although nothing arrives. Here: what a core is. Linux: `softnet_data`, ksoftirqd.
+//! A core is owned and run by its worker, by an application thread that waits, by the caller of
+//! `Host::poll`, or by the simulator (`run`, `busy_poll`). `turn` is the one code path of all of
+//! them. `napi` holds the state of one device queue. `timers` and `sleep` tell when a core must run
+//! without an arrival. Linux: `softnet_data`, ksoftirqd.
 //!
-//! Ownership is NAPI's SCHED bit with its MISSED companion (`sync::CoreLock`), and beside them a bit for each queue that has
-//! something: a doorbell that finds the core owned leaves MISSED and its queue's bit behind, and the owner runs once more
-//! before it lets go. So no frame waits for a second doorbell, and no queue is polled that nothing was heard of.
+//! Ownership is NAPI's SCHED bit with its MISSED bit (`sync::CoreLock`), and one bit for each queue
+//! that has signaled. A doorbell that finds the core owned sets MISSED and the bit of its queue;
+//! the owner runs another turn before it releases the core. Therefore no frame waits for a second
+//! doorbell, and no turn polls a queue without a signal.
 //!
 //! ```text
 //!   doorbell ──own_or_schedule()──► idle?  yes: the caller owns it, raised in its Cx, run by Cx::do_softirq
@@ -46,96 +49,102 @@ mod run;
 mod sleep;
 mod turn;
 
-/// The place of a core's backlog among its queues: the last one, which no device gets.
+/// Index of a core's backlog among its queues: the last index, which no device queue gets.
 const BACKLOG: usize = QUEUES_MAX - 1;
 
 /// Device queues that one core can poll.
 pub(crate) const DEVICE_QUEUES_MAX: usize = BACKLOG;
 
-/// Which queues a turn looks at besides those that nobody announces arrivals of, and how much it takes.
+/// Queues that a turn polls, and its frame budget. Queues without an arrival signal are polled in
+/// every turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// Those that are scheduled: the descriptors are watched by the worker.
+    /// Scheduled queues only: the worker watches the descriptors.
     Scheduled,
-    /// Also those with a descriptor: nobody else looks at them now.
+    /// Scheduled queues and all queues with a descriptor, because no thread watches the
+    /// descriptors.
     All,
-    /// All of them, this many frames at most: a cycle of busy polling. What it waits for may be the first.
+    /// All queues, with this frame budget: one cycle of busy polling. The budget is small because
+    /// the first frame may be the awaited one.
     Busy(usize),
 }
 
-/// What a turn leaves behind: NAPI's answer from a poll.
+/// Result of a turn, as NAPI's poll returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum PollReport {
-    /// The budget ran out first; another turn has work at once.
+    /// The budget was used up; another turn has work at once.
     Pending,
     /// Every queue was found empty.
     AllDone,
 }
 
-/// What came of an attempt to run a core.
+/// Result of an attempt to run a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum CoreRun {
-    /// It has nothing left to do.
+    /// The core has no work left.
     Idle,
-    /// Work comes in as fast as it is done: read the clock, do what else there is, and call again.
+    /// New work arrives as fast as the core completes it. The caller must read the clock, do its
+    /// other work, and call again.
     Pending,
-    /// Another thread runs it, and will see what this caller came for.
+    /// Another thread owns the core, and also does the work that this caller was called for.
     Elsewhere,
-    /// More has arrived, which is left to a reader that has been woken and polls for itself.
+    /// More frames have arrived. They are left to a reader that has been woken and polls the core
+    /// itself.
     Left,
 }
 
-/// What only the owner of the core touches.
+/// State that only the owner of the core accesses.
 #[derive(Debug)]
 pub(crate) struct CoreState {
-    /// Every queue of this core; a queue's place is its bit in the lock.
+    /// Queues of this core; the index of a queue is its bit in the lock.
     napis: Vec<Napi>,
-    /// The queues that nobody announces arrivals of: every turn polls them.
+    /// Queues without an arrival signal: every turn polls them.
     unannounced: u64,
-    /// The queues whose arrivals the worker hears of, through a descriptor.
+    /// Queues with a descriptor, through which the worker is notified of arrivals.
     descriptors: u64,
-    /// The queues whose device tells completions.
+    /// Queues whose device reports transmit completions.
     completing: u64,
-    /// The queues whose frames come by a ring that this core has the end of: whoever polls finds them without being told.
+    /// Queues whose frames arrive in a ring that this core reads: a polling thread finds them
+    /// without a doorbell.
     ringed: u64,
-    /// The queues that hold packets which have not gone up yet, while a thread polls without end.
+    /// Queues that hold packets back in GRO while a thread busy-polls.
     holding: u64,
-    /// The queues that are not polled.
+    /// Queues that are not polled, because their device is down or gone.
     powered: power::Powered,
-    /// Round robin: the queue that the next turn polls first, if it is scheduled.
+    /// Round robin: index of the queue that the next turn polls first, if it is due.
     next_napi: usize,
     due: Vec<TimerEntry>,
-    /// Packets from other cores, and for them.
+    /// Packets that other cores have steered to this core, and packets for other cores.
     backlog: BacklogPoll,
     outbox: Outbox,
-    /// What connections keep and that has to go.
+    /// Walk that frees spare memory of connections.
     trim: turn::TrimWalk,
-    /// Of the four-tuple that was last looked up here.
+    /// Result of the last four-tuple lookup on this core.
     last_flow: LastFlow,
 }
 
 impl CoreState {
-    /// A queue has been polled: does it hold anything?
+    /// Records after a poll whether the queue still holds packets back.
     fn note_held(&mut self, index: usize) {
         let bit = u64::from(self.napis[index].holds()) << index;
         self.holding = self.holding & !(1 << index) | bit;
     }
 
-    /// Of the queues that have a ring, those with something in it.
+    /// Returns the queues whose ring holds a frame.
     fn arrived(&self) -> u64 {
         let polled = queues_in(self.ringed & !self.powered.disabled());
         polled.map(|index| u64::from(self.napis[index].has_arrived()) << index).sum()
     }
 
-    /// Everything that can arrive here comes by a ring, or somebody tells of it.
+    /// Returns whether every queue has a ring or a doorbell, so that no arrival goes unnoticed.
     fn hears_of_all(&self) -> bool {
         (self.unannounced | self.descriptors) & !self.powered.disabled() == 0
     }
 }
 
-/// The places of the queues in a mask of one bit each.
+/// Iterates over the indices of the bits set in `mask`.
 fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let index = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
@@ -147,19 +156,19 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
 /// One core of a host.
 pub struct Core {
     id: CoreId,
-    /// Itself, for contexts that poll it.
+    /// Reference to itself, for contexts that poll this core.
     this: Weak<dyn RunCore>,
     host: Weak<Net>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
-    /// Packets that cores have handed to each other, by the core that receives them.
+    /// Backlogs of all cores, indexed by the receiving core.
     backlogs: Arc<[Backlog]>,
-    /// Timers and the list of TCP Small Queues, which sockets know without the core.
+    /// Timers and the TCP Small Queues list. Sockets reach them without the core.
     sockets: Arc<CoreSockets>,
-    /// Which thread polls the queues, whether the worker sleeps, and what wakes it.
+    /// Which thread polls the queues, whether the worker sleeps, and how the worker is woken.
     attendance: Arc<Attendance>,
-    /// Which queues are to be polled at all.
+    /// Which queues are to be polled.
     power: power::Power,
 }
 
@@ -170,7 +179,7 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    /// A core of `host`; `backlogs` are those of all its cores.
+    /// Creates a core of `host`; `backlogs` are those of all its cores.
     pub(crate) fn new(
         id: CoreId,
         host: Weak<Net>,
@@ -206,7 +215,7 @@ impl Core {
         })
     }
 
-    /// Which core of its host this is.
+    /// Number of this core in its host.
     #[must_use]
     pub const fn id(&self) -> CoreId {
         self.id
@@ -217,28 +226,29 @@ impl Core {
         &self.attendance
     }
 
-    /// The core has no worker any more.
+    /// Forgets the worker of the core, which has ended.
     pub(crate) fn lose_worker(&self) {
         self.attendance.remove_kick();
     }
 
-    /// Sets how to wake the worker of the core. Once per core.
+    /// Sets how the worker of the core is woken. Called once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
         self.attendance.set_kick(kick);
     }
 
-    /// Packets that other cores have handed to this one.
+    /// Packets that other cores have steered to this core.
     pub(crate) fn backlog(&self) -> &Backlog {
         &self.backlogs[usize::from(self.id.0)]
     }
 
-    /// Those of every core.
+    /// Backlogs of all cores.
     #[cfg(test)]
     pub(crate) const fn backlogs(&self) -> &Arc<[Backlog]> {
         &self.backlogs
     }
 
-    /// The place of a device's queue among those of this core. For whoever watches descriptors, once.
+    /// Returns the index of a device's queue on this core. The thread that watches descriptors
+    /// calls it once per queue.
     #[must_use]
     pub fn napi_of(&self, device: u32, queue: QueueId) -> Option<NapiId> {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,13 +256,13 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    /// Entries in the timer wheel, those included that nobody waits for any more.
+    /// Number of entries in the timer wheel, including canceled ones.
     #[must_use]
     pub fn timers_armed(&self) -> usize {
         self.sockets.timers_armed()
     }
 
-    /// Adds what is counted here to a sum over pages.
+    /// Adds the counts that this core keeps outside counter pages.
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
         sums.add_stack(Counter::CoreKicks, self.attendance.kicks());
         sums.add_stack(Counter::CoreSleeps, self.attendance.sleeps());

@@ -1,8 +1,9 @@
-//! Application threads that poll a core: while they wait for something, or in passing.
+//! Busy polling: application threads that run a core while they wait for a socket.
 //!
 //! Above: socket calls, by crate `quietline`. Linux: `napi_busy_loop`, `busy_poll_stop`.
 //!
-//! Not here: how long they do (`socket::BusyPoll`), and what the worker does meanwhile (`sleep`).
+//! Not here: how long a thread polls (`socket::BusyPoll`), and how the worker behaves meanwhile
+//! (`sleep`).
 
 use sync::CoreGuard;
 
@@ -12,18 +13,20 @@ use super::{
 };
 use crate::{cx::Cx, socket::net::Net};
 
-/// Looks between two cycles of busy polling that found nothing: some 0.4 µs. What arrives in a cycle waits for the next.
+/// Checks for an arrival between two empty cycles, about 0.4 µs. A frame that arrives during a
+/// cycle waits for the next one.
 const LOOKS: u32 = 128;
 
 impl Core {
-    /// Runs cycles of at most `budget` frames until `done`, if nobody else runs the core: for a caller that waits for
-    /// something. It keeps the ownership in between, as busy polling keeps NAPI's, so that frames are processed where they
-    /// are awaited and not by their senders, who write nothing but the ring that a frame comes by. False when somebody else
-    /// runs it: that thread will do the work. Linux: `napi_busy_loop`.
+    /// Runs cycles of at most `budget` frames until `done`, if the core is idle. Returns false if
+    /// another thread owns the core: that thread does the work. Linux: `napi_busy_loop`.
     ///
-    /// The end is `busy_poll_stop`'s: what the last cycle left over keeps the ownership here, and is polled as any
-    /// other run would. Once the ownership is given up nothing of the core is touched again, since it may be running
-    /// elsewhere by then.
+    /// The caller keeps the ownership between cycles, as busy polling keeps NAPI's. Therefore
+    /// frames are processed on the waiting thread, and their senders only write them to a ring.
+    ///
+    /// At the end, as in `busy_poll_stop`, the work that the last cycle left is done under the same
+    /// ownership. After the release nothing of the core is accessed, because another thread may own
+    /// it.
     pub fn busy_poll(
         &self,
         host: &Net,
@@ -45,8 +48,8 @@ impl Core {
         }
         turn::stop_cycles(host, &mut guard, cx);
         cx.do_softirq();
-        // The worker is not resumed: this thread will most likely be back before a worker could take over. It says so
-        // with `stop_polling` when it is not.
+        // The worker is not resumed, because this thread will most likely poll again before the
+        // worker could take over. Otherwise the thread calls `stop_polling`.
         self.note_poll(cx);
         let unannounced = guard.stop_polling();
         let arrived = guard.arrived() & unannounced;
@@ -55,14 +58,15 @@ impl Core {
         }
         if let Err(guard) = guard.release() {
             self.run_for_another(host, guard, cx);
-            // What it has sent may have raised other cores, and nobody else will run them.
+            // The packets that this thread has sent may have raised other cores, which only this
+            // thread will run.
             cx.do_softirq();
         }
         true
     }
 
-    /// Between two cycles that found nothing: waits for a sign that the next one will find something, for as long as a few cycles
-    /// take. A sign costs two loads, a cycle and the look at the clock behind it as much as ten signs.
+    /// Waits, for as long as a few cycles take, until a check shows that the next cycle will find
+    /// work. A check costs two loads; a cycle and its clock read cost ten times as much.
     fn look_out(&self, guard: &CoreGuard<'_, CoreState>) {
         if !guard.hears_of_all() {
             return;
@@ -74,7 +78,7 @@ impl Core {
             looks += 1;
         }
         if looks < LOOKS {
-            // Most likely it is what this thread waits for.
+            // The new work is most likely the awaited event.
             guard.prepare_release();
         }
     }

@@ -1,7 +1,7 @@
-//! The beginning and the end of a core: its queues are added while its host is built and forgotten when that is gone, and a run that
-//! nobody will come to is given up.
+//! Beginning and end of a core: its queues are added while its host is built and removed when the
+//! host is gone, and a pending run without a runner is canceled.
 //!
-//! Not here: devices that go while the host stays (`power`).
+//! Not here: devices that leave while the host stays (`power`).
 
 use std::sync::{Arc, PoisonError};
 
@@ -15,18 +15,19 @@ use crate::{
     transmit::tx_queue::DeviceTx,
 };
 
-/// Looks at a core whose host is gone before its end is left to its owner.
+/// Attempts to own a core whose host is gone, before its cleanup is left to its owner.
 const LOOKS_MAX: u32 = 1000;
 
 impl Core {
-    /// Adds a device queue to those this core polls; `None` when it has [`DEVICE_QUEUES_MAX`]. Only while the host is being built.
+    /// Adds a device queue to the core; returns `None` if the core has [`DEVICE_QUEUES_MAX`].
+    /// Called only while the host is built.
     pub(crate) fn add_queue(
         &self,
         (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
         index: u32,
         queue: QueueId,
     ) -> Option<NapiId> {
-        let mut guard = self.lock.try_own().expect("nobody runs a core that is being built");
+        let mut guard = self.lock.try_own().expect("no thread runs a core that is being built");
         let id = guard.napis.len();
         if id == DEVICE_QUEUES_MAX {
             return None;
@@ -48,9 +49,11 @@ impl Core {
         Some(NapiId(u8::try_from(id).expect("at most 61")))
     }
 
-    /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
-    /// is waited for: who opens the same device again finds it closed. One that has rung it and does not come to it, as this very
-    /// thread may have, finds the host gone, and forgets them then.
+    /// Removes the device queues, because the host is gone and no thread runs them. If another
+    /// thread owns the core, this call waits for its release for a limited time, so that a thread
+    /// which opens the same device again finds it closed. An owner that does not run the core
+    /// meanwhile, which may be this thread itself, finds the host gone later and removes the queues
+    /// then.
     pub(super) fn end(&self) {
         for _ in 0..LOOKS_MAX {
             if let Some(guard) = self.lock.try_own() {
@@ -60,11 +63,12 @@ impl Core {
         }
     }
 
-    /// The end of a core without a host: its devices, its timers and whom to kick.
+    /// Releases the devices, the timers and the kick of a core whose host is gone.
     pub(super) fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
         guard.napis.clear();
         (guard.completing, guard.ringed) = (0, 0);
-        // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
+        // Contexts that have run the core may keep it for a while. The timers, which refer to
+        // sockets of the host, must not be kept with it.
         self.sockets.forget_timers();
         self.lose_worker();
         guard.backlog.clear(self.backlog());

@@ -1,8 +1,10 @@
-//! Queues that are not to be polled: their device is down, or gone.
+//! Disabling of queues whose device is down or gone.
 //!
-//! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over; `napi_enable`. Here whoever wants it
-//! says so in a word of the core, and the core's owner acts on it at the beginning of its next turn: it lets go of what the queue
-//! holds and polls it no more. So no poll is interrupted, and whoever waits knows when the last one is over.
+//! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over;
+//! `napi_enable`. Here the caller sets bits in a word of the core, and the owner of the core
+//! applies them at the beginning of its next turn: it drops the packets that the queue holds and
+//! polls it no more. Therefore no poll is interrupted, and the caller knows when the last poll is
+//! over.
 
 use std::sync::{
     Arc,
@@ -18,20 +20,21 @@ use crate::{
     socket::net::Net,
 };
 
-/// What is wanted of the queues of a core, one bit each.
+/// Requested state of the queues of a core, one bit each.
 #[derive(Debug, Default)]
 pub(super) struct Power {
-    /// Not to be polled.
+    /// Queues that must not be polled.
     disabled: AtomicU64,
-    /// Their device is gone. Of those disabled.
+    /// Disabled queues whose device is gone.
     gone: AtomicU64,
-    /// Number of the last change. Release after the words, Acquire by the owner.
+    /// Number of the last requested change. Release after the words above, Acquire by the owner.
     wanted: AtomicU64,
-    /// Number of the change that the owner has acted on. Release by the owner: who reads it finds the polls before it over.
+    /// Number of the last change that the owner has applied. Release by the owner: a thread that
+    /// reads the number sees the end of all earlier polls.
     done: AtomicU64,
 }
 
-/// What the owner has made of it.
+/// State that the owner has applied.
 #[derive(Debug, Default)]
 pub(super) struct Powered {
     change: u64,
@@ -47,20 +50,20 @@ impl Powered {
     }
 }
 
-/// What becomes of the queues of a device.
+/// Change of the queues of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PowerChange {
-    /// They are polled.
+    /// The queues are polled.
     Up,
-    /// They are not.
+    /// The queues are not polled.
     Down,
-    /// Nor does anything refer to their device.
+    /// The queues are not polled, and release their device.
     Gone,
 }
 
 impl Core {
-    /// Changes what is polled of device `index`, and returns when it is so: no poll of a queue that is disabled is under way
-    /// then. Linux: `napi_disable`, `napi_enable`.
+    /// Changes the state of the queues of device `index`, and returns when the owner has applied
+    /// it: no poll of a disabled queue is under way then. Linux: `napi_disable`, `napi_enable`.
     pub(crate) fn set_power(&self, host: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
         let queues = self.queues_of_device(index);
         if queues == 0 {
@@ -74,22 +77,24 @@ impl Core {
         };
         let wanted = power.wanted.fetch_add(1, Ordering::Release) + 1;
         while power.done.load(Ordering::Acquire) < wanted {
-            // It may be this thread that owes the run.
+            // A pending run of this core may be owed by this thread.
             cx.do_softirq();
-            // Nobody owns the core: this thread runs the turn. Somebody does: it is made to run once more, and acts on it then.
+            // If the core is idle, this thread runs the turn that applies the change. Otherwise
+            // MISSED makes the owner run another turn, which applies it.
             match self.lock.try_own() {
                 Some(guard) => self.run_for_another(host, guard, cx),
                 None => sync::yield_now(),
             }
         }
         if change == PowerChange::Up {
-            // The worker may sleep without the descriptors of these queues: it is to watch them from here on.
+            // The worker may sleep without watching the descriptors of these queues. The kick makes
+            // it watch them.
             self.wake_before(Instant::ZERO);
         }
         cx.do_softirq();
     }
 
-    /// Whether the device of the queue is gone: its descriptor is not there any more.
+    /// Returns whether the device of the queue is gone; its descriptor is closed then.
     #[must_use]
     pub fn is_gone(&self, napi: crate::base::ids::NapiId) -> bool {
         self.power.gone.load(Ordering::Relaxed) & napi.bit() != 0
@@ -103,14 +108,14 @@ impl Core {
     }
 }
 
-/// The beginning of a turn: has anything changed?
+/// Applies a pending change at the beginning of a turn.
 #[inline]
 pub(super) fn follow(core: &Core, state: &mut CoreState, cx: &mut Cx) -> u64 {
     let wanted = core.power.wanted.load(Ordering::Acquire);
     if wanted == state.powered.change { 0 } else { apply(core, state, cx, wanted) }
 }
 
-/// Acts on what is wanted. Answers the queues that are to be polled again.
+/// Applies the requested state. Returns the queues that are enabled again.
 #[cold]
 fn apply(core: &Core, state: &mut CoreState, cx: &mut Cx, wanted: u64) -> u64 {
     let disabled = core.power.disabled.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
-//! Who runs a core, when, and for how long: turns until nothing is left, but not for ever.
+//! Runs of a core: which thread runs it, when, and for how long. A run ends when the queues are
+//! empty, or after a limit.
 //!
-//! Above: doorbells and contexts that have raised the core (`cx::softirq`), its worker, `Host::poll`. Below: `turn`. Linux:
-//! `napi_schedule`, `__do_softirq`, ksoftirqd.
+//! Above: doorbells and contexts that have raised the core (`cx::softirq`), its worker,
+//! `Host::poll`. Below: `turn`. Linux: `napi_schedule`, `__do_softirq`, ksoftirqd.
 //!
-//! Not here: threads that wait and poll meanwhile (`busy_poll`), the worker's sleep (`sleep`).
+//! Not here: threads that busy-poll (`busy_poll`), the worker's sleep (`sleep`).
 
 use sync::{Claim, CoreGuard, Poller};
 
@@ -14,18 +15,19 @@ use crate::{
     socket::net::Net,
 };
 
-/// Turns of a core before its runner does something else. As Linux's `MAX_SOFTIRQ_RESTART`: with a budget of 300 frames
-/// each, a few milliseconds.
+/// Turns of a core before its runner does something else, as Linux's `MAX_SOFTIRQ_RESTART`. With a
+/// budget of 300 frames per turn this is a few milliseconds.
 const TURNS_MAX: usize = 10;
 
 impl Core {
-    /// The descriptor of a queue says that frames have arrived: the next turn polls it, whoever runs it. The caller goes on
-    /// with [`run_interrupted`](Self::run_interrupted). Linux: a device's interrupt handler.
+    /// Marks a queue whose descriptor has signaled arrivals: the next turn polls it, whichever
+    /// thread runs the turn. The caller then calls [`run_interrupted`](Self::run_interrupted).
+    /// Linux: a device's interrupt handler.
     pub fn interrupt(&self, napi: NapiId) {
         self.lock.mark(napi.bit());
     }
 
-    /// The ownership that a context was given, or may claim. `None` if nothing is owed any more.
+    /// Takes the ownership that a context was given or may claim. Returns `None` if no run is owed.
     pub(super) fn take(&self, owed: Owed) -> Option<CoreGuard<'_, CoreState>> {
         match owed {
             Owed::Claim(claim) => Some(self.lock.adopt(claim)),
@@ -33,13 +35,14 @@ impl Core {
         }
     }
 
-    /// Runs turns until every queue is empty, if nobody else runs the core, but not for ever.
+    /// Runs turns until every queue is empty or the turn limit is reached, if no other thread owns
+    /// the core.
     pub fn try_run(&self, host: &Net, cx: &mut Cx) -> CoreRun {
         self.run(host, cx, Scope::All)
     }
 
-    /// As [`try_run`](Self::try_run), for whoever watches the descriptors: of the queues that have one, only those that
-    /// [`interrupt`](Self::interrupt) has named are polled.
+    /// As [`try_run`](Self::try_run), for the thread that watches the descriptors: of the queues
+    /// with a descriptor, only those named by [`interrupt`](Self::interrupt) are polled.
     pub fn run_interrupted(&self, host: &Net, cx: &mut Cx) -> CoreRun {
         self.run(host, cx, Scope::Scheduled)
     }
@@ -53,11 +56,13 @@ impl Core {
         }
     }
 
-    /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted), for the core's worker.
+    /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted),
+    /// for the core's worker.
     ///
-    /// It wakes threads when the core is free, for what they do first is to want it. When one of them is a reader who polls, and
-    /// more has arrived by descriptors, that is left to it ([`CoreRun::Left`]): fetched here it would be in other caches.
-    /// So is what comes until it has been there.
+    /// Wakes are deferred until the core is released: the first thing a woken thread does is try to
+    /// own it. If a woken thread is a reader that polls, frames that arrive by descriptors before
+    /// its poll are left to it ([`CoreRun::Left`]), because the worker would load them into the
+    /// caches of another CPU.
     pub fn run_as_worker(&self, host: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
         if self.is_left_alone(cx.now) {
             return CoreRun::Left;
@@ -85,18 +90,20 @@ impl Core {
         }
     }
 
-    /// For a thread that came for something else: if work keeps coming in, it goes its way, and somebody else takes over.
+    /// Runs the core on a thread that was called for other work. If work keeps arriving, another
+    /// thread takes over.
     pub(super) fn run_for_another(&self, host: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         if let Some(guard) = self.run_turns(host, guard, cx, Scope::Scheduled) {
             self.leave(host, guard, cx);
         }
     }
 
-    /// Lets a core go that has more to do: its worker takes over. Linux: `wakeup_softirqd`.
+    /// Releases a core that has more work: its worker takes over. Linux: `wakeup_softirqd`.
     ///
-    /// Differs from Linux, where every CPU has a ksoftirqd: a core may have no worker. Then it is nobody's from here on, with a queue
-    /// that is due, so that it wants to be run at once ([`next_deadline`](Self::next_deadline)): whoever polls its host, rings its
-    /// doorbell or waits on it next comes for all of it.
+    /// Differs from Linux, where every CPU has a ksoftirqd: a core may have no worker. Then the
+    /// core is idle with a due queue, and its deadline is at once
+    /// ([`next_deadline`](Self::next_deadline)). The next thread that polls its host, rings its
+    /// doorbell or waits on it does all the work.
     #[cold]
     fn leave(&self, host: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         guard.reschedule();
@@ -104,7 +111,8 @@ impl Core {
             return;
         }
         let Some(guard) = self.lock.claim() else { return };
-        // Of what is left not everything has a bit: the backlog's stands for all.
+        // Not every kind of remaining work has a bit. The bit of the backlog stands for all of
+        // them.
         guard.put_back(1 << BACKLOG);
         drop(guard);
         let entered = cx.enter(host);
@@ -112,8 +120,8 @@ impl Core {
         cx.leave(entered);
     }
 
-    /// Runs turns until every queue is empty and lets the core go, or gives it back after [`TURNS_MAX`]: the caller has
-    /// other things to do, and the time it has read grows old.
+    /// Runs turns until every queue is empty and releases the core, or returns its guard after
+    /// [`TURNS_MAX`] turns: the caller has other work, and its clock reading becomes stale.
     fn run_turns<'a>(
         &self,
         host: &Net,
@@ -192,7 +200,8 @@ impl RunCore for Core {
         let Some(guard) = self.take(owed) else { return };
         match self.host.upgrade() {
             Some(host) if host.check_up().is_ok() => {
-                // Without a worker nobody knows that the core is owed a run: nobody owns the core then.
+                // Without a worker, no thread knows that a run is owed. Therefore the core is
+                // released with its queue bits set.
                 guard.reschedule();
                 if !self.kick_worker() {
                     drop(self.lock.claim());
@@ -203,18 +212,19 @@ impl RunCore for Core {
         }
     }
 
-    /// A thread that sends in bulk takes the acknowledgements itself, so that the worker need not be woken for each of them.
+    /// Polls once on behalf of a thread that sends in bulk: it takes its acknowledgments itself, so
+    /// that the worker is not woken for each of them.
     fn poll_in_passing(&self, cx: &mut Cx) {
         if !self.has_descriptors() {
             return;
         }
         let Some(host) = self.host.upgrade() else { return };
         let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The call that brought us here read the clock a superframe ago.
+        // The call that polls here read the clock before it sent a superframe.
         cx.now = cx.read_clock();
         let report = turn(&host, self, &mut guard, cx, Scope::All);
         self.note_poll(cx);
-        // Queues that nobody announces do not keep a core from being released.
+        // Queues without an arrival signal do not prevent the release of the core.
         let owed = match report {
             PollReport::Pending => Some(guard),
             PollReport::AllDone => guard.release().err(),

@@ -1,7 +1,8 @@
-//! How the worker of a core sleeps: until when, what ends it, and when it leaves the queues to others.
+//! Sleep of the worker of a core: its deadline, the events that end it, and the times when the
+//! worker leaves the queues to other threads.
 //!
-//! Above: the workers of crate `quietline`, and application threads that poll. Linux: ksoftirqd's sleep, the hrtimer of
-//! `gro_flush_timeout`, `busy_poll_stop`.
+//! Above: the workers of crate `quietline`, and application threads that poll. Linux: ksoftirqd's
+//! sleep, the hrtimer of `gro_flush_timeout`, `busy_poll_stop`.
 //!
 //! Not here: the sleep itself, which needs an operating system.
 
@@ -18,29 +19,31 @@ use crate::{
     sysctl::Sysctls,
 };
 
-/// How long the worker leaves the descriptors alone after an application thread has polled the core: threads that send or
-/// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.
+/// Time for which the worker does not watch the descriptors after an application thread has polled
+/// the core: threads that send or receive in bulk poll again sooner. Linux's counterpart is
+/// `gro_flush_timeout` with `SO_PREFER_BUSY_POLL`.
 const POLLED_MAX: Duration = Duration::from_micros(300);
 
 /// Longest sleep of a worker whose core is run by another thread.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
 impl Core {
-    /// The worker leaves what arrives to a reader that it is about to wake. If that has not polled by then, it looks itself.
+    /// Leaves arriving frames to a reader that the worker is about to wake. If the reader has not
+    /// polled after [`POLLED_MAX`], the worker polls.
     pub(super) fn leave_to_reader(&self, cx: &Cx) {
         if self.has_descriptors() {
             self.attendance.leave_to_reader((cx.now + POLLED_MAX).as_nanos());
         }
     }
 
-    /// A thread is about to sleep that has polled and will again when it is woken, or one that has not. A hint for
-    /// [`run_as_worker`](Self::run_as_worker): the last word of them all counts.
+    /// Records whether the thread that is about to sleep has polled, and thus polls again when it
+    /// is woken. A hint for [`run_as_worker`](Self::run_as_worker); the last caller's value counts.
     pub fn note_sleeper(&self, polls: bool) {
         self.attendance.note_sleeper(polls);
     }
 
-    /// Superframes come, which an application thread polls for and will be back, nothing is owed and no timer is due: a worker that
-    /// wakes has nothing to do.
+    /// Returns whether a woken worker would have nothing to do: superframes arrive, an application
+    /// thread polls for them, no run is owed and no timer is due.
     #[must_use]
     pub fn is_left_alone(&self, now: Instant) -> bool {
         self.is_bulk()
@@ -48,19 +51,21 @@ impl Core {
             && self.next_deadline().is_none_or(|deadline| deadline > now)
     }
 
-    /// Frames come to this core by descriptors: their senders do not run it.
+    /// Returns whether frames reach this core through descriptors, so that their senders do not run
+    /// the core.
     #[must_use]
     pub fn has_descriptors(&self) -> bool {
         self.attendance.has_descriptors()
     }
 
-    /// Superframes come to this core by descriptors: it matters in whose caches they are.
+    /// Returns whether superframes reach this core through descriptors: then the CPU that reads
+    /// them matters, for its caches.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         self.attendance.is_bulk()
     }
 
-    /// The owner has polled the queue at `index`.
+    /// Records after a poll of the queue at `index` whether it receives superframes.
     #[inline]
     pub(super) fn note_bulk(&self, state: &CoreState, index: usize) {
         if state.descriptors >> index & 1 != 0 {
@@ -68,7 +73,7 @@ impl Core {
         }
     }
 
-    /// The calling thread has polled, and will most likely again.
+    /// Records that the calling thread has polled, and will most likely poll again.
     pub(super) fn note_poll(&self, cx: &mut Cx) {
         if self.has_descriptors() {
             self.attendance.note_poll(cx.poller(), (cx.now + POLLED_MAX).as_nanos());
@@ -76,17 +81,20 @@ impl Core {
         }
     }
 
-    /// An application thread has polled the core a moment ago, and will most likely again.
+    /// Returns whether an application thread has polled the core recently, and will most likely
+    /// poll again.
     #[must_use]
     pub fn is_polled(&self, now: Instant) -> bool {
         self.attendance.is_polled(now.as_nanos())
     }
 
-    /// The thread that has polled goes to sleep: from here on the worker must look at the queues. Not so if another thread has
-    /// polled since, or this one has never had the core: the other one will be back, or say that it is not.
+    /// Records that a thread that has polled goes to sleep: the worker must watch the queues again.
+    /// Nothing changes if another thread has polled since, or if this thread has never owned the
+    /// core.
     ///
-    /// With `prefer` (`SO_PREFER_BUSY_POLL`) it will be back soon, and the worker leaves the descriptors alone for the longest
-    /// `gro_flush_timeout` of the core's devices; where there is none the wish has no effect, as in Linux.
+    /// With `prefer` (`SO_PREFER_BUSY_POLL`) the thread polls again soon, and the worker does not
+    /// watch the descriptors for the longest `gro_flush_timeout` of the core's devices. If that is
+    /// zero, `prefer` has no effect, as in Linux.
     pub fn stop_polling(&self, cx: &mut Cx, host: &Net, prefer: bool) {
         let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
         if !timeout.is_zero() {
@@ -97,7 +105,7 @@ impl Core {
         self.attendance.stop_polling(cx.poller(), cx.now.as_nanos());
     }
 
-    /// The longest `gro_flush_timeout` of the devices polled here.
+    /// Returns the longest `gro_flush_timeout` of the devices polled here.
     fn flush_timeout(&self, sysctls: &Sysctls) -> Duration {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let timeouts =
@@ -105,15 +113,17 @@ impl Core {
         timeouts.max().unwrap_or_default()
     }
 
-    /// The queue is polled by time for now (`napi_defer_hard_irqs`): its descriptor is not to be watched.
+    /// Returns whether the queue is polled by timer (`napi_defer_hard_irqs`), so that its
+    /// descriptor must not be watched.
     #[must_use]
     pub fn is_masked(&self, napi: NapiId) -> bool {
         self.attendance.masked() & napi.bit() != 0
     }
 
-    /// The calling thread polls from here on. A worker that sleeps on the descriptors meanwhile is woken by every superframe, on
-    /// the caller's CPU or its sender's, and sleeps again at once because it is gone: instead it is woken once, and leaves
-    /// them alone. Single frames are not worth a kick: who waits for one polls for a moment only.
+    /// Makes the worker yield to the calling thread, which begins to poll. A worker that sleeps on
+    /// the descriptors would be woken by every superframe, find it taken, and sleep again. Instead
+    /// it is kicked once and then does not watch them. Single frames do not justify a kick, because
+    /// a thread that waits for one polls only briefly.
     #[inline]
     pub(super) fn relieve_worker(&self, cx: &mut Cx) {
         if !self.is_bulk() {
@@ -125,21 +135,23 @@ impl Core {
         }
     }
 
-    /// A worker that has yielded looks at its queues again. If that it sleeps is missed here, its sleep ends
-    /// after [`YIELD_MAX`].
+    /// Makes a worker that has yielded watch its queues again. If this call does not see that the
+    /// worker sleeps, the sleep ends after [`YIELD_MAX`].
     pub(super) fn resume_worker(&self) {
         self.attendance.resume_worker();
     }
 
-    /// Wakes the worker. False if the core has none.
+    /// Wakes the worker. Returns false if the core has none.
     pub(super) fn kick_worker(&self) -> bool {
         self.attendance.kick_worker()
     }
 
-    /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
+    /// Hands a scheduled core to its worker. Returns false if the core has none: then the caller
+    /// must run it.
     pub(crate) fn hand_to_worker(&self, cx: &mut Cx) -> bool {
-        // The run stays owed (SCHED), and the worker's `try_own` takes it. The workers of a host that is shut down end,
-        // but not before they have taken what was owed when it was still up.
+        // The run stays owed (SCHED), and the worker's `try_own` takes it. The worker of a host
+        // that is shut down ends only after it has taken all runs that were owed before the
+        // shutdown.
         let Some(host) = self.host.upgrade().filter(|host| host.check_up().is_ok()) else {
             return false;
         };
@@ -157,12 +169,12 @@ impl Core {
         self.attendance.wake_before(deadline.as_nanos());
     }
 
-    /// Called by a worker about to park: announces it and returns until when it may sleep (`None`: for ever). With
-    /// `yielding` it sleeps because another thread runs the core, or has polled it a moment ago, and is kicked when that
-    /// thread lets go.
+    /// Announces that the calling worker is about to sleep, and returns until when it may (`None`:
+    /// without limit). With `yielding` the worker sleeps because another thread runs the core or
+    /// has polled it recently, and is kicked when that thread releases the core.
     ///
-    /// Frames that in-process devices deliver after this call ring their own sender; a descriptor is watched by the
-    /// caller. So nothing is looked for again.
+    /// The worker need not poll again after this call: frames from in-process devices ring the
+    /// doorbell on their sender's thread, and the caller watches the descriptors.
     #[must_use]
     pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
         let sleep = match yielding {
@@ -174,18 +186,18 @@ impl Core {
         until.map(Instant::from_nanos)
     }
 
-    /// Nobody runs the core, nor has polled it a moment ago.
+    /// Returns whether no thread owns the core or has polled it recently.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.attendance.is_free(&self.lock)
     }
 
-    /// The worker is awake again.
+    /// Records that the worker is awake.
     pub fn finish_sleep(&self) {
         self.attendance.finish_sleep();
     }
 
-    /// When this core has something to do although nothing arrives. `None` when nothing is armed.
+    /// Returns when this core must run even if nothing arrives: `None` if no timer is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.sockets.tasklet().is_pending() || self.lock.is_owed() {

@@ -1,10 +1,10 @@
-//! One turn of a core: everything a core does for the network, in one fixed order.
+//! One turn of a core: all its network work, in a fixed order.
 //!
-//! Above: `core::Core`, for whoever owns it. Below: [`napi`](crate::receive::napi), timers, devices. Linux: `net_tx_action`,
-//! `net_rx_action`, `run_timer_softirq`, in that order.
+//! Above: the owner of a `core::Core`. Below: [`napi`](crate::receive::napi), timers, devices.
+//! Linux: `net_tx_action`, `net_rx_action`, `run_timer_softirq`, in that order.
 //!
-//! Not here: what a turn raises on other cores. They run after it, in `Cx::do_softirq`, so that a turn never nests in a
-//! turn.
+//! Not here: cores that a turn raises. They run after the turn, in `Cx::do_softirq`, so that turns
+//! do not nest.
 
 use pkt::Instant;
 use sync::{CoreGuard, rcu_map::Place};
@@ -18,8 +18,9 @@ use crate::{
     socket::net::Net,
 };
 
-/// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
-/// completions free the senders before they are polled, and timers see what has just been received.
+/// Runs one turn. The order matters: freed packets are collected before the receive polls need
+/// memory, completions release senders before they are polled, and timers run after the received
+/// segments.
 pub(super) fn turn(
     host: &Net,
     core: &Core,
@@ -27,7 +28,8 @@ pub(super) fn turn(
     cx: &mut Cx,
     scope: Scope,
 ) -> PollReport {
-    // Before the settings are looked at: who is told of a change finds it.
+    // Read before the settings, so that the turn which takes a trim request also sees the change
+    // behind it.
     let trims = host.tcp_memory().take_trim();
     let entered = cx.enter(host);
     cx.count(Counter::CoreTurns, 1);
@@ -49,7 +51,7 @@ pub(super) fn turn(
     state.outbox.kick(host, cx);
     quiesce(host, cx);
     if trims_on {
-        // Not let go before the walk is at its end, whatever the runner makes of the report.
+        // The core is kept until the walk ends, even if the runner ignores the report.
         state.put_back(1 << BACKLOG);
         report = PollReport::Pending;
     }
@@ -58,19 +60,19 @@ pub(super) fn turn(
     report
 }
 
-/// Packets of this context that others have freed come home.
+/// Collects packets of this context that other threads have freed.
 fn collect_deferred_frees(cx: &mut Cx) {
     cx.pool.drain_returns();
 }
 
-/// Packets that devices have sent pay their senders back.
+/// Releases the send memory of packets that devices have sent.
 fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
     for index in queues_in(state.completing) {
         state.napis[index].complete_transmissions(cx);
     }
 }
 
-/// Transmit queues that wait for a moment are run when it has come.
+/// Restarts transmit queues whose deadline has passed.
 #[inline]
 fn restart_transmissions(core: &Core, state: &CoreState, cx: &mut Cx) {
     if core.attendance.is_transmit_due(cx.now.as_nanos()) {
@@ -89,10 +91,11 @@ fn run_due(core: &Core, state: &CoreState, cx: &mut Cx) {
     }
 }
 
-/// Polls the queues that have something in round robin, a weight of frames at a time, until none has or
+/// Polls the due queues in round robin, up to a weight of frames each, until all are empty or
 /// `net.core.netdev_budget` or `netdev_budget_usecs` is used up. Linux: `net_rx_action`.
 ///
-/// The clock is asked only after a poll that took all it may: whoever finds its queue empty is done anyway.
+/// The clock is read only after a poll that used its whole weight, because an empty queue ends the
+/// loop anyway.
 fn receive(
     host: &Net,
     core: &Core,
@@ -124,11 +127,12 @@ fn receive(
             }
         }
         if due == 0 {
-            // Nothing is left, however much of the budget is.
+            // All queues are empty, whatever budget remains.
             break;
         }
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
-        // A queue whose descriptor may be watched needs no bit to be found again, by whoever polls or by the worker.
+        // A queue whose descriptor may be watched needs no bit: a polling thread or the worker
+        // finds it again.
         let told = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
         if bulk && due & !told == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
@@ -139,8 +143,9 @@ fn receive(
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
                 SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
-            // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
-            // still find in its caches: the others stay where the descriptor tells of them.
+            // Queues without an arrival signal are polled in every turn. Of superframes, a
+            // busy-polling cycle takes as many as stay in its thread's caches; the others remain
+            // behind the descriptor, which signals them.
             let found = guard.unannounced | if is_cycle { told } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;
@@ -177,7 +182,7 @@ fn poll_queue(
     received
 }
 
-/// The queues that a turn polls, one bit each.
+/// Returns the queues that the turn polls, one bit each.
 #[inline]
 fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope: Scope) -> u64 {
     let mut due = guard.take_queues(!0 >> 3) | guard.unannounced;
@@ -185,8 +190,8 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
         due |= guard.descriptors;
     }
     due |= match scope {
-        // What a queue holds grows old although nothing more comes, and what comes by a ring is not told of.
-        // Timers are left to the worker, who can also end them.
+        // Packets held in GRO age even if nothing arrives, and an arrival in a ring sends no
+        // signal. Deferral timers are left to the worker, which can also end them.
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
@@ -196,7 +201,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
     due & !guard.powered.disabled()
 }
 
-/// What follows a poll of such a turn.
+/// Returns how a poll in a turn of this scope ends.
 const fn poll_end(scope: Scope) -> PollEnd {
     match scope {
         Scope::Busy(_) => PollEnd::BusyCycle,
@@ -204,13 +209,13 @@ const fn poll_end(scope: Scope) -> PollEnd {
     }
 }
 
-/// Whether a turn that began at `begin` has lasted as long as it may.
+/// Returns whether a turn that began at `begin` has used up `netdev_budget_usecs`.
 fn is_late(cx: &mut Cx, begin: Instant) -> bool {
     let end = begin + cx.sysctls().netdev_budget_usecs;
     cx.read_clock() >= end
 }
 
-/// The queues whose time has come, one bit each. Linux: `napi_watchdog`.
+/// Returns the queues whose deferral timer has expired, one bit each. Linux: `napi_watchdog`.
 fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
     if !core.attendance.is_napi_timer_due(cx.now.as_nanos()) {
         return 0;
@@ -223,8 +228,8 @@ fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
     due
 }
 
-/// A queue was found empty by a thread that may let the core go. Busy polling does not come here: it looks again anyway.
-/// Linux: `napi_complete_done`.
+/// Completes a poll that found its queue empty. Not called in busy polling, which polls again
+/// anyway. Linux: `napi_complete_done`.
 fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, cx: &Cx) {
     let napi = &mut state.napis[index];
     if napi.is_prompt(cx) && core.attendance.masked() & (1 << index) == 0 {
@@ -246,13 +251,14 @@ fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, c
     }
 }
 
-/// The earliest of all timers, for whoever sleeps.
+/// Publishes the earliest deferral timer for the worker.
 pub(super) fn publish_deferrals(core: &Core, state: &mut CoreState) {
     let timers = state.napis.iter_mut().filter_map(|napi| napi.deferral().timer());
     core.attendance.set_napi_timer(timers.min().map(Instant::as_nanos));
 }
 
-/// The first queue in `due` of `len` and the backlog from `first` on, with wrap-around.
+/// Returns the first queue of `due` from index `first` on, with wrap-around, among `len` device
+/// queues and the backlog.
 fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
     let devices = if len == 0 { 0 } else { !0 >> (64 - len) };
     let present = due & (devices | 1 << BACKLOG);
@@ -261,13 +267,15 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
     (candidates != 0).then(|| candidates.trailing_zeros() as usize)
 }
 
-/// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
+/// Resumes sockets whose packets have left the queues below: TCP Small Queues. Linux:
+/// `tcp_tasklet_func`.
 fn resume_throttled(host: &Net, core: &Core, cx: &mut Cx) {
     core.sockets.tasklet().run(host, cx);
 }
 
-/// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
-/// and what it holds is not this thread's any more. The borrow ends with the ownership, so that it cannot be touched then.
+/// Delivers the packets that the queues hold back, when a thread stops busy polling and before it
+/// releases the core. Afterwards another thread may own the core; the borrow ends with the
+/// ownership, so that this thread cannot access the packets then.
 pub(super) fn stop_cycles(host: &Net, state: &mut CoreState, cx: &mut Cx) {
     if core::mem::take(&mut state.holding) == 0 {
         return;
@@ -280,7 +288,7 @@ pub(super) fn stop_cycles(host: &Net, state: &mut CoreState, cx: &mut Cx) {
     cx.leave(entered);
 }
 
-/// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
+/// Runs the due timers. The lock is not held meanwhile, because a timer may arm another.
 fn expire_timers(host: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;
@@ -295,7 +303,7 @@ fn expire_timers(host: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     state.due = due;
 }
 
-/// Runs one timer, if what it belongs to is still there.
+/// Runs one timer, if its object still exists.
 fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
     match entry {
         TimerEntry::Stream(socket) => {
@@ -322,23 +330,24 @@ fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
     }
 }
 
-/// Nothing that was looked up in a table is held any more.
+/// Ends the read-side critical section: the core holds no reference that it looked up in a table.
 fn quiesce(host: &Net, cx: &Cx) {
     cx.reader().quiescent();
     host.output_routes().on_quiescent();
 }
 
-/// A walk over all connections, by the core that was the first to hear that it is wanted.
+/// Walk over all connections, by the core that took the trim request.
 #[derive(Debug, Default)]
 pub(super) struct TrimWalk {
-    /// Where the next turn goes on; `None` when nobody wants it.
+    /// Position at which the next turn continues; `None` if no walk is under way.
     at: Option<Place>,
-    /// It was wanted anew since it began: those that it has passed may keep something by now.
+    /// Another request came during the walk: connections already passed may hold spare memory
+    /// again.
     again: bool,
 }
 
 impl TrimWalk {
-    /// Goes on, or begins when it is `wanted`. True when another turn is needed.
+    /// Continues the walk, or begins one if it is `wanted`. Returns true if another turn is needed.
     pub(super) fn step(&mut self, wanted: bool, host: &Net, cx: &mut Cx) -> bool {
         if wanted {
             self.again = self.at.is_some();
