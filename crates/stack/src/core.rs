@@ -12,8 +12,8 @@
 //! doorbell, and no turn polls a queue without a signal.
 //!
 //! ```text
-//!   doorbell ──own_or_schedule()──► idle?  yes: the caller owns it, raised in its Cx, run by Cx::do_softirq
-//!                                        no: MISSED; the owner's release fails and it runs another turn
+//! doorbell ──own_or_schedule()──► idle?  yes: the caller owns it; Cx::do_softirq runs it
+//!                                     no: MISSED; the owner's release fails, another turn
 //! ```
 
 use std::{

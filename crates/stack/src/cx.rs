@@ -1,11 +1,12 @@
-//! The running context: what a thread carries while it executes the stack.
+//! Running context: the state of a thread that executes the stack.
 //!
-//! Linux keeps this in per-CPU variables. Here it splits: a `core::Core` holds the queues and is an object anybody may
-//! own, a [`Cx`] belongs to the thread that runs: the time it read, its packet memory, its place in the RCU domain,
-//! the counter page it writes, and the cores it must run before it returns to the application.
+//! Linux keeps this state in per-CPU variables. Here it is split: a `core::Core` holds the queues,
+//! and any thread may own it. A [`Cx`] belongs to the running thread and holds its clock reading,
+//! packet memory, RCU reader, counter page, and the cores that it must run before it returns to the
+//! application.
 //!
-//! Not here: any clock. `now` is set by whoever enters the stack, once per call or turn. The time limit of a turn needs
-//! more: its owner may give a context a function that tells the time.
+//! Not here: a clock. The caller sets `now` when it enters the stack, once per call or turn. For
+//! the time limit of a turn, the creator of a context may give it a function that reads the clock.
 
 use std::{
     rc::Rc,
@@ -43,28 +44,28 @@ pub(crate) use softirq::{Owed, RunCore};
 use view::HostView;
 use wakes::HeldWakes;
 
-/// Cores a context runs before it leaves the rest to others, as Linux's `MAX_SOFTIRQ_RESTART` leaves it to ksoftirqd: a thread that
-/// only wanted to send must come back.
+/// Cores a context runs before it hands the rest to other threads, as Linux's `MAX_SOFTIRQ_RESTART`
+/// hands them to ksoftirqd: a thread that only sends must return.
 const SOFTIRQ_RESTART_MAX: usize = 64;
 
-/// Cores between two looks at the clock, of a context that has one: with most calls it is one or two.
+/// Cores run between two clock reads of a context that has a clock. Most calls run one or two.
 const SOFTIRQ_LOOK: usize = 8;
 
-/// How long it runs them, from its first look on (`MAX_SOFTIRQ_TIME`).
+/// Time for which a context runs cores, from its first clock read on (`MAX_SOFTIRQ_TIME`).
 const SOFTIRQ_TIME_MAX: Duration = Duration::from_millis(2);
 
-/// What contexts and hosts that exchange packets share: packet memory and the RCU domain. One per process, or one per
-/// simulation, so that a test can check that its packets have all gone home.
+/// Packet memory and RCU domain, shared by contexts and hosts that exchange packets. A process has
+/// one, and so has each simulation, so that a test can check that all its packets are freed.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// Packet memory.
     pub packets: pkt::Domain,
-    /// Readers of the look-up tables.
+    /// RCU domain of the lookup tables.
     pub rcu: epoch::Domain,
 }
 
 impl Memory {
-    /// Packet memory of at most `bytes_max` bytes, and an RCU domain.
+    /// Creates packet memory of at most `bytes_max` bytes, and an RCU domain.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self::with_source(bytes_max, &pkt::Heap)
@@ -78,68 +79,72 @@ impl Memory {
     }
 }
 
-/// The running context of one thread. Not shared: every worker, application thread and simulated CPU has its own.
+/// Running context of one thread. Not shared: every worker, application thread and simulated CPU
+/// has its own.
 #[derive(Debug)]
 pub struct Cx {
     /// The time, as read when this context entered the stack.
     pub now: Instant,
-    /// `now` is from before the thread's last [`rest`](Self::rest).
+    /// True if `now` was read before the thread's last [`rest`](Self::rest).
     stale: bool,
-    /// How `now` is read again in the middle of a turn. None: time stands still until the caller moves it.
+    /// Function that reads the clock in the middle of a turn. `None`: time stands still until the
+    /// caller sets it.
     clock: Option<fn() -> Instant>,
-    /// Frames that this context has taken from devices, of whatever host.
+    /// Frames that this context has received from devices, of any host.
     received: u64,
-    /// Threads to be woken when the core is free.
+    /// Threads to wake after the release of the core.
     wakes: HeldWakes,
-    /// The core that it has polled last.
+    /// Core that this thread polled last.
     polling: Polling,
-    /// The address of the listener whose next connection this thread polls for; 0: of none.
+    /// Address of the listener for whose next connection this thread polls; 0 for none.
     pub(crate) accepts: usize,
-    /// This thread accepts connections.
+    /// True if this thread accepts connections.
     pub(crate) is_acceptor: bool,
     /// Packet memory of this context.
     pub pool: Pool,
-    /// What `pool` had refused when it was last asked.
+    /// Failed allocations of `pool` at the last check.
     alloc_failed: u64,
-    /// Chance: limits of challenges, ports, identifications.
+    /// Random numbers: challenge limits, ports, identifications.
     pub rng: tcp::Rng,
     /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
     pub(crate) out: PacketList,
     /// Packets that a read has emptied. Empty whenever no socket is held.
     pub(crate) read: PacketList,
     reader: Rc<epoch::Reader>,
-    /// The softirq pending mask.
+    /// Softirq pending mask: cores to run.
     softirq: Softirq,
-    /// Of the host being run, or of the last one; of none at first.
+    /// View of the current host, or of the last one; of no host at first.
     view: Box<HostView>,
-    /// Hosts that have been entered and not left, one inside the other.
+    /// Number of hosts entered and not left, nested.
     depth: u32,
-    /// Of the other hosts entered so far, and of none. They change places with `view`.
-    #[expect(clippy::vec_box, reason = "what changes places is the pointer")]
+    /// Views of the other hosts entered so far, and of none. They are swapped with `view`.
+    #[expect(clippy::vec_box, reason = "the pointers are swapped")]
     others: Vec<Box<HostView>>,
 }
 
-/// Returned by [`Cx::enter`]; gives the previous host's counters back to [`Cx::leave`]: their place.
+/// Index at which the previous host's view lies. Returned by [`Cx::enter`] for [`Cx::leave`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Entered(usize);
 
 impl Entered {
-    /// It was this host before.
+    /// The host was already current.
     const HERE: Self = Self(usize::MAX);
 }
 
 impl Cx {
-    /// A context that uses `memory`, whose chance is that of `seed`. Only for runs that must repeat: see [`tcp::Rng::new`].
+    /// Creates a context that uses `memory`, with random numbers from `seed`. Only for runs that
+    /// must repeat: see [`tcp::Rng::new`].
     #[must_use]
     pub fn replay(memory: &Memory, seed: u64) -> Self {
         Self::new(memory, tcp::Rng::new(seed))
     }
 
-    /// A context that uses `memory`, with chance from `rng`: [`tcp::Rng::keyed`] in whatever faces a network.
+    /// Creates a context that uses `memory` and `rng`: [`tcp::Rng::keyed`] for a stack that faces a
+    /// network.
     #[must_use]
     pub fn new(memory: &Memory, rng: tcp::Rng) -> Self {
-        /// Relaxed: a number orders nothing.
+        /// Relaxed: the number orders nothing.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -164,20 +169,20 @@ impl Cx {
         }
     }
 
-    /// With a clock for the one thing that cannot wait for the end of a turn: the turn's own time limit.
+    /// Adds a clock for the time limit of a turn, which cannot wait for the end of the turn.
     #[must_use]
     pub fn with_clock(self, clock: fn() -> Instant) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// Its thread has read the clock.
+    /// Sets the time that the thread has just read.
     #[inline]
     pub const fn set_now(&mut self, now: Instant) {
         self.now = now;
         self.stale = false;
     }
 
-    /// The present time: later than `now` was, if this context has a clock.
+    /// Reads the clock, if this context has one, and returns the time.
     pub(crate) fn read_clock(&mut self) -> Instant {
         self.stale = false;
         if let Some(clock) = self.clock {
@@ -186,7 +191,8 @@ impl Cx {
         self.now
     }
 
-    /// Before `now` is used by who may have been called without: a look at the clock costs as much as half a segment.
+    /// Reads the clock if `now` may be stale. The check avoids a clock read where it can, because
+    /// one costs as much as half a segment.
     #[inline]
     pub(crate) fn freshen(&mut self) {
         if self.stale {
@@ -194,26 +200,28 @@ impl Cx {
         }
     }
 
-    /// Which context this is among those that poll a core.
+    /// Number of this context among those that poll a core.
     pub(crate) const fn poller(&self) -> Poller {
         self.polling.poller()
     }
 
-    /// The core has been told that this context polls it.
+    /// Records the core that this context has polled.
     pub(crate) fn note_polled(&mut self, core: &Weak<dyn RunCore>) {
         self.polling.note(core);
     }
 
-    /// This context has closed a socket, and may do anything now: the worker of the core that it has polled last looks at the
-    /// descriptors again. A thread that also accepts connections will most likely wait for the next one at once, and poll for it:
-    /// the worker would only be in its way.
+    /// Ends the polling of this context after it has closed a socket, because its thread may do
+    /// anything next: the worker of the core that it polled last watches the descriptors again. A
+    /// thread that also accepts connections most likely polls for the next one at once, so its
+    /// worker need not be woken.
     pub(crate) fn leave_polling(&mut self) {
         if !self.is_acceptor {
             self.polling.leave();
         }
     }
 
-    /// Frames that this context has taken from devices so far: whoever polls can tell whether it found any.
+    /// Number of frames this context has received from devices: a polling thread compares it to see
+    /// whether it received any.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
@@ -223,20 +231,21 @@ impl Cx {
         self.received += frames as u64;
     }
 
-    /// Packet memory was at its limit when this context wanted some, since it was last asked.
+    /// Returns whether an allocation has failed since the last call, because packet memory was at
+    /// its limit.
     #[inline]
     pub(crate) fn has_lacked_memory(&mut self) -> bool {
         let failed = self.pool.alloc_failed();
         core::mem::replace(&mut self.alloc_failed, failed) != failed
     }
 
-    /// The RCU reader of this context. Cloned so that a read section does not borrow the context.
+    /// RCU reader of this context. Cloned so that a read section does not borrow the context.
     #[must_use]
     pub(crate) fn reader(&self) -> Rc<epoch::Reader> {
         Rc::clone(&self.reader)
     }
 
-    /// Counts for `host` from here on, until `leave`.
+    /// Makes `host` the current host, until `leave`.
     #[inline]
     pub(crate) fn enter(&mut self, host: &HostShare) -> Entered {
         self.depth += 1;
@@ -246,14 +255,15 @@ impl Cx {
         self.enter_other(host)
     }
 
-    /// From another host, or with other settings.
+    /// Enters `host` from another host, or with changed settings.
     fn enter_other(&mut self, host: &HostShare) -> Entered {
         let mut entered = Entered::HERE;
         if self.view.host != host.id() {
             let known = self.others.iter().position(|view| view.host == host.id());
             let place = known.unwrap_or_else(|| self.add_view(host));
             core::mem::swap(&mut self.view, &mut self.others[place]);
-            // Nobody goes back: whoever comes next most likely comes for this host again.
+            // The outermost caller does not return to the previous host: the next call is most
+            // likely for this host again.
             if self.depth > 1 {
                 entered = Entered(place);
             }
@@ -263,7 +273,7 @@ impl Cx {
         entered
     }
 
-    /// Packets die as the host being run wants it.
+    /// Makes packets be freed as the settings of the current host say.
     #[inline]
     fn follow_free_mode(&mut self) {
         if self.view.host != 0 && self.pool.free_mode() != self.view.free_mode {
@@ -271,7 +281,8 @@ impl Cx {
         }
     }
 
-    /// Back to the counters that were current before `entered`. The outermost host stays the current one.
+    /// Returns to the host that was current before `entered`. After the outermost call the host
+    /// stays current.
     #[inline]
     pub(crate) fn leave(&mut self, entered: Entered) {
         self.depth -= 1;
@@ -281,8 +292,9 @@ impl Cx {
         }
     }
 
-    /// A host that is entered for the first time. A context that outlives many hosts must not keep their pages: only ours is left
-    /// then. While it is in one already their places are not touched.
+    /// Adds the view of a host that is entered for the first time. The views of hosts that are gone
+    /// are dropped, so that a context that outlives many hosts does not keep their pages. Inside
+    /// another host nothing is dropped, because its callers hold indices.
     #[cold]
     fn add_view(&mut self, host: &HostShare) -> usize {
         if self.depth == 1 {
@@ -292,64 +304,66 @@ impl Cx {
         self.others.len() - 1
     }
 
-    /// The counter page of the host being run.
+    /// Counter page of the current host.
     #[must_use]
     pub fn counters(&self) -> &CounterPage {
         &self.view.page
     }
 
-    /// The settings of the host being run, as they were when it was entered.
+    /// Settings of the current host, as of its entry.
     #[inline]
     #[must_use]
     pub fn sysctls(&self) -> &Sysctls {
         &self.view.sysctls
     }
 
-    /// The settings of `host`, for who is about to enter it.
+    /// Settings of `host`, for a caller that is about to enter it.
     pub fn sysctls_of(&mut self, host: &HostShare) -> &Sysctls {
         let entered = self.enter(host);
         let place = entered.0;
         self.leave(entered);
-        // Where it was, or where it has gone back to.
+        // The view of `host` is current, or was swapped back to `place`.
         &self.others.get(place).unwrap_or(&self.view).sysctls
     }
 
-    /// Number of the settings that [`sysctls`](Self::sysctls) are.
+    /// Generation of [`sysctls`](Self::sysctls).
     pub(crate) fn generation(&self) -> u64 {
         self.view.generation
     }
 
-    /// Whether packets of the host being run may change core.
+    /// Returns whether packets of the current host may change core.
     #[inline]
     pub(crate) fn rps_needed(&self) -> bool {
         self.view.rps_needed
     }
 
-    /// Where applications of the host being run read their flows; `None` when nobody wants to know.
+    /// Table of the cores on which applications of the current host read their flows; `None`
+    /// without RFS.
     #[inline]
     pub(crate) fn sock_flows(&self) -> Option<&SockFlows> {
         self.view.sock_flows.as_deref()
     }
 
-    /// The core of the host being run whose turn this context is in. `None` in process context.
+    /// Core of the current host whose turn this context runs. `None` in process context.
     pub(crate) fn running(&self) -> Option<CoreId> {
         self.view.running
     }
 
-    /// The core as whose work this counts: the one whose turn it is; in process context, where packets follow their applications
-    /// (RFS), the one where the thread is at home. Linux: `smp_processor_id`.
+    /// Core to which work of this context is attributed: the core whose turn it runs. In process
+    /// context with RFS, the thread's home core. Linux: `smp_processor_id`.
     pub(crate) fn place(&self) -> Option<CoreId> {
         let view = &self.view;
         view.running.or_else(|| view.sock_flows.as_ref().and(view.home))
     }
 
-    /// A turn of a core of the host being run begins, or the turn around it goes on. Returns what was before.
+    /// Sets the core whose turn begins, or the enclosing turn that continues. Returns the previous
+    /// value.
     pub(crate) fn set_running(&mut self, core: Option<CoreId>) -> Option<CoreId> {
         core::mem::replace(&mut self.view.running, core)
     }
 
-    /// The core of `host` that this context last ran of its own accord: a worker its own, an application thread the one it
-    /// polled while it waited.
+    /// Core of `host` that this context last ran on its own initiative: a worker's own core, or the
+    /// core that an application thread polled while it waited.
     pub fn home(&mut self, host: &HostShare) -> Option<CoreId> {
         let entered = self.enter(host);
         let home = self.view.home;
@@ -363,8 +377,8 @@ impl Cx {
         self.leave(entered);
     }
 
-    /// A socket call on the flow of `hash`: its packets had better come to where this thread is. Linux:
-    /// `sock_rps_record_flow`.
+    /// Records a socket call on the flow of `hash`, so that RFS steers its packets to the home core
+    /// of this thread. Linux: `sock_rps_record_flow`.
     #[inline]
     pub(crate) fn record_flow(&self, hash: u32) {
         let view = &self.view;
@@ -373,13 +387,13 @@ impl Cx {
         }
     }
 
-    /// Adds `n` to a counter of the host being run.
+    /// Adds `n` to a counter of the current host.
     #[inline]
     pub fn count(&self, counter: Counter, n: u64) {
         self.counters().stack.add(counter, n);
     }
 
-    /// Counts why a packet dies and gives its memory back.
+    /// Counts the reason of a drop and frees the packet.
     #[cold]
     pub fn drop_packet(&mut self, reason: DropReason, packet: Packet) {
         self.counters().drops.add(reason, 1);
@@ -389,7 +403,8 @@ impl Cx {
         self.pool.free(packet);
     }
 
-    /// The view of this context that the TCP engine takes. What the connection has below it is added by who runs its output.
+    /// Returns the view of this context that the TCP engine uses. The caller that runs the output
+    /// adds `host_queue`.
     pub(crate) fn tcp(&mut self) -> tcp::Cx<'_> {
         let view = &self.view;
         tcp::Cx {
@@ -407,53 +422,57 @@ impl Cx {
         }
     }
 
-    /// A socket of the host being run holds `pages` more of TCP memory, or fewer.
+    /// Charges `pages` of TCP memory to the current host; negative values uncharge.
     #[inline]
     pub(crate) fn charge_tcp(&self, pages: i64) {
         let HostView { page, sysctls, memory, .. } = &*self.view;
         memory.charge(&page.tcp_reserve, pages, &sysctls.tcp_mem, &page.tcp, self.now);
     }
 
-    /// Time does not run backwards between contexts: what this one receives was sent before now. `now` is read once
-    /// per call, so a context that entered the stack earlier may learn here that it is later than it read.
+    /// Advances `now` to `then`, if `then` is later. Contexts read the clock once per call, so this
+    /// one may receive packets that were sent after its reading; time must not run backwards
+    /// between them.
     #[inline]
     pub(crate) fn not_before(&mut self, then: Instant) {
         self.now = self.now.max(then);
     }
 
-    /// The thread that owns this context is about to run cores again and again: its read sections become free, and
-    /// memory taken out of tables waits for its turns.
+    /// Keeps the RCU reader online, for a thread that runs cores again and again: its read sections
+    /// cost nothing, and retired memory waits for the quiescent states of its turns.
     pub fn stay_online(&self) {
         self.reader.stay_online();
     }
 
-    /// The thread comes for one call after the other: the read sections of a call cost as much as one, and memory taken out of
-    /// tables waits for the end of it, [`rest`](Self::rest).
+    /// Keeps the RCU reader online until [`rest`](Self::rest), for a thread that makes one call
+    /// after the other: all read sections of a call cost as much as one, and retired memory waits
+    /// for the end of the call.
     pub fn linger(&self) {
         self.reader.linger();
     }
 
-    /// The end of a call of a thread that lingers. When it comes again `now` is old, until it says [`set_now`](Self::set_now):
-    /// some calls ask no time, and look at the clock themselves where they have to.
+    /// Ends a call of a thread that lingers. `now` is stale at the next call until
+    /// [`set_now`](Self::set_now): some calls need no time, and read the clock themselves where
+    /// they do.
     #[inline]
     pub fn rest(&mut self) {
         self.stale = true;
         self.reader.rest();
     }
 
-    /// The thread is about to sleep.
+    /// Takes the RCU reader offline, because the thread is about to sleep.
     pub fn go_offline(&self) {
         self.reader.go_offline();
     }
 
-    /// Remembers a core that this context has to run, in [`Cx::do_softirq`].
+    /// Adds a core that [`Cx::do_softirq`] must run.
     pub(crate) fn raise(&mut self, core: &Arc<dyn RunCore>, owed: Owed) {
         self.softirq.raise(core, owed);
     }
 
-    /// Runs every raised core, and those their packets raise, until none is left, but not for ever: what is left then is for their
-    /// workers, or for whoever comes next. Process context calls it after it has transmitted, as Linux does when it enables bottom
-    /// halves.
+    /// Runs every raised core, and the cores that their packets raise, until none is left or a
+    /// limit is reached; the remaining ones are handed to their workers, or to the next thread that
+    /// runs them. Process context calls it after a transmission, as Linux does when it enables
+    /// bottom halves.
     #[inline]
     pub fn do_softirq(&mut self) {
         if self.softirq.is_pending() {
@@ -477,13 +496,13 @@ impl Cx {
         }
     }
 
-    /// Whether it is later than `end`, which is set by the first look.
+    /// Returns whether `end` has passed; the first call sets `end`.
     fn is_past(&mut self, end: &mut Option<Instant>) -> bool {
         let now = self.read_clock();
         now >= *end.get_or_insert(now + SOFTIRQ_TIME_MAX)
     }
 
-    /// Whether a core waits to be run by this context.
+    /// Returns whether a core is raised in this context.
     #[must_use]
     pub fn softirq_pending(&self) -> bool {
         self.softirq.is_pending()

@@ -127,7 +127,7 @@ fn receive(
             }
         }
         if due == 0 {
-            // All queues are empty, whatever budget remains.
+            // All queues are empty, even if budget remains.
             break;
         }
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
@@ -154,7 +154,8 @@ fn receive(
     PollReport::AllDone
 }
 
-/// Polls the queue at `index`, or the backlog, for `weight` frames at most. Linux: `__napi_poll`, `process_backlog`.
+/// Polls the queue at `index`, or the backlog, for `weight` frames at most. Linux: `__napi_poll`,
+/// `process_backlog`.
 #[inline]
 fn poll_queue(
     host: &Net,

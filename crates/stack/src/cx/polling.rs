@@ -1,8 +1,10 @@
-//! The core that a thread has polled last: its worker leaves the descriptors to the thread until that says otherwise.
+//! Core that a thread has polled last: its worker leaves the descriptors to the thread until the
+//! polling ends.
 //!
-//! A thread says so when it goes to sleep in a call (`core::Core::stop_polling`). Here is what else ends its polling: it polls another
-//! core, it closes a socket, or it ends. A thread that computes, or waits for something that is not the stack's, says
-//! nothing; then the worker comes back by time.
+//! A thread ends its polling when it goes to sleep in a call (`core::Core::stop_polling`). This
+//! module holds the other reasons: the thread polls another core, closes a socket, or ends. A
+//! thread that computes, or waits for an event outside the stack, reports nothing; then the worker
+//! resumes after a timeout.
 
 use std::sync::Weak;
 
@@ -10,11 +12,11 @@ use sync::Poller;
 
 use super::softirq::RunCore;
 
-/// Which context this is among those that poll, and where its last note is.
+/// Number of this context among those that poll, and the core that it polled last.
 #[derive(Debug)]
 pub(super) struct Polling {
     poller: Poller,
-    /// None: it has polled nowhere since it left the last core.
+    /// Core polled last. `None` if the polling has ended.
     core: Option<Weak<dyn RunCore>>,
 }
 
@@ -27,7 +29,7 @@ impl Polling {
         self.poller
     }
 
-    /// It has left a note at this core, and will not be back at another one.
+    /// Records that the thread polls `core`, and ends its polling of another core.
     pub(super) fn note(&mut self, core: &Weak<dyn RunCore>) {
         if !self.core.as_ref().is_some_and(|known| Weak::ptr_eq(known, core)) {
             self.leave();
@@ -35,7 +37,7 @@ impl Polling {
         }
     }
 
-    /// It will not be back.
+    /// Ends the polling.
     pub(super) fn leave(&mut self) {
         if let Some(core) = self.core.take().and_then(|core| core.upgrade()) {
             core.leave_polling(self.poller);

@@ -1,8 +1,8 @@
-//! What a context reads of a host: its number, settings, counter pages, the accounts that all its connections share, and the
-//! receiver of its events.
+//! Data of a host that contexts use: its number, settings, counter pages, the accounts that all its
+//! connections share, and the receiver of its events.
 //!
-//! Above: every part of a host has one, and a context is entered with it ([`Cx::enter`](super::Cx::enter)). Linux: the fields of
-//! `struct net` that any layer reads.
+//! Above: every part of a host has one, and a context is entered with it
+//! ([`Cx::enter`](super::Cx::enter)). Linux: the fields of `struct net` that any layer reads.
 //!
 //! Not here: devices and routes (`route::router`), sockets (`socket::net`), cores (`host`).
 
@@ -26,7 +26,7 @@ use crate::{
     sysctl::{LiveSysctls, Sysctls},
 };
 
-/// See the module head.
+/// Data of a host that contexts use.
 #[derive(Debug)]
 pub struct HostShare {
     id: u64,
@@ -34,13 +34,14 @@ pub struct HostShare {
     /// Number of cores.
     cores: u16,
     sysctls: LiveSysctls,
-    /// Shared with the contexts that run this host.
+    /// Budget of challenge ACKs, shared with the contexts that run this host.
     challenges: Arc<ChallengeBudget>,
     /// Account of the memory of all connections.
     tcp_memory: Arc<TcpMemory>,
-    /// The table of `net.core.rps_sock_flow_entries`, made when a context first wants it.
+    /// Table of `net.core.rps_sock_flow_entries`, created when a context first needs it.
     sock_flows: Mutex<Option<Arc<SockFlows>>>,
-    /// There is such a table, or will be. Relaxed: a thread that misses the change polls where it did before.
+    /// True if there is such a table, or will be. Relaxed: a thread that misses the change polls
+    /// the same core as before.
     rfs_needed: AtomicBool,
     pages: Mutex<Vec<Arc<CounterPage>>>,
     /// Receiver of this host's events.
@@ -48,9 +49,9 @@ pub struct HostShare {
 }
 
 impl HostShare {
-    /// Of a host with the name `name`, `cores` cores and these settings.
+    /// Creates the data of a host with the name `name`, `cores` cores and these settings.
     pub(crate) fn new(name: String, cores: u16, sysctls: Sysctls) -> Self {
-        /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
+        /// Number of the next host, from 1 on. It tells a context whose counters it writes.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let tcp_memory = TcpMemory::new();
         if sysctls.tcp.keeps_packets() {
@@ -106,7 +107,8 @@ impl HostShare {
         &self.tcp_memory
     }
 
-    /// The table of sockets with `entries` slots, which replaces one of another size; `None` for 0.
+    /// Returns the RFS table with `entries` slots, which replaces one of another size; `None` for
+    /// 0.
     pub(crate) fn sock_flows(&self, entries: u32) -> Option<Arc<SockFlows>> {
         let mut flows = self.sock_flows.lock().unwrap_or_else(PoisonError::into_inner);
         if flows.as_ref().map_or(0, |flows| flows.len()) != entries {
@@ -115,12 +117,12 @@ impl HostShare {
         flows.clone()
     }
 
-    /// Whether it matters where applications read their flows.
+    /// Returns whether RFS is enabled, so that the reading core of a flow matters.
     pub(crate) fn rfs_needed(&self) -> bool {
         self.rfs_needed.load(Ordering::Relaxed)
     }
 
-    /// Sets whether it matters where applications read their flows.
+    /// Enables or disables RFS.
     pub(crate) fn set_rfs_needed(&self, needed: bool) {
         self.rfs_needed.store(needed, Ordering::Relaxed);
     }
@@ -130,8 +132,9 @@ impl HostShare {
         read(&self.pages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A page for a context that enters this host for the first time. A page whose context is gone is taken over with
-    /// its counts, so that pages do not pile up with threads.
+    /// Returns a counter page for a context that enters this host for the first time. A page of a
+    /// context that is gone is reused with its counts, so that pages do not accumulate as threads
+    /// come and go.
     pub(crate) fn register_page(&self) -> Arc<CounterPage> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(idle) = pages.iter().find(|page| Arc::strong_count(page) == 1) {
@@ -142,7 +145,8 @@ impl HostShare {
         page
     }
 
-    /// Sets the receiver of this host's events, in place of an earlier one. Events without a receiver are forgotten.
+    /// Sets the receiver of this host's events, and replaces an earlier one. Events without a
+    /// receiver are discarded.
     pub fn set_event_sink(&self, sink: Arc<dyn EventSink>) {
         *self.event_sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
     }

@@ -1,7 +1,8 @@
-//! RFS: on which core the application of a flow last asked for its data.
+//! RFS table: the core on which the application of each flow last read.
 //!
-//! Linux: `rps_sock_flow_table`, `sock_rps_record_flow`. Written by socket calls, read by the cores that poll devices; both
-//! may be wrong for a moment, and nothing but the place of some work depends on it.
+//! Linux: `rps_sock_flow_table`, `sock_rps_record_flow`. Socket calls write it, the cores that poll
+//! devices read it. An entry may be stale for a moment; this affects only the core on which work is
+//! done.
 
 use std::{
     boxed::Box,
@@ -10,7 +11,8 @@ use std::{
 
 use crate::base::ids::{CORES_MAX, CoreId};
 
-/// Bits of an entry that say the core; the others are the hash's, so that two flows of one slot are told apart.
+/// Bits of an entry that hold the core. The other bits hold bits of the hash, which distinguish two
+/// flows of one slot.
 const CORE_MASK: u32 = CORES_MAX as u32 - 1;
 
 const _: () = assert!(CORES_MAX.is_power_of_two());
@@ -18,16 +20,17 @@ const _: () = assert!(CORES_MAX.is_power_of_two());
 /// The table of `net.core.rps_sock_flow_entries`.
 #[derive(Debug)]
 pub(crate) struct SockFlows {
-    /// High bits of a flow's hash and the core of its application; a power of two of them. Relaxed: a hint. Written only
-    /// when it changes, so that the line stays shared.
+    /// High bits of a flow's hash and the core of its application. The length is a power of two.
+    /// Relaxed: an entry is a hint. Written only if it changes, so that the cache line stays
+    /// shared.
     entries: Box<[AtomicU32]>,
 }
 
 impl SockFlows {
-    /// A table of `entries` slots, a power of two.
+    /// Creates a table of `entries` slots, a power of two.
     pub(crate) fn new(entries: u32) -> Self {
         debug_assert!(entries.is_power_of_two());
-        // The entry of no flow that could be in its slot.
+        // Entry that matches no flow of its slot.
         let empty = |index: u32| AtomicU32::new(!index & !CORE_MASK);
         Self { entries: (0..entries).map(empty).collect() }
     }
@@ -40,7 +43,7 @@ impl SockFlows {
         &self.entries[hash as usize & (self.entries.len() - 1)]
     }
 
-    /// The application of a flow runs on `core`.
+    /// Records that the application of a flow runs on `core`.
     #[inline]
     pub(crate) fn record(&self, hash: u32, core: CoreId) {
         let (entry, value) = (self.entry(hash), hash & !CORE_MASK | u32::from(core.0));
@@ -49,7 +52,7 @@ impl SockFlows {
         }
     }
 
-    /// Where the application of a flow runs, if it was the last to write its slot.
+    /// Returns the core of a flow's application, if that flow was the last to write its slot.
     #[inline]
     pub(crate) fn core_of(&self, hash: u32) -> Option<CoreId> {
         let value = self.entry(hash).load(Ordering::Relaxed);

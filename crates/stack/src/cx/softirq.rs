@@ -1,7 +1,8 @@
-//! The cores that a context has to run before its thread returns to the application.
+//! Cores that a context must run before its thread returns to the application.
 //!
-//! Linux: the softirq pending mask, and the CPU's `poll_list`. Here a context may own the cores in it already, so a list that ends
-//! with its context, because the thread panics, gives them back: nobody else could run them.
+//! Linux: the softirq pending mask, and the CPU's `poll_list`. Here a context may already own the
+//! listed cores. If the context ends first, because its thread panics, it releases them, because no
+//! other thread could run them.
 
 use core::fmt::Debug;
 use std::{collections::VecDeque, sync::Arc};
@@ -11,60 +12,63 @@ use sync::{Claim, Poller};
 use super::{Cx, event::Event};
 use crate::base::ids::NapiId;
 
-/// A core, to code below it that makes it run: doorbells, packets for another core's backlog, contexts. One virtual call for each of
-/// these, none for a packet.
+/// Core, as seen by the code that raises it: doorbells, packets for another core's backlog,
+/// contexts. Each of these makes one virtual call, a packet makes none.
 pub(crate) trait RunCore: Debug + Send + Sync {
-    /// A frame arrived on `napi`. The caller owns the core from here on if nobody did, and raises it in its context.
+    /// Signals a frame on `napi`. If no thread owned the core, the caller owns it now and raises it
+    /// in its context.
     fn own_or_schedule(&self, napi: NapiId) -> Option<Claim>;
 
-    /// A frame arrived on `napi`, and the caller has no running context: the worker runs the core,
-    /// unless another thread runs it. A core without a worker keeps the queue's bit, so that its next
-    /// deadline is due at once and the next thread that runs the core polls the queue.
+    /// Signals a frame on `napi` for a caller without a running context: the worker runs the core,
+    /// unless another thread runs it. A core without a worker keeps the queue's bit, so that its
+    /// next deadline is due at once and the next thread that runs the core polls the queue.
     fn schedule_on_worker(&self, napi: NapiId);
 
-    /// Packets have been put into the backlog, which was empty. True if nobody else will run the core, so that the caller has to
-    /// raise it in its context. Linux: `napi_schedule_rps`.
+    /// Signals packets in the backlog, which was empty. Returns true if no other thread will run
+    /// the core, so that the caller must raise it in its context. Linux: `napi_schedule_rps`.
     fn schedule_backlog(&self) -> bool;
 
     /// Runs a core that was raised in this context.
     fn run_scheduled(&self, cx: &mut Cx, owed: Owed);
 
-    /// As [`run_scheduled`](Self::run_scheduled), for a context that has run cores for long enough: another thread will run it.
+    /// Hands a core that was raised in this context to another thread, because the context has run
+    /// cores for long enough.
     fn hand_over(&self, cx: &mut Cx, owed: Owed);
 
-    /// A context that owes this core a run ends before it runs the core, because its thread panics. The worker runs it, or the next
-    /// thread that rings its doorbell.
+    /// Releases a run that a context owes, because the context ends by a panic of its thread. The
+    /// worker runs the core, or the next thread that rings its doorbell.
     fn disown(&self, owed: Owed);
 
-    /// One turn on the way, if nobody else runs the core and its queues have descriptors.
+    /// Runs one turn, if no other thread owns the core and its queues have descriptors.
     fn poll_in_passing(&self, cx: &mut Cx);
 
-    /// The thread of `poller` will not poll here again soon: from here on the worker watches the queues, unless another thread has
+    /// Ends the polling of `poller`: the worker watches the queues again, unless another thread has
     /// polled since.
     fn leave_polling(&self, poller: Poller);
 
-    /// Forgets the device queues: the host is gone, so that no thread runs them any more.
+    /// Removes the device queues, because the host is gone and no thread runs them.
     fn remove_queues(&self);
 
-    /// Passes an event to the host, unless that is gone.
+    /// Passes an event to the host, unless the host is gone.
     fn report(&self, event: Event);
 }
 
 /// Why a core has to be run.
 #[derive(Debug)]
 pub(crate) enum Owed {
-    /// It was nobody's, and is this context's from then on.
+    /// The core was idle; this context owns it.
     Claim(Claim),
-    /// A run is owed, to be begun by who comes first.
+    /// A run is owed, and the first thread that claims the core begins it.
     Run,
 }
 
-/// See the module head.
+/// Cores raised in a context.
 #[derive(Debug)]
 pub(super) struct Softirq {
-    /// Cores to be run, by their places among those known.
+    /// Cores to run, as indices into `cores`.
     raised: VecDeque<(usize, Owed)>,
-    /// Cores that were raised here, so that raising one again writes no count that others write. `None` while it is run.
+    /// Cores raised here before, so that raising one again writes no shared reference count. An
+    /// entry is `None` while its core runs.
     cores: Vec<Option<Arc<dyn RunCore>>>,
 }
 
@@ -75,13 +79,13 @@ impl Default for Softirq {
 }
 
 impl Softirq {
-    /// Whether a core is to be run.
+    /// Returns whether a core is to be run.
     #[inline]
     pub(super) fn is_pending(&self) -> bool {
         !self.raised.is_empty()
     }
 
-    /// Remembers `core`.
+    /// Adds `core` to the cores to run.
     #[inline]
     pub(super) fn raise(&mut self, core: &Arc<dyn RunCore>, owed: Owed) {
         let is_core = |known: &Option<Arc<dyn RunCore>>| matches!(known, Some(known) if Arc::ptr_eq(known, core));
@@ -92,7 +96,8 @@ impl Softirq {
         self.raised.push_back((place, owed));
     }
 
-    /// A place for a core that was not raised here lately: that of one that nobody else has any more, or a new one.
+    /// Returns an index for a core that is not in `cores`: that of a core to which no other
+    /// reference exists, or a new one.
     #[cold]
     fn place_for(&mut self, core: Arc<dyn RunCore>) -> usize {
         let is_left = |place: usize, known: &Option<Arc<dyn RunCore>>| {
@@ -108,8 +113,8 @@ impl Softirq {
         place
     }
 
-    /// The core to be run next, with its place, which is empty meanwhile: raised again from inside, it gets another, and this one
-    /// may get another core.
+    /// Takes the next core to run, and its index. The entry is `None` meanwhile: if the core is
+    /// raised again during its run, it gets another index, and this one may get another core.
     #[inline]
     pub(super) fn take_next(&mut self) -> Option<(Arc<dyn RunCore>, usize, Owed)> {
         let (place, owed) = self.raised.pop_front()?;
@@ -117,7 +122,7 @@ impl Softirq {
         Some((core, place, owed))
     }
 
-    /// `core` has been run.
+    /// Puts back `core` after its run.
     #[inline]
     pub(super) fn put_back(&mut self, place: usize, core: Arc<dyn RunCore>) {
         self.cores[place].get_or_insert(core);
@@ -127,7 +132,8 @@ impl Softirq {
 impl Drop for Softirq {
     fn drop(&mut self) {
         for (place, owed) in self.raised.drain(..) {
-            // A place is empty if the panic came out of the turn of its core, which has been let go then.
+            // An entry is `None` if the panic came out of the turn of its core; the turn has
+            // released that core.
             if let Some(core) = &self.cores[place] {
                 core.disown(owed);
             }

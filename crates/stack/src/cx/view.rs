@@ -1,4 +1,5 @@
-//! What a context keeps of each host it has entered, so that running it again looks nothing up.
+//! View of a host: data that a context keeps of each host it has entered, so that entering it again
+//! needs no lookup.
 
 use std::sync::Arc;
 
@@ -10,33 +11,34 @@ use crate::{
     sysctl::Sysctls,
 };
 
-/// What a context keeps of a host it has entered.
+/// View of a host that a context has entered.
 #[derive(Debug)]
 pub(super) struct HostView {
-    /// The host's number; 0 is none.
+    /// Number of the host; 0 for none.
     pub(super) host: u64,
-    /// What this context counts for it.
+    /// Counter page that this context writes for the host.
     pub(super) page: Arc<CounterPage>,
-    /// Number of `sysctls`.
+    /// Generation of `sysctls`.
     pub(super) generation: u64,
     pub(super) sysctls: Arc<Sysctls>,
-    /// Of `sysctls`: what becomes of packets that are at home in another context.
+    /// Copy of a setting: how packets of another context's pool are freed.
     pub(super) free_mode: FreeMode,
-    /// Of `sysctls`: packets may change core.
+    /// Copy of settings: packets may change core.
     pub(super) rps_needed: bool,
-    /// Of `sysctls`: where applications read their flows, if anybody wants to know (Linux: `rfs_needed`).
+    /// RFS table, if the settings enable it (Linux: `rfs_needed`).
     pub(super) sock_flows: Option<Arc<SockFlows>>,
-    /// The core that this context runs at the moment.
+    /// Core whose turn this context runs.
     pub(super) running: Option<CoreId>,
-    /// The core that it last ran of its own accord, not because it had rung its doorbell: where its thread is at home.
+    /// Core that this context last ran on its own initiative, not because it rang the doorbell: the
+    /// home core of its thread.
     pub(super) home: Option<CoreId>,
     pub(super) challenges: Arc<tcp::ChallengeBudget>,
-    /// The host's account of TCP memory.
+    /// TCP memory account of the host.
     pub(super) memory: Arc<TcpMemory>,
 }
 
 impl HostView {
-    /// Before any host is entered.
+    /// View of no host, before any is entered.
     pub(super) fn nowhere() -> Self {
         Self {
             host: 0,
@@ -65,7 +67,8 @@ impl HostView {
         view
     }
 
-    /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
+    /// Takes over changed settings. If nothing changed, this is one load of a cache line that is
+    /// otherwise not written.
     #[inline]
     pub(super) fn refresh(&mut self, host: &HostShare) {
         if self.generation != host.live_sysctls().generation() {

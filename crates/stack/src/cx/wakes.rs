@@ -1,57 +1,62 @@
-//! Threads that a worker wakes only when it has let go of the core.
+//! Threads that a worker wakes only after it has released the core.
 //!
-//! What a woken thread does first is to want the core that the worker still has. One that reads superframes is also left what has
-//! arrived meanwhile, for it is in its caches that it matters (`Core::run_as_worker`).
+//! Wakes are deferred because the first thing a woken thread does is try to own the core. A thread
+//! that reads superframes is also left the frames that have arrived meanwhile, because they belong
+//! in the caches of its CPU (`Core::run_as_worker`).
 //!
-//! Not here: when that is worth it (`core::run`), and what becomes of what is left (`core::sleep`).
+//! Not here: when to defer wakes (`core::run`), and which thread fetches the frames left to a
+//! reader (`core::sleep`).
 
 use sync::{EventCount, Wakes};
 
 use super::Cx;
 
-/// Threads that are woken when the core is free: what they do next is to want it.
+/// Threads to wake after the release of the core.
 #[derive(Debug, Default)]
 pub(super) struct HeldWakes {
     wakes: Wakes,
-    /// They are held back now.
+    /// True while wakes are deferred.
     holds: bool,
-    /// One of them waits to read.
+    /// True if a deferred thread waits to read.
     reader: bool,
-    /// What has arrived since is left to it.
+    /// True if frames that have arrived since are left to that reader.
     left: bool,
 }
 
 impl Cx {
-    /// Those who wait for a stream are woken by [`release_wakes`](Self::release_wakes) from here on.
+    /// Defers the wakes of threads that wait for a stream until
+    /// [`release_wakes`](Self::release_wakes).
     pub(crate) const fn hold_wakes(&mut self) {
         self.wakes.holds = true;
     }
 
-    /// The core is free: wakes those who were held back.
+    /// Wakes the deferred threads after the core was released.
     pub(crate) fn release_wakes(&mut self) {
         self.wake_held();
         self.wakes.holds = false;
     }
 
-    /// The core will not be free soon: they need not wait for it, and nothing is left to them.
+    /// Wakes the deferred threads although the core is kept, because it will not be released soon.
+    /// No frames are left to them.
     pub(crate) fn wake_held(&mut self) {
         (self.wakes.reader, self.wakes.left) = (false, false);
         self.wakes.wakes.wake();
     }
 
-    /// If a reader is held back, what has not been fetched yet is left to it. True if so.
+    /// Leaves the frames not yet received to a reader whose wake is deferred. Returns false if
+    /// there is none.
     pub(crate) const fn leave_to_reader(&mut self) -> bool {
         self.wakes.left |= self.wakes.reader;
         self.wakes.reader
     }
 
-    /// Something has been left to a reader who is still to be woken.
+    /// Returns whether frames have been left to a reader that is still to be woken.
     pub(crate) const fn has_left(&self) -> bool {
         self.wakes.left
     }
 
-    /// Wakes all `waiters` of a socket whose lock has been left since they have something to wake for, and who wait to `read` or to
-    /// write: now, or when the core is free. True if there were any.
+    /// Wakes all `waiters` of a socket whose lock was released after the event. They wait to `read`
+    /// or to write. Wakes now, or after the release of the core. Returns true if there were any.
     #[inline]
     pub(crate) fn notify_all(&mut self, waiters: &EventCount, read: bool) -> bool {
         let HeldWakes { wakes, holds, reader, .. } = &mut self.wakes;
@@ -70,7 +75,7 @@ mod tests {
     use crate::Memory;
 
     #[test]
-    fn nothing_is_left_to_a_reader_who_is_woken_before_the_core_is_free() {
+    fn nothing_is_left_to_a_reader_that_is_woken_before_the_core_is_released() {
         let memory = Memory::new(1 << 20);
         let mut cx = Cx::replay(&memory, 1);
         let (readers, writers) = (EventCount::new(), EventCount::new());
@@ -80,7 +85,7 @@ mod tests {
         let _reader = readers.prepare();
         assert!(cx.notify_all(&readers, true) && cx.leave_to_reader() && cx.has_left());
         cx.wake_held();
-        assert!(!cx.has_left(), "the core was not free: it may have gone to sleep again");
+        assert!(!cx.has_left(), "the reader may sleep again before the core is released");
         assert!(!cx.leave_to_reader());
         cx.release_wakes();
     }
