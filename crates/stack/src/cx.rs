@@ -344,20 +344,20 @@ impl Cx {
         self.view.sock_flows.as_deref()
     }
 
-    /// Core of the current host whose turn this context runs. `None` in process context.
+    /// Core of the current host that this context runs in a turn. `None` in process context.
     pub(crate) fn running(&self) -> Option<CoreId> {
         self.view.running
     }
 
-    /// Core to which work of this context is attributed: the core whose turn it runs. In process
-    /// context with RFS, the thread's home core. Linux: `smp_processor_id`.
+    /// Core to which work of this context is attributed: in softirq context, the core that it runs;
+    /// in process context with RFS, the thread's home core. Linux: `smp_processor_id`.
     pub(crate) fn place(&self) -> Option<CoreId> {
         let view = &self.view;
         view.running.or_else(|| view.sock_flows.as_ref().and(view.home))
     }
 
-    /// Sets the core whose turn begins, or the enclosing turn that continues. Returns the previous
-    /// value.
+    /// Sets the core that this context runs, at the beginning of a turn or when the enclosing turn
+    /// continues. Returns the previous value.
     pub(crate) fn set_running(&mut self, core: Option<CoreId>) -> Option<CoreId> {
         core::mem::replace(&mut self.view.running, core)
     }

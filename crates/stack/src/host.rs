@@ -1,7 +1,7 @@
-//! A host: one instance of the stack with its addresses, routes, neighbors, sockets and cores.
+//! Host: one instance of the stack with its addresses, routes, neighbors, sockets and cores.
 //!
-//! Linux: a network namespace (`struct net`). Shared by every thread that uses it; what changes on the data path lives
-//! in the cores and sockets, what is here is read-mostly.
+//! Linux: a network namespace (`struct net`). All threads share it. State that the data path writes
+//! is in the cores and sockets; the fields here are read-mostly.
 
 use std::{
     ops::Deref,
@@ -35,13 +35,14 @@ pub use audit::Audit;
 pub struct Host {
     net: Arc<Net>,
     cores: Vec<Arc<Core>>,
-    /// One change of a device at a time.
+    /// Lock that serializes changes of devices.
     device_changes: Mutex<()>,
 }
 
 impl Host {
-    /// Runs every core until none has work, as the caller's thread: the sans-IO mode and the simulator. Returns when
-    /// to call again although nothing arrives: at once if work comes in as fast as it is done.
+    /// Runs every core on the calling thread until none has work: for sans-IO use and the
+    /// simulator. Returns when to call again even if nothing arrives: at once if work arrives as
+    /// fast as it is done.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
         let mut pending = false;
         for core in &self.cores {
@@ -51,8 +52,9 @@ impl Host {
         if pending { Some(cx.now) } else { self.next_deadline() }
     }
 
-    /// As [`poll`](Self::poll), one core: for threads that have one each. Who runs all takes from the others what they have just begun,
-    /// and their frames into its own caches.
+    /// Runs one core as [`poll`](Self::poll) does, for threads that have one core each. A thread
+    /// that runs all cores would take over work that the other threads have just begun, and load
+    /// their frames into its own caches.
     ///
     /// # Panics
     ///
@@ -64,7 +66,7 @@ impl Host {
         if run == CoreRun::Pending { Some(cx.now) } else { core.next_deadline() }
     }
 
-    /// When the earliest core has something to do although nothing arrives.
+    /// Returns the earliest time at which a core must run even if nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.cores.iter().filter_map(|core| core.next_deadline()).min()
@@ -76,7 +78,7 @@ impl Host {
         &self.cores
     }
 
-    /// The core that polls a queue, of whatever device, and looks after what waits to be sent by it.
+    /// Returns the core that polls queue `queue` of every device, and runs its transmit queue.
     pub(crate) fn core_of_queue(&self, queue: QueueId) -> &Arc<Core> {
         &self.cores[usize::from(queue.0) % self.cores.len()]
     }

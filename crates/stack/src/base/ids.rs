@@ -7,7 +7,8 @@
 pub struct CoreId(pub u16);
 
 impl CoreId {
-    /// The core of a flow, of so many, where nothing else decides. Reciprocal scaling, as RPS does: the high bits choose.
+    /// The core of a flow, of so many, where nothing else decides. Reciprocal scaling, as RPS does:
+    /// the high bits choose.
     #[expect(clippy::cast_possible_truncation, reason = "below the number of cores")]
     pub(crate) const fn of_flow(hash: u32, cores: u16) -> Self {
         Self(((hash as u64 * cores as u64) >> 32) as u16)

@@ -1,9 +1,12 @@
-//! Events of a host: facts about its devices, addresses and workers that need a person, or a program's decision.
+//! Events of a host: facts about its devices, addresses and workers that require the attention of
+//! an administrator or a program.
 //!
-//! Above: devices, receive steps and the host report them (`share`); crate `quietline` keeps them for the application. Linux: rtnetlink notifications (RTM_DELLINK), and what
-//! user-space daemons log about duplicate addresses.
+//! Above: devices, receive steps and the host report them (`share`); crate `quietline` keeps them
+//! for the application. Linux: rtnetlink notifications (RTM_DELLINK), and log messages of
+//! user-space daemons about duplicate addresses.
 //!
-//! Events are rare: each kind is reported once for a device, or limited to one in several seconds for an address.
+//! Events are rare: each kind is reported once for a device, or limited to one in several seconds
+//! for an address.
 //!
 //! Not here: counters and drop reasons, which count every occurrence.
 
@@ -12,29 +15,33 @@ use std::{net::Ipv4Addr, string::String};
 
 use crate::header::ethernet::MacAddr;
 
-/// A fact about a host's devices, addresses or workers. Its text is one line for a person, without a full stop.
+/// A fact about a host's devices, addresses or workers. Its text is one line for a person, without
+/// a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A device has left the host: its interface was deleted, or `Host::remove_device` was called. Sockets bound to addresses
-    /// that only this device had fail with `ENETDOWN` from here on.
+    /// A device has left the host: its interface was deleted, or `Host::remove_device` was called.
+    /// Sockets bound to addresses that only this device had fail with `ENETDOWN` from here on.
     DeviceGone {
         /// Its name.
         device: String,
     },
-    /// Segments arrive whose checksum was left to hardware that the link does not have. The first such segment of each device is
-    /// reported; all are dropped, with the reason `TCP_CSUM_UNFINISHED`.
+    /// Segments arrive whose checksum was left to hardware that the link does not have. The first
+    /// such segment of each device is reported; all are dropped, with the reason
+    /// `TCP_CSUM_UNFINISHED`.
     UnfinishedChecksums {
         /// Name of the device.
         device: String,
     },
-    /// The kernel drops frames for the device because they are longer than its MTU allows: the other end sends superframes. The
-    /// first drop is reported; all are counted with the reason `DEV_RX_TRUNCATED`.
+    /// The kernel drops frames for the device because they are longer than its MTU allows: the
+    /// other end sends superframes. The first drop is reported; all are counted with the reason
+    /// `DEV_RX_TRUNCATED`.
     FramesTooLong {
         /// Name of the device.
         device: String,
     },
-    /// Another station uses an address of this host (RFC 5227 §2.4). At most one event in ten seconds for an address.
+    /// Another station uses an address of this host (RFC 5227 §2.4). At most one event in ten
+    /// seconds for an address.
     AddressConflict {
         /// Name of the device.
         device: String,
@@ -43,14 +50,16 @@ pub enum Event {
         /// Link address of the other station.
         mac: MacAddr,
     },
-    /// No other station uses an address of this host: its probes are over (RFC 5227 §2.1.1), and it is in use.
+    /// No other station uses an address of this host: its probes are over (RFC 5227 §2.1.1), and it
+    /// is in use.
     AddressReady {
         /// Name of the device.
         device: String,
         /// The address.
         address: Ipv4Addr,
     },
-    /// The thread that runs a core while nobody else does has panicked, and the stack is being shut down: its sockets fail from here on.
+    /// The worker thread of a core has panicked, and the stack is being shut down: its sockets fail
+    /// from here on.
     WorkerPanicked {
         /// Number of the core.
         core: u16,
@@ -88,7 +97,7 @@ impl fmt::Display for Event {
 
 /// Receiver of a host's events.
 pub trait EventSink: Send + Sync + Debug {
-    /// Takes an event. Called from within the stack, perhaps by a thread that owns a core: it must not call the stack, nor wait
-    /// for a thread that does.
+    /// Takes an event. Called from within the stack, perhaps by a thread that owns a core: it must
+    /// not call the stack, nor wait for a thread that does.
     fn on_event(&self, event: Event);
 }

@@ -88,7 +88,8 @@ impl HostShare {
         self.cores
     }
 
-    /// The present settings. Takes a lock: contexts that run the host ask [`Cx::sysctls`](super::Cx::sysctls).
+    /// The present settings. Takes a lock: contexts that run the host ask
+    /// [`Cx::sysctls`](super::Cx::sysctls).
     #[must_use]
     pub fn sysctls(&self) -> Arc<Sysctls> {
         self.sysctls.present().1

@@ -27,7 +27,7 @@ pub(super) struct HostView {
     pub(super) rps_needed: bool,
     /// RFS table, if the settings enable it (Linux: `rfs_needed`).
     pub(super) sock_flows: Option<Arc<SockFlows>>,
-    /// Core whose turn this context runs.
+    /// Core that this context runs in a turn.
     pub(super) running: Option<CoreId>,
     /// Core that this context last ran on its own initiative, not because it rang the doorbell: the
     /// home core of its thread.

@@ -1,37 +1,40 @@
-//! What always holds of a host between two turns, and what its connections hold together.
+//! Invariants of a host that hold between two turns, and the packet memory of its connections.
 //!
-//! Above: the simulator and tests; nothing on the data path asks. Below: `TcpSocket::check`, `tcp::Tcb::check_turn`.
+//! Above: the simulator and tests; the data path does not use it. Below: `TcpSocket::check`,
+//! `tcp::Tcb::check_turn`.
 //!
-//! Not here: what needs the devices or the network (`sim`).
+//! Not here: invariants that involve devices or the network (`sim`).
 
 use tcp::FourTuple;
 
 use super::Host;
 use crate::{base::tcp_memory::PAGE_BYTES, cx::Cx};
 
-/// What the connections in a host's tables hold, in bytes of packet memory.
+/// Packet memory of the connections in a host's tables, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// What waits to be read (`sk_rmem_alloc`).
+    /// Receive queues (`sk_rmem_alloc`).
     pub rmem_alloc: u64,
-    /// The send queues (`sk_wmem_queued`).
+    /// Send queues (`sk_wmem_queued`).
     pub wmem_queued: u64,
-    /// What qdiscs and devices hold (`sk_wmem_alloc`).
+    /// Packets in qdiscs and devices (`sk_wmem_alloc`).
     pub wmem_alloc: u64,
-    /// Charged to the account and not used (`sk_forward_alloc`).
+    /// Memory charged to the account and not used (`sk_forward_alloc`).
     pub forward_alloc: u64,
-    /// How many they are.
+    /// Number of these connections.
     pub connections: usize,
-    /// There are no others: none has ended and is still somebody's.
+    /// True if no other connection exists: none is out of the tables and still referenced.
     pub is_complete: bool,
 }
 
 impl Host {
-    /// Walks the invariants of every connection, and shows `see` the numbers of each that may only grow. The host's account of
-    /// TCP memory is what the connections were charged, and that is what their queues hold, in whole pages.
+    /// Checks the invariants of every connection, and passes `see` the values of each that must not
+    /// decrease. The TCP memory account of the host must equal the charges of its connections, and
+    /// these the sizes of their queues, in whole pages.
     ///
     /// # Panics
-    /// When one does not hold.
+    ///
+    /// If an invariant does not hold.
     pub fn check(&self, cx: &mut Cx, mut see: impl FnMut(&FourTuple, tcp::Edges)) -> Audit {
         let streams = self.streams(cx);
         let mut audit = Audit { connections: streams.len(), ..Audit::default() };
@@ -48,7 +51,7 @@ impl Host {
         let alive = self.tcp_memory().sockets();
         audit.is_complete = usize::try_from(alive) == Ok(streams.len());
         let total = u64::try_from(self.tcp_memory_pages())
-            .expect("pages are charged before they are given back");
+            .expect("pages are charged before they are uncharged");
         let charged = audit.rmem_alloc + audit.wmem_queued + audit.forward_alloc;
         assert_eq!(charged % u64::from(PAGE_BYTES), 0, "whole pages: {audit:?}");
         let charged = charged / u64::from(PAGE_BYTES);

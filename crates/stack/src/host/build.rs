@@ -1,4 +1,4 @@
-//! From a configuration to a host that runs.
+//! Construction of a host from its configuration.
 
 use std::{
     sync::{
@@ -116,10 +116,10 @@ impl Host {
         Ok(host)
     }
 
-    /// Spreads the queues of every device over the cores.
+    /// Distributes the queues of every device over the cores.
     fn attach_devices(&self) -> Result<(), ConfigError> {
         for (index, device) in (0u32..).zip(&self.devices) {
-            // Whoever polls a queue has the device itself.
+            // The core that polls a queue holds the device itself.
             let attached = index.checked_sub(1).and_then(|place| self.attached.get(place as usize));
             let device =
                 &attached.and_then(|own| own.device()).unwrap_or_else(|| Arc::clone(device));
@@ -140,7 +140,7 @@ impl Host {
     }
 }
 
-/// What the sockets of each core share.
+/// Creates the state that the sockets of each core share.
 fn core_sockets_of(attendances: &[Arc<Attendance>]) -> Box<[Arc<CoreSockets>]> {
     (0..)
         .map(CoreId)
@@ -149,7 +149,7 @@ fn core_sockets_of(attendances: &[Arc<Attendance>]) -> Box<[Arc<CoreSockets>]> {
         .collect()
 }
 
-/// The cores of `net`.
+/// Creates the cores of `net`.
 fn cores_of(
     net: &Weak<Net>,
     attendances: &[Arc<Attendance>],
@@ -170,7 +170,8 @@ fn cores_of(
 /// Bytes of an IPv4 and a TCP header without options.
 const HEADERS: u32 = 40;
 
-/// Refuses devices that cannot work: one that a host has already, two of one name, an MTU that holds no segment.
+/// Refuses unusable devices: a device that a host already has, two devices of one name, an MTU that
+/// holds no segment.
 fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
     let mtu_min = HEADERS + u32::from(config.sysctls.tcp.tcp_min_snd_mss);
     for (place, entry) in config.devices.iter().enumerate() {
@@ -203,14 +204,15 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// What the configured devices are to the host, which has them alone from here on, and the addresses of each.
+/// Attaches the configured devices to the host, which uses them exclusively from here on. Returns
+/// them with the addresses of each.
 fn attach(rcu: &Domain, devices: Vec<DeviceConfig>) -> (Vec<Arc<Attached>>, Vec<Vec<IpNet>>) {
     let attached =
         |entry: DeviceConfig| (Arc::new(Attached::new(rcu, entry.device)), entry.addresses);
     devices.into_iter().map(attached).unzip()
 }
 
-/// The transmit queues of every device.
+/// Creates the transmit queues of every device.
 fn transmit_sides(
     devices: &[Arc<dyn Device>],
     sysctls: &Sysctls,
@@ -226,10 +228,11 @@ fn transmit_sides(
         .collect()
 }
 
-/// What the settings of a device are bounded by.
+/// Returns the properties of a device that bound its settings.
 fn present(device: &dyn Device) -> Present<'_> {
     let caps = device.caps();
-    // Of a device that takes none software cuts up what every IPv4 header can say.
+    // For a device without segmentation offload, software segments superframes of any length that
+    // an IPv4 header can express.
     let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
     Present::new(&caps.name, caps.queues, superframe_end, device.gso_ipv4_size())
 }

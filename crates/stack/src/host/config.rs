@@ -1,4 +1,4 @@
-//! What a host is built from. Validated here; the data path takes valid types only.
+//! Configuration of a host. Validated here; the data path takes valid types only.
 
 use std::{io, sync::Arc};
 
@@ -17,7 +17,7 @@ impl From<ConfigError> for io::Error {
     }
 }
 
-/// A device with the addresses that live on it.
+/// Device with its addresses.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The device.
@@ -26,10 +26,10 @@ pub struct DeviceConfig {
     pub addresses: Vec<IpNet>,
 }
 
-/// Everything a host needs.
+/// Configuration of a host.
 ///
-/// There is no default: [`new`](Self::new) wants keys that nobody can guess, [`replay`](Self::replay) names the seed of a run
-/// that must repeat. Both give one core and no device.
+/// There is no default: [`new`](Self::new) takes secret keys, [`replay`](Self::replay) takes the
+/// seed of a run that must repeat. Both configure one core and no device.
 ///
 /// ```compile_fail,E0599
 /// let config = stack::config::HostConfig::default();
@@ -51,7 +51,7 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
-    /// A host without devices, with `secrets` of its own.
+    /// Returns a configuration without devices, with these `secrets`.
     #[must_use]
     pub fn new(secrets: Secrets) -> Self {
         Self {
@@ -64,8 +64,8 @@ impl HostConfig {
         }
     }
 
-    /// As [`new`](Self::new), with secrets that follow from `seed`: simulations and tests. Whoever knows the seed, or tries
-    /// all of them, can guess every number of this host.
+    /// As [`new`](Self::new), with secrets derived from `seed`, for simulations and tests. An
+    /// attacker who knows the seed, or tries all seeds, can guess every number of this host.
     #[must_use]
     pub fn replay(seed: u64) -> Self {
         Self::new(Secrets::replay(seed))

@@ -1,14 +1,21 @@
-//! Devices of a host that go down, come up again and go away while it runs.
+//! Devices of a host that go down, come up again and are removed while it runs.
 //!
-//! Linux: `ip link set DEVICE down`, `up`, `ip link del`; `__dev_close_many`, `unregister_netdevice_many`, `dst_dev_put`,
-//! `neigh_ifdown`, `napi_disable`, `dev_deactivate`.
+//! Linux: `ip link set DEVICE down`, `up`, `ip link del`; `__dev_close_many`,
+//! `unregister_netdevice_many`, `dst_dev_put`, `neigh_ifdown`, `napi_disable`, `dev_deactivate`.
 //!
-//! In this order, so that nothing new begins on what is about to end: the device drops what it is given; no route leads to it any
-//! more, and a new generation makes every entry that does stale; its queues are polled no more, the last poll over; what waits in
-//! its transmit queues and for its neighbors is dropped with a reason. A device that goes away then leaves a black hole behind
-//! for whoever still holds an entry, and is freed after a grace period.
+//! A device goes down in an order in which no step creates work that an earlier step has ended:
 //!
-//! Not here: devices that come while a host runs.
+//! 1. The device drops the packets passed to it.
+//! 2. No route leads to the device. A new route generation makes all entries that refer to it
+//!    stale.
+//! 3. Its queues are disabled; the last poll is over.
+//! 4. Packets in its transmit queues, and those that wait for its neighbors, are dropped with a
+//!    reason.
+//!
+//! A removed device is then replaced by a black hole for all holders of an entry, and freed after a
+//! grace period.
+//!
+//! Not here: devices that are added while a host runs.
 
 use std::{
     net::IpAddr,
@@ -26,15 +33,18 @@ use crate::{
 };
 
 impl Host {
-    /// Takes a device down or up (`ip link set DEVICE down`). Down it carries nothing: its networks and the routes through it
-    /// are gone, its addresses stay this host's. Up again its networks are back, but not the routes that were added; frames that
-    /// came meanwhile are dropped.
+    /// Takes a device down or up (`ip link set DEVICE down`). A device that is down carries no
+    /// packets: its networks and the routes through it are removed, and its addresses remain local.
+    /// When it comes up, its networks are restored, but not the routes that were added; frames that
+    /// arrived meanwhile are dropped.
     ///
     /// # Errors
+    ///
     /// `ENODEV` without such a device, `EINVAL` for loopback.
     ///
     /// # Panics
-    /// From within a turn of a core: the poll that it would wait for is its own.
+    ///
+    /// If called from within a turn of a core, because it would wait for the end of its own poll.
     pub fn set_device_up(&self, cx: &mut Cx, index: u32, up: bool) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
@@ -60,15 +70,18 @@ impl Host {
         Ok(())
     }
 
-    /// Takes a device away (`ip link del DEVICE`): down, and with it its addresses. Connections that used it go on by other
-    /// routes, if any lead there, and from the address that they have, if another device has it, too. Sockets whose address no
-    /// device has any more can never work again: connections end and listeners fail with `ENETDOWN`. [`Event::DeviceGone`] is
-    /// reported before. The device is dropped after a grace period, when no thread is in a call any more that may still look at it.
+    /// Removes a device (`ip link del DEVICE`) with its addresses. Connections that used it
+    /// continue by other routes, if there are any, and if another device has their address. Sockets
+    /// whose address no device has cannot work again: connections end and listeners fail with
+    /// `ENETDOWN`. [`Event::DeviceGone`] is reported before. The device is dropped after a grace
+    /// period, when no running call can refer to it.
     ///
     /// # Errors
+    ///
     /// As [`set_device_up`](Self::set_device_up).
     ///
     /// # Panics
+    ///
     /// As [`set_device_up`](Self::set_device_up).
     pub fn remove_device(&self, cx: &mut Cx, index: u32) -> Result<(), Errno> {
         let device = self.attached(index)?;
@@ -94,7 +107,7 @@ impl Host {
         Ok(())
     }
 
-    /// Whether a device carries packets. False for one that is gone, or that never was.
+    /// Returns whether a device carries packets. False for a removed or unknown device.
     #[must_use]
     pub fn is_device_up(&self, index: u32) -> bool {
         index == LOOPBACK || self.attached(index).is_ok_and(|device| device.is_up())
@@ -109,7 +122,7 @@ impl Host {
 
     fn enter_change(&self, cx: &mut Cx) -> crate::cx::Entered {
         let entered = cx.enter(self);
-        assert!(cx.running().is_none(), "a device is taken down by a turn that may be polling it");
+        assert!(cx.running().is_none(), "a turn, which may poll the device, must not take it down");
         entered
     }
 
@@ -121,10 +134,11 @@ impl Host {
         self.neighbors.device_down(cx, index);
     }
 
-    /// Ends the sockets that are bound to an address which this host had on a device that is gone, and has on no other.
+    /// Ends the sockets that are bound to an address which only a removed device had.
     ///
-    /// Differs from Linux: there a connection retransmits until it times out, because its address may be added again. This host
-    /// gets no addresses while it runs, so the connection would wait for nothing.
+    /// Differs from Linux: there a connection retransmits until it times out, because its address
+    /// may be added again. This host gets no addresses while it runs, so the connection could not
+    /// recover.
     fn end_sockets_without_address(&self, cx: &mut Cx) {
         let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
         {
@@ -165,7 +179,8 @@ impl Host {
 }
 
 impl Host {
-    /// The worker of `core` has panicked. Nothing is handed to it any more, and whoever it belonged to shuts the host down.
+    /// Reports that the worker of `core` has panicked. No run is handed to that worker from here
+    /// on. The owner of the worker shuts the host down.
     #[cold]
     pub fn worker_panicked(&self, core: &Core) {
         core.lose_worker();

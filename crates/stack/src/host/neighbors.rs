@@ -1,9 +1,9 @@
-//! Neighbors that are set by hand, the list of all neighbors, and what the table asks of the host.
+//! Neighbors that are set by hand, and the list of all neighbors.
 //!
-//! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh show`. Any thread may call that
-//! is not in a turn of a core.
+//! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`,
+//! `ip neigh show`. Any thread that is not in a turn of a core may call these methods.
 //!
-//! Not here: the table (`transmit::neighbor::table`), what ARP teaches (`receive::arp_input`).
+//! Not here: the table (`transmit::neighbor::table`), updates by ARP (`receive::arp_input`).
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -21,13 +21,15 @@ use crate::{
 };
 
 impl Host {
-    /// Sets the link address of a neighbor for good: it is never asked for, no ARP packet changes it and the table never collects
-    /// it. Packets that waited for the address are sent. It ends by [`delete_neighbor`](Self::delete_neighbor), or when its device
-    /// goes down, as in Linux.
+    /// Sets the permanent link address of a neighbor: no request is sent for it, no ARP packet
+    /// changes it, and the table does not collect it. Packets that waited for the address are sent.
+    /// The entry ends by [`delete_neighbor`](Self::delete_neighbor), or when its device goes down,
+    /// as in Linux.
     ///
     /// # Errors
-    /// When there is no such device, its frames carry no link addresses, or `address` or `mac` is not that of a single other
-    /// station. Nothing is changed then.
+    ///
+    /// If there is no such device, its frames carry no link addresses, or `address` or `mac` is not
+    /// the address of a single other station. Nothing is changed then.
     pub fn set_neighbor(
         &self,
         cx: &mut Cx,
@@ -36,7 +38,8 @@ impl Host {
         mac: MacAddr,
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
-        // Differs from Linux: which takes a group address, too, because ARP packets that name one are refused here (`ArpPacket`).
+        // Differs from Linux, which also accepts a group address, because this host refuses ARP
+        // packets that name one (`ArpPacket`).
         if !mac.is_unicast() {
             let allowed = "the link address of a single station";
             return Err(ConfigError::new("neighbor lladdr", mac, allowed));
@@ -55,10 +58,12 @@ impl Host {
         Ok(())
     }
 
-    /// Forgets the link address of a neighbor, set or learned: the next packet causes a request. Packets that wait are dropped.
+    /// Deletes a neighbor, set or learned: the next packet to it causes a request. Packets that
+    /// wait for the neighbor are dropped.
     ///
     /// # Errors
-    /// When there is no such device, or nothing is known of the address.
+    ///
+    /// If there is no such device or neighbor.
     pub fn delete_neighbor(
         &self,
         cx: &mut Cx,
@@ -74,13 +79,13 @@ impl Host {
         was_known.then_some(()).ok_or_else(error)
     }
 
-    /// Every neighbor of which something is known, by device and address: `ip neigh show`.
+    /// Returns all neighbors, sorted by device and address: `ip neigh show`.
     #[must_use]
     pub fn neighbors(&self) -> Vec<NeighborInfo> {
         self.neighbors.list()
     }
 
-    /// Refuses a device that is not there or has no neighbors.
+    /// Refuses a device that does not exist or has no neighbors.
     fn check_device(&self, device: u32) -> Result<(), ConfigError> {
         let name = self.device_name(device);
         let refuse = || {
@@ -100,10 +105,10 @@ impl Host {
     }
 }
 
-/// Refuses an address that no single other station on a link can have.
+/// Refuses an address that cannot belong to a single other station on a link.
 fn check_address(fib: &Fib, address: IpAddr) -> Result<(), ConfigError> {
     let IpAddr::V4(ip) = address else {
-        let allowed = "an IPv4 address: IPv6 is not spoken yet";
+        let allowed = "an IPv4 address: IPv6 is not supported yet";
         return Err(ConfigError::new("neighbor", address, allowed));
     };
     match fib.local_kind(address) {
@@ -115,7 +120,8 @@ fn check_address(fib: &Fib, address: IpAddr) -> Result<(), ConfigError> {
     }
 }
 
-/// The address that names this host as the asker, should `device` ever ask for `address`: of the same network, or the first one.
+/// Returns the source address for requests of `device` for `address`: an address of the same
+/// network, or the first address of the device.
 fn asker(fib: &Fib, device: u32, address: IpAddr) -> IpAddr {
     let route = fib.lookup(address).filter(|route| route.device == device);
     route

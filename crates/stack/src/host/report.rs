@@ -1,4 +1,4 @@
-//! What a host tells about itself: counters, queues, entries, memory.
+//! Reports of a host: counters, queues, route entries, memory.
 //!
 //! Linux: `nstat`, `/proc/net/softnet_stat`, `/proc/net/sockstat`, `tc -s qdisc`.
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Host {
-    /// The sum of all counter pages.
+    /// Returns the sum of all counter pages.
     #[must_use]
     pub fn counters(&self) -> Snapshot {
         let mut sums = self.with_pages(|pages| Snapshot::sum(pages.iter().map(|page| &**page)));
@@ -26,13 +26,14 @@ impl Host {
         sums
     }
 
-    /// What each core counts of its receive work: /proc/net/softnet_stat, a line for each.
+    /// Returns the receive counts of each core: /proc/net/softnet_stat, one line each.
     #[must_use]
     pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
         self.cores.iter().map(|core| core.backlog().stat(core.id())).collect()
     }
 
-    /// Memory that the queues of all connections hold, in pages of 4 KB: `mem` of `/proc/net/sockstat`.
+    /// Returns the memory of the queues of all connections, in pages of 4 KB: `mem` of
+    /// `/proc/net/sockstat`.
     #[must_use]
     pub fn tcp_memory_pages(&self) -> i64 {
         let reserve = |page: &Arc<CounterPage>| page.tcp_reserve.load(Ordering::Relaxed);
@@ -40,18 +41,20 @@ impl Host {
         self.tcp_memory().pages() + reserves
     }
 
-    /// What every transmit queue of every device holds and has counted: `tc -s qdisc`. Loopback first.
+    /// Returns the contents and counts of every transmit queue of every device, loopback first:
+    /// `tc -s qdisc`.
     #[must_use]
     pub fn tx_queue_stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
         let entered = cx.enter(self);
         let rows = self.tx.iter().flat_map(|tx| tx.stats(cx)).collect();
         cx.leave(entered);
-        // A queue that was taken for a moment may have sent meanwhile.
+        // While this thread held a queue, another thread may have left packets to it; they may have
+        // raised a core.
         cx.do_softirq();
         rows
     }
 
-    /// The dst entries in the tables: input routes first.
+    /// Returns the dst entries in the tables, input routes first.
     #[must_use]
     pub fn dst_entries(&self) -> Vec<DstInfo> {
         let generation = self.route_generation();
@@ -64,7 +67,7 @@ impl Host {
     }
 }
 
-/// What packet memory has done, for every host that shares it.
+/// Adds the counts of packet memory, which several hosts may share.
 fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
     let stats = packets.stats();
     let bytes = |descriptors: i64| descriptors.unsigned_abs() * pkt::DESCRIPTOR_BYTES as u64;

@@ -1,4 +1,4 @@
-//! The settings of a host while it runs, and what follows from a change.
+//! Changes of settings while a host runs, and their consequences.
 
 use pkt::Instant;
 
@@ -6,10 +6,12 @@ use super::Host;
 use crate::sysctl::SysctlError;
 
 impl Host {
-    /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. It holds from the next call
-    /// or turn of each thread on; what a socket copied when it was made (buffer sizes, keepalive times) it keeps.
+    /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. Each
+    /// thread uses it from its next call or turn on. Values that a socket copied when it was
+    /// created (buffer sizes, keepalive times) do not change.
     ///
     /// # Errors
+    ///
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
         let (trims, stale) = self.live_sysctls().set(name, value, |present, next| {
@@ -27,14 +29,15 @@ impl Host {
                 || present.default_qdisc != next.default_qdisc;
             (present.tcp != next.tcp, stale)
         })?;
-        // The set is published by now: whoever is told finds it. Connections may keep packets by the earlier settings that they
-        // must not by these.
+        // The new settings are published before this request, so the core that takes the request
+        // uses them. Connections may hold spare packets that the earlier settings allowed.
         if trims && self.tcp_memory().want_trim() {
             self.cores[0].wake_before(Instant::ZERO);
         }
         if stale {
-            // Entries are counted as they were made to be, know what their device may do, and passed the earlier reverse-path
-            // filter: let everybody make new ones.
+            // Cached entries depend on the earlier settings: how references are counted, the
+            // features of the device, and the reverse-path filter. A new generation makes all users
+            // look them up again.
             self.invalidate_routes();
         }
         Ok(())

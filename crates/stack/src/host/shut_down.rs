@@ -1,4 +1,4 @@
-//! The end of a host: its sockets are stopped, and nothing is opened any more.
+//! Shutdown of a host: its sockets are stopped, and no new ones can be opened.
 
 use std::{sync::Arc, vec::Vec};
 
@@ -6,7 +6,8 @@ use super::Host;
 use crate::cx::Cx;
 
 impl Host {
-    /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.
+    /// Stops all sockets: listeners are closed, connections aborted. No socket can be opened from
+    /// here on.
     pub fn shut_down(&self, cx: &mut Cx) {
         if !self.down.begin() {
             return;

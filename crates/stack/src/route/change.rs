@@ -1,9 +1,11 @@
 //! The routes of a host, as they are listed and changed while it runs.
 //!
-//! Linux: `ip route show`, `add`, `replace`, `del`; net/ipv4/fib_frontend.c. Any thread may call; changes take turns.
+//! Linux: `ip route show`, `add`, `replace`, `del`; net/ipv4/fib_frontend.c. Any thread may call;
+//! changes take turns.
 //!
-//! After a change no cached entry is found any more, sockets resolve their path anew with their next segment, and connections
-//! remember another input route with the next packet that comes: what they hold is of an older generation.
+//! After a change no cached entry is found any more, sockets resolve their path anew with their
+//! next segment, and connections remember another input route with the next packet that comes: what
+//! they hold is of an older generation.
 
 use std::vec::Vec;
 
@@ -19,8 +21,8 @@ impl Router {
     /// Adds a route: `ip route add`.
     ///
     /// # Errors
-    /// When a field is impossible, contradicts another, or the prefix has a route with the same metric. Nothing is changed
-    /// then.
+    /// When a field is impossible, contradicts another, or the prefix has a route with the same
+    /// metric. Nothing is changed then.
     pub fn add_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
         refuse_ipv6(spec)?;
         self.change_routes(|routes| routes.route(spec))
@@ -35,7 +37,8 @@ impl Router {
         self.change_routes(|routes| routes.replace(spec))
     }
 
-    /// Takes the best route away that has the prefix and all else that `spec` names ([`FibBuilder::delete`]): `ip route del`.
+    /// Takes the best route away that has the prefix and all else that `spec` names
+    /// ([`FibBuilder::delete`]): `ip route del`.
     ///
     /// # Errors
     /// When there is none.
@@ -43,7 +46,8 @@ impl Router {
         self.change_routes(|routes| routes.delete(spec))
     }
 
-    /// Every route as it is: the local table first, then the main table, by prefix and metric (`ip route show table all`).
+    /// Every route as it is: the local table first, then the main table, by prefix and metric
+    /// (`ip route show table all`).
     #[must_use]
     pub fn routes(&self) -> Vec<RouteEntry> {
         self.routes.entries()
@@ -68,7 +72,8 @@ impl Router {
             .map(|(index, _)| index)
     }
 
-    /// Makes every cached route stale (Linux: `rt_cache_flush`). What sockets and packets hold lives on until they look.
+    /// Makes every cached route stale (Linux: `rt_cache_flush`). What sockets and packets hold
+    /// lives on until they look.
     pub fn invalidate_routes(&self) {
         self.routes.bump();
         self.forget_cached_routes();
@@ -84,7 +89,8 @@ impl Router {
         Ok(())
     }
 
-    /// As [`change_routes`](Self::change_routes), for what a device does to them, which nothing refuses.
+    /// As [`change_routes`](Self::change_routes), for what a device does to them, which nothing
+    /// refuses.
     pub(crate) fn change_device_routes(&self, change: impl FnOnce(&mut FibBuilder)) {
         let changed = self.change_routes(|routes| {
             change(routes);

@@ -1,8 +1,8 @@
 //! Path MTU exceptions: MTUs of single destinations that ICMP reported, which override their
 //! routes.
 //!
-//! Below: `Router::route` applies them to the paths it resolves. Above: connections pass reports that
-//! they have validated. RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`,
+//! Below: `Router::route` applies them to the paths it resolves. Above: connections pass reports
+//! that they have validated. RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`,
 //! `update_or_create_fnhe`.
 //!
 //! A destination that reports a smaller path MTU gets an entry for `route.mtu_expires` (600 s);

@@ -1,9 +1,10 @@
-//! The router of a host: which way packets to an address go, and whether a cached answer still holds.
+//! Router of a host: it resolves destinations to dst entries and validates cached entries.
 //!
-//! Above: `socket::net`, and the steps of receive and sockets, which ask. Below: the table, the neighbors, the transmit queues.
+//! Above: `socket::net`, and the steps of receive and sockets, which look up routes. Below: the
+//! table, the neighbors, the transmit queues.
 //!
-//! Linux: `ip_route_output_key`, `dst_check`, `ip_rt_update_pmtu`. A way is looked up in two halves: everything that is only read
-//! ([`Hop`]), and the dst entry of it, which packets share.
+//! Linux: `ip_route_output_key`, `dst_check`, `ip_rt_update_pmtu`. A lookup has two halves: the
+//! read-only result of the tables ([`Hop`]), and the dst entry for it, which packets share.
 
 use std::{net::IpAddr, ops::Deref, sync::Arc};
 
@@ -35,26 +36,26 @@ use super::{
     exception::Exceptions, fib::Fib, input::InputRoutes, output::OutputRoutes, table::RouteTable,
 };
 
-/// Devices and routes of a host, and the neighbors behind them: what the steps of route know of a host.
+/// Devices, routes and neighbors of a host.
 #[derive(Debug)]
 pub struct Router {
     pub(crate) share: HostShare,
     pub(crate) devices: Vec<Arc<dyn Device>>,
-    /// Those behind loopback, as what can be taken down.
+    /// Devices other than loopback, which can be taken down.
     pub(crate) attached: Vec<Arc<Attached>>,
-    /// The transmit queues of each.
+    /// Transmit queues of each device.
     pub(crate) tx: Vec<Arc<DeviceTx>>,
     pub(crate) routes: RouteTable,
     /// `net.quietline.dst_layout`, as it was when the host was built.
     pub(crate) dst_layout: DstLayout,
-    /// What ICMP has reported about paths.
+    /// Path MTUs learned from ICMP.
     pub(crate) exceptions: Exceptions,
     pub(crate) neighbors: NeighborTable,
-    /// Entries of the packets that leave.
+    /// Entries of outgoing packets.
     pub(crate) output_routes: OutputRoutes,
-    /// Entries of the packets that come.
+    /// Entries of incoming packets.
     pub(crate) input_routes: InputRoutes,
-    /// Readers of the tables.
+    /// RCU domain of the tables.
     pub(crate) rcu: Domain,
 }
 
@@ -68,7 +69,7 @@ impl Deref for Router {
 }
 
 impl Router {
-    /// The forwarding table, as long as the section.
+    /// Forwarding table, borrowed for the read section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.routes.fib(rcu)
@@ -78,7 +79,7 @@ impl Router {
         &self.input_routes
     }
 
-    /// Readers of the tables of this host.
+    /// RCU domain of this host's tables.
     pub(crate) const fn rcu(&self) -> &Domain {
         &self.rcu
     }
@@ -95,7 +96,7 @@ impl Router {
         &self.devices[index as usize]
     }
 
-    /// The transmit queues of a device.
+    /// Transmit queues of a device.
     pub(crate) fn tx(&self, index: u32) -> &Arc<DeviceTx> {
         &self.tx[index as usize]
     }
@@ -104,7 +105,8 @@ impl Router {
         index == LOOPBACK
     }
 
-    /// The earliest moment at which a device queue of `core` has something by itself.
+    /// Returns the earliest time at which a device queue or transmit queue of `core` has work even
+    /// if nothing arrives.
     pub(crate) fn queue_deadline(&self, core: CoreId) -> Option<Instant> {
         let cores = usize::from(self.core_count());
         self.devices
@@ -125,25 +127,25 @@ impl Router {
         self.routes.generation()
     }
 
-    /// Whether `ip` is an address of this host.
+    /// Returns whether `ip` is an address of this host.
     #[must_use]
     pub fn is_local(&self, cx: &Cx, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 
-    /// An address of this host on `device`?
+    /// Returns whether `ip` is an address of this host on `device`.
     pub(crate) fn is_local_on(&self, cx: &Cx, device: u32, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin())
             .lookup(ip)
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// The core of a flow where nothing else decides.
+    /// Returns the core of a flow by its hash, for flows that nothing else assigns.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }
 
-    /// Link address of a device; none where its frames have no Ethernet header.
+    /// Link address of a device; `None` if its frames have no Ethernet header.
     pub(crate) fn mac_of(&self, index: u32) -> Option<MacAddr> {
         match self.device(index).caps().link {
             LinkType::Ethernet { mac } => Some(mac),
@@ -152,16 +154,17 @@ impl Router {
     }
 }
 
-/// The way to one destination, as a socket keeps it: an entry, and what holds for this destination alone. Linux:
-/// `sk_dst_cache` with the `fnhe` of its route.
+/// Route to one destination, as a socket caches it: a dst entry, and the exception of this
+/// destination. Linux: `sk_dst_cache` with the `fnhe` of its route.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) dst: DstRef,
-    /// Number of the routes that say so. The entry may be of another: the next hop is the same, its choice may not be.
+    /// Route generation of the lookup. The entry may be of another generation: the next hop is the
+    /// same, but another route may have selected it.
     pub(crate) generation: u32,
-    /// What was known about the destination when this was resolved.
+    /// State of the exception for the destination at the lookup.
     pub(crate) exception: Stamp,
-    /// When that counts no more (RFC 1191 §6.3); far away without an exception.
+    /// Expiry of the exception (RFC 1191 §6.3); the far future without an exception.
     pub(crate) expires: Instant,
 }
 
@@ -173,19 +176,19 @@ impl Deref for Path {
     }
 }
 
-/// Which way a packet goes, as the tables say: what a path is made from.
+/// Read-only result of a lookup, from which a path is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
-    /// Device the packet leaves by.
+    /// Output device.
     pub(crate) index: u32,
-    /// `Local` when it is for this host.
+    /// Kind of the route: `Local` if the packet is for this host.
     kind: RouteKind,
     pub(crate) next_hop: IpAddr,
     pub(crate) source: IpAddr,
     ipv4: bool,
-    /// Largest IP packet: the device's, the route's or what ICMP has taught.
+    /// Largest IP packet: the minimum of the device, the route and the learned path MTU.
     pub(crate) mtu: u32,
-    /// Largest IP packet of device and route, whatever ICMP has taught.
+    /// Largest IP packet of device and route, without the learned path MTU.
     pub(crate) receive_mtu: u32,
     pub(crate) dont_fragment: bool,
     pub(crate) generation: u32,
@@ -194,12 +197,14 @@ pub(crate) struct Hop {
 }
 
 impl Router {
-    /// Resolves the way to `remote` for a socket of `core`, with `source` where the caller has chosen one.
+    /// Resolves the path to `remote` for a socket of `core`, with `source` if the caller has chosen
+    /// one.
     ///
     /// # Errors
-    /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for a source that is not
-    /// ours, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbor
-    /// table is full, as Linux.
+    ///
+    /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for
+    /// a source that is not local, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source
+    /// on a wire, `ENOBUFS` if the neighbor table is full, as Linux.
     pub(crate) fn route(
         &self,
         cx: &Cx,
@@ -210,10 +215,11 @@ impl Router {
         self.path_along(cx, &self.hop(cx, remote, source)?, core)
     }
 
-    /// The way of an answer from `source` to `remote` that no socket sends. Allocates only for a next hop that no packet
-    /// of `core` has taken lately.
+    /// Resolves the path of a reply from `source` to `remote` that is sent without a socket.
+    /// Allocates only for a next hop that no packet of `core` has used recently.
     ///
     /// # Errors
+    ///
     /// As [`route`](Self::route).
     pub(crate) fn reply_path<'s>(
         &'s self,
@@ -226,15 +232,16 @@ impl Router {
         self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
     }
 
-    /// The source address of a connection to `remote` that has not chosen one.
+    /// Returns the source address of a connection to `remote` that has not chosen one.
     ///
     /// # Errors
-    /// As [`route`](Self::route), but `ENOBUFS`.
+    ///
+    /// As [`route`](Self::route), except `ENOBUFS`.
     pub(crate) fn source_for(&self, cx: &Cx, remote: IpAddr) -> Result<IpAddr, Errno> {
         self.hop(cx, remote, None).map(|hop| hop.source)
     }
 
-    /// Whether a cached path is still what [`Router::route`] would answer (Linux: `dst_check`).
+    /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
     #[inline]
     pub(crate) fn is_current(&self, path: &Path, now: Instant) -> bool {
         path.generation == self.route_generation()
@@ -242,7 +249,8 @@ impl Router {
             && now < path.expires
     }
 
-    /// Whether `path` is what [`Router::route`] answers now: what [`is_current`](Self::is_current) promises without a look-up.
+    /// Returns whether [`Router::route`] yields the same as `path` now.
+    /// [`is_current`](Self::is_current) implies it without a lookup.
     pub(crate) fn would_answer(
         &self,
         cx: &Cx,
@@ -258,21 +266,22 @@ impl Router {
         })
     }
 
-    /// Whether an entry is still what [`InputRoutes`] would answer for a packet that came by `device`.
+    /// Returns whether an entry is still the result of [`InputRoutes`] for a packet received on
+    /// `device`.
     #[inline]
     pub(crate) fn is_valid_input(&self, tail: &DstTail, device: u32) -> bool {
         tail.generation == self.route_generation() && tail.device == device && tail.is_input
     }
 
-    /// A validated report says that the path `dst` to `remote` carries `mtu` only. Answers whether cached paths changed.
-    /// Linux: `ip_rt_update_pmtu`.
+    /// Records a validated report that the path `dst` to `remote` carries at most `mtu`. Returns
+    /// whether cached paths changed. Linux: `ip_rt_update_pmtu`.
     pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
         let Sysctls { route_min_pmtu: min_pmtu, route_mtu_expires: mtu_expires, .. } =
             *cx.sysctls();
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
-    /// The first half of `route`: everything that is only looked up.
+    /// First half of `route`: the read-only lookups.
     pub(crate) fn hop(
         &self,
         cx: &Cx,
@@ -284,11 +293,12 @@ impl Router {
         {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        // RFC 1122 §3.2.1.3 (a): "this host on this network" is nobody's address.
+        // RFC 1122 §3.2.1.3 (a): "this host on this network" is not a valid destination.
         if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
             return Err(Errno::EINVAL);
         }
-        // Before the table: a change in between makes the path too old, never too young.
+        // Read before the table: a change in between makes the path look older than it is, never
+        // newer.
         let generation = self.route_generation();
         let reader = cx.reader();
         let rcu = reader.pin();
@@ -296,7 +306,8 @@ impl Router {
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => route.device,
-            // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`; EACCES is what its datagram sockets say.
+            // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`; its datagram sockets
+            // return EACCES.
             RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::ENETUNREACH),
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
@@ -330,14 +341,14 @@ impl Router {
         })
     }
 
-    /// The second half of `route`.
+    /// Second half of `route`: the dst entry.
     pub(crate) fn path_along(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<Path, Errno> {
         let reader = cx.reader();
         let rcu = reader.pin();
         let found = self.output_routes.entry(self, cx, hop, core, &rcu)?;
         let dst = match found.try_get() {
             Some(dst) => dst,
-            // It was replaced between the look-up and the get.
+            // The entry was replaced between the lookup and the get.
             None => self.make_dst(cx, hop)?,
         };
         cx.count(Counter::DstGet, 1);
@@ -345,7 +356,7 @@ impl Router {
         Ok(Path { dst, generation, exception, expires })
     }
 
-    /// Makes the entry of a hop, and the neighbor if it is a new one.
+    /// Creates the dst entry of a hop, and its neighbor if there is none yet.
     pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstRef, Errno> {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
@@ -390,10 +401,12 @@ impl Router {
         Ok(self.new_dst(cx, head, tail, DstOrigin { source: hop.source }))
     }
 
-    /// A dst entry in the layout of this host, counted as `dst_ref` says now.
+    /// Creates a dst entry in the layout of this host, with the reference counting that `dst_ref`
+    /// currently selects.
     pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstRef {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
-        // Not the set that the caller has entered with: the entry may be of a generation that began since.
+        // Reads the live settings, not those of the caller's entry, because the dst entry may
+        // belong to a newer generation.
         let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
         DstRef::new(&self.rcu, self.dst_layout.into(), counting, entry)

@@ -1,10 +1,10 @@
-//! What sockets know of a host: devices and routes, the table of connections, ports, secrets, limits, and its cores as what can be
-//! made to run.
+//! State of a host that sockets use: devices and routes, the table of connections, ports, secrets,
+//! limits, and handles to run its cores.
 //!
-//! Above: the steps of sockets, receive and cores, which take it as their first argument; `host::Host` owns it. Below: the router.
-//! Linux: `struct net`.
+//! Above: the steps of sockets, receive and cores, which take it as their first argument;
+//! `host::Host` owns it. Below: the router. Linux: `struct net`.
 //!
-//! Not here: cores as what is run (`core`), how a host is built and changed (`host`).
+//! Not here: the cores themselves (`core`), how a host is built and changed (`host`).
 
 use std::{
     net::SocketAddr,
@@ -46,17 +46,17 @@ use claims::Claims;
 mod admission;
 pub(crate) mod claims;
 
-/// Connections that a turn looks at when what they keep has to go.
+/// Connections visited in one step of a walk that frees spare memory.
 const TRIM_PIECE: usize = 64;
 
-/// See the module head.
+/// State of a host that sockets use.
 #[derive(Debug)]
 pub struct Net {
     pub(crate) router: Router,
     pub(crate) demux: Demux,
-    /// Every core, as what can be made to run.
+    /// Handles to run the cores.
     pub(crate) runners: Box<[Arc<dyn RunCore>]>,
-    /// Of each core.
+    /// State that the sockets of each core share.
     pub(crate) core_sockets: Box<[Arc<CoreSockets>]>,
     pub(crate) isn: IsnGenerator,
     pub(crate) syn_cookies: SynCookies,
@@ -64,16 +64,17 @@ pub struct Net {
     pub(crate) ports: PortSelector,
     pub(crate) icmp_limiter: IcmpLimiter,
     pub(crate) ip_ids: IpIds,
-    /// Packet memory, which all hosts of a process share: for its counters.
+    /// Packet memory, which all hosts of a process share. Used for its counters.
     pub(crate) packets: pkt::Domain,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     pub(crate) time_waits: AtomicUsize,
-    /// Connections that nobody holds, bounded by `tcp_max_orphans`.
+    /// Connections without an application handle, bounded by `tcp_max_orphans`.
     pub(crate) orphans: AtomicUsize,
     pub(crate) down: Shutdown,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
-    /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is reported once.
+    /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is
+    /// reported once.
     pub(crate) unfinished_checksums: AtomicU64,
 }
 
@@ -88,11 +89,12 @@ impl Deref for Net {
 
 impl Upper for Net {
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        // On the first core: ARP is not a data path.
+        // Armed on the first core, because ARP is not a data path.
         let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
     }
 
-    /// Linux: `arp_error_report`.
+    /// Reports an unreachable neighbor to the connection of a dropped packet. Linux:
+    /// `arp_error_report`.
     fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
         let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
         if sent.protocol != protocol::TCP {
@@ -115,7 +117,8 @@ impl Upper for Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // Devices hold their doorbells, a doorbell its core, and a core the devices it polls.
+        // Breaks a reference cycle: devices hold their doorbells, a doorbell its core, and a core
+        // the devices it polls.
         for core in &self.runners {
             core.remove_queues();
         }
@@ -123,8 +126,8 @@ impl Drop for Net {
 }
 
 impl Net {
-    /// Looks at what some connections keep for later (`skb_recycle`) or hold, as it may have to go; returns where the next begin,
-    /// `None` after the last.
+    /// Frees spare memory of some connections (`skb_recycle`) as the settings and the memory
+    /// pressure require. Returns the position of the next connections, `None` after the last.
     #[cold]
     pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
         let mut streams = Vec::with_capacity(TRIM_PIECE);
@@ -141,7 +144,7 @@ impl Net {
         rest
     }
 
-    /// Every connection in the tables.
+    /// Returns all connections in the tables.
     pub(crate) fn streams(&self, cx: &Cx) -> Vec<SocketRef> {
         let reader = cx.reader();
         let rcu = reader.pin();
@@ -154,7 +157,7 @@ impl Net {
         streams
     }
 
-    /// Connections, half-open requests and TIME-WAIT remnants in the tables.
+    /// Returns the number of connections, half-open requests and TIME-WAIT sockets in the tables.
     #[must_use]
     pub fn established_len(&self) -> usize {
         self.demux.established_len()
@@ -168,7 +171,7 @@ impl Net {
         &self.ports
     }
 
-    /// Forgets what connections have taught about their peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
+    /// Removes cached metrics of peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
     pub fn flush_tcp_metrics(&self) {
         self.fast_open.forget();
     }
@@ -189,23 +192,23 @@ impl Net {
         &self.ip_ids
     }
 
-    /// What the sockets of a core share.
+    /// State that the sockets of a core share.
     pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
         &self.core_sockets[usize::from(id.0)]
     }
 
-    /// A core, as what can be made to run.
+    /// Handle to run a core.
     pub(crate) fn runner(&self, id: CoreId) -> &Arc<dyn RunCore> {
         &self.runners[usize::from(id.0)]
     }
 
-    /// The core that a connection of this flow lives on, timers and queue: the one that has received its first packet, or
-    /// in process context the one that the flow would be spread to.
+    /// Returns the core for the timers and the TSQ list of a connection: the core that has received
+    /// its first packet, or in process context the core that the hash of its flow selects.
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }
 
-    /// What a connection of `tuple` along `dst` starts with.
+    /// Returns the initial parameters of a connection of `tuple` along `dst`.
     pub(crate) fn open_params(
         &self,
         tuple: FourTuple,
@@ -230,7 +233,8 @@ impl Net {
         }
     }
 
-    /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
+    /// Reports that a segment with an unfinished checksum has arrived on device `index`, once for
+    /// each of the first 64 devices.
     #[cold]
     pub(crate) fn report_unfinished_checksum(&self, index: u32) {
         let Some(bit) = 1_u64.checked_shl(index) else { return };
@@ -240,21 +244,22 @@ impl Net {
         }
     }
 
-    /// Judges how much of packet memory is in use.
+    /// Updates the memory pressure from the use of packet memory.
     #[cold]
     pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
         let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
         self.tcp_memory().note_packets(used, max, &cx.counters().tcp, cx.now);
     }
 
-    /// Whether `shut_down` has been called.
+    /// Returns whether `shut_down` has been called.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.down.is_down()
     }
 
-    /// `ENETDOWN` once the host is shut down. A thread that opens a socket calls this after it has registered the socket: either
-    /// `shut_down` finds the socket in the tables, or the thread closes it.
+    /// Returns `ENETDOWN` after the shutdown of the host. A thread that opens a socket calls this
+    /// after it has registered the socket: either `shut_down` finds the socket in the tables, or
+    /// this thread closes it.
     pub(crate) fn check_up(&self) -> Result<(), Errno> {
         if self.down.check_up() { Ok(()) } else { Err(Errno::ENETDOWN) }
     }
@@ -266,7 +271,7 @@ const ERRORS_PER_SECOND: u64 = 1000;
 /// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
 const ERRORS_BURST: u64 = 50;
 
-/// A token bucket that many contexts share: one word, the time up to which tokens are used.
+/// Token bucket that many contexts share: one word, the time up to which tokens are used.
 #[derive(Debug)]
 pub(crate) struct IcmpLimiter {
     used_until_ns: AtomicU64,
@@ -277,7 +282,7 @@ impl IcmpLimiter {
         Self { used_until_ns: AtomicU64::new(0) }
     }
 
-    /// Takes none, one or two tokens, if there is one at `now`: one on average.
+    /// Takes zero, one or two tokens, one on average, if there is a token at `now`.
     pub(crate) fn allow(&self, now: Instant, rng: &mut Rng) -> bool {
         const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
         let now = now.as_nanos();
@@ -300,15 +305,16 @@ mod tests {
 
     use crate::socket::net::IcmpLimiter;
 
-    /// Errors that leave when `probes` ask for one each at `now`.
+    /// Returns the number of errors sent if `probes` request one each at `now`.
     fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
         (0..probes).map(|_| u32::from(limiter.allow(now, rng))).sum()
     }
 
-    /// The attack of CVE-2020-25705: 50 spoofed probes, of which some hit closed ports, then one of the attacker's own.
-    /// With an exact limit the own one is answered if and only if one of the spoofed ones was not.
+    /// The attack of CVE-2020-25705: the attacker sends 50 spoofed probes, some of which hit closed
+    /// ports, then an own probe. With an exact limit, the own probe is answered if and only if some
+    /// spoofed probe was not.
     #[test]
-    fn a_burst_does_not_tell_how_many_errors_others_caused() {
+    fn a_burst_does_not_reveal_how_many_errors_other_peers_caused() {
         let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
         let mut now = Instant::from_secs(1_000);
         let mut bursts = BTreeSet::new();

@@ -40,8 +40,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Its way is looked up; the route changes; somebody else makes an entry of the new routes for the same next hop, and it gets that
-/// one.
+/// Its way is looked up; the route changes; somebody else makes an entry of the new routes for the
+/// same next hop, and it gets that one.
 #[test]
 fn a_path_that_a_change_has_overtaken_is_stale_whatever_entry_it_gets() {
     let (host, mut cx) = bench();

@@ -1,11 +1,12 @@
-//! Bounds on what outlives its application: connections in TIME-WAIT (`tcp_max_tw_buckets`) and orphans (`tcp_max_orphans`).
+//! Limits on connections that outlive their application handle: TIME-WAIT sockets
+//! (`tcp_max_tw_buckets`) and orphans (`tcp_max_orphans`).
 
 use std::sync::atomic::Ordering;
 
 use super::Net;
 
 impl Net {
-    /// Room for one more TIME-WAIT remnant within `limit`? Taken if so.
+    /// Counts one more TIME-WAIT socket, unless `limit` is reached. Returns whether it was counted.
     pub(crate) fn time_wait_admit(&self, limit: u32) -> bool {
         let limit = limit as usize;
         let admitted = self.time_waits.fetch_add(1, Ordering::Relaxed) < limit;
@@ -19,7 +20,7 @@ impl Net {
         self.time_waits.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Room for one more connection that nobody holds? Counted if so.
+    /// Counts one more orphan, unless `limit` is reached. Returns whether it was counted.
     pub(crate) fn orphan_admit(&self, limit: u32) -> bool {
         let admitted = self.orphans.fetch_add(1, Ordering::Relaxed) < limit as usize;
         if !admitted {
@@ -32,7 +33,8 @@ impl Net {
         self.orphans.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Connections that nobody holds and that are not done.
+    /// Returns the number of orphans: connections without an application handle that have not
+    /// ended.
     #[must_use]
     pub fn orphans(&self) -> usize {
         self.orphans.load(Ordering::Relaxed)

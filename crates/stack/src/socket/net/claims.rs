@@ -1,17 +1,23 @@
-//! Address conflict detection for IPv4 (RFC 5227): probes before an address is used, announcements after, and the defense.
+//! Address conflict detection for IPv4 (RFC 5227): probes before an address is used, announcements
+//! after, and the defense.
 //!
-//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by [`Net::claim_addresses`]. Linux leaves this to user space
-//! (systemd-networkd, NetworkManager, arping -D); its kernel knows `arp_notify` alone.
+//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by
+//! [`Net::claim_addresses`]. Linux leaves this to user space (systemd-networkd, NetworkManager,
+//! arping -D); its kernel has only `arp_notify`.
 //!
 //! ```text
-//!   random wait ─► probe ─► ... ─► probe ─► wait ─► announcement ─► wait ─► announcement
-//!   0..1           1..2     1..2            2       in use from here        2               times net.quietline.acd_interval_ms
+//!  random wait ─► probe ─► ... ─► probe ─► wait ─► announcement ─► wait ─► announcement
+//!  0..1           1..2     1..2            2       in use from here        2
 //! ```
 //!
-//! While an address is probed the host answers no ARP request for it, so no station learns to send to it. Off by default
-//! (`net.quietline.acd_probes` is 0): the addresses of two hosts on one wire in one process need no proof.
+//! Times are multiples of `net.quietline.acd_interval_ms`.
 //!
-//! Differs from RFC 5227 §2.1: an address is not probed again when its device is taken up again; it is announced.
+//! While an address is probed the host answers no ARP request for it, so no station learns to send
+//! to it. Off by default (`net.quietline.acd_probes` is 0): two hosts on one wire in one process
+//! need no such check.
+//!
+//! Differs from RFC 5227 §2.1: an address is not probed again when its device comes up again; it is
+//! announced.
 //!
 //! Not here: the choice of another address, IPv6.
 
@@ -42,13 +48,14 @@ use crate::{
 /// ANNOUNCE_NUM of RFC 5227 §1.1.
 const ANNOUNCEMENTS: u32 = 2;
 
-/// DEFEND_INTERVAL of RFC 5227 §1.1: shortest time between two announcements that defend an address.
+/// DEFEND_INTERVAL of RFC 5227 §1.1: shortest time between two announcements that defend an
+/// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The timer runs on the first core: ARP is not a data path.
 const CORE: CoreId = CoreId(0);
 
-/// The addresses of a host that were claimed.
+/// Addresses that a host has claimed.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(Mutex<Vec<Claim>>);
 
@@ -57,26 +64,27 @@ struct Claim {
     device: u32,
     address: Ipv4Addr,
     phase: Phase,
-    /// When the address was last announced in answer to another station that uses it.
+    /// Time at which the address was last announced in answer to a conflict.
     defended: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Probes sent so far, and when the next step is due: another probe, or the first announcement.
+    /// Number of probes sent, and the time of the next step: another probe, or the first
+    /// announcement.
     Probing { sent: u32, due: Instant },
-    /// Announcements sent so far, and when the next is due.
+    /// Number of announcements sent, and the time of the next.
     Announcing { sent: u32, due: Instant },
-    /// In use.
+    /// The address is in use.
     Held,
-    /// Another station had it first.
+    /// Another station already uses the address.
     Refused { mac: MacAddr },
 }
 
-/// How far the claims of a host are.
+/// State of the claims of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
-    /// Every address may be used; also where none was claimed.
+    /// Every address may be used. Also the state of a host that claims none.
     Ready,
     /// Probes are under way.
     Probing,
@@ -89,7 +97,7 @@ pub enum ClaimState {
     },
 }
 
-/// What to send for a claim, and what to report.
+/// Packet to send for a claim, and event to report.
 enum Step {
     Probe { device: u32, address: Ipv4Addr },
     Announce { device: u32, address: Ipv4Addr, ready: bool },
@@ -100,7 +108,8 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the address is still probed, or another station's, so that no request for it is answered.
+    /// Returns whether no request for the address is answered, because it is still probed or
+    /// belongs to another station.
     pub(crate) fn is_tentative(&self, device: u32, address: Ipv4Addr) -> bool {
         self.lock().iter().any(|claim| {
             claim.device == device
@@ -118,7 +127,7 @@ impl Claim {
         }
     }
 
-    /// The next step, if it is due.
+    /// Takes the next step, if it is due.
     fn advance(&mut self, cx: &mut Cx, probes: u32, interval: Duration) -> Option<Step> {
         if self.due()? > cx.now {
             return None;
@@ -147,7 +156,7 @@ impl Claim {
         }
     }
 
-    /// What a packet of another station, `mac`, says of this address.
+    /// Updates the claim after a packet of another station, `mac`.
     fn hear(&mut self, cx: &Cx, arp: &ArpPacket) -> Heard {
         let uses = arp.sender_ip == self.address;
         // RFC 5227 §2.1.1: the other station probes for the same address at the same time.
@@ -171,28 +180,31 @@ impl Claim {
     }
 }
 
-/// What becomes of a claim after an ARP packet of another station.
+/// Result of an ARP packet of another station for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Nothing,
-    /// The address is the other station's.
+    /// The address belongs to the other station.
     Refused,
-    /// The address is announced, so that the other station learns of its use here (RFC 5227 §2.4 (c)).
+    /// The address is announced, so that the other station detects the conflict (RFC 5227 §2.4
+    /// (c)).
     Defend,
     /// The address was announced less than `DEFEND_INTERVAL` ago.
     Again,
 }
 
-/// A random part of `limit`.
+/// Returns a random duration below `limit`.
 fn random(cx: &mut Cx, limit: Duration) -> Duration {
     let limit = u32::try_from(limit.as_micros()).unwrap_or(u32::MAX);
     Duration::from_micros(u64::from(cx.rng.below(limit.max(1))))
 }
 
 impl Net {
-    /// Begins to claim every IPv4 address of this host on an Ethernet device: probes, then announcements (RFC 5227), as
-    /// `net.quietline.acd_probes` and `net.quietline.acd_interval_ms` say. With no probes it does nothing. Called once, when the
-    /// host can be polled. [`claim_state`](Self::claim_state) tells the outcome, and so do the host's events.
+    /// Begins to claim every IPv4 address of this host on an Ethernet device: probes, then
+    /// announcements (RFC 5227), as configured by `net.quietline.acd_probes` and
+    /// `net.quietline.acd_interval_ms`. Without probes it does nothing. Called once, when the host
+    /// can be polled. [`claim_state`](Self::claim_state) returns the outcome, and the host reports
+    /// it as events.
     pub fn claim_addresses(&self, cx: &mut Cx) {
         let entered = cx.enter(self);
         let (probes, interval) = (cx.sysctls().acd_probes, cx.sysctls().acd_interval);
@@ -210,7 +222,7 @@ impl Net {
         cx.leave(entered);
     }
 
-    /// Addresses that other stations can have, too, each with its device.
+    /// Iterates over the addresses that other stations can also have, each with its device.
     fn claimable(&self) -> impl Iterator<Item = (u32, Ipv4Addr)> {
         self.routes().into_iter().filter_map(move |route| match route.prefix.addr() {
             IpAddr::V4(address)
@@ -224,7 +236,7 @@ impl Net {
         })
     }
 
-    /// How far the claims are that [`claim_addresses`](Self::claim_addresses) has begun.
+    /// Returns the state of the claims that [`claim_addresses`](Self::claim_addresses) has begun.
     #[must_use]
     pub fn claim_state(&self) -> ClaimState {
         let claims = self.claims.lock();
@@ -247,7 +259,7 @@ impl Net {
         }
     }
 
-    /// Softirq: a step of some claim is due.
+    /// Takes the due steps of all claims. Called in softirq context.
     pub(crate) fn on_claim_timer(&self, cx: &mut Cx) {
         let (probes, interval) = (cx.sysctls().acd_probes, cx.sysctls().acd_interval);
         let steps: Vec<_> = {
@@ -273,7 +285,7 @@ impl Net {
         self.arm_claims();
     }
 
-    /// Announces the claimed addresses of a device that has been taken up again.
+    /// Announces the claimed addresses of a device that has come up again.
     pub(crate) fn announce_addresses_of(&self, cx: &mut Cx, device: u32) {
         let held: Vec<_> = {
             let claims = self.claims.lock();
@@ -288,8 +300,8 @@ impl Net {
         }
     }
 
-    /// Softirq: another station has sent an ARP packet. Conflicts are counted whether or not addresses were claimed; only claimed
-    /// addresses are given up or defended.
+    /// Handles an ARP packet of another station, in softirq context. Conflicts are counted whether
+    /// or not addresses were claimed; only claimed addresses are given up or defended.
     pub(crate) fn hear_arp(&self, cx: &mut Cx, device: u32, arp: &ArpPacket) {
         let mut outcome = None;
         for claim in self.claims.lock().iter_mut().filter(|claim| claim.device == device) {

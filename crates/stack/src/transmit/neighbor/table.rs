@@ -211,7 +211,8 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl NeighborTable {
-    /// Without neighbors. `tx` are the transmit queues of the devices of a host with so many `cores`, which is above.
+    /// Without neighbors. `tx` are the transmit queues of the devices of a host with so many
+    /// `cores`, which is above.
     pub(crate) const fn new(
         config: NeighborConfig,
         upper: Weak<dyn Upper>,
