@@ -1,7 +1,8 @@
 //! Concurrency primitives of quietline: ownership of cores and sockets, and the time at which
 //! shared memory may be freed.
 //!
-//! Internal to crate `quietline`: it promises no stability, and any release may change or remove any item.
+//! Internal to crate `quietline`: it promises no stability, and any release may change or remove
+//! any item.
 //!
 //! Below: `core`, `alloc`, and `std` for sleeping. Above: `pkt` (return lists), `stack` (socket
 //! lock, core ownership, read-copy-update tables), `quietline` (sleep and wake).

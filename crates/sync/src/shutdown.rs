@@ -1,24 +1,26 @@
-//! The end of an object that threads register others with: none of these is left behind.
+//! Shutdown of an object with which threads register others: no registered object is left open.
 //!
-//! Above: `stack::Host`, whose end closes the sockets in its tables while threads open more. Linux: `check_net`.
+//! Above: `stack::Host`, whose shutdown closes the sockets in its tables while threads open more.
+//! Linux: `check_net`.
 //!
 //! ```text
 //!   thread that registers                 thread that shuts down
 //!   registers                             begin
-//!   check_up → false: closes it itself    closes all that is registered
+//!   check_up → false: closes it itself    closes all registered objects
 //! ```
 //!
-//! Each of the two writes, passes a fence, and then reads what the other has written: either the end finds what was
-//! registered, or the thread that registered it finds the end.
+//! Each of the two writes, passes a fence, and then reads what the other has written: either the
+//! shutdown finds the registered object, or the thread that registered it finds the shutdown.
 //!
-//! Not here: the tables, and what becomes of a thread that runs on.
+//! Not here: the tables, and threads that continue after the shutdown.
 
 use crate::shim::{AtomicBool, Ordering, fence};
 
-/// Whether an object was shut down. See the module head.
+/// Whether an object was shut down.
 #[derive(Debug)]
 pub struct Shutdown {
-    /// Written once, read by all threads. Relaxed: the fences of `begin` and `check_up` order it.
+    /// True after the shutdown. Written once, read by all threads. Relaxed: the fences of `begin`
+    /// and `check_up` order it.
     down: AtomicBool,
 }
 
@@ -29,7 +31,7 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Begins the end. True for one caller, which then closes all that is registered.
+    /// Begins the shutdown. Returns true to one caller, which then closes all registered objects.
     #[must_use]
     pub fn begin(&self) -> bool {
         let is_first = !self.down.swap(true, Ordering::Relaxed);
@@ -38,16 +40,18 @@ impl Shutdown {
         is_first
     }
 
-    /// Whether the end has begun: a hint for a thread that registers nothing.
+    /// Returns whether the shutdown has begun: a hint for a thread that registers nothing.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Whether the end has not begun, for a caller that has registered something: it is found by the end then.
+    /// Returns whether the shutdown has not begun, for a caller that has registered an object: then
+    /// the shutdown will find that object.
     #[must_use]
     pub fn check_up(&self) -> bool {
-        // Pairs with the fence in `begin`: either the end finds what the caller has registered, or the caller finds the end.
+        // Pairs with the fence in `begin`: either the shutdown finds the object that the caller has
+        // registered, or the caller finds the shutdown.
         fence(Ordering::SeqCst);
         !self.is_down()
     }
@@ -59,7 +63,7 @@ mod tests {
 
     #[cfg(not(loom))]
     #[test]
-    fn one_thread_closes_what_is_registered() {
+    fn one_thread_closes_all_registered_objects() {
         let shutdown = Shutdown::default();
         assert!(shutdown.check_up() && !shutdown.is_down());
         assert!(shutdown.begin() && !shutdown.begin());
@@ -68,7 +72,7 @@ mod tests {
 
     #[cfg(loom)]
     #[test]
-    fn loom_what_is_registered_meanwhile_is_closed_by_one_of_the_two() {
+    fn loom_an_object_registered_meanwhile_is_closed_by_one_of_the_two() {
         use loom::{sync::Arc, thread};
 
         crate::shim::model(|| {
@@ -82,7 +86,7 @@ mod tests {
             };
             assert!(world.0.begin());
             let found = world.1.load(Ordering::Relaxed);
-            assert!(opener.join().unwrap() || found, "left behind");
+            assert!(opener.join().unwrap() || found, "the object is left open");
         });
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn builder_of(
                 return Err(ConfigError::new(
                     "address",
                     address,
-                    "an IPv4 address: IPv6 is not spoken yet",
+                    "an IPv4 address: IPv6 is not supported yet",
                 ));
             }
             fib.address(index, *address)?;
@@ -139,7 +139,7 @@ fn refuse_ipv6(spec: &RouteSpec) -> Result<(), ConfigError> {
         return Err(ConfigError::new(
             "route",
             spec.prefix,
-            "an IPv4 prefix: IPv6 is not spoken yet",
+            "an IPv4 prefix: IPv6 is not supported yet",
         ));
     }
     Ok(())

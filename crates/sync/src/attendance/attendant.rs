@@ -1,16 +1,17 @@
-//! The thread that polls the queues of a core, in one word.
+//! Attendant: the thread that polls the queues of a core, in one word.
 
 use core::fmt;
 
-/// A thread that polls. Two in 65,535 share a number: then either may end what the other has noted.
+/// Number of a polling thread. Two of 65,535 threads share a number; then each may end the polling
+/// of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poller(u16);
 
 impl Poller {
-    /// Whichever thread comes first.
+    /// Any polling thread.
     pub const ANY: Self = Self(0);
 
-    /// The thread whose context has this number.
+    /// Returns the number of the thread whose context has this number.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "at most u16::MAX")]
     pub const fn new(number: u64) -> Self {
@@ -18,9 +19,11 @@ impl Poller {
     }
 }
 
-/// Which thread polls the queues: the worker, or a thread that has polled and until when it is expected back.
+/// Thread that polls the queues: the worker, or a thread that has polled and the time until which
+/// it is expected to poll again.
 ///
-/// From bit 0: 16 bits of the poller's number, one for `Preferred`, 47 of the time in microseconds, which are four years.
+/// From bit 0: 16 bits of the poller's number, one for `Preferred`, 47 bits of the time in
+/// microseconds, which last four years.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attendant(u64);
 
@@ -31,19 +34,20 @@ impl Attendant {
     const TIME_SHIFT: u32 = 17;
     const NANOS: u64 = 1000;
 
-    /// `poller` has polled: that it polls again is a guess.
+    /// Attendant that has polled. Its next poll is only likely.
     pub(super) const fn polled(poller: Poller, until_ns: u64) -> Self {
         Self::new(poller, until_ns, 0)
     }
 
-    /// `poller` has asked for the time.
+    /// Attendant that has requested the time.
     pub(super) const fn preferred(poller: Poller, until_ns: u64) -> Self {
         Self::new(poller, until_ns, Self::PREFERRED)
     }
 
     const fn new(Poller(number): Poller, until_ns: u64, kind: u64) -> Self {
         let micros = until_ns / Self::NANOS;
-        // From four years after the boot on the time is 0, and the worker watches beside a thread that polls.
+        // Four years after the boot the time no longer fits and is 0. Then the worker watches the
+        // descriptors even if a thread polls.
         let micros = if micros >> (u64::BITS - Self::TIME_SHIFT) == 0 { micros } else { 0 };
         Self(micros << Self::TIME_SHIFT | kind | number as u64)
     }
@@ -56,17 +60,17 @@ impl Attendant {
         Self(bits)
     }
 
-    /// Whether it is `poller`; the worker is [`Poller::ANY`].
+    /// Returns whether the attendant is `poller`; the worker is [`Poller::ANY`].
     pub(super) const fn is(self, Poller(number): Poller) -> bool {
         self.0 & 0xffff == number as u64
     }
 
-    /// Until when it is expected back; 0 for the worker.
+    /// Time until which the attendant is expected to poll; 0 for the worker.
     pub(super) const fn until_ns(self) -> u64 {
         (self.0 >> Self::TIME_SHIFT) * Self::NANOS
     }
 
-    /// Until when it has asked to be left alone, if that is later than `now_ns`.
+    /// Requested time, if it is later than `now_ns`.
     pub(super) fn preferred_until_ns(self, now_ns: u64) -> Option<u64> {
         let asked = self.0 & Self::PREFERRED != 0;
         (asked && self.until_ns() > now_ns).then(|| self.until_ns())

@@ -1,25 +1,29 @@
-//! What is known of the descriptors of a core, and of the threads that wait for its frames.
+//! Hints on the descriptors of a core, and on the threads that wait for its frames.
 //!
-//! Relaxed: no wake-up depends on the flags, and a thread that misses a change does what was right a moment before. Not modeled,
-//! for the same reason. The mask is read by a worker that was woken, or sleeps, after it was written.
+//! Relaxed: no wake-up depends on the flags, and a thread that misses a change acts on a value that
+//! was right a moment before. For the same reason the flags are not modeled. The worker reads the
+//! mask after a wake-up, or in a sleep, that follows the write.
 
 use super::Attendance;
 use crate::shim::{Ordering, plain};
 
 #[derive(Debug, Default)]
 pub(super) struct Hints {
-    /// Some queue has a descriptor, which the worker watches. Written while the host is being built.
+    /// True if a queue has a descriptor, which the worker watches. Written while the host is being
+    /// built.
     has_descriptors: plain::Flag,
-    /// The last frames that came by a descriptor were superframes. Written by the owner of the core.
+    /// True if the last frames from a descriptor were superframes. Written by the owner of the
+    /// core.
     bulk: plain::Flag,
-    /// The thread that went to sleep last has polled, and polls again when it is woken.
+    /// True if the thread that went to sleep last has polled, and polls again when it is woken.
     sleeper_polls: plain::Flag,
-    /// Queues whose descriptor is not to be watched, one bit each. Written by the owner of the core, which then wakes the
-    /// worker if that must watch another one; read by the worker after `prepare_sleep`.
+    /// Queues whose descriptor must not be watched, one bit each. Written by the owner of the core,
+    /// which wakes the worker if another descriptor must be watched; read by the worker after
+    /// `prepare_sleep`.
     masked: plain::Word,
 }
 
-/// Writes a flag that has changed: the line is shared by all threads that read it.
+/// Writes a flag only if it changes, because all threads that read it share the cache line.
 #[inline]
 fn set(flag: &plain::Flag, value: bool) {
     if flag.load(Ordering::Relaxed) != value {
@@ -28,50 +32,53 @@ fn set(flag: &plain::Flag, value: bool) {
 }
 
 impl Attendance {
-    /// A queue of the core has a descriptor.
+    /// Records that a queue of the core has a descriptor.
     pub fn add_descriptor(&self) {
         self.hints.has_descriptors.store(true, Ordering::Relaxed);
     }
 
-    /// Frames come to the core by descriptors: their senders do not run it.
+    /// Returns whether frames reach the core through descriptors, so that their senders do not run
+    /// it.
     #[inline]
     #[must_use]
     pub fn has_descriptors(&self) -> bool {
         self.hints.has_descriptors.load(Ordering::Relaxed)
     }
 
-    /// The last frames that came by a descriptor were superframes, or were not.
+    /// Sets whether the last frames from a descriptor were superframes.
     #[inline]
     pub fn set_bulk(&self, bulk: bool) {
         set(&self.hints.bulk, bulk);
     }
 
-    /// Superframes come to the core by descriptors: it matters in which caches they are.
+    /// Returns whether superframes reach the core through descriptors: then the CPU that reads them
+    /// matters, for its caches.
     #[inline]
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         self.hints.bulk.load(Ordering::Relaxed)
     }
 
-    /// A thread is about to sleep that has polled and polls again when it is woken, or one that has not.
+    /// Records whether the thread that is about to sleep has polled, and thus polls again when it
+    /// is woken.
     pub fn note_sleeper(&self, polls: bool) {
         set(&self.hints.sleeper_polls, polls);
     }
 
-    /// Whether the thread that went to sleep last polls when it is woken.
+    /// Returns whether the thread that went to sleep last polls when it is woken.
     #[must_use]
     pub fn sleeper_polls(&self) -> bool {
         self.hints.sleeper_polls.load(Ordering::Relaxed)
     }
 
-    /// Queues whose descriptor is not to be watched, one bit each.
+    /// Returns the queues whose descriptor must not be watched, one bit each.
     #[inline]
     #[must_use]
     pub fn masked(&self) -> u64 {
         self.hints.masked.load(Ordering::Relaxed)
     }
 
-    /// Changes which descriptors are not to be watched. Only the owner of the core calls it.
+    /// Sets the queues whose descriptor must not be watched. Only the owner of the core calls it.
     #[inline]
     pub fn set_masked(&self, queues: u64) {
         self.hints.masked.store(queues, Ordering::Relaxed);

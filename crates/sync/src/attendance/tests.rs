@@ -1,4 +1,5 @@
-//! Which thread is the attendant, and that a worker which goes to sleep misses nothing that should wake it.
+//! Tests: which thread is the attendant, and that no event is missed by a worker that goes to
+//! sleep.
 
 use super::*;
 
@@ -6,14 +7,14 @@ const ME: Poller = Poller::new(0);
 const OTHER: Poller = Poller::new(1);
 const MILLI: u64 = 1_000_000;
 
-/// Yields for as long as it takes.
+/// Yielding without a limit.
 const YIELD: Sleep = Sleep::Yielding { limit_ns: NEVER };
 
 #[cfg(not(loom))]
 mod transitions {
     use super::*;
 
-    /// Remembers kicks, as an eventfd does.
+    /// Counts kicks, as an eventfd does.
     #[derive(Default)]
     struct Eventfd(plain::Word);
 
@@ -23,7 +24,7 @@ mod transitions {
         }
     }
 
-    /// The attendance of a core that no thread runs, with a worker.
+    /// Attendance of an idle core with a worker.
     #[derive(Default)]
     struct Bench {
         core: CoreLock<()>,
@@ -59,7 +60,7 @@ mod transitions {
         assert!(bench.is_free() && !attendance.is_polled(0));
         attendance.note_poll(ME, 3 * MILLI);
         assert!(attendance.is_polled(3 * MILLI - 1) && !attendance.is_polled(3 * MILLI));
-        assert!(!bench.is_free(), "its time is over, and no thread has stopped");
+        assert!(!bench.is_free(), "the time is over, but no thread has stopped polling");
         assert_eq!(bench.sleep(MILLI, Sleep::Yielding { limit_ns: 2 * MILLI }), Some(2 * MILLI));
         attendance.prefer_poll(ME, 4 * MILLI);
         assert_eq!(bench.sleep(MILLI, Sleep::Yielding { limit_ns: 2 * MILLI }), Some(4 * MILLI));
@@ -83,9 +84,10 @@ mod transitions {
         assert!(bench.is_free());
     }
 
-    /// A thread that sleeps may end what another has let run out. One that closes a socket may not: it may never have polled.
+    /// A thread that goes to sleep may end the expired polling of another thread. A thread that
+    /// closes a socket may not, because it may never have polled.
     #[test]
-    fn a_time_that_is_over_is_ended_by_any_thread_that_sleeps() {
+    fn an_expired_attendant_is_replaced_when_any_thread_sleeps() {
         let bench = Bench::new();
         let attendance = &bench.attendance;
         attendance.note_poll(OTHER, MILLI);
@@ -95,7 +97,7 @@ mod transitions {
         assert!(bench.is_free());
         attendance.leave_to_reader(MILLI);
         attendance.stop_polling(ME, 0);
-        assert!(bench.is_free(), "whichever thread comes first");
+        assert!(bench.is_free(), "any thread may end it");
     }
 
     #[test]
@@ -104,20 +106,20 @@ mod transitions {
         let attendance = &bench.attendance;
         attendance.note_poll(ME, MILLI);
         attendance.leave_polling(ME);
-        assert!(!bench.is_kicked(), "it is awake");
+        assert!(!bench.is_kicked(), "the worker is awake");
         attendance.note_poll(ME, MILLI);
         let _ = bench.sleep(0, YIELD);
         assert!(!attendance.relieve_worker(ME, MILLI) && !bench.is_kicked());
         attendance.leave_polling(ME);
         assert!(bench.is_kicked());
         attendance.resume_worker();
-        assert!(!bench.is_kicked(), "it was kicked for that");
+        assert!(!bench.is_kicked(), "the worker was already kicked");
         attendance.finish_sleep();
         let _ = bench.sleep(0, Sleep::Watching);
         assert!(attendance.relieve_worker(ME, MILLI) && bench.is_kicked());
         assert!(!attendance.relieve_worker(ME, MILLI) && attendance.is_polled(0));
         attendance.leave_polling(ME);
-        assert!(!bench.is_kicked(), "it does not yield");
+        assert!(!bench.is_kicked(), "the worker does not yield");
         assert_eq!(attendance.kicks(), 2);
     }
 
@@ -127,14 +129,14 @@ mod transitions {
         let attendance = &bench.attendance;
         attendance.set_timer(Some(5 * MILLI));
         attendance.wake_before(0);
-        assert!(!bench.is_kicked(), "it is awake");
+        assert!(!bench.is_kicked(), "the worker is awake");
         assert_eq!(bench.sleep(0, Sleep::Watching), Some(5 * MILLI));
         attendance.wake_before(5 * MILLI);
-        assert!(!bench.is_kicked(), "it wakes then");
+        assert!(!bench.is_kicked(), "the worker wakes at that time anyway");
         attendance.wake_before(2 * MILLI);
         assert!(bench.is_kicked());
         attendance.wake_before(3 * MILLI);
-        assert!(!bench.is_kicked(), "it was kicked for an earlier one");
+        assert!(!bench.is_kicked(), "the worker was kicked for an earlier deadline");
         attendance.finish_sleep();
         attendance.set_napi_timer(Some(MILLI));
         assert_eq!(bench.sleep(0, Sleep::Watching), Some(MILLI));
@@ -168,10 +170,14 @@ mod transitions {
     }
 
     #[test]
-    fn numbers_and_times_fit() {
+    fn poller_numbers_and_times_fit_into_the_word() {
         assert_ne!(Poller::new(0), Poller::ANY);
         assert_ne!(Poller::new(u64::from(u16::MAX)), Poller::ANY);
-        assert_eq!(Poller::new(3), Poller::new(3 + u64::from(u16::MAX)), "two of many");
+        assert_eq!(
+            Poller::new(3),
+            Poller::new(3 + u64::from(u16::MAX)),
+            "two contexts share a number"
+        );
         let years = 365 * 24 * 3600 * 1000 * MILLI;
         for (until, known) in [(4 * years, true), (5 * years, false), (u64::MAX, false)] {
             let attendant = Attendant::preferred(ME, until);

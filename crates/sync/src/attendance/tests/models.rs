@@ -1,5 +1,6 @@
-//! Models of the worker of one core, with the core's own lock. There is no clock: a sleep until [`SOON`] ends by itself, and a
-//! longer one only by a kick, so that a lost wake-up is a deadlock.
+//! Loom models of the worker of one core, with the core's own lock. There is no clock: a sleep
+//! until [`SOON`] ends by itself, and a longer one only by a kick. Therefore a lost wake-up is a
+//! deadlock.
 
 use loom::{
     sync::{Arc, Condvar, Mutex},
@@ -10,12 +11,12 @@ use super::*;
 use crate::shim::{AtomicBool, model, model_within};
 use crate::shutdown::Shutdown;
 
-/// A deadline that is reached.
+/// Deadline that is reached.
 const SOON: u64 = MILLI;
-/// A deadline that is not.
+/// Deadline that is not reached.
 const LATE: u64 = 9 * MILLI;
 
-/// Bit of the queue that a frame is in.
+/// Bit of the queue that holds the frame.
 const FIRST_QUEUE: u64 = 1;
 
 /// Remembers a kick until the worker has slept.
@@ -32,7 +33,7 @@ impl Kick for Eventfd {
 }
 
 impl Eventfd {
-    /// Sleeps until kicked, if it `waits`, and forgets kicks.
+    /// Clears the kick; with `waits`, sleeps until there is one.
     fn read(&self, waits: bool) {
         let mut kicked = self.kicked.lock().unwrap();
         while waits && !*kicked {
@@ -42,17 +43,17 @@ impl Eventfd {
     }
 }
 
-/// A core with its worker's eventfd.
+/// Core with its worker's eventfd.
 struct World {
     core: CoreLock<()>,
     attendance: Attendance,
     eventfd: plain::Arc<Eventfd>,
-    /// A frame lies in the first queue of the core.
+    /// True while a frame is in the first queue of the core.
     frame: AtomicBool,
     /// Deadline of a transmit queue of the core.
     transmit_ns: AtomicU64,
     shutdown: Shutdown,
-    /// The worker is to end.
+    /// True if the worker must end.
     stop: AtomicBool,
 }
 
@@ -83,7 +84,7 @@ impl World {
         }
     }
 
-    /// Runs the core if no thread does. Whether it has run, and found the frame.
+    /// Runs the core if it is idle. Returns whether it has run, and whether it found the frame.
     fn run(&self) -> (bool, bool) {
         let Some(mut guard) = self.core.try_own() else { return (false, false) };
         let mut found = false;
@@ -98,13 +99,13 @@ impl World {
         }
     }
 
-    /// A core that is owed a run is to be run at once.
+    /// Returns a deadline at once if the core is owed a run.
     fn next(&self) -> Option<u64> {
         self.core.is_owed().then_some(0)
     }
 }
 
-/// Runs `main` beside the worker that `work` is.
+/// Runs `main` concurrently with a worker that runs `work`.
 fn beside_worker(world: Arc<World>, work: fn(&World), main: impl FnOnce(&World)) {
     let worker = spawn(&world, work);
     main(&world);
@@ -119,7 +120,7 @@ fn spawn<R: 'static>(world: &Arc<World>, run: fn(&World) -> R) -> thread::JoinHa
 mod runs {
     use super::*;
 
-    /// The worker, until it has found the frame.
+    /// Runs the worker until it has found the frame.
     fn work(world: &World) {
         loop {
             let (ran, found) = world.run();
@@ -130,7 +131,7 @@ mod runs {
         }
     }
 
-    /// As a backlog is kicked.
+    /// Kicks the worker as a backlog does.
     #[test]
     fn loom_a_run_that_is_scheduled_wakes_the_worker() {
         model(|| {
@@ -143,7 +144,8 @@ mod runs {
         });
     }
 
-    /// A doorbell finds the core idle, or makes its owner run once more. A thread that has run it for long enough hands it over.
+    /// A doorbell finds the core idle, or makes its owner run once more. A thread that has reached
+    /// its turn limit hands the core over.
     #[test]
     fn loom_a_run_that_is_handed_over_wakes_the_worker() {
         model(|| {
@@ -161,7 +163,7 @@ mod runs {
 mod deadlines {
     use super::*;
 
-    /// The worker, until the timer is due that was moved forward.
+    /// Runs the worker until the timer that was moved forward is due.
     fn work(world: &World) {
         while !world.attendance.is_timer_due(SOON) {
             world.sleep(Sleep::Watching, || world.attendance.next_timer());
@@ -180,7 +182,7 @@ mod deadlines {
         });
     }
 
-    /// The worker is kicked for the earlier of two, whichever thread comes first.
+    /// The worker is kicked for the earlier of two deadlines, in any order of the threads.
     #[test]
     fn loom_the_earlier_of_two_deadlines_wakes_the_worker() {
         model_within(2, || {
@@ -197,8 +199,8 @@ mod deadlines {
         });
     }
 
-    /// The worker, until its turn has found the transmit queue due. A turn that finds the deadline of the core finds that of
-    /// the queue, too.
+    /// Runs the worker until its turn finds the transmit queue due. A turn that finds the deadline
+    /// of the core also finds that of the queue.
     fn transmit(world: &World) {
         let queue = || world.transmit_ns.load(Ordering::Relaxed);
         while !world.attendance.is_transmit_due(SOON) {
@@ -223,14 +225,14 @@ mod deadlines {
 mod polling {
     use super::*;
 
-    /// A thread that polls once, finds what it waits for, and stops by `end`.
+    /// Polls once, finds the awaited frame, and stops with `end`.
     fn poll(world: &World, note: impl Fn(&Attendance), end: impl Fn(&Attendance)) {
         if let Some(guard) = world.core.own_if_idle() {
             note(&world.attendance);
             let mut owned = guard.release().err();
             while let Some(guard) = owned {
                 owned = guard.release().err();
-                // As a thread that has run the core for another.
+                // As a thread that has run the core for another one.
                 if owned.is_none() {
                     world.attendance.resume_worker();
                 }
@@ -239,7 +241,7 @@ mod polling {
         end(&world.attendance);
     }
 
-    /// The worker, until it sleeps on the descriptors.
+    /// Runs the worker until it watches the descriptors.
     fn work(world: &World) {
         loop {
             let (ran, _) = world.run();
@@ -260,7 +262,7 @@ mod polling {
         });
     }
 
-    /// A thread that has asked for its time, and sleeps all the same.
+    /// A thread that has requested time for polling goes to sleep.
     #[test]
     fn loom_a_worker_watches_again_when_a_thread_that_preferred_to_poll_sleeps() {
         model(|| {
@@ -270,7 +272,8 @@ mod polling {
         });
     }
 
-    /// The last of them stops, whichever that is. Three pre-emptions take a minute and a half, and find nothing more.
+    /// The last thread stops, in either order. Three preemptions take a minute and a half, and find
+    /// nothing more.
     #[test]
     fn loom_a_worker_watches_again_when_two_threads_that_polled_leave() {
         model_within(2, || {
@@ -290,7 +293,8 @@ mod polling {
 mod end {
     use super::*;
 
-    /// The worker, until it is stopped. It then runs what it was handed while the host was up.
+    /// Runs the worker until it is stopped. Then it runs what was handed to it while the host was
+    /// up.
     fn work(world: &World) {
         while !world.stop.load(Ordering::Acquire) {
             let (ran, _) = world.run();
@@ -305,7 +309,8 @@ mod end {
         world.eventfd.kick();
     }
 
-    /// A run is left to the worker only by a thread that has owed it first, and then finds the host up.
+    /// A run is left to the worker only by a thread that has owed it first, and then finds the host
+    /// up.
     #[test]
     fn loom_a_run_that_is_handed_over_while_the_host_goes_down_is_begun() {
         model(|| {
