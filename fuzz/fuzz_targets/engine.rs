@@ -1,5 +1,5 @@
-//! Two engines and an adversary that controls every segment, timer, call and option. `sim::engine_pair`
-//! describes the format of the input and the requirements on the engines.
+//! Two engines and an adversary that controls every segment, timer, call and option.
+//! `sim::engine_pair` describes the format of the input and the requirements on the engines.
 
 #![no_main]
 

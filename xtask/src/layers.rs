@@ -52,7 +52,8 @@ const LAYERS: &[Layer] = &[
             "zerocopy",
         ]),
     },
-    // Linux's socket calls over the stack. They never block; sleeping, descriptors and pointers are their drivers'.
+    // Linux's socket calls over the stack. They never block; sleeping, descriptors and pointers are
+    // their drivers'.
     Layer {
         package: "quietline-posix",
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
@@ -88,8 +89,8 @@ const LAYERS: &[Layer] = &[
     Layer { package: "xtask", inner: &[], outer: None },
 ];
 
-/// Names that no file of `tcp`, `stack` or `posix` may use, with the alternative. A test may read a file to
-/// compare with the kernel; clippy bans clocks and threads in tests, too.
+/// Names that no file of `tcp`, `stack` or `posix` may use, with the alternative. A test may read a
+/// file to compare with the kernel; clippy bans clocks and threads in tests, too.
 const BANNED_PATHS: &[(&str, &str)] = &[
     ("std::time::Instant", "time is an argument (pkt::Instant)"),
     ("Instant::now", "time is an argument"),

@@ -81,7 +81,8 @@ fn loom() -> Result<Outcome> {
 }
 
 fn outside_device() -> Result<Outcome> {
-    // A target directory of its own: this workspace has other features, and so other builds of the same crates.
+    // A target directory of its own: this workspace has other features, and so other builds of the
+    // same crates.
     let manifest = ["test", "--locked", "--manifest-path", "tests/outside-device/Cargo.toml"];
     let uncaptured = ["--", "--nocapture"];
     let target = root().join("target-outside");

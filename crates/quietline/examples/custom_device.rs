@@ -1,13 +1,9 @@
-//! A device of the application's own in a stack with workers: frames are datagrams on a socket pair of the kernel.
+//! A stack with workers on a device of the application's own: frames are datagrams on a socket pair
+//! of the kernel.
 //!
-//! [`Device`] moves frames, and [`PollFd`] gives the workers a descriptor to sleep on. The other end may be another process.
-//! `quietline::device::conformance` tests a device like this one; tests/outside-device is a crate that does so.
-//!
-//! Run it with `cargo run -p quietline --example custom_device`. It prints:
-//!
-//! ```text
-//! the server reads "through a device of my own"
-//! ```
+//! [`Device`] moves frames, and [`PollFd`] gives the workers a descriptor to sleep on. The other
+//! end may be another process. `quietline::device::conformance` tests a device like this one;
+//! tests/outside-device is a crate that does so.
 
 use std::{
     error::Error,
@@ -35,7 +31,7 @@ impl Device for SocketDevice {
     fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let mut frame = [0; 2048];
         out.take_while_room(budget, || {
-            // An error means that nothing waits: the socket does not block.
+            // An error means that no datagram waits: the socket does not block.
             let count = self.socket.recv(&mut frame).ok()?;
             let mut packet = cx.pool.alloc_from(&frame[..count])?;
             packet.meta_mut().timestamp = cx.now;
@@ -46,7 +42,7 @@ impl Device for SocketDevice {
     fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         while let Some(packet) = list.pop_front() {
             if self.socket.send(&packet.to_vec()).is_err() {
-                // A full socket: the rest stays in the list, and the stack comes again.
+                // The socket is full: the rest stays in the list, and the stack calls again.
                 return list.push_front(packet);
             }
             cx.pool.free(packet);

@@ -1,8 +1,10 @@
-//! A web server on a stack of its own, reached by the Linux kernel through a tap. It needs root (or `CAP_NET_ADMIN`).
+//! A web server on a stack of its own, reached by the Linux kernel through a tap. It needs root (or
+//! `CAP_NET_ADMIN`).
 //!
-//! The tap `qlexample` exists as long as the program runs. The kernel's end is 10.77.0.1, the stack's 10.77.0.2. The program
-//! asks its server itself, by the kernel's sockets; with `--stay` it goes on serving, so that `curl http://10.77.0.2/` and
-//! `ping 10.77.0.2` can be tried from another terminal.
+//! The tap `qlexample` exists as long as the program runs. The kernel's end is 10.77.0.1, the
+//! stack's 10.77.0.2. The program asks its server itself, by the kernel's sockets; with `--stay` it
+//! goes on serving, so that `curl http://10.77.0.2/` and `ping 10.77.0.2` can be tried from another
+//! terminal.
 //!
 //! Run it with `sudo -E cargo run -p quietline --example http_over_tap`. It prints:
 //!

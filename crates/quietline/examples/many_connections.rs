@@ -1,7 +1,9 @@
-//! A thousand connections served by one thread: a stack without workers, nonblocking sockets, and a loop that polls.
+//! A thousand connections served by one thread: a stack without workers, nonblocking sockets, and a
+//! loop that polls.
 //!
-//! [`Stack::poll`] runs everything that has work and says how long the stack may be left alone. Both stacks are driven by the
-//! one thread here; with a tap or an interface the loop would sleep on the device's descriptor for that long.
+//! [`Stack::poll`] runs everything that has work and says how long the stack may be left alone.
+//! Both stacks are driven by the one thread here; with a tap or an interface the loop would sleep
+//! on the device's descriptor for that long.
 //!
 //! Run it with `cargo run -p quietline --example many_connections`. It prints:
 //!
@@ -28,7 +30,7 @@ fn run(stacks: [&Stack; 2]) {
     thread::sleep(next.unwrap_or_default().min(Duration::from_micros(100)));
 }
 
-/// The bytes that have arrived on a nonblocking stream; none if there are none yet.
+/// Returns the bytes that have arrived on a nonblocking stream; none if there are none yet.
 fn read_some(mut stream: &TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
     match stream.read(buffer) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),

@@ -1,8 +1,10 @@
-//! The stack as a state machine: no thread, no clock, no file descriptor. The caller gives the time and moves the frames.
+//! The stack as a state machine: no thread, no clock, no file descriptor. The caller gives the time
+//! and moves the frames.
 //!
-//! Two hosts are joined by a wire that takes 5 ms each way. The program never waits: it sets the clock to the next deadline of
-//! either host, so that a handshake and an exchange over a path of 10 ms take microseconds of real time and give the same
-//! numbers in every run. Tests of protocols, and programs with an event loop of their own, use it like this.
+//! Two hosts are joined by a wire that takes 5 ms each way. The program never waits: it sets the
+//! clock to the next deadline of either host, so that a handshake and an exchange over a path of 10
+//! ms take microseconds of real time and give the same numbers in every run. Tests of protocols,
+//! and programs with an event loop of their own, use it like this.
 //!
 //! Run it with `cargo run -p quietline --example sans_io`. It prints:
 //!
@@ -25,7 +27,8 @@ struct Network {
 }
 
 impl Network {
-    /// Runs both hosts until `ready` gives a value; whenever it does not, the clock moves to the next deadline.
+    /// Runs both hosts until `ready` returns a value. When it returns none, the clock moves to the
+    /// next deadline.
     fn until<T>(&mut self, mut ready: impl FnMut(&mut Cx) -> Option<T>) -> T {
         loop {
             for host in &self.hosts {
@@ -34,14 +37,15 @@ impl Network {
             if let Some(value) = ready(&mut self.cx) {
                 return value;
             }
-            // Asked after both have run: what one has sent is the other's next deadline.
+            // Computed after both hosts have run: a packet of one host may be the next deadline of
+            // the other.
             let next = self.hosts.iter().filter_map(|host| host.next_deadline()).min();
             self.cx.now = self.cx.now.max(next.expect("a frame or a timer"));
         }
     }
 }
 
-/// What has arrived, if anything has: the call never waits.
+/// Returns the bytes that have arrived; `None` without any. The call never waits.
 fn receive(host: &Host, socket: &TcpSocket, cx: &mut Cx) -> Option<Result<Vec<u8>, Errno>> {
     let mut buffer = vec![0; 64];
     match socket.recv(host, cx, &mut buffer, false) {

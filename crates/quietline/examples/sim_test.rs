@@ -1,8 +1,10 @@
-//! A test of a protocol over a bad network, in virtual time: lossy, reordering, seeded, and the same in every run.
+//! A test of a protocol over a bad network, in virtual time: lossy, reordering, seeded, and the
+//! same in every run.
 //!
-//! The protocol is the application's own: the client sends a text, the server answers with its length. Nothing here waits for real
-//! time. The clock is set to the next deadline of either host, so that minutes of retransmissions pass in milliseconds. A seed that
-//! fails is replayed by its number.
+//! The protocol is the application's own: the client sends a text, the server answers with its
+//! length. Nothing here waits for real time. The clock is set to the next deadline of either host,
+//! so that minutes of retransmissions pass in milliseconds. A seed that fails is replayed by its
+//! number.
 //!
 //! Run it with `cargo run -p quietline --example sim_test`. It prints:
 //!
@@ -44,7 +46,8 @@ impl Network {
         Ok(Self { hosts, cx })
     }
 
-    /// Runs both hosts until the call does not answer `EAGAIN`; in between the clock moves to the next deadline.
+    /// Runs both hosts until `call` no longer returns `EAGAIN`; in between the clock moves to the
+    /// next deadline.
     fn wait<T>(
         &mut self,
         mut call: impl FnMut(&[Arc<Host>; 2], &mut Cx) -> Result<T, Errno>,
@@ -63,7 +66,7 @@ impl Network {
     }
 }
 
-/// Plays the protocol on the network of `seed`; the time when the answer was there.
+/// Runs the protocol on the network of `seed`. Returns the time at which the answer had arrived.
 fn play(seed: u64) -> Result<Instant, Box<dyn Error>> {
     const TEXT: &[u8] = b"as long as it takes";
     let mut network = Network::new(seed)?;

@@ -1,7 +1,9 @@
-//! A stack on a tun descriptor that other code has opened: a VPN service of Android, a privileged parent, a container runtime.
+//! A stack on a tun descriptor that other code has opened: a VPN service of Android, a privileged
+//! parent, a container runtime.
 //!
-//! The program that opened the descriptor has also made the interface, its address and its state. [`Tun::from_fds`] asks the
-//! driver what the descriptor is; it needs no privilege. Here the program opens the descriptor itself, which needs root.
+//! The program that opened the descriptor has also made the interface, its address and its state.
+//! [`Tun::from_fds`] asks the driver what the descriptor is; it needs no privilege. Here the
+//! program opens the descriptor itself, which needs root.
 //!
 //! Run it with `sudo -E cargo run -p quietline --example tun_from_fd`. It prints:
 //!

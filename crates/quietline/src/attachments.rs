@@ -1,8 +1,9 @@
-//! Devices as the builder and the workers see them: a [`Device`], the descriptors that workers sleep on, and the removal of
-//! devices that are gone.
+//! Devices as the builder and the workers use them: a [`Device`], the descriptors that workers
+//! sleep on, and the removal of devices that are gone.
 //!
-//! Below: [`PollFd::is_gone`] and [`Attachment::gone_when`], by which a device says that its interface was deleted. Above: the
-//! workers and [`Stack::poll`](crate::Stack::poll), which ask between two turns: a device cannot be removed within one.
+//! Below: [`PollFd::is_gone`] and [`Attachment::gone_when`], by which a device reports that its
+//! interface was deleted. Above: the workers and [`Stack::poll`](crate::Stack::poll), which call
+//! them between two turns, because a device cannot be removed within a turn.
 //!
 //! Not here: the data path of a device (`stack::device`).
 
@@ -20,39 +21,40 @@ use stack::{
 
 use crate::device::{AfPacket, AfXdp, Tun};
 
-/// The descriptors of a device, on which the workers of a stack sleep.
+/// Descriptors of a device, on which the workers of a stack sleep.
 ///
-/// A device whose queues have [`RxSignal::Descriptor`](crate::RxSignal::Descriptor) needs one. The methods are called by the
-/// workers between two turns of their cores, each for the queues that its core polls.
+/// A device whose queues have [`RxSignal::Descriptor`](crate::RxSignal::Descriptor) needs one. The
+/// workers call the methods between two turns of their cores, each for the queues that its core
+/// polls.
 ///
 /// # Errors
 ///
-/// A descriptor whose interface was deleted reports an error to poll(2) for ever, so that a worker would spin. Once
-/// [`is_gone`](Self::is_gone) is true, the worker does not watch it again.
+/// A descriptor whose interface was deleted permanently reports an error to poll(2), so that a
+/// worker would spin. Once [`is_gone`](Self::is_gone) is true, the worker does not watch it again.
 pub trait PollFd: Send + Sync {
-    /// Returns the descriptor that is readable as long as `queue` has a frame. It has to stay open and the same as long as the
-    /// device exists.
+    /// Returns the descriptor that is readable as long as `queue` has a frame. It must stay open
+    /// and the same as long as the device exists.
     fn poll_fd(&self, queue: u16) -> BorrowedFd<'_>;
 
-    /// Called when the descriptor of `queue` has become readable, before the queue is polled. A device whose descriptor reports
-    /// more than frames consumes those reports here.
+    /// Called when the descriptor of `queue` has become readable, before the queue is polled. A
+    /// device whose descriptor reports more than frames consumes those reports here.
     fn acknowledge(&self, _queue: u16) {}
 
-    /// Whether the interface was deleted. The stack then removes the device, as
-    /// [`Stack::remove_device`](crate::Stack::remove_device) does. It is called in every turn: a load of an atomic, and no
-    /// system call.
+    /// Returns whether the interface was deleted. The stack then removes the device, as
+    /// [`Stack::remove_device`](crate::Stack::remove_device) does. Called in every turn, so the
+    /// implementation should load an atomic and make no system call.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// Returns a descriptor that becomes readable when the interface may have been deleted, for a device whose other
-    /// descriptors do not report that.
+    /// Returns a descriptor that becomes readable when the interface may have been deleted, for a
+    /// device whose other descriptors do not report that.
     fn link_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Called when [`link_fd`](Self::link_fd) has become readable. The device finds out whether its interface was deleted, and
-    /// reads the descriptor until it is not readable any more.
+    /// Called when [`link_fd`](Self::link_fd) has become readable. The device determines whether
+    /// its interface was deleted, and reads the descriptor until it is no longer readable.
     fn check_link(&self) {}
 }
 
@@ -100,18 +102,20 @@ impl PollFd for AfXdp {
 
 /// A device as [`StackBuilder::device`](crate::StackBuilder::device) takes it.
 ///
-/// The devices of this crate are attachments by `From`. Any other device is wrapped by [`new`](Self::new):
+/// The devices of this crate are attachments by `From`. Any other device is wrapped by
+/// [`new`](Self::new):
 ///
 /// - A device in memory, or one with a thread of its own, needs no more: it signals arrivals by its
 ///   [`Doorbell`](crate::device::Doorbell).
-/// - A device with descriptors gives them with [`poll_fds`](Self::poll_fds), and the workers sleep on them.
-/// - A device that can disappear while it is in use says so with [`gone_when`](Self::gone_when), or with
-///   [`PollFd::is_gone`].
+/// - A device with descriptors gives them with [`poll_fds`](Self::poll_fds), and the workers sleep
+///   on them.
+/// - A device that can disappear while it is in use says so with [`gone_when`](Self::gone_when), or
+///   with [`PollFd::is_gone`].
 ///
 /// # Examples
 ///
-/// A complete device: one end of a cable inside the process. A frame that one stack sends is copied into a queue, and the
-/// doorbell of the other end wakes the worker there.
+/// A complete device: one end of a cable inside the process. A frame that one stack sends is copied
+/// into a queue, and the doorbell of the other end wakes the worker there.
 ///
 /// ```
 /// use std::{
@@ -218,26 +222,30 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Wraps a device that has no descriptors and that never disappears.
+    /// Wraps a device that has no descriptors and never disappears.
     #[must_use]
     pub fn new<D: Device + 'static>(device: Arc<D>) -> Self {
         Self::from(device as Arc<dyn Device>)
     }
 
-    /// Has the workers sleep on these descriptors. Mostly the device itself implements [`PollFd`].
+    /// Makes the workers sleep on these descriptors. Usually the device itself implements
+    /// [`PollFd`].
     ///
-    /// A stack of [`StackBuilder::manual`](crate::StackBuilder::manual) has no workers: its application sleeps on them.
+    /// A stack of [`StackBuilder::manual`](crate::StackBuilder::manual) has no workers: its
+    /// application sleeps on them.
     #[must_use]
     pub fn poll_fds<F: PollFd + 'static>(mut self, fds: Arc<F>) -> Self {
         self.fds = Some(fds);
         self
     }
 
-    /// Has the stack remove the device once `gone` is true, as [`Stack::remove_device`](crate::Stack::remove_device) does, with
+    /// Makes the stack remove the device once `gone` returns true, as
+    /// [`Stack::remove_device`](crate::Stack::remove_device) does, with
     /// [`Event::DeviceGone`](crate::Event::DeviceGone).
     ///
-    /// The workers call `gone` in every turn and before they sleep: it loads an atomic, and makes no system call. A device that
-    /// finds out on another thread sets the atomic and calls [`Doorbell::wake_gone`](crate::device::Doorbell::wake_gone).
+    /// The workers call `gone` in every turn and before they sleep, so it should load an atomic and
+    /// make no system call. A device that detects the removal on another thread sets the atomic and
+    /// calls [`Doorbell::wake_gone`](crate::device::Doorbell::wake_gone).
     #[must_use]
     pub fn gone_when(mut self, gone: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.gone = Some(Arc::new(gone));
@@ -250,13 +258,13 @@ impl Attachment {
         &self.device
     }
 
-    /// Whether the device says that it is gone.
+    /// Returns whether the device reports that it is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.fds.as_ref().is_some_and(|fds| fds.is_gone())
             || self.gone.as_ref().is_some_and(|gone| gone())
     }
 
-    /// Whether a worker has to ask or to watch anything of this device.
+    /// Returns whether a worker must watch descriptors of this device or call its `gone`.
     pub(crate) fn concerns_workers(&self) -> bool {
         self.fds.is_some() || self.gone.is_some()
     }
@@ -298,7 +306,8 @@ impl From<Arc<AfXdp>> for Attachment {
     }
 }
 
-/// Devices of a running stack. They keep the descriptors that the workers sleep on open. `None` for a device that was removed.
+/// Devices of a running stack. They keep the descriptors that the workers sleep on open. `None` for
+/// a removed device.
 #[derive(Debug)]
 pub(crate) struct Attachments(Mutex<Vec<Option<Attachment>>>);
 
@@ -307,13 +316,14 @@ impl Attachments {
         Self(Mutex::new(attachments.into_iter().map(Some).collect()))
     }
 
-    /// Releases the device with this index, which the host has removed. The host's device 0 is loopback.
+    /// Releases the device with this index after the host has removed it. The host's device 0 is
+    /// loopback.
     pub(crate) fn forget(&self, index: u32) {
         let mut attachments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         attachments[index as usize - 1] = None;
     }
 
-    /// Removes the devices that are gone; true if there was one. Called between two turns.
+    /// Removes the devices that are gone. Returns true if there was one. Called between two turns.
     pub(crate) fn remove_gone(&self, host: &Host, cx: &mut Cx) -> bool {
         let gone: Vec<u32> = {
             let attachments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -358,7 +368,7 @@ mod tests {
         let deadline = Instant::now() + TIMEOUT;
         let gone = Event::DeviceGone { device: "left0".to_owned() };
         while events.try_next() != Some(gone.clone()) {
-            assert!(Instant::now() < deadline, "unnoticed");
+            assert!(Instant::now() < deadline, "no event reports the removal");
             let _ = stack.poll();
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,6 +1,6 @@
-//! The builder of a stack: devices, addresses, routes, cores, settings.
+//! Builder of a stack: devices, addresses, routes, cores, settings.
 //!
-//! Above: applications. Below: `Stack::start`, which makes the host and starts the workers.
+//! Above: applications. Below: `Stack::start`, which creates the host and starts the workers.
 //!
 //! Not here: how devices are attached (`attachments`), settings of sockets (`options`).
 
@@ -42,9 +42,11 @@ pub(crate) struct StaticNeighbor {
 
 /// The parts and settings of a stack that is not built yet.
 ///
-/// Every method takes and returns the builder. None fails: the first error is kept, and [`build`](Self::build) returns it.
+/// Every method takes and returns the builder. None fails: the first error is kept, and
+/// [`build`](Self::build) returns it.
 ///
-/// Methods that are about a device, [`address`](Self::address) for example, are about the one that was added last.
+/// Methods that are about a device, [`address`](Self::address) for example, are about the one that
+/// was added last.
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,15 +104,17 @@ impl StackBuilder {
         self
     }
 
-    /// Adds a device: a [`Wire`](crate::Wire), one of module [`device`](crate::device), or one of the application's own as an
-    /// [`Attachment`]. The stack has it alone from [`build`](Self::build) on.
+    /// Adds a device: a [`Wire`](crate::Wire), a device of module [`device`](crate::device), or an
+    /// application's own device as an [`Attachment`]. The stack uses it exclusively from
+    /// [`build`](Self::build) on.
     pub fn device(mut self, device: impl Into<Attachment>) -> Self {
         self.attachments.push(device.into());
         self.addresses.push(Vec::new());
         self
     }
 
-    /// Adds an address to the last device. Its network becomes directly reachable through the device.
+    /// Adds an address to the last device. Its network becomes directly reachable through the
+    /// device.
     pub fn address(mut self, address: IpNet) -> Self {
         match self.addresses.last_mut() {
             Some(addresses) => addresses.push(address),
@@ -122,8 +126,9 @@ impl StackBuilder {
         self
     }
 
-    /// Adds a permanent neighbor to the last device: its link address is known, and no ARP packet changes it.
-    /// [`Stack::set_neighbor`](crate::Stack::set_neighbor) does so while the stack runs.
+    /// Adds a permanent neighbor to the last device: its link address is known, and no ARP packet
+    /// changes it. [`Stack::set_neighbor`](crate::Stack::set_neighbor) adds one while the stack
+    /// runs.
     pub fn neighbor(mut self, address: IpAddr, mac: MacAddr) -> Self {
         match u32::try_from(self.attachments.len()) {
             Ok(device) if device > 0 => {
@@ -139,9 +144,9 @@ impl StackBuilder {
 
     /// Sets the queueing discipline of the last device, as `tc qdisc replace dev DEVICE root` does.
     ///
-    /// Default: `net.core.default_qdisc` for a device that packets may have to wait for
-    /// ([`Device::needs_qdisc`](crate::Device::needs_qdisc)), and none for any other. The setting `net.quietline.dev.DEVICE.qdisc` is the same, and changes
-    /// it while the stack runs.
+    /// Default: `net.core.default_qdisc` for a device that needs a queue
+    /// ([`Device::needs_qdisc`](crate::Device::needs_qdisc)), and none for any other. The setting
+    /// `net.quietline.dev.DEVICE.qdisc` has the same effect, also while the stack runs.
     pub fn qdisc(mut self, qdisc: QdiscConfig) -> Self {
         let Some(attachment) = self.attachments.last() else {
             let error = ConfigError::new("qdisc", qdisc, "a discipline after its device");
@@ -173,10 +178,12 @@ impl StackBuilder {
         self.route(any, via)
     }
 
-    /// Number of cores, 1 to 64: each has a worker thread. The queues of the devices are spread over them.
+    /// Number of cores, 1 to 64: each has a worker thread. The queues of the devices are spread
+    /// over them.
     ///
-    /// Default: 1. Set it to the number of queues of the busiest device, and at most to the number of CPUs; a device with one queue
-    /// needs RPS (`net.quietline.dev.DEVICE.rps_cpus`) to use more than one core.
+    /// Default: 1. Set it to the number of queues of the busiest device, and at most to the number
+    /// of CPUs; a device with one queue needs RPS (`net.quietline.dev.DEVICE.rps_cpus`) to use more
+    /// than one core.
     pub const fn cores(mut self, cores: u16) -> Self {
         self.config.cores = cores;
         self
@@ -191,24 +198,27 @@ impl StackBuilder {
         self
     }
 
-    /// Derives sequence numbers, ports, cookies and hash keys from `seed`, for runs that must repeat.
+    /// Derives sequence numbers, ports, cookies and hash keys from `seed`, for runs that must
+    /// repeat.
     ///
     /// Default: each key is 16 or 32 bytes of getrandom(2).
     ///
-    /// Warning: an attacker who knows the seed, or tries all seeds, can guess all of these.
+    /// Warning: an attacker with the seed, or one that tries all seeds, can guess all of these.
     pub fn replay(mut self, seed: u64) -> Self {
         self.config.secrets = Secrets::replay(seed);
         self
     }
 
-    /// Upper bound of the packet memory of this process, in bytes: 16 MiB or more. Nothing is reserved. At the bound, packets to
-    /// be sent are dropped and counted as `NoMemory`, and devices stop receiving until memory is free again.
+    /// Upper bound of the packet memory of this process, in bytes: 16 MiB or more. Nothing is
+    /// reserved. At the bound, packets to be sent are dropped and counted as `NoMemory`, and
+    /// devices stop receiving until memory is free again.
     ///
-    /// Default: a quarter of the machine's memory, or half of the limit of the process's cgroup if that is less. A connection
-    /// in use takes up to [`send_buffer_max`](Self::send_buffer_max) and [`receive_buffer_max`](Self::receive_buffer_max).
+    /// Default: a quarter of the machine's memory, or half of the limit of the process's cgroup if
+    /// that is less. A connection in use takes up to [`send_buffer_max`](Self::send_buffer_max) and
+    /// [`receive_buffer_max`](Self::receive_buffer_max).
     ///
-    /// All stacks of a process share their packet memory. The first stack decides, and [`build`](Self::build) refuses another
-    /// value after it with `InvalidInput`.
+    /// All stacks of a process share their packet memory. The first stack decides, and
+    /// [`build`](Self::build) refuses another value after it with `InvalidInput`.
     pub const fn packet_memory(mut self, bytes: usize) -> Self {
         self.packet_memory = Some(bytes);
         self
@@ -221,18 +231,20 @@ impl StackBuilder {
         self
     }
 
-    /// Starts no worker threads: the stack runs only inside [`Stack::poll`] and inside socket calls.
+    /// Starts no worker threads: the stack runs only inside [`Stack::poll`] and inside socket
+    /// calls.
     ///
-    /// A poll, or a socket call that runs the stack, returns when no work is left, and after ten turns in any case, as Linux ends
-    /// its softirqs after ten rounds or 2 ms and leaves the rest to ksoftirqd. Here the rest is left to the next call that runs
-    /// the core (`CoreLeft`), and `Stack::poll` returns a zero time meanwhile.
+    /// A poll, or a socket call that runs the stack, returns when no work is left, and after ten
+    /// turns in any case, as Linux ends its softirqs after ten rounds or 2 ms and leaves the rest
+    /// to ksoftirqd. Here the rest is left to the next call that runs the core (`CoreLeft`), and
+    /// `Stack::poll` returns a zero time meanwhile.
     pub const fn manual(mut self) -> Self {
         self.manual = true;
         self
     }
 
-    /// Refuses a device that is given twice, and one whose arrivals no worker would notice. The host cannot check the first:
-    /// a capture wraps each device.
+    /// Refuses a device that is given twice, and one whose arrivals would wake no worker. The host
+    /// cannot detect the first, because a capture wraps each device.
     fn check_attachments(&self) -> Result<(), ConfigError> {
         for (place, Attachment { device, fds, .. }) in self.attachments.iter().enumerate() {
             let sleeps = |queue| device.rx_signal(QueueId(queue)) == RxSignal::Descriptor;
@@ -256,13 +268,15 @@ impl StackBuilder {
         Ok(())
     }
 
-    /// Builds the stack and starts its workers. With `net.quietline.acd_probes` it returns after the addresses were probed.
+    /// Builds the stack and starts its workers. With `net.quietline.acd_probes` it returns after
+    /// the addresses were probed.
     ///
     /// # Errors
     ///
-    /// The first error of any method, as one line that names the field, the value and the reason: `NotFound` for a device or
-    /// setting that does not exist, `AlreadyExists` for an address or route given twice, `AddrInUse` if another station has an
-    /// address, `InvalidInput` for any other value; or the error of a system call that starts a worker.
+    /// The first error of any method, as one line that names the field, the value and the reason:
+    /// `NotFound` for a device or setting that does not exist, `AlreadyExists` for an address or
+    /// route given twice, `AddrInUse` if another station has an address, `InvalidInput` for any
+    /// other value; or the error of a system call that starts a worker.
     pub fn build(mut self) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
             return Err(error.into());

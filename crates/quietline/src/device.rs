@@ -1,4 +1,5 @@
-//! Devices that use the operating system, and everything that a device of an application's own needs.
+//! Devices that use the operating system, and everything that a device of an application's own
+//! needs.
 //!
 //! | device | other end |
 //! |---|---|

@@ -126,8 +126,8 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Proves that no other station uses an address of the stack (RFC 5227), if the settings ask for
-    /// it.
+    /// Proves that no other station uses an address of the stack (RFC 5227), if the settings ask
+    /// for it.
     fn claim_addresses(&self) -> io::Result<()> {
         /// Time between two polls of a stack without workers.
         const PAUSE: Duration = Duration::from_millis(1);

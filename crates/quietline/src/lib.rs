@@ -1,5 +1,5 @@
-//! A multi-core TCP/IP stack for Linux in user space: sockets like those of `std::net`, devices, and the threads that
-//! run the stack.
+//! A multi-core TCP/IP stack for Linux in user space: sockets like those of `std::net`, devices,
+//! and the threads that run the stack.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -20,8 +20,8 @@
 //! # }
 //! ```
 //!
-//! Everything that touches the operating system is in this crate: clocks, threads, file descriptors. The data path is
-//! in crate `stack`, TCP in crate `tcp`.
+//! Everything that touches the operating system is in this crate: clocks, threads, file
+//! descriptors. The data path is in crate `stack`, TCP in crate `tcp`.
 
 mod addresses;
 mod attachments;

@@ -45,8 +45,8 @@ struct Shared {
 
 impl TcpStream {
     /// Connects to `remote` and waits until the connection is established. If `remote` has several
-    /// addresses, they are tried in order until one connects. As for `std::net`, the system resolves
-    /// host names through its own network, not through `stack`.
+    /// addresses, they are tried in order until one connects. As for `std::net`, the system
+    /// resolves host names through its own network, not through `stack`.
     ///
     /// # Errors
     /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL`; `ENETUNREACH`

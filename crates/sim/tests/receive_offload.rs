@@ -1,8 +1,8 @@
 //! Receive offload in a whole host: the effect of its modes on TCP, packets that must not be held,
 //! and headers that must not recurse.
 //!
-//! Not here: the numbered scenarios inside receive offload (`stack::receive::gro::tests`), trains of frames
-//! (`offload.rs`).
+//! Not here: the numbered scenarios inside receive offload (`stack::receive::gro::tests`), trains
+//! of frames (`offload.rs`).
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,12 @@
-//! A device of another project: Ethernet frames on a file descriptor that keeps the boundaries of frames.
+//! A device of another project: Ethernet frames on a file descriptor that keeps the boundaries of
+//! frames.
 //!
-//! Such a descriptor is one end of a socket pair of datagrams or packets, or a tap without virtio header. The workers of the
-//! stack sleep on it. One queue, no offloads: a frame is one read or one write.
+//! Such a descriptor is one end of a socket pair of datagrams or packets, or a tap without virtio
+//! header. The workers of the stack sleep on it. One queue, no offloads: a frame is one read or one
+//! write.
 //!
-//! This crate uses only the public API of `quietline`, so that a change which breaks devices of others breaks its build.
+//! This crate uses only the public API of `quietline`, so that a change which breaks devices of
+//! others breaks its build.
 
 use std::{
     fs::File,

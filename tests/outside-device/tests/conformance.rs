@@ -5,10 +5,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use outside_device::FdDevice;
 use quietline::device::conformance::{self, Pair};
 
-/// A socket pair of packets: they keep their boundaries, and the end of one side is an end of file for the other.
+/// A socket pair of packets: they keep their boundaries, and the end of one side is an end of file
+/// for the other.
 fn socket_pair() -> [OwnedFd; 2] {
     let mut fds = [0; 2];
-    // SAFETY: `fds` has room for the two descriptors that socketpair writes; nothing else owns them.
+    // SAFETY: `fds` has room for the two descriptors that socketpair writes; nothing else owns
+    // them.
     unsafe {
         let made = libc::socketpair(
             libc::AF_UNIX,

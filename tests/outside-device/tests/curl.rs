@@ -1,5 +1,6 @@
-//! curl of the kernel's side downloads from a stack on the device, whose descriptor is a tap that this test opens itself. It needs
-//! root, /dev/net/tun, `ip` and `curl`; without them it says so and passes, with `CI=true` it fails.
+//! curl of the kernel's side downloads from a stack on the device, whose descriptor is a tap that
+//! this test opens itself. It needs root, /dev/net/tun, `ip` and `curl`; without them it says so
+//! and passes, with `CI=true` it fails.
 
 use std::{
     fs::File,
@@ -36,7 +37,8 @@ fn run(line: &str) -> Vec<u8> {
 }
 
 fn download() {
-    // SAFETY: only the network namespace of this thread changes, and of the processes that it starts.
+    // SAFETY: only the network namespace of this thread changes, and of the processes that it
+    // starts.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
     let tap = open_tap("own0");
     run("ip address add 10.79.0.1/24 dev own0");

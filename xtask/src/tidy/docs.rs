@@ -1,8 +1,8 @@
 //! Documents that must agree with the code: module heads, links, the two data-path lines, the
 //! functions of docs/rfc9293.md.
 //!
-//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/` and a
-//! function in it.
+//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/`
+//! and a function in it.
 //!
 //! Not here: prose.
 

@@ -1,7 +1,8 @@
 //! Typed setters of the settings that most applications look at.
 //!
-//! Each sets one or several sysctls of docs/sysctl.md, and [`StackBuilder::sysctl`] sets any other. What is set last counts.
-//! Values out of bounds are refused by [`StackBuilder::build`], as with `sysctl`.
+//! Each sets one or several sysctls of docs/sysctl.md, and [`StackBuilder::sysctl`] sets any other.
+//! What is set last counts. Values out of bounds are refused by [`StackBuilder::build`], as with
+//! `sysctl`.
 //!
 //! Not here: settings of one socket (`options`), of one device (`net.quietline.dev.NAME`).
 
@@ -11,7 +12,8 @@ use tcp::Algorithm as CongestionControl;
 
 use super::StackBuilder;
 
-/// Explicit congestion notification (RFC 3168): whether routers may mark packets instead of dropping them.
+/// Explicit congestion notification (RFC 3168): whether routers may mark packets instead of
+/// dropping them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EcnMode {
@@ -31,7 +33,8 @@ pub enum MtuProbing {
     /// Only ICMP reports of routers lower the path MTU.
     #[default]
     Off,
-    /// Connections search after several timeouts that look like a router which drops large packets silently.
+    /// Connections search after several timeouts that look like a router which drops large packets
+    /// silently.
     AfterBlackHole,
     /// All connections search, starting from small segments.
     Always,
@@ -40,14 +43,16 @@ pub enum MtuProbing {
 impl StackBuilder {
     /// Congestion control of connections that choose none.
     ///
-    /// `Cubic` and `Reno` reduce their rate when packets are lost, `Bbr` models the bandwidth and the round-trip time of the path
-    /// and tolerates random loss, and `Dctcp` follows the marks of switches.
-    /// [`TcpStream::set_congestion`](crate::TcpStream::set_congestion) sets it for one connection.
+    /// `Cubic` and `Reno` reduce their rate when packets are lost, `Bbr` models the bandwidth and
+    /// the round-trip time of the path and tolerates random loss, and `Dctcp` follows the marks of
+    /// switches. [`TcpStream::set_congestion`](crate::TcpStream::set_congestion) sets it for one
+    /// connection.
     ///
-    /// Default: `Cubic`, as in Linux. Choose `Bbr` for long paths with random loss, such as radio links. It takes a larger
-    /// share than Cubic does where both meet in a short queue.
+    /// Default: `Cubic`, as in Linux. Choose `Bbr` for long paths with random loss, such as radio
+    /// links. It takes a larger share than Cubic does where both meet in a short queue.
     ///
-    /// Warning: `Dctcp` is for networks whose switches mark early. On any other network it behaves worse than `Reno`.
+    /// Warning: `Dctcp` is for networks whose switches mark early. On any other network it behaves
+    /// worse than `Reno`.
     ///
     /// Setting: `net.ipv4.tcp_congestion_control`.
     pub fn congestion_control(self, algorithm: CongestionControl) -> Self {
@@ -56,14 +61,16 @@ impl StackBuilder {
 
     /// Upper bound of the send buffer of a connection, in bytes of packet memory.
     ///
-    /// The buffer keeps bytes until they are acknowledged. It starts at 16 KB and grows with the congestion window, so an idle
-    /// connection holds no more memory with a larger bound. A connection sends at most a buffer in each round trip:
+    /// The buffer keeps bytes until they are acknowledged. It starts at 16 KB and grows with the
+    /// congestion window, so an idle connection holds no more memory with a larger bound. A
+    /// connection sends at most a buffer in each round trip:
     ///
-    /// `bytes = 3 × bandwidth × round-trip time`, the factor because a buffer holds two windows and its bookkeeping.
+    /// `bytes = 3 × bandwidth × round-trip time`, the factor because a buffer holds two windows and
+    /// its bookkeeping.
     ///
-    /// Default: 4 MiB, which is enough for 1 Gbit/s at 10 ms. Raise it for faster or longer paths. Lower it on hosts with many
-    /// slow clients: a client that does not read holds up to this much memory.
-    /// `SO_SNDBUF` sets a fixed size for one socket.
+    /// Default: 4 MiB, which is enough for 1 Gbit/s at 10 ms. Raise it for faster or longer paths.
+    /// Lower it on hosts with many slow clients: a client that does not read holds up to this much
+    /// memory. `SO_SNDBUF` sets a fixed size for one socket.
     ///
     /// Setting: the last number of `net.ipv4.tcp_wmem`.
     pub fn send_buffer_max(self, bytes: u32) -> Self {
@@ -72,33 +79,37 @@ impl StackBuilder {
 
     /// Upper bound of the receive buffer of a connection, in bytes of packet memory.
     ///
-    /// Half of the buffer is announced as window. It starts at 128 KB and grows with the rate at which the application reads.
-    /// A peer sends at most a window in each round trip:
+    /// Half of the buffer is announced as window. It starts at 128 KB and grows with the rate at
+    /// which the application reads. A peer sends at most a window in each round trip:
     ///
     /// `bytes = 4 × bandwidth × round-trip time`.
     ///
-    /// Default: 6 MiB, which is enough for 1 Gbit/s at 12 ms. Raise it for faster or longer paths. Lower it on hosts with many
-    /// connections whose applications read slowly: a sender that fills the buffer makes the host hold up to this much.
-    /// `SO_RCVBUF` sets a fixed size for one socket.
+    /// Default: 6 MiB, which is enough for 1 Gbit/s at 12 ms. Raise it for faster or longer paths.
+    /// Lower it on hosts with many connections whose applications read slowly: a sender that fills
+    /// the buffer makes the host hold up to this much. `SO_RCVBUF` sets a fixed size for one
+    /// socket.
     ///
-    /// Warning: a bound below the 128 KB that a buffer starts with lowers the start as well, and with it the throughput of the
-    /// first round trips.
+    /// Warning: a bound below the 128 KB that a buffer starts with lowers the start as well, and
+    /// with it the throughput of the first round trips.
     ///
     /// Setting: the last number of `net.ipv4.tcp_rmem`.
     pub fn receive_buffer_max(self, bytes: u32) -> Self {
         self.set_last_of_three("net.ipv4.tcp_rmem", bytes)
     }
 
-    /// Probes of idle connections, in whole seconds: the first one after `idle`, then `probes` in all, `interval` apart.
+    /// Probes of idle connections, in whole seconds: the first one after `idle`, then `probes` in
+    /// all, `interval` apart.
     ///
-    /// They apply to sockets that have switched keepalive on (`SO_KEEPALIVE`, [`TcpStream::set_keepalive`]); no other connection
-    /// is probed. A peer that has disappeared is noticed after
+    /// They apply to sockets that have switched keepalive on (`SO_KEEPALIVE`,
+    /// [`TcpStream::set_keepalive`]); no other connection is probed. A peer that has disappeared is
+    /// noticed after
     ///
     /// `idle + probes × interval`.
     ///
-    /// Default: 2 hours, 75 seconds, 9 probes, as in Linux and RFC 9293 §3.8.4: 2 hours and 11 minutes. Choose an `idle` below the
-    /// time after which a NAT or firewall of the path forgets idle connections (often 5 minutes). Each probe is a packet
-    /// for each idle connection, so short times keep radio links and batteries busy.
+    /// Default: 2 hours, 75 seconds, 9 probes, as in Linux and RFC 9293 §3.8.4: 2 hours and 11
+    /// minutes. Choose an `idle` below the time after which a NAT or firewall of the path forgets
+    /// idle connections (often 5 minutes). Each probe is a packet for each idle connection, so
+    /// short times keep radio links and batteries busy.
     ///
     /// Settings: `net.ipv4.tcp_keepalive_time`, `_intvl` and `_probes`.
     ///
@@ -109,15 +120,18 @@ impl StackBuilder {
             .sysctl("net.ipv4.tcp_keepalive_probes", &probes.to_string())
     }
 
-    /// Time without new payload in either direction after which a connection is reset, in whole seconds; `None` for no limit.
+    /// Time without new payload in either direction after which a connection is reset, in whole
+    /// seconds; `None` for no limit.
     ///
-    /// Keepalive probes and window probes do not count as payload. So the limit also ends connections whose peer is alive and
-    /// keeps its window closed, which keepalive does not notice.
+    /// Keepalive probes and window probes do not count as payload. So the limit also ends
+    /// connections whose peer is alive and keeps its window closed, which keepalive does not
+    /// notice.
     ///
-    /// Default: `None`, as TCP has no such limit. Set it on servers that untrusted clients reach, above the longest pause of the
-    /// protocol.
+    /// Default: `None`, as TCP has no such limit. Set it on servers that untrusted clients reach,
+    /// above the longest pause of the protocol.
     ///
-    /// Warning: it ends connections that are in order and only quiet, such as those of a connection pool.
+    /// Warning: it ends connections that are in order and only quiet, such as those of a connection
+    /// pool.
     ///
     /// Setting: `net.quietline.tcp_idle_timeout`.
     pub fn idle_timeout(self, time: Option<Duration>) -> Self {
@@ -125,15 +139,17 @@ impl StackBuilder {
         self.sysctl("net.quietline.tcp_idle_timeout", &seconds)
     }
 
-    /// Number of retransmission timeouts of one segment after which a connection fails with `ETIMEDOUT`.
+    /// Number of retransmission timeouts of one segment after which a connection fails with
+    /// `ETIMEDOUT`.
     ///
     /// The timeouts double up to 120 s. If the first is 200 ms, the connection fails after
     ///
-    /// `0.2 s × (2^(count + 1) − 1)` for counts up to 9 (205 s), and 120 s more for each count above.
+    /// `0.2 s × (2^(count + 1) − 1)` for counts up to 9 (205 s), and 120 s more for each count
+    /// above.
     ///
-    /// Default: 15, which is 924.6 s, as in Linux. Lower it to fail sooner when a peer has disappeared, for example to 8 for
-    /// 102 s; RFC 9293 §3.8.3 asks for at least 100 s. The time also depends on the round-trip time;
-    /// `TCP_USER_TIMEOUT` sets an exact time for one socket.
+    /// Default: 15, which is 924.6 s, as in Linux. Lower it to fail sooner when a peer has
+    /// disappeared, for example to 8 for 102 s; RFC 9293 §3.8.3 asks for at least 100 s. The time
+    /// also depends on the round-trip time; `TCP_USER_TIMEOUT` sets an exact time for one socket.
     ///
     /// Setting: `net.ipv4.tcp_retries2`.
     pub fn retransmissions_max(self, count: u8) -> Self {
@@ -142,11 +158,12 @@ impl StackBuilder {
 
     /// Explicit congestion notification.
     ///
-    /// Marks tell a sender of a full queue without the loss of a packet. They need routers that mark; other routers and hosts
-    /// ignore them.
+    /// Marks tell a sender of a full queue without the loss of a packet. They need routers that
+    /// mark; other routers and hosts ignore them.
     ///
-    /// Default: [`EcnMode::Accept`], as in Linux. Choose [`EcnMode::Offer`] on networks whose queues mark packets. A few
-    /// middleboxes drop SYNs that offer it; a connection then tries again without the offer, a second later.
+    /// Default: [`EcnMode::Accept`], as in Linux. Choose [`EcnMode::Offer`] on networks whose
+    /// queues mark packets. A few middleboxes drop SYNs that offer it; a connection then tries
+    /// again without the offer, a second later.
     ///
     /// Setting: `net.ipv4.tcp_ecn`.
     pub fn ecn(self, mode: EcnMode) -> Self {
@@ -160,12 +177,13 @@ impl StackBuilder {
 
     /// Search for the path MTU by probe segments.
     ///
-    /// Segments are as large as the MTU of the device allows, and routers with a smaller MTU report it by ICMP. If a router on
-    /// the path filters ICMP, large segments disappear and the connection hangs; probing finds the size that passes.
+    /// Segments are as large as the MTU of the device allows, and routers with a smaller MTU report
+    /// it by ICMP. If a router on the path filters ICMP, large segments disappear and the
+    /// connection hangs; probing finds the size that passes.
     ///
-    /// Default: [`MtuProbing::Off`], as in Linux. Choose [`MtuProbing::AfterBlackHole`] for hosts on the Internet: it costs
-    /// nothing until segments disappear. [`MtuProbing::Always`] starts every connection with segments of 1,024 bytes,
-    /// and so costs throughput at the beginning.
+    /// Default: [`MtuProbing::Off`], as in Linux. Choose [`MtuProbing::AfterBlackHole`] for hosts
+    /// on the Internet: it costs nothing until segments disappear. [`MtuProbing::Always`] starts
+    /// every connection with segments of 1,024 bytes, and so costs throughput at the beginning.
     ///
     /// Setting: `net.ipv4.tcp_mtu_probing`.
     pub fn mtu_probing(self, probing: MtuProbing) -> Self {
@@ -177,14 +195,17 @@ impl StackBuilder {
         self.sysctl("net.ipv4.tcp_mtu_probing", value)
     }
 
-    /// Upper bound of the time for which threads poll for packets before they sleep, in whole microseconds.
+    /// Upper bound of the time for which threads poll for packets before they sleep, in whole
+    /// microseconds.
     ///
-    /// A thread that waits in a socket call polls the queues of its connection for this long, and a worker does after it has
-    /// received frames. An answer that arrives meanwhile costs no wake-up, which takes some 7 µs. The time is CPU time: an
-    /// application with `n` threads that wait uses up to `n × time` in each wait.
+    /// A thread that waits in a socket call polls the queues of its connection for this long, and a
+    /// worker does after it has received frames. An answer that arrives meanwhile costs no wake-up,
+    /// which takes some 7 µs. The time is CPU time: an application with `n` threads that wait uses
+    /// up to `n × time` in each wait.
     ///
-    /// Default: 50 µs. The workers use less while frames are rare, and threads that share a CPU do not poll. Set zero where CPU
-    /// time or energy is worth more than latency, and a multiple of the round-trip time where only latency counts.
+    /// Default: 50 µs. The workers use less while frames are rare, and threads that share a CPU do
+    /// not poll. Set zero where CPU time or energy is worth more than latency, and a multiple of
+    /// the round-trip time where only latency counts.
     ///
     /// Settings: `net.core.busy_read`, `net.core.busy_poll`, `net.quietline.worker_poll_usecs`.
     pub fn busy_poll(self, time: Duration) -> Self {
@@ -196,13 +217,15 @@ impl StackBuilder {
 
     /// Local ports of connections that name none.
     ///
-    /// A port is used by one connection to each remote address and port at a time, and for a minute after this host has closed
-    /// it first (TIME-WAIT). To one server port a client so opens at most
+    /// A port is used by one connection to each remote address and port at a time, and for a minute
+    /// after this host has closed it first (TIME-WAIT). To one server port a client so opens at
+    /// most
     ///
     /// `ports ÷ 60 s` connections per second in the long run.
     ///
-    /// Default: 32768 to 60999, as in Linux: 28,232 ports, 470 connections per second. Widen the range on clients and proxies
-    /// that open more, down to 1024 if no server of the host listens there. Narrow it where a firewall admits few ports.
+    /// Default: 32768 to 60999, as in Linux: 28,232 ports, 470 connections per second. Widen the
+    /// range on clients and proxies that open more, down to 1024 if no server of the host listens
+    /// there. Narrow it where a firewall admits few ports.
     ///
     /// Warning: the fewer ports, the easier a remote attacker guesses one (RFC 6056).
     ///
@@ -212,8 +235,8 @@ impl StackBuilder {
         self.sysctl("net.ipv4.ip_local_port_range", &value)
     }
 
-    /// Sets the last of the three sizes of a buffer (minimum, initial size, limit), and lowers the others to it if they are
-    /// larger.
+    /// Sets the last of the three sizes of a buffer (minimum, initial size, limit), and lowers the
+    /// others to it if they are larger.
     fn set_last_of_three(self, name: &str, limit: u32) -> Self {
         let present = self.config.sysctls.get(name).unwrap_or_default();
         let mut sizes: Vec<u32> =

@@ -22,9 +22,9 @@
 //! checksums partial (the default) needs `ethtool -K PEER tx off` there, or
 //! [`AfXdpConfig::trust_checksums`]. Otherwise the stack drops such segments with the reason
 //! `TCP_CSUM_UNFINISHED`, and reports the first as
-//! [`Event::UnfinishedChecksums`](stack::cx::event::Event::UnfinishedChecksums). In generic mode only
-//! the `ethtool` command works: superframes of the other end exceed a chunk, so the kernel drops
-//! them ([`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong)).
+//! [`Event::UnfinishedChecksums`](stack::cx::event::Event::UnfinishedChecksums). In generic mode
+//! only the `ethtool` command works: superframes of the other end exceed a chunk, so the kernel
+//! drops them ([`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong)).
 //!
 //! Not here: frames of several chunks (XDP_USE_SG), memory shared between sockets.
 
@@ -80,8 +80,8 @@ pub struct AfXdp {
     trust_checksums: bool,
     /// Set by the thread that detects the deletion of the interface. Relaxed: it orders nothing.
     gone: AtomicBool,
-    /// Whether [`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong) was reported. Relaxed:
-    /// it orders nothing.
+    /// Whether [`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong) was reported.
+    /// Relaxed: it orders nothing.
     reported_too_long: AtomicBool,
     /// Reports the deletion of the interface: an AF_XDP socket without traffic does not.
     presence: Presence,

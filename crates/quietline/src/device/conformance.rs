@@ -1,10 +1,12 @@
 //! A suite that checks whether a device keeps the contract of [`Device`].
 //!
-//! A device of an application's own is tested with it as the devices of this crate are. The suite makes pairs of devices whose
-//! ends see each other's frames, calls their methods directly, and then runs stacks on them. It uses only what a stack uses, so
-//! a device that passes can be given to [`Stack::builder`](crate::Stack::builder).
+//! A device of an application's own is tested with it as the devices of this crate are. The suite
+//! makes pairs of devices whose ends see each other's frames, calls their methods directly, and
+//! then runs stacks on them. It uses only what a stack uses, so a device that passes can be given
+//! to [`Stack::builder`](crate::Stack::builder).
 //!
-//! The crate feature `conformance` switches this module on; a crate with a device has it among its dev-dependencies:
+//! The crate feature `conformance` switches this module on; a crate with a device has it among its
+//! dev-dependencies:
 //!
 //! ```toml
 //! [dev-dependencies]
@@ -64,8 +66,8 @@ pub use pair::Pair;
 
 /// Runs all checks, each on a new pair that `make` returns.
 ///
-/// A check waits up to ten seconds for frames, so a device that loses them takes a few minutes. A panic of the device is a
-/// failure of its check.
+/// A check waits up to ten seconds for frames, so a device that loses them takes a few minutes. A
+/// panic of the device is a failure of its check.
 pub fn run(mut make: impl FnMut() -> Pair) -> Report {
     let checks = direct::CHECKS.iter().chain(&stacks::CHECKS);
     let results = checks.map(|(name, check)| {

@@ -51,7 +51,7 @@ impl Host {
         let alive = self.tcp_memory().sockets();
         audit.is_complete = usize::try_from(alive) == Ok(streams.len());
         let total = u64::try_from(self.tcp_memory_pages())
-            .expect("pages are charged before they are uncharged");
+            .expect("pages are charged before they are released");
         let charged = audit.rmem_alloc + audit.wmem_queued + audit.forward_alloc;
         assert_eq!(charged % u64::from(PAGE_BYTES), 0, "whole pages: {audit:?}");
         let charged = charged / u64::from(PAGE_BYTES);

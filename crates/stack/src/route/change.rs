@@ -1,11 +1,11 @@
-//! The routes of a host, as they are listed and changed while it runs.
+//! Routes of a host: listing, and changes while it runs.
 //!
-//! Linux: `ip route show`, `add`, `replace`, `del`; net/ipv4/fib_frontend.c. Any thread may call;
-//! changes take turns.
+//! Linux: `ip route show`, `add`, `replace`, `del`; net/ipv4/fib_frontend.c. Any thread may call
+//! these methods; changes are serialized.
 //!
-//! After a change no cached entry is found any more, sockets resolve their path anew with their
-//! next segment, and connections remember another input route with the next packet that comes: what
-//! they hold is of an older generation.
+//! A change makes all cached entries stale, because they belong to an older generation. Sockets
+//! resolve their path again for their next segment, and connections cache another input route from
+//! the next packet received.
 
 use std::vec::Vec;
 
@@ -21,7 +21,8 @@ impl Router {
     /// Adds a route: `ip route add`.
     ///
     /// # Errors
-    /// When a field is impossible, contradicts another, or the prefix has a route with the same
+    ///
+    /// If a field is invalid or contradicts another, or the prefix has a route with the same
     /// metric. Nothing is changed then.
     pub fn add_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
         refuse_ipv6(spec)?;
@@ -31,29 +32,31 @@ impl Router {
     /// Adds a route, in place of one with the same prefix and metric: `ip route replace`.
     ///
     /// # Errors
-    /// When a field is impossible or contradicts another. Nothing is changed then.
+    ///
+    /// If a field is invalid or contradicts another. Nothing is changed then.
     pub fn replace_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
         refuse_ipv6(spec)?;
         self.change_routes(|routes| routes.replace(spec))
     }
 
-    /// Takes the best route away that has the prefix and all else that `spec` names
+    /// Removes the best route that has the prefix and all other fields set in `spec`
     /// ([`FibBuilder::delete`]): `ip route del`.
     ///
     /// # Errors
-    /// When there is none.
+    ///
+    /// If there is none.
     pub fn delete_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
         self.change_routes(|routes| routes.delete(spec))
     }
 
-    /// Every route as it is: the local table first, then the main table, by prefix and metric
+    /// Returns all routes: the local table first, then the main table, by prefix and metric
     /// (`ip route show table all`).
     #[must_use]
     pub fn routes(&self) -> Vec<RouteEntry> {
         self.routes.entries()
     }
 
-    /// Name of the device with this index; empty where there is none.
+    /// Name of the device with this index; empty if there is none.
     #[must_use]
     pub fn device_name(&self, index: u32) -> &str {
         self.devices.get(index as usize).map_or("", |device| &device.caps().name)
@@ -72,14 +75,14 @@ impl Router {
             .map(|(index, _)| index)
     }
 
-    /// Makes every cached route stale (Linux: `rt_cache_flush`). What sockets and packets hold
-    /// lives on until they look.
+    /// Makes every cached route stale (Linux: `rt_cache_flush`). Sockets and packets keep their
+    /// entries until they next validate them.
     pub fn invalidate_routes(&self) {
         self.routes.bump();
         self.forget_cached_routes();
     }
 
-    /// Makes a change of the tables and of everything that was made from them.
+    /// Changes the tables, and clears the entries made from them.
     pub(crate) fn change_routes(
         &self,
         change: impl FnOnce(&mut FibBuilder) -> Result<(), ConfigError>,
@@ -89,8 +92,8 @@ impl Router {
         Ok(())
     }
 
-    /// As [`change_routes`](Self::change_routes), for what a device does to them, which nothing
-    /// refuses.
+    /// As [`change_routes`](Self::change_routes), for changes caused by a device, which cannot
+    /// fail.
     pub(crate) fn change_device_routes(&self, change: impl FnOnce(&mut FibBuilder)) {
         let changed = self.change_routes(|routes| {
             change(routes);
@@ -107,7 +110,7 @@ impl Router {
     }
 }
 
-/// What the configured addresses and routes begin as.
+/// Returns the routing table of the configured addresses and routes.
 pub(crate) fn builder_of(
     addresses: &[Vec<IpNet>],
     routes: &[RouteSpec],

@@ -37,7 +37,7 @@ pub(super) struct Bench {
     pair: Pair,
 }
 
-/// A numbered frame that has arrived.
+/// Numbered frame that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub(super) number: u32,
@@ -69,7 +69,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether the device receives its own frames.
+    /// Returns whether the device receives its own frames.
     pub(super) fn is_looped(&self) -> bool {
         self.pair.right.is_none()
     }
@@ -84,7 +84,7 @@ impl Bench {
         packet.ok_or_else(|| fail("the suite has no packet memory"))
     }
 
-    /// A list of numbered frames, all of `ip_len` bytes of IP packet.
+    /// Makes a list of numbered frames, each with an IP packet of `ip_len` bytes.
     pub(super) fn list(
         &mut self,
         numbers: impl IntoIterator<Item = u32>,
@@ -93,7 +93,7 @@ impl Bench {
         numbers.into_iter().map(|number| self.numbered(number, ip_len)).collect()
     }
 
-    /// One call of the left device's `transmit`.
+    /// Calls the left device's `transmit` once.
     pub(super) fn transmit(&mut self, queue: u16, list: &mut PacketList) {
         self.cx.now = clock::now();
         self.left.transmit(QueueId(queue), &mut self.cx, list);
@@ -133,7 +133,7 @@ impl Bench {
         }
     }
 
-    /// Polls every queue of the right device once; every packet.
+    /// Polls every queue of the right device once, and returns all packets.
     pub(super) fn poll(&mut self, budget: usize) -> Result<Vec<Packet>, Unmet> {
         self.cx.now = clock::now();
         let mut packets = Vec::new();
@@ -148,7 +148,7 @@ impl Bench {
         Ok(packets)
     }
 
-    /// Numbered frames that have arrived, from one poll of every queue.
+    /// Polls every queue once, and returns the numbered frames that have arrived.
     pub(super) fn receive_some(&mut self) -> Result<Vec<Arrival>, Unmet> {
         let mut arrivals = Vec::new();
         for packet in self.poll(64)? {
@@ -159,7 +159,7 @@ impl Bench {
         Ok(arrivals)
     }
 
-    /// Waits until `count` numbered frames have arrived, those in `arrived` included.
+    /// Waits until `count` numbered frames have arrived, including those in `arrived`.
     pub(super) fn receive_all(
         &mut self,
         mut arrived: Vec<Arrival>,
@@ -179,7 +179,8 @@ impl Bench {
         Ok(arrived)
     }
 
-    /// What a packet is, if it is a numbered frame. Err if it is damaged.
+    /// Reads a packet as a numbered frame. Returns `None` for another packet, `Err` if the frame is
+    /// damaged.
     pub(super) fn look_at(&self, packet: &Packet) -> Option<Result<Arrival, Unmet>> {
         let bytes = packet.to_vec();
         let ip = frames::ip_packet(&bytes, self.link_len(), self.pair.addresses[1])?;
@@ -193,7 +194,7 @@ impl Bench {
         Some(Ok(Arrival { number, ip_len }))
     }
 
-    /// The IP packet of a packet that arrived, if it is one of the suite.
+    /// Returns the IP packet in a received packet, if it belongs to the suite.
     pub(super) fn ip_of(&self, packet: &Packet) -> Option<Vec<u8>> {
         let bytes = packet.to_vec();
         frames::ip_packet(&bytes, self.link_len(), self.pair.addresses[1]).map(<[u8]>::to_vec)

@@ -162,7 +162,7 @@ fn a_full_device_leaves_packets_in_the_list(pair: Pair) -> Outcome {
         kept.push_back(packet);
     }
     ensure!(expected == FRAMES, "{taken} packets were taken, and {} left", expected - taken);
-    // What was left is taken once there is room again.
+    // The packets that were left are accepted once there is room again.
     let _ = bench.transmit_all(0, &mut kept)?;
     bench.finish()
 }

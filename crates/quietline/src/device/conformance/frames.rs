@@ -1,7 +1,7 @@
 //! Frames of the suite: IPv4 packets that carry a number, the name of their run, and a pattern.
 //!
-//! A kernel or a router between two devices forwards them as it does any packet, so a receiver ignores all bytes that a router
-//! changes, and all frames of others.
+//! A kernel or a router between two devices forwards them like any packet. Therefore a receiver
+//! ignores all bytes that a router changes, and all other frames.
 
 use std::net::Ipv4Addr;
 
@@ -58,7 +58,8 @@ impl Maker {
         Self { link, from, to }
     }
 
-    /// A frame with a number, `ip_len` bytes of IP packet. None without packet memory.
+    /// Makes a frame with a number and an IP packet of `ip_len` bytes. Returns `None` without
+    /// packet memory.
     pub(super) fn numbered(&self, pool: &mut Pool, number: u32, ip_len: usize) -> Option<Packet> {
         let mut packet = pool.alloc()?;
         let payload = numbered_payload(number, ip_len - IP_LEN);
@@ -67,7 +68,7 @@ impl Maker {
         Some(packet)
     }
 
-    /// A UDP datagram whose checksum field has only the sum of the pseudo-header.
+    /// Makes a UDP datagram whose checksum field contains only the sum of the pseudo-header.
     pub(super) fn partial(&self, pool: &mut Pool, number: u32, ip_len: usize) -> Option<Packet> {
         let mut packet = pool.alloc()?;
         let payload = numbered_payload(number, ip_len - IP_LEN - UDP_LEN);
@@ -84,7 +85,8 @@ impl Maker {
         Some(packet)
     }
 
-    /// A TCP superframe of `payload` in segments of `size` bytes, with a checksum as in [`partial`](Self::partial).
+    /// Makes a TCP superframe of `payload` in segments of `size` bytes, with a checksum as in
+    /// [`partial`](Self::partial).
     pub(super) fn superframe(&self, pool: &mut Pool, payload: &[u8], size: u16) -> Option<Packet> {
         let mut packet = pool.alloc()?;
         append(pool, &mut packet, payload)?;
@@ -122,7 +124,7 @@ impl Maker {
         packet.push(self.link.len()).copy_from_slice(&self.link);
     }
 
-    /// Sum of the pseudo-header (RFC 9293 §3.1), folded and not complemented.
+    /// Returns the sum of the pseudo-header (RFC 9293 §3.1), folded and not complemented.
     fn pseudo_sum(&self, protocol: u8, len: u32) -> u16 {
         let bytes = [&self.from.octets()[..], &self.to.octets(), &[0, protocol]].concat();
         let len = len.to_be_bytes();
@@ -130,7 +132,7 @@ impl Maker {
     }
 }
 
-/// Appends all bytes; none if memory ends.
+/// Appends all bytes. Returns `None` if packet memory is exhausted.
 fn append(pool: &mut Pool, packet: &mut Packet, bytes: &[u8]) -> Option<()> {
     (packet.append(pool, bytes) == bytes.len()).then_some(())
 }
@@ -146,8 +148,8 @@ pub(super) fn pattern(number: u32, at: usize) -> u8 {
     (at as u64 * 31 + u64::from(number)).to_le_bytes()[0]
 }
 
-/// The IP packet of a frame, if it is an IPv4 packet to `to`. Padding behind it is cut off. A superframe that is longer than its
-/// length field can say has the field zero.
+/// Returns the IP packet of a frame, if it is an IPv4 packet to `to`. Padding after it is cut off.
+/// In a superframe longer than the length field can express, the field is zero.
 pub(super) fn ip_packet(frame: &[u8], link_len: usize, to: Ipv4Addr) -> Option<&[u8]> {
     let ip = frame.get(link_len..)?;
     if ip.len() < IP_LEN || ip[0] != 0x45 || ip[16..20] != to.octets() {
@@ -159,8 +161,8 @@ pub(super) fn ip_packet(frame: &[u8], link_len: usize, to: Ipv4Addr) -> Option<&
     }
 }
 
-/// Number and length of an IP packet of [`Maker::numbered`] or [`Maker::partial`]. `Err` if its pattern is damaged; none if it is
-/// another packet.
+/// Returns number and length of an IP packet of [`Maker::numbered`] or [`Maker::partial`]: `Err` if
+/// its pattern is damaged, `None` for another packet.
 pub(super) fn number_of(ip: &[u8]) -> Option<Result<(u32, usize), String>> {
     let header = match ip[9] {
         EXPERIMENT => IP_LEN,
@@ -179,7 +181,8 @@ pub(super) fn number_of(ip: &[u8]) -> Option<Result<(u32, usize), String>> {
     Some(Ok((number, ip.len())))
 }
 
-/// What is wrong with the transport checksum of an IP packet that arrived with this knowledge.
+/// Returns the error in the transport checksum of an IP packet that arrived with the checksum state
+/// `known`.
 pub(super) fn checksum_fault(ip: &[u8], known: RxChecksum, offset: usize) -> Option<String> {
     let transport = &ip[IP_LEN..];
     let len = u32::try_from(transport.len()).ok()?.to_be_bytes();

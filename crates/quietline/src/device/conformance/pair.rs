@@ -1,14 +1,14 @@
-//! Two devices whose ends see each other's frames, as the factory of a suite makes them.
+//! Pair of devices that receive each other's frames, created by the factory of a suite.
 
 use std::{any::Any, fmt, net::Ipv4Addr};
 
 use crate::Attachment;
 
-/// Two devices that are joined: what one sends the other receives. The suite drops them after each check; the factory keeps no
-/// reference to them.
+/// Two connected devices: frames that one sends, the other receives. The suite drops them after
+/// each check; the factory keeps no reference to them.
 pub struct Pair {
     pub(super) left: Attachment,
-    /// None for a device that receives its own frames.
+    /// `None` for a device that receives its own frames.
     pub(super) right: Option<Attachment>,
     pub(super) addresses: [Ipv4Addr; 2],
     pub(super) unplug: Option<Box<dyn FnOnce() + Send>>,
@@ -16,7 +16,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two devices. The links and anything else between them have to deliver every frame.
+    /// Connects two devices. The links and anything else between them must deliver every frame.
     #[must_use]
     pub fn new(left: impl Into<Attachment>, right: impl Into<Attachment>) -> Self {
         Self {
@@ -28,14 +28,16 @@ impl Pair {
         }
     }
 
-    /// One device that receives what it sends. Checks that need two stacks do not apply to it.
+    /// Wraps one device that receives its own frames. Checks that need two stacks do not apply to
+    /// it.
     #[must_use]
     pub fn looped(device: impl Into<Attachment>) -> Self {
         let device = device.into();
         Self { right: None, ..Self::new(device.clone(), device) }
     }
 
-    /// IPv4 addresses of the left and the right stack, for devices with routers between them. Default: 192.0.2.1 and 192.0.2.2.
+    /// Sets the IPv4 addresses of the left and the right stack, for devices with routers between
+    /// them. Default: 192.0.2.1 and 192.0.2.2.
     #[must_use]
     pub fn addresses(mut self, left: Ipv4Addr, right: Ipv4Addr) -> Self {
         self.addresses = [left, right];
@@ -50,7 +52,7 @@ impl Pair {
         self
     }
 
-    /// Keeps a value as long as the pair, such as the device that joins both.
+    /// Keeps a value as long as the pair, such as the device that connects both.
     #[must_use]
     pub fn keep(mut self, value: impl Any) -> Self {
         self._kept.push(Box::new(value));

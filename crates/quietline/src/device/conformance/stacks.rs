@@ -27,14 +27,15 @@ const PORT: u16 = 7;
 struct Stacks {
     left: Stack,
     right: Stack,
-    /// Where the right stack listens.
+    /// Address at which the right stack listens.
     to: SocketAddr,
     /// The rest of the pair.
     pair: Pair,
 }
 
 impl Stacks {
-    /// Both are built without polling: a thread that waits sleeps, so that only workers find what arrives.
+    /// Builds both stacks without busy polling: a waiting thread sleeps, so that only workers
+    /// receive frames.
     fn new(pair: Pair) -> Result<Self, Unmet> {
         let Some(right) = &pair.right else {
             return Err(Unmet::NotApplicable("a device that receives its own frames has no peer"));
@@ -134,7 +135,7 @@ fn streams_carry_bytes_both_ways(pair: Pair) -> Outcome {
 
 fn a_removed_device_is_released(pair: Pair) -> Outcome {
     let Stacks { left, right, pair, .. } = Stacks::new(pair)?;
-    // What joins the devices stays until the end.
+    // The device or link that connects both stays until the end.
     let Pair { left: attachment, right: peer, _kept, .. } = pair;
     let name = attachment.device.caps().name.clone();
     let device = Arc::downgrade(&attachment.device);

@@ -1,4 +1,5 @@
-//! The devices of this workspace pass, and devices with one fault fail the check that is about it.
+//! Tests: the devices of this workspace pass, and a device with one fault fails the check of that
+//! rule.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +29,7 @@ fn wires(config: WireConfig) -> impl FnMut() -> Pair {
     }
 }
 
-/// Asserts that no check failed, and that exactly these did not apply.
+/// Asserts that no check failed, and that exactly the checks named `not_applicable` did not apply.
 #[track_caller]
 fn assert_all_but(report: &Report, not_applicable: &[&str]) {
     report.assert_passed();
@@ -156,7 +157,7 @@ impl Drop for Veth {
     }
 }
 
-/// What is wrong with a device.
+/// Faults of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -187,7 +188,7 @@ struct Faulty {
     fault: Fault,
     incoming: Arc<Lane>,
     outgoing: Arc<Lane>,
-    /// Sent and not completed.
+    /// Packets sent and not completed.
     sent: Mutex<Vec<Packet>>,
     received: AtomicUsize,
     down: AtomicBool,
@@ -229,7 +230,7 @@ impl Device for Faulty {
         if taken == 0 || self.received.fetch_add(taken, Ordering::Relaxed) > 0 {
             return taken;
         }
-        // The first frames that arrive.
+        // The faults apply to the first frames that arrive.
         match self.fault {
             Fault::LosesAFrame => {
                 let mut all: Vec<Packet> = out.drain().collect();
@@ -369,7 +370,7 @@ fn a_device_in_memory_passes() {
     assert_all_but(&run(|| faulty(Fault::None, true)), &[]);
 }
 
-/// The check that is about a fault, run alone, has to fail.
+/// Asserts that the check of a fault, run alone, fails.
 #[track_caller]
 fn fails(fault: Fault, async_completion: bool, name: &str) {
     let mut checks = super::direct::CHECKS.iter().chain(&super::stacks::CHECKS);
@@ -394,7 +395,8 @@ fn a_device_with_a_fault_fails_the_check_that_is_about_it() {
     fails(Fault::DeniesItsHost, false, "a_stack_has_its_device_alone");
 }
 
-/// Apart from the others, because each check waits ten seconds for what never comes.
+/// Run apart from the other faults, because each check waits ten seconds for frames that never
+/// arrive.
 #[test]
 fn a_device_that_loses_something_fails_the_check_that_is_about_it() {
     let faults = [

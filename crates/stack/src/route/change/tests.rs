@@ -1,4 +1,4 @@
-//! Paths whose making a change overtakes.
+//! Tests of lookups during which a change of the routes happens.
 
 use std::{net::IpAddr, sync::Arc, vec};
 
@@ -21,7 +21,7 @@ const CORE: CoreId = CoreId(0);
 /// A host with 10.0.0.1/24 on a wire, and routes to 192.0.2.0/24 and 198.51.100.0/24 via 10.0.0.2.
 fn bench() -> (Arc<Host>, Cx) {
     let memory = Memory::new(16 << 20);
-    let (device, _nobody) = Wire::pair(&WireConfig::default()).expect("valid");
+    let (device, _peer) = Wire::pair(&WireConfig::default()).expect("valid");
     let addresses = vec!["10.0.0.1/24".parse().expect("an address")];
     let routes = vec![via("192.0.2.0/24", "10.0.0.2"), via("198.51.100.0/24", "10.0.0.2")];
     let devices = vec![DeviceConfig { device, addresses }];
@@ -40,10 +40,10 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Its way is looked up; the route changes; somebody else makes an entry of the new routes for the
-/// same next hop, and it gets that one.
+/// The hop of a path is looked up; then the route changes, and another caller makes an entry of the
+/// new routes for the same next hop. The path gets that entry, but is stale.
 #[test]
-fn a_path_that_a_change_has_overtaken_is_stale_whatever_entry_it_gets() {
+fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
     let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("a route");
@@ -58,7 +58,7 @@ fn a_path_that_a_change_has_overtaken_is_stale_whatever_entry_it_gets() {
     cx.leave(entered);
 }
 
-/// Whoever has entered with the settings before makes an entry of the present generation.
+/// A thread that has entered with the earlier settings makes an entry of the present generation.
 #[test]
 fn an_entry_is_counted_by_the_settings_of_its_generation() {
     let (host, mut cx) = bench();
