@@ -7,6 +7,7 @@
 
 mod docs;
 mod named;
+mod prose;
 mod reasons;
 mod shape;
 mod words;
@@ -36,6 +37,7 @@ pub(crate) fn check() -> Result<Findings> {
     let sources = RustSource::load_all()?;
     for source in &sources {
         words::check(source, &mut findings);
+        prose::check(source, &mut findings);
         shape::check(source, &mut findings);
         reasons::check(source, &mut findings);
         docs::check_head(source, &mut findings);
