@@ -164,8 +164,8 @@ impl Host {
             match entry {
                 Entry::Stream(socket) => socket.lose_address(self, cx),
                 Entry::Request(request) => request.give_up(self),
-                Entry::TimeWait(remnant) => {
-                    let _ended = remnant.end(self);
+                Entry::TimeWait(time_wait) => {
+                    let _ended = time_wait.end(self);
                 }
             }
         }

@@ -94,7 +94,7 @@ pub(super) fn input<'s>(
             strip(&mut packet, usize::from(segment.header_len));
             match found {
                 Some(Entry::Request(request)) => request.segment(host, cx, &segment, packet),
-                Some(Entry::TimeWait(remnant)) => remnant.segment(host, cx, &segment, packet),
+                Some(Entry::TimeWait(time_wait)) => time_wait.segment(host, cx, &segment, packet),
                 _ => new_connection(host, cx, rcu, tuple, hash, &segment, packet),
             }
         }

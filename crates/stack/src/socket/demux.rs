@@ -338,7 +338,7 @@ impl Entry {
     fn bind_flags(&self) -> Option<BindFlags> {
         match self {
             Self::Stream(socket) => Some(socket.bind_flags()),
-            Self::TimeWait(remnant) => Some(remnant.bind_flags()),
+            Self::TimeWait(time_wait) => Some(time_wait.bind_flags()),
             Self::Request(_) => None,
         }
     }

@@ -176,13 +176,13 @@ impl FastOpenMemory {
 
     /// Returns whether Fast Open was disabled and the time has passed, so that a connection opened
     /// now tests the path.
-    pub(crate) fn is_on_trial(&self, now: Instant) -> bool {
+    pub(crate) fn is_retry_due(&self, now: Instant) -> bool {
         let blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
         blackhole.until.is_some_and(|until| now >= until)
     }
 
     /// Clears the suspicion after a successful test.
-    pub(crate) fn acquit(&self) {
+    pub(crate) fn clear_suspicion(&self) {
         *self.blackhole.lock().unwrap_or_else(PoisonError::into_inner) = Blackhole::default();
     }
 
@@ -267,9 +267,9 @@ mod tests {
             let at = |seconds| memory.connect(&sysctls, SERVER, false, then(seconds));
             assert_eq!(at(pause - 1), FastOpen::Off);
             assert_eq!(at(pause), ASK);
-            assert!(!memory.is_on_trial(then(pause - 1)) && memory.is_on_trial(then(pause)));
+            assert!(!memory.is_retry_due(then(pause - 1)) && memory.is_retry_due(then(pause)));
         }
-        memory.acquit();
+        memory.clear_suspicion();
         assert!(memory.suspect(&sysctls, now));
         let at = now + Duration::from_secs(10);
         assert_eq!(

@@ -32,7 +32,7 @@ pub(crate) struct TimeWaitSocket {
     bind: BindFlags,
     this: Weak<Self>,
     /// Protocol state. Locked for one segment or timer only.
-    remnant: Mutex<TimeWait>,
+    time_wait: Mutex<TimeWait>,
     done: AtomicBool,
     /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. SeqCst
     /// like `done`: either the arming thread sees that the wait has ended, or the ending thread
@@ -46,7 +46,7 @@ const NOT_ARMED: u64 = u64::MAX;
 impl TimeWaitSocket {
     pub(super) fn new(
         (tuple, hash, core): (FourTuple, u32, CoreId),
-        remnant: TimeWait,
+        time_wait: TimeWait,
         bind: BindFlags,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
@@ -55,7 +55,7 @@ impl TimeWaitSocket {
             core,
             bind,
             this: this.clone(),
-            remnant: Mutex::new(remnant),
+            time_wait: Mutex::new(time_wait),
             done: AtomicBool::new(false),
             timer: AtomicU64::new(NOT_ARMED),
         })
@@ -63,7 +63,7 @@ impl TimeWaitSocket {
 
     /// Arms the timer.
     pub(super) fn arm(&self, host: &Net) {
-        let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+        let deadline = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         self.arm_for(host, deadline);
     }
 
@@ -89,9 +89,9 @@ impl TimeWaitSocket {
     /// continues, because a spoofed SYN must not end it (RFC 1337).
     pub(crate) fn segment(&self, host: &Net, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
-            let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut time_wait = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-            remnant.on_segment(&mut cx.tcp(), header, payload)
+            time_wait.on_segment(&mut cx.tcp(), header, payload)
         };
         host.reply(cx, &self.tuple, self.core);
         match verdict {
@@ -123,7 +123,7 @@ impl TimeWaitSocket {
 
     /// Acknowledges the SYN in `packet`, for which there is no listener; the wait continues.
     fn acknowledge(&self, host: &Net, cx: &mut Cx, packet: Packet) {
-        self.remnant.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
+        self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
         host.reply(cx, &self.tuple, self.core);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
@@ -143,7 +143,7 @@ impl TimeWaitSocket {
         if !allowed && !bound {
             return None;
         }
-        self.remnant.lock().unwrap_or_else(PoisonError::into_inner).reuse(cx.now, delay)
+        self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).reuse(cx.now, delay)
     }
 
     /// Replaces this socket by `entry` in the table, unless it has ended meanwhile.
@@ -164,7 +164,7 @@ impl TimeWaitSocket {
     /// segment has restarted them.
     pub(crate) fn on_timer(&self, host: &Net, cx: &Cx) {
         self.timer.store(NOT_ARMED, Ordering::Relaxed);
-        let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+        let deadline = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
             self.arm_for(host, deadline);
         } else if self.end(host) {
@@ -181,7 +181,7 @@ impl TimeWaitSocket {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {
             host.demux().remove(self.hash, &self.tuple, |entry| {
-                matches!(entry, Entry::TimeWait(remnant) if std::ptr::eq(&raw const **remnant, self))
+                matches!(entry, Entry::TimeWait(time_wait) if std::ptr::eq(&raw const **time_wait, self))
             });
             self.disarm(host);
             host.time_wait_release();

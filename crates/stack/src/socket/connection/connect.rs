@@ -191,9 +191,9 @@ fn start(
     let bind = BindFlags { reuse_address: options.reuse_address, reuse_port: options.reuse_port };
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
-    let remnant = remnant_of(host, cx, (&tuple, hash), bound)?;
+    let time_wait = time_wait_of(host, cx, (&tuple, hash), bound)?;
     let path = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
-    let reuse = remnant.as_ref().map(|(_, reuse)| *reuse);
+    let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
     let params = open_params(host, cx, (tuple, hash), &path, options, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
@@ -203,12 +203,12 @@ fn start(
     socket.settings().set_busy_poll(options.busy_poll);
     socket.settings().set_ip_fields(options.ip);
     if params.fast_open != FastOpen::Off {
-        socket.set_learns(host.fast_open().is_on_trial(cx.now));
+        socket.set_learns(host.fast_open().is_retry_due(cx.now));
     }
     // Registered before the SYN is sent: the reply may arrive on another core at once.
     let begun = socket.begin(host, cx, |cx| {
-        let remnant = remnant.as_ref().map(|(remnant, _)| &**remnant);
-        register(host, cx, &socket, remnant, bound)
+        let time_wait = time_wait.as_ref().map(|(time_wait, _)| &**time_wait);
+        register(host, cx, &socket, time_wait, bound)
     });
     if let Err(errno) = begun {
         ip_output::discard_output(cx);
@@ -226,7 +226,7 @@ fn start(
 /// Returns the connection in TIME-WAIT that has the four-tuple, if it may be replaced, and the
 /// state to inherit; none when the four-tuple is free. `bound` says that the application has chosen
 /// the port.
-fn remnant_of(
+fn time_wait_of(
     host: &Net,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
@@ -234,17 +234,17 @@ fn remnant_of(
 ) -> Result<Option<(Arc<TimeWaitSocket>, Reuse)>, Errno> {
     let reader = cx.reader();
     let rcu = reader.pin();
-    let remnant = match host.demux().established(hash, tuple, &rcu) {
+    let time_wait = match host.demux().established(hash, tuple, &rcu) {
         None => return Ok(None),
-        Some(Entry::TimeWait(remnant)) => Arc::clone(remnant),
+        Some(Entry::TimeWait(time_wait)) => Arc::clone(time_wait),
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| host.demux().is_in_use(tuple.local, bind, &rcu)) {
         // The error of bind(2).
         return Err(Errno::EADDRINUSE);
     }
-    let reuse = remnant.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
-    Ok(Some((remnant, reuse)))
+    let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
+    Ok(Some((time_wait, reuse)))
 }
 
 /// Builds the engine's parameters of the connection.
@@ -269,22 +269,22 @@ fn open_params(
     params
 }
 
-/// Inserts the connection under its four-tuple, in place of `remnant` if there is one.
+/// Inserts the connection under its four-tuple, in place of `time_wait` if there is one.
 fn register(
     host: &Net,
     cx: &Cx,
     socket: &Arc<TcpSocket>,
-    remnant: Option<&TimeWaitSocket>,
+    time_wait: Option<&TimeWaitSocket>,
     bound: Option<BindFlags>,
 ) -> Result<(), Errno> {
     let (tuple, hash) = (*socket.tuple(), socket.hash());
     let entry = Entry::Stream(Arc::clone(socket));
-    match (remnant, bound) {
+    match (time_wait, bound) {
         (None, Some(bind)) => {
             host.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
         }
         (None, None) => host.demux().insert(hash, tuple, entry),
-        (Some(remnant), _) => match remnant.give_way(host, cx, entry) {
+        (Some(time_wait), _) => match time_wait.give_way(host, cx, entry) {
             true => Ok(()),
             false => Err(Errno::EADDRNOTAVAIL),
         },

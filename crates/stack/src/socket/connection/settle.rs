@@ -200,7 +200,7 @@ impl StreamState {
         if matches!(state, State::Close | State::TimeWait) {
             self.learns = false;
             if self.on_trial && self.tcb.has_received_data() && !socket.is_over_loopback() {
-                memory.acquit();
+                memory.clear_suspicion();
             }
         }
     }
@@ -356,11 +356,11 @@ impl StreamState {
         if !self.hashed {
             return;
         }
-        let remnant = TimeWait::from_tcb(&self.tcb, cx.now);
+        let wait_state = TimeWait::from_tcb(&self.tcb, cx.now);
         self.tcb.release_time_wait(&mut cx.tcp());
         if host.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
             let name = (socket.tuple, socket.hash, socket.core);
-            let time_wait = TimeWaitSocket::new(name, remnant, socket.bind);
+            let time_wait = TimeWaitSocket::new(name, wait_state, socket.bind);
             host.demux().replace(
                 socket.hash,
                 socket.tuple,
