@@ -67,21 +67,17 @@ const TCP: &[&str] = &[
 
 /// crates/stack: names and formats, then the way down to the device, and above it the way up.
 const STACK: &[&str] = &[
-    // Names that every module reads: counters, error numbers, limits, indices, timers, secrets.
-    "base",   // Settings by their Linux names, and the enums that they choose from.
-    "sysctl", // Formats: Ethernet, ARP, IP, ICMP.
-    "header", // The state of one running thread, and what it reads of a host.
-    "cx",
-    // Promises of a device, what a device is told, and the devices that are memory.
-    "device",
-    // From IP to the device: IP header, link header and neighbor, queue, discipline, segmentation.
-    "transmit", // The table of routes, the entries made from it, exceptions.
-    "route",    // Connections, listeners, and what both need of a host.
-    "socket",
-    // From the device to the socket: poll, receive offload, link, IP, TCP and ICMP.
-    "receive", // Who runs the steps of a core, and when the core sleeps.
-    "core",    // One instance of the stack: how it is built, changed and reported on.
-    "host",
+    "base",     // Used by every module: counters, error numbers, limits, indices, timers, secrets.
+    "sysctl",   // Settings by their Linux names, and the enums of their values.
+    "header",   // Formats: Ethernet, ARP, IP, ICMP.
+    "cx",       // State of one running thread, and the data of a host that it uses.
+    "device",   // Contract of a device, and the devices in memory.
+    "transmit", // From IP to the device: headers, neighbor, queue, discipline, segmentation.
+    "route",    // Routing table, the entries made from it, exceptions.
+    "socket",   // Connections, listeners, and the state of a host that both use.
+    "receive",  // From the device to the socket: poll, receive offload, link, IP, TCP and ICMP.
+    "core",     // Runs of a core's steps on a thread, and the sleep of its worker.
+    "host",     // One instance of the stack: how it is built, changed and reported on.
 ];
 
 /// Place of the names of `lib.rs`: above every module.

@@ -26,7 +26,7 @@ pub(crate) struct Sent {
     pub(crate) at: Instant,
 }
 
-/// See the module head.
+/// Device between packetdrill and the stack.
 #[derive(Debug)]
 pub(crate) struct PacketDevice {
     caps: Capabilities,

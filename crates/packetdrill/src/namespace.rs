@@ -26,7 +26,7 @@ use crate::control::Setting;
 /// Buffer for the events of one system call: 256 events without a file name.
 const EVENTS_BYTES: usize = 4096;
 
-/// See the module head.
+/// Network namespace in which a script writes sysctls.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     inotify: OwnedFd,
@@ -40,7 +40,7 @@ struct Watched {
     wd: i32,
     name: &'static str,
     path: PathBuf,
-    /// This stack's default.
+    /// Default of the stack under test.
     default: String,
     /// Value before the first command.
     machine: String,

@@ -167,7 +167,7 @@ impl Ecn {
 /// Kind of link-layer destination. Linux: `PACKET_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PacketType {
-    /// This host.
+    /// The receiving host.
     #[default]
     Host,
     /// All hosts on the link.

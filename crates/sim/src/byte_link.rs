@@ -33,7 +33,7 @@ pub struct Sent {
     pub meta: PacketMeta,
 }
 
-/// See the module head. The link has one queue.
+/// Device with one queue, whose frames a test writes and reads as bytes.
 pub struct ByteLink {
     caps: Capabilities,
     arrived: Mutex<VecDeque<Packet>>,

@@ -123,7 +123,7 @@ pub enum Sabotage {
     Silence(u64),
 }
 
-/// See the module head.
+/// Network of hosts, made of bytes.
 #[derive(Clone, Debug)]
 pub struct Network {
     shared: Arc<Shared>,

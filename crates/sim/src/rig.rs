@@ -82,7 +82,7 @@ impl Default for RigConfig {
     }
 }
 
-/// See the module head.
+/// One host on a [`ByteLink`], with a peer made of bytes on the other end.
 #[derive(Debug)]
 pub struct Rig {
     /// Time, memory and the one host.

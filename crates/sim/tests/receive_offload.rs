@@ -101,7 +101,7 @@ mod tests {
     }
 
     /// Packets that arrive through another core, not through the poll of a device. Their list is
-    /// flushed at the end of that work, too, whatever the batch size.
+    /// flushed at the end of that work, too, at any batch size.
     #[test]
     fn packets_from_another_core_do_not_wait_in_a_list() {
         for exit in ["normal_only_list", "unified_list_packets", "unified_list_segments"] {

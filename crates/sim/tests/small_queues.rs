@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// TSQ8: a device that orphans packets when it takes them defeats small queues, whatever the
+    /// TSQ8: a device that orphans packets when it takes them defeats small queues at any
     /// limit.
     #[test]
     fn a_device_that_orphans_keeps_a_bulk_sender_s_whole_queue() {

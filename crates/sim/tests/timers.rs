@@ -1,5 +1,5 @@
-//! Timers do not accumulate: a connection uses a few entries of a core's wheel, whatever its
-//! lifetime.
+//! Timers do not accumulate: a connection uses a few entries of a core's wheel during its
+//! whole lifetime.
 
 #[cfg(test)]
 mod tests {

@@ -63,7 +63,7 @@ pub enum Counting {
 pub enum Put {
     /// Other references exist, or the count is saturated.
     Shared,
-    /// It was the last reference: the caller owns the object, and must retire it.
+    /// The caller put the last reference: it owns the object, and must retire it.
     Last,
     /// There was no reference to put: a bug of the caller. Nothing changed.
     Imbalanced,

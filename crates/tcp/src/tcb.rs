@@ -119,7 +119,7 @@ bitflags! {
         /// `TCP_NAGLE_PUSH`).
         const PUSH_HELD = 1 << 14;
         /// The application is in the middle of a write: the last small segment waits for the rest
-        /// of the write, whatever is acknowledged meanwhile (Linux: the ACK waits in the backlog of
+        /// of the write, even if ACKs arrive meanwhile (Linux: the ACK waits in the backlog of
         /// the socket that the writer owns).
         const MID_WRITE = 1 << 15;
         /// The application has written since the last run of output.

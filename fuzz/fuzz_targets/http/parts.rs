@@ -1,7 +1,7 @@
 //! The parsers of the server, and the properties checked.
 //!
 //! An accepted head is complete with its last byte and not before, names a path below the root, and
-//! has the same meaning whatever follows it. A body has the same content however it is cut into
+//! has the same meaning before any other bytes. A body has the same content however it is cut into
 //! pieces; a body that was written as chunks is read with the bytes written.
 
 #[path = "../../../crates/cli/src/serve/http/body.rs"]

@@ -56,7 +56,7 @@ pub struct Passed {
     pub delivered: u64,
 }
 
-/// See the module head.
+/// Simulated path between two kernels, with quietline behind the second.
 #[derive(Debug)]
 pub struct Impaired {
     relay: Running,

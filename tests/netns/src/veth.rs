@@ -13,7 +13,7 @@ use crate::lab::{KERNEL, STACK};
 use crate::namespace::Namespace;
 use crate::quietline::Quietline;
 
-/// See the module head.
+/// Veth pair: the kernel's end in one namespace, quietline's in another.
 #[derive(Debug)]
 pub struct Veth {
     /// Namespace of quietline's end.

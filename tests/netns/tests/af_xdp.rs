@@ -143,7 +143,7 @@ mod tests {
         let test = "unfinished_checksums_are_trusted_if_configured";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 1500)? else { return Ok(()) };
         pair.lab.namespace.tool("ethtool", &format!("-K {PEER} tx on"))?;
-        // In native mode the kernel sends no superframes here, whatever its end advertises.
+        // In native mode the kernel sends no superframes here, although its end may advertise them.
         let report = bulk(&pair, ",mode=native,trust-checksums", "native")?;
         ensure!(report.counter("TcpInCsumErrors")? == 0, "checksums were verified");
         Ok(())

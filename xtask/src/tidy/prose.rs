@@ -1,8 +1,9 @@
-//! Comments: their width, words that hide the subject of a sentence, and openings of public documentation.
+//! Comments: their width, words that hide the subject of a sentence, and openings of public
+//! documentation.
 //!
-//! Plain technical English cannot be checked by words alone, but its most frequent failures can: a comment
-//! without a subject ("nobody looks", "who waits"), a thread as a person, and a public item whose first words are a
-//! relative clause or a pronoun.
+//! Plain technical English cannot be checked by words alone, but its most frequent failures can: a
+//! comment without a subject, a pronoun for a person in place of a thread, and a public item
+//! whose first words are a relative clause or a pronoun.
 //!
 //! Not here: the sense of a sentence; review keeps that.
 

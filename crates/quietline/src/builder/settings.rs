@@ -1,7 +1,7 @@
 //! Typed setters of the settings that most applications look at.
 //!
 //! Each sets one or several sysctls of docs/sysctl.md, and [`StackBuilder::sysctl`] sets any other.
-//! What is set last counts. Values out of bounds are refused by [`StackBuilder::build`], as with
+//! The last value set counts. Values out of bounds are refused by [`StackBuilder::build`], as with
 //! `sysctl`.
 //!
 //! Not here: settings of one socket (`options`), of one device (`net.quietline.dev.NAME`).

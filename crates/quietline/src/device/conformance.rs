@@ -18,7 +18,7 @@
 //! use quietline::{Wire, WireConfig};
 //!
 //! let report = conformance::run(|| {
-//!     // Two new ends that see each other's frames. Here: a wire; otherwise two devices of your own.
+//!     // Two new devices that receive each other's frames: here the ends of a wire.
 //!     let (left, right) = Wire::pair(&WireConfig::default()).expect("a wire");
 //!     Pair::new(left, right)
 //! });

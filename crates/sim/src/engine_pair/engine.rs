@@ -28,7 +28,7 @@ pub(super) struct Segment {
     pub(super) gso: Gso,
 }
 
-/// See the module head.
+/// One end of the pair: an engine with its surroundings and its application.
 pub(super) struct Engine {
     index: usize,
     pub(super) tcb: Option<Tcb>,

@@ -47,7 +47,7 @@ struct Records {
     bytes: usize,
 }
 
-/// See the module head. Clones share their frames.
+/// Frames of a run, for a pcapng file. Clones share their frames.
 #[derive(Clone, Debug, Default)]
 pub struct Capture {
     records: Arc<Mutex<Records>>,

@@ -30,7 +30,7 @@ pub(super) fn stream_bytes(offset: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// See the module head.
+/// One connection of a script.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) host_ip: Ipv4Addr,

@@ -30,7 +30,7 @@ struct Sleeping {
     ends: Duration,
 }
 
-/// See the module head.
+/// Player of one script.
 #[derive(Debug)]
 pub(super) struct Player {
     pub(super) stage: Stage,

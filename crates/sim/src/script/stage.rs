@@ -57,7 +57,7 @@ pub(super) struct Sent {
     pub(super) segment: Segment,
 }
 
-/// See the module head.
+/// Host of a script with its wire, its process, its connections, and its trace.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) config: Config,

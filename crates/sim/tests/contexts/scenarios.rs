@@ -121,7 +121,7 @@ fn one_packet_too_many_processes_all_in_softirq() {
     }
 }
 
-/// The 32nd packet exceeds the limit, whatever the size of the buffer.
+/// The 32nd packet exceeds the limit, with a buffer of any size.
 #[test]
 fn the_limited_prequeue_holds_less_than_32_packets() {
     let mut waiting = Waiting::new(RxContext::PrequeueDropLimited);

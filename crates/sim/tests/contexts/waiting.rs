@@ -18,7 +18,7 @@ pub(crate) const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);
 pub(crate) const PREQUEUES: [RxContext; 3] =
     [RxContext::PrequeueRef, RxContext::PrequeueDrop, RxContext::PrequeueDropLimited];
 
-/// See the module head.
+/// Connection whose application sleeps in `recv`.
 pub(crate) struct Waiting {
     pub(crate) rig: Rig,
     pub(crate) host: Arc<Host>,

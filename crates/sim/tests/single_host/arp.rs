@@ -295,7 +295,7 @@ fn unknown_senders_do_not_fill_the_table() {
     rig.finish();
 }
 
-/// These stations do not answer, but a packet of the host waits for each.
+/// The stations do not answer, and a packet of the host waits for each.
 #[test]
 fn unresolved_neighbors_fill_the_table_eight_times_at_most() {
     let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh3", "16")]);

@@ -110,8 +110,8 @@ fn pings_do_not_tell_whether_a_spoofed_segment_was_answered() {
 
     // A closed port answers with a reset, a filtered one does not answer.
     let before = ping(&mut rig);
-    let to_nobody = SegmentHeader { dst_port: 81, ..peer.header(Flags::SYN) };
-    rig.give(&peer.packet(&to_nobody, b""));
+    let to_closed_port = SegmentHeader { dst_port: 81, ..peer.header(Flags::SYN) };
+    rig.give(&peer.packet(&to_closed_port, b""));
     assert_eq!(segments(&rig.take_ip()).len(), 1);
     assert_eq!(ping(&mut rig).wrapping_sub(before), step);
 

@@ -99,8 +99,8 @@ fn packets_on_the_device_of_their_route_pass_the_strict_filter() {
     give_by_other(&mut rig, &ping(OTHER));
     assert_eq!(asked(&mut rig), [NEAR, PEER_IP, OTHER], "the answers wait for their next hops");
     // A DHCP client has no address yet.
-    let nobody = Ipv4::new(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, protocol::UDP);
-    rig.give(&nobody.with(&[0; 8]));
+    let client = Ipv4::new(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, protocol::UDP);
+    rig.give(&client.with(&[0; 8]));
     assert_eq!((rig.drops(DropReason::IpNoProtocol), filtered(&rig)), (1, 0));
     rig.finish();
 }
@@ -142,7 +142,7 @@ fn every_packet_of_a_list_is_checked() {
     rig.finish();
 }
 
-/// A connection keeps the route that was checked: its segments need no look-up, whatever the
+/// A connection keeps the route that was checked: its segments need no lookup with any
 /// filter.
 #[test]
 fn an_established_connection_is_checked_when_its_route_is_made() {

@@ -35,7 +35,7 @@ struct Inbox {
 /// The owner of an uncompleted packet, and the bytes charged to it.
 type Charge = (Arc<dyn PacketOwner>, u32);
 
-/// See the module head.
+/// Device of one of two hosts that are joined without delay.
 pub(crate) struct ManualDevice {
     caps: Capabilities,
     own: Arc<Inbox>,

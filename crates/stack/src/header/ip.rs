@@ -218,7 +218,7 @@ fn parse_long<const V4: bool>(
     }
 }
 
-/// Parses a header. With `WHOLE`, the length is that of the packet, whatever the header says.
+/// Parses a header. With `WHOLE`, the length is that of the packet, not that of the header.
 #[inline(always)]
 fn parse_as<const V4: bool, const WHOLE: bool>(
     linear: &[u8],

@@ -65,7 +65,7 @@ impl HostConfig {
     }
 
     /// As [`new`](Self::new), with secrets derived from `seed`, for simulations and tests. An
-    /// attacker who knows the seed, or tries all seeds, can guess every number of this host.
+    /// attacker with the seed, or one that tries all seeds, can guess every number of this host.
     #[must_use]
     pub fn replay(seed: u64) -> Self {
         Self::new(Secrets::replay(seed))

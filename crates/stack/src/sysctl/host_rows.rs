@@ -209,8 +209,8 @@ host_rows! {
     /// `prequeue_drop_limited`: in that thread, by a prequeue as in Linux before 3.18, from 3.18,
     /// and from 4.7 to 4.13. Change it to compare the contexts.
     rx_context: RxContext = RxContext::Bh, RxContexts WORDS, Lab, "net.quietline.rx_context";
-    /// Disables the prequeue, whatever `net.quietline.rx_context` says. It is the switch that Linux
-    /// had for the prequeue. Set it to compare both contexts without a change of the mode.
+    /// Disables the prequeue, also if `net.quietline.rx_context` selects it. Linux had this switch
+    /// for the prequeue. Set it to compare both contexts without a change of the mode.
     tcp_low_latency: bool = false, Switch 0..=1, Lab, "net.ipv4.tcp_low_latency";
     /// Answers all segments of a socket's backlog with one ACK when the owner releases the socket,
     /// instead of one ACK for every second segment. Set 0 if senders rely on frequent ACKs to open
@@ -228,7 +228,7 @@ host_rows! {
     gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, Lab, "net.quietline.gro_exit";
     /// Packets that leave receive offload after a cycle of busy polling that goes on. `none`: none
     /// before the list is full or polling ends. `rx_list_per_cycle`: the list, as in Linux.
-    /// `rx_list_and_old_gro_per_cycle`: the list, what was held since an earlier millisecond, and
+    /// `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond, and
     /// everything after a cycle without a packet. Change it to compare the delays.
     busy_poll_flush: BusyPollFlush = BusyPollFlush::RxListAndOldGroPerCycle, BusyPollFlushes WORDS, Lab, "net.quietline.busy_poll_flush";
     /// Number of packets that one turn of a core receives from its devices before timers and

@@ -98,7 +98,12 @@ pub(crate) type DstRef = sync::Ref<DstParts>;
 ///     drop(handle); // `section` does not live long enough
 /// }
 /// # struct Sample;
-/// # impl sync::counted::Parts for Sample { type Head = (); type Tail = (); type Cold = (); type Stats = (); }
+/// # impl sync::counted::Parts for Sample {
+/// #     type Head = ();
+/// #     type Tail = ();
+/// #     type Cold = ();
+/// #     type Stats = ();
+/// # }
 /// ```
 pub(crate) type DstHandle<'s> = sync::Handle<'s, DstParts>;
 

@@ -137,8 +137,8 @@ fn packets_in_a_qdisc_are_dropped_when_its_device_goes_down() {
 #[test]
 fn packets_that_wait_for_a_neighbor_are_dropped_when_its_device_goes_down() {
     let mut net = net(&WireConfig::default(), &[]);
-    let nobody: SocketAddr = "10.0.0.77:80".parse().expect("an address");
-    let socket = TcpSocket::connect(&net.client, &mut net.cx, None, nobody).expect("a route");
+    let silent: SocketAddr = "10.0.0.77:80".parse().expect("an address");
+    let socket = TcpSocket::connect(&net.client, &mut net.cx, None, silent).expect("a route");
     let before = net.drops();
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
     assert_eq!(net.drops() - before, 1, "the SYN, with a reason");

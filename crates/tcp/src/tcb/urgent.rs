@@ -39,7 +39,7 @@ use crate::{
 pub(crate) enum Byte {
     /// A pointer announced it, but it has not arrived (Linux `TCP_URG_NOTYET`).
     Announced,
-    /// It has arrived (Linux `TCP_URG_VALID`).
+    /// The byte has arrived (Linux `TCP_URG_VALID`).
     Valid(u8),
     /// The application has read it; the mark stays until the stream was read past it (Linux
     /// `TCP_URG_READ`).

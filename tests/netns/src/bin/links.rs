@@ -55,7 +55,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// What a measurement transfers.
+/// Transfer that is measured.
 #[derive(Debug, Clone, Copy)]
 enum Task {
     Send,

@@ -12,7 +12,7 @@
 //!
 //! Times are multiples of `net.quietline.acd_interval_ms`.
 //!
-//! While an address is probed the host answers no ARP request for it, so no station learns to send
+//! While an address is probed the host answers no ARP request for it, so no station begins to send
 //! to it. Off by default (`net.quietline.acd_probes` is 0): two hosts on one wire in one process
 //! need no such check.
 //!

@@ -108,7 +108,7 @@ impl Bench {
         core::mem::take(&mut self.dropped).map(|packet| number_of(&packet)).collect()
     }
 
-    /// Checks that every packet is freed, whatever the discipline did with it.
+    /// Checks that every packet is freed, in any state of the discipline.
     pub(crate) fn finish(mut self) {
         self.drain();
         self.dropped();

@@ -29,7 +29,7 @@ impl Turns {
         self.old_flows.push_back(flow);
     }
 
-    /// Returns the flow whose turn it is.
+    /// Returns the flow that sends next.
     pub(super) fn first(&self) -> Option<u32> {
         self.new_flows.front().or_else(|| self.old_flows.front()).copied()
     }

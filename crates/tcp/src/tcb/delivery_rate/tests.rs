@@ -58,7 +58,7 @@ fn a_paced_flight_shows_its_sending_rate() {
         if ms >= 20 {
             let sample = flight.deliver(ms, 1);
             if ms > 40 {
-                // A thousand bytes per millisecond, whatever interval the sample covers.
+                // A thousand bytes per millisecond, for any interval of the sample.
                 assert_eq!(sample.rate(), Some(1_000_000), "at {ms}");
             }
         }

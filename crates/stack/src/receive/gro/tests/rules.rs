@@ -161,7 +161,7 @@ fn an_invalid_segment_is_passed_on_unchanged() {
     }
 }
 
-/// A fragment of a segment completes all packets held between its addresses, whatever their ports,
+/// A fragment of a segment completes all packets held between its addresses, with any ports,
 /// because only the first fragment has ports. No packet of its flow waits behind it.
 #[test]
 fn a_fragment_completes_the_held_packets_of_its_flow() {
