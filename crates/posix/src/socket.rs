@@ -52,7 +52,7 @@ pub enum SocketState {
 pub struct Socket {
     /// `O_NONBLOCK`. Relaxed: a flag orders nothing.
     nonblocking: AtomicBool,
-    /// Held for state changes and look-ups only, never while bytes move.
+    /// Held for state changes and lookups only, never while bytes move.
     inner: Mutex<Inner>,
 }
 

@@ -1,5 +1,5 @@
 //! Lists of packets through IP: lists of up to 64 packets have the same effect as single packets,
-//! for any packets, and save look-ups.
+//! for any packets, and save lookups.
 //!
 //! `SEED=n cargo test -p quietline-sim --test lists` replays one seed; `SEEDS=n` runs that many.
 
@@ -24,7 +24,7 @@ mod tests {
     use tcp::{Flags, Options, SegmentHeader};
 
     /// Prefixes of the counters that may depend on the size of lists: they count lists and the
-    /// look-ups saved by them.
+    /// lookups saved by them.
     const OF_LISTS: [&str; 5] = ["RxList", "RxSublists", "RxRoute", "Dst", "RxDst"];
 
     fn rig(batch: &str, settings: &[(&str, &str)]) -> Rig {
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(
             bench.counts(&before, &names[..2]),
             [3, 2],
-            "another type of service needs a look-up"
+            "another type of service needs a lookup"
         );
         let before = bench.rig.host().counters();
         for src in [PEER_IP, Ipv4Addr::new(10, 0, 0, 9), HOST_IP, PEER_IP] {
@@ -292,7 +292,7 @@ mod tests {
         }
         bench.rig.settle();
         let names = ["RxRouteLookups", "RxRouteHints", "IpInAddrErrors"];
-        assert_eq!(bench.counts(&before, &names), [1, 2, 1], "a new source needs a look-up");
+        assert_eq!(bench.counts(&before, &names), [1, 2, 1], "a new source needs a lookup");
         bench.finish();
     }
 

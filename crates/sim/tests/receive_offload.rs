@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// One look-up for a superframe, with early demux: a superframe is one packet for the routes,
+    /// One lookup for a superframe, with early demux: a superframe is one packet for the routes,
     /// and its input interface is that of its segments. If the interface has changed, the
     /// connection's input route is dropped once, and the superframe's route is cached.
     #[test]

@@ -130,7 +130,7 @@ fn a_change_of_routes_while_packets_are_queued_costs_one_look_up() {
 
 /// The peer's packets arrive on another interface. The first version of the drop does not compare
 /// interfaces: it drops the new route of a packet that the socket could have cached, and the next
-/// packet needs a look-up as well. It costs two look-ups; the mode that compares costs one.
+/// packet needs a lookup as well. It costs two lookups; the mode that compares costs one.
 #[test]
 fn a_change_of_interface_costs_two_look_ups_or_one() {
     let names = [

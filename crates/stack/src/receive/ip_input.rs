@@ -297,7 +297,7 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
                 Err(DropReason::IpDestinationInvalid)
             }
         }
-        // The IP destination decides, not the link frame, and links without frames exist: a
+        // The IP destination decides, not the link frame, which some links do not have: a
         // broadcast never gets the reply of a unicast packet.
         RouteKind::Broadcast => {
             packet.meta_mut().pkt_type = PacketType::Broadcast;

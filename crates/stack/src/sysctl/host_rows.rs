@@ -108,12 +108,12 @@ host_rows! {
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
     ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, Operate, "net.ipv4.ip_local_port_range";
-    /// Look-up of established connections by four-tuple before the route look-up of a received
-    /// packet. The connection remembers its input route, so the route look-up is saved. Set 0 only
+    /// Look-up of established connections by four-tuple before the route lookup of a received
+    /// packet. The connection remembers its input route, so the route lookup is saved. Set 0 only
     /// on hosts that receive mostly packets without a connection.
     ip_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.ip_early_demux";
-    /// Early look-up of established TCP connections; it is on if this and `ip_early_demux` are both
-    /// 1. Set 0 only together with `ip_early_demux`, or to measure what the early look-up saves.
+    /// Early lookup of established TCP connections; it is on if this and `ip_early_demux` are both
+    /// 1. Set 0 only together with `ip_early_demux`, or to measure what the early lookup saves.
     tcp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_early_demux";
     /// Reference counting of route entries. `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.

@@ -44,7 +44,7 @@ fn an_established_connection_moves_to_the_new_route() {
     assert_eq!(devices(&net.client, false), [2]);
     assert!(devices(&net.server, true).contains(&2));
     let change = net.client.counters().since(&before.0);
-    assert_eq!(change.get("DstMiss"), Some(1), "one look-up for the connection");
+    assert_eq!(change.get("DstMiss"), Some(1), "one lookup for the connection");
     let change = net.server.counters().since(&before.1);
     assert_eq!(change.get("RxDstInvalidated"), Some(1), "the packet arrived by another device");
     assert_eq!(change.get("RxDstSet"), Some(1));
