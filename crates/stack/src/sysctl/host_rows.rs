@@ -108,7 +108,7 @@ host_rows! {
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
     ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, Operate, "net.ipv4.ip_local_port_range";
-    /// Look-up of established connections by four-tuple before the route lookup of a received
+    /// Lookup of established connections by four-tuple before the route lookup of a received
     /// packet. The connection remembers its input route, so the route lookup is saved. Set 0 only
     /// on hosts that receive mostly packets without a connection.
     ip_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.ip_early_demux";
