@@ -137,7 +137,7 @@ fn receive(
         if over {
             if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
-                SoftnetCounts::add(core.backlog().counts().time_squeeze, 1);
+                SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
             // still find in its caches: the others stay where the descriptor tells of them.
@@ -167,7 +167,7 @@ fn poll_queue(
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
-        core.backlog().counts().processed,
+        &core.backlog().counts().processed,
         (received as u64).saturating_sub(handed_on),
     );
     cx.on_received(received);
