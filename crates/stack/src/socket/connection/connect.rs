@@ -1,16 +1,15 @@
 //! Active opens: choosing our end of the four-tuple and sending the SYN.
 //!
-//! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes writable when the
-//! handshake is done, or carries an error.
+//! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes
+//! writable when the handshake is done, or carries an error.
 
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use pkt::Payload;
-use tcp::{FastOpen, FourTuple, OpenParams, Reuse, SocketOptions, Tcb};
+use tcp::{FastOpen, FourTuple, OpenParams, Reuse, Tcb};
 
 use super::TcpSocket;
 use crate::{
@@ -19,38 +18,34 @@ use crate::{
     host::Host,
     route::Path,
     socket::{
-        BusyPoll, TimeWaitSocket,
+        TimeWaitSocket,
         demux::{BindFlags, Entry},
         fast_open::mode,
+        options::SocketSettings,
     },
-    transmit::ip_output::{self, IpFields},
+    transmit::ip_output,
 };
 
-/// How a connection is to be opened: what the socket calls set before `connect`.
+/// Options of a connection to be opened: the local address and the settings.
+///
+/// Every setter of [`SocketSettings`] is one of `ConnectOptions`, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "options do nothing until a socket connects with them"]
 pub struct ConnectOptions {
-    /// Local end that the application has bound. The address may be left open (0.0.0.0), and so may the port: it is
-    /// chosen for the four-tuple, as with `IP_BIND_ADDRESS_NO_PORT`.
+    /// Local address and port. Address 0.0.0.0 lets the route choose the address. Port 0 is chosen
+    /// when the four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that connections to
+    /// different destinations may share a port.
     pub local: Option<SocketAddr>,
-    /// `SO_REUSEADDR`: a bound port is shared with connections that say so too, as long as the peers differ.
-    pub reuse_address: bool,
-    /// `SO_REUSEPORT`: a bound port is shared with any socket that says so too.
-    pub reuse_port: bool,
-    /// `SO_RCVTIMEO`; `None` waits for ever.
-    pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` waits for ever.
-    pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL` and its companions.
-    pub busy_poll: BusyPoll,
-    /// `IP_TOS` and `IP_TTL`.
-    pub ip: IpFields,
-    /// `TCP_FASTOPEN_CONNECT`: with a cookie of the peer's the SYN waits for the first write and carries it (RFC 7413).
-    /// Only for what may be done twice: the network may repeat a SYN.
-    pub fast_open: bool,
-    /// `TCP_FASTOPEN_NO_COOKIE`: with `fast_open`, data goes with the SYN without asking for a cookie first.
-    pub fast_open_no_cookie: bool,
-    /// What the connection starts with.
-    pub options: SocketOptions,
+    /// Initial options of the connection.
+    pub settings: SocketSettings,
+}
+
+impl ConnectOptions {
+    /// Connects from this address and port; see [`local`](Self::local).
+    pub const fn bind(mut self, local: SocketAddr) -> Self {
+        self.local = Some(local);
+        self
+    }
 }
 
 impl TcpSocket {
@@ -70,8 +65,9 @@ impl TcpSocket {
     /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another owns, `EADDRNOTAVAIL` for
-    /// an address that is not ours or a four-tuple that is taken, `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
+    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another
+    /// owns, `EADDRNOTAVAIL` for an address that is not ours or a four-tuple that is taken,
+    /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn connect_with(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -85,12 +81,14 @@ impl TcpSocket {
         socket
     }
 
-    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a cookie before, the SYN
-    /// carries the beginning of `bufs` (RFC 7413). Answers how many bytes that were. With none, nothing is queued: the caller
-    /// waits until the connection is established and writes then, or says `EINPROGRESS`.
+    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a
+    /// cookie before, the SYN carries the beginning of `bufs` (RFC 7413). Answers how many bytes
+    /// that were. With none, nothing is queued: the caller waits until the connection is
+    /// established and writes then, or says `EINPROGRESS`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as [`connect_with`](Self::connect_with).
+    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as
+    /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -101,14 +99,15 @@ impl TcpSocket {
         if cx.sysctls_of(host).tcp_fastopen & mode::CLIENT == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let options = ConnectOptions { fast_open: true, ..options.clone() };
+        let options = options.clone().fast_open_connect(true);
         let socket = Self::connect_with(host, cx, remote, &options)?;
         let sent = socket.send_with_syn(host, cx, bufs).unwrap_or(0);
         Ok((socket, sent))
     }
 
-    /// The first write of a connection whose SYN waits for it ([`ConnectOptions::fast_open`]): the SYN leaves, with as much of
-    /// `bufs` as it carries; answers how much. `None` if no SYN waits.
+    /// The first write of a connection whose SYN waits for it
+    /// ([`ConnectOptions::fast_open_connect`]): the SYN leaves, with as much of `bufs` as it
+    /// carries; answers how much. `None` if no SYN waits.
     pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
@@ -181,20 +180,17 @@ fn start(
 ) -> Result<Arc<TcpSocket>, Errno> {
     let hash = host.demux().hash(&tuple);
     let core = host.core_of_flow(hash);
-    let bind = BindFlags { reuse_address: options.reuse_address, reuse_port: options.reuse_port };
+    let bind = options.settings.bind_flags();
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
     let remnant = remnant_of(host, cx, (&tuple, hash), bound)?;
     let path = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
     let reuse = remnant.as_ref().map(|(_, reuse)| *reuse);
-    let params = open_params(host, cx, (tuple, hash), &path, options, reuse);
+    let params = open_params(host, cx, (tuple, hash), &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
     let socket = TcpSocket::new(host, cx, name, Box::new(tcb), Some(path), bind);
-    socket.settings().set_receive_timeout(options.receive_timeout);
-    socket.settings().set_send_timeout(options.send_timeout);
-    socket.settings().set_busy_poll(options.busy_poll);
-    socket.settings().set_ip_fields(options.ip);
+    socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
         socket.set_learns(host.fast_open().is_on_trial(cx.now));
     }
@@ -215,8 +211,8 @@ fn start(
     Ok(socket)
 }
 
-/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves behind; none when the four-tuple is
-/// free. `bound` says that the application has chosen the port.
+/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves
+/// behind; none when the four-tuple is free. `bound` says that the application has chosen the port.
 fn remnant_of(
     host: &Host,
     cx: &Cx,
@@ -244,13 +240,13 @@ fn open_params(
     cx: &Cx,
     (tuple, hash): (FourTuple, u32),
     path: &Path,
-    options: &ConnectOptions,
+    settings: &SocketSettings,
     reuse: Option<Reuse>,
 ) -> OpenParams {
     let mut params = host.open_params(tuple, hash, path, cx.now);
-    params.options = options.options.clone();
-    if options.fast_open {
-        let (to, no_cookie) = (tuple.remote.ip(), options.fast_open_no_cookie);
+    params.options = settings.tcp.clone();
+    if settings.fast_open_connect {
+        let (to, no_cookie) = (tuple.remote.ip(), settings.fast_open_no_cookie);
         params.fast_open = host.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
     }
     if let Some(reuse) = reuse {

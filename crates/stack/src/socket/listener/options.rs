@@ -1,83 +1,48 @@
-//! What a listener is made with, and what its connections inherit.
+//! Options of a listener, and the options that its connections inherit.
 
 use std::time::Duration;
 
 use sync::epoch::Section;
-use tcp::SocketOptions;
 
 use super::{
     super::{
         BusyPoll,
-        options::{OptionValue, SocketOption, SocketSettings},
+        options::{OptionValue, SocketOption, SocketSettings, SocketState},
     },
     Listener,
 };
-use crate::{
-    base::{errno::Errno, ids::CoreId},
-    cx::Cx,
-    host::Host,
-    socket::connection::TcpSocket,
-    sysctl::FastOpenKey,
-    transmit::ip_output::IpFields,
-};
+use crate::{base::errno::Errno, cx::Cx, host::Host, socket::connection::TcpSocket};
 
-/// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
+/// Default number of connections that may wait for `accept`, as in `std::net`.
 pub const BACKLOG_DEFAULT: u32 = 128;
 
-/// How a listener is to be made: what the socket calls set before `listen`.
+/// Options of a listener: its backlog and its settings.
+///
+/// Every setter of [`SocketSettings`] is one of `ListenOptions`, too. Every accepted connection
+/// begins with the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "options do nothing until a socket listens with them"]
 pub struct ListenOptions {
-    /// Connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128, as `std::net`.
+    /// Number of connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128,
+    /// as in `std::net`.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: connections that are left of an earlier listener do not keep the port. Default on, as
-    /// `std::net`.
-    pub reuse_address: bool,
-    /// `SO_REUSEPORT`: listeners that all set it share the port, and connections are spread over them by their flow.
-    /// Default off.
-    pub reuse_port: bool,
-    /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core come here first. Default none.
-    pub incoming_core: Option<CoreId>,
-    /// `SO_RCVTIMEO`; `None` waits for ever.
-    pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` waits for ever.
-    pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL` and its companions.
-    pub busy_poll: BusyPoll,
-    /// `IP_TOS` and `IP_TTL`.
-    pub ip: IpFields,
-    /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included:
-    /// a SYN beyond them is dropped. 0 is no limit, the default. Each listener of a port that is shared counts its own.
-    pub max_per_source: u32,
-    /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
-    /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
-    /// allow it, too.
-    pub fast_open: u32,
-    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. Anybody may then make the application work by
-    /// packets of a forged address. Default off.
-    pub fast_open_no_cookie: bool,
-    /// `TCP_FASTOPEN_KEY`: makes this listener's cookies in place of the host's key. Default none.
-    pub fast_open_key: Option<FastOpenKey>,
-    /// What every connection starts with.
-    pub options: SocketOptions,
+    /// Options of the listener and initial options of its connections. By default `SO_REUSEADDR` is
+    /// on, as in `std::net`, and everything else as in [`SocketSettings::default`].
+    pub settings: SocketSettings,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self {
-            backlog: BACKLOG_DEFAULT,
-            reuse_address: true,
-            reuse_port: false,
-            incoming_core: None,
-            receive_timeout: None,
-            send_timeout: None,
-            busy_poll: BusyPoll::default(),
-            ip: IpFields::default(),
-            max_per_source: 0,
-            fast_open: 0,
-            fast_open_no_cookie: false,
-            fast_open_key: None,
-            options: SocketOptions::default(),
-        }
+        let settings = SocketSettings::default().reuse_address(true);
+        Self { backlog: BACKLOG_DEFAULT, settings }
+    }
+}
+
+impl ListenOptions {
+    /// Sets the number of connections that may wait for `accept`, at most `net.core.somaxconn`.
+    pub const fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
     }
 }
 
@@ -96,7 +61,7 @@ impl Listener {
         let mut result = Ok(());
         self.settings.update(|settings| {
             let mut next = settings.clone();
-            result = next.set(option, value, &sysctls);
+            result = next.set_in(SocketState::Listening, option, value, &sysctls);
             // Under the lock of `settings`: of two calls the later one decides both.
             self.source_limit.set_max(next.max_per_source);
             next
@@ -109,7 +74,7 @@ impl Listener {
     /// # Errors
     /// As [`SocketSettings::get`].
     pub fn option(&self, host: &Host, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
-        self.settings(&cx.reader().pin()).get(option, &host.sysctls())
+        self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &host.sysctls())
     }
 
     /// The options at this moment.
@@ -133,10 +98,6 @@ impl Listener {
     pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let settings = self.settings(&rcu);
-        socket.settings().set_receive_timeout(settings.receive_timeout);
-        socket.settings().set_send_timeout(settings.send_timeout);
-        socket.settings().set_busy_poll(settings.busy_poll);
-        socket.settings().set_ip_fields(settings.ip);
+        socket.settings().inherit(self.settings(&rcu));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     base::errno::Errno,
     cx::{Cx, Memory},
     host::{Host, config::HostConfig},
-    socket::{BUSY_POLL_BUDGET, BusyPoll, Listener, TcpSocket},
+    socket::{BUSY_POLL_BUDGET, BusyPoll, ConnectOptions, ListenOptions, Listener, TcpSocket},
     sysctl::Sysctls,
 };
 
@@ -34,10 +34,10 @@ impl Bench {
         let host = Host::new(&memory, config).unwrap();
         let mut cx = Cx::replay(&memory, 7);
         let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let listener =
-            Listener::listen_with(&host, &mut cx, local, &server.listen_options(8)).unwrap();
-        let socket =
-            TcpSocket::connect_with(&host, &mut cx, local, &client.connect_options(None)).unwrap();
+        let options = ListenOptions { backlog: 8, settings: server.clone() };
+        let listener = Listener::listen_with(&host, &mut cx, local, &options).unwrap();
+        let options = ConnectOptions { local: None, settings: client.clone() };
+        let socket = TcpSocket::connect_with(&host, &mut cx, local, &options).unwrap();
         for _ in 0..8 {
             let _ = host.poll(&mut cx);
         }

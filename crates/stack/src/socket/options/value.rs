@@ -124,7 +124,12 @@ impl OptionValue {
     /// `EINVAL` when there are too few bytes, `EDOM` for a time whose microseconds are not below a second.
     pub fn decode(option: SocketOption, bytes: &[u8]) -> Result<Self, Errno> {
         Ok(match option.form() {
-            Form::Int => Self::Int(int(bytes, 0)?),
+            Form::Int
+            | Form::Size
+            | Form::Unsigned
+            | Form::Seconds
+            | Form::Milliseconds
+            | Form::Microseconds => Self::Int(int(bytes, 0)?),
             Form::ByteOrInt => Self::Int(match bytes {
                 [] => 0,
                 [byte] | [byte, _] | [byte, _, _] => i32::from(*byte),
@@ -195,30 +200,18 @@ impl OptionValue {
     /// # Errors
     /// `EINVAL` for a time that is no whole number of the option's unit, or too long for an `int`.
     pub(super) fn in_form_of(&self, option: SocketOption) -> Result<Cow<'_, Self>, Errno> {
-        use SocketOption as O;
-        Ok(match (self, option.form(), option.unit()) {
-            (Self::Time(time), Form::Linger, _) => Cow::Owned(Self::Linger(*time)),
-            (Self::Time(time), Form::Int, Some(unit)) => {
-                let (ns, unit_ns) = (time.unwrap_or_default().as_nanos(), unit.as_nanos());
-                if ns % unit_ns != 0 {
-                    return Err(Errno::EINVAL);
-                }
-                Cow::Owned(Self::Int(i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)?))
-            }
-            (Self::Long(number), Form::Int, None) => match option {
-                // All 32 bits count, and all ones are no limit.
-                O::NotSentLowWater => {
-                    let bytes = u32::try_from(*number).unwrap_or(u32::MAX);
-                    Cow::Owned(Self::Int(bytes.cast_signed()))
-                }
-                O::SendBuffer
-                | O::SendBufferForce
-                | O::ReceiveBuffer
-                | O::ReceiveBufferForce
-                | O::ReceiveLowWater
-                | O::WindowClamp => Cow::Owned(Self::Int(i32::MAX)),
-                _ => Cow::Borrowed(self),
+        let form = option.form();
+        Ok(match (self, form) {
+            (Self::Time(time), Form::Linger) => Cow::Owned(Self::Linger(*time)),
+            (Self::Time(time), _) => match form.unit() {
+                Some(unit) => Cow::Owned(Self::Int(in_units(time.unwrap_or_default(), unit)?)),
+                None => Cow::Borrowed(self),
             },
+            (Self::Long(_), Form::Size) => Cow::Owned(Self::Int(i32::MAX)),
+            (Self::Long(number), Form::Unsigned) => {
+                let bytes = u32::try_from(*number).unwrap_or(u32::MAX);
+                Cow::Owned(Self::Int(bytes.cast_signed()))
+            }
             _ => Cow::Borrowed(self),
         })
     }
@@ -232,6 +225,15 @@ impl OptionValue {
             _ => None,
         }
     }
+}
+
+/// The time as a whole number of `unit`.
+fn in_units(time: Duration, unit: Duration) -> Result<i32, Errno> {
+    let (ns, unit_ns) = (time.as_nanos(), unit.as_nanos());
+    if ns % unit_ns != 0 {
+        return Err(Errno::EINVAL);
+    }
+    i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)
 }
 
 /// `sock_set_timeout`: a negative time does not wait at all, which the shortest one says here; zero is none.
