@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
+use quietline::{ListenOptions, Stack, TcpListener, TcpStream, Wire, WireConfig};
 
 use crate::smoltcp_memory::{COPY_BYTES, Stream};
 
@@ -90,8 +90,8 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
     let [client, server] = hosts(setup, 2)?;
     let address: SocketAddr = "10.0.0.1:5000".parse()?;
     let listen = |core| {
-        let options = TcpListener::options().reuse_port(true).incoming_core(core);
-        options.listen(&server, address)
+        let options = ListenOptions::default().reuse_port(true).incoming_core(core);
+        TcpListener::listen_with(&server, address, &options)
     };
     let listeners = [listen(0)?, listen(1)?];
     for listener in &listeners {

@@ -61,7 +61,7 @@ impl Accept {
     /// Longest sleep (`SO_RCVTIMEO`); `None` is no limit.
     #[must_use]
     pub fn limit(&self, socket: &Socket) -> Option<Duration> {
-        socket.lock().settings.receive_timeout
+        socket.lock().settings.receive_limit()
     }
 
     /// Ends the call without a connection.

@@ -74,7 +74,7 @@ impl Connect {
                 Ok(Some(Arc::clone(stream)))
             }
             State::Unconnected => {
-                let options = inner.settings.connect_options(inner.bound);
+                let options = inner.connect_options();
                 let stream = TcpSocket::connect_with(host, cx, self.remote, &options)?;
                 inner.begin(Arc::clone(&stream));
                 self.pending = Errno::EINPROGRESS;
@@ -86,7 +86,7 @@ impl Connect {
     /// Longest sleep (`SO_SNDTIMEO`); `None` is no limit.
     #[must_use]
     pub fn limit(&self, socket: &Socket) -> Option<Duration> {
-        socket.lock().settings.send_timeout
+        socket.lock().settings.send_limit()
     }
 
     /// Ends the call; the attempt goes on.

@@ -226,7 +226,7 @@ impl Recv {
     /// Longest sleep (`SO_RCVTIMEO`); `None` is no limit.
     #[must_use]
     pub fn limit(&self, socket: &Socket) -> Option<Duration> {
-        socket.lock().settings.receive_timeout
+        socket.lock().settings.receive_limit()
     }
 
     /// Ends the call with the bytes that have come.

@@ -137,7 +137,7 @@ impl Send {
             }
             State::Unconnected => {
                 let to = self.to.ok_or(Errno::EINVAL)?;
-                let options = inner.settings.connect_options(inner.bound);
+                let options = inner.connect_options();
                 let (stream, sent) = TcpSocket::connect_sending(host, cx, to, &options, bytes)?;
                 self.sent = sent;
                 inner.begin(Arc::clone(&stream));
@@ -209,7 +209,7 @@ impl Send {
     /// Longest sleep (`SO_SNDTIMEO`); `None` is no limit.
     #[must_use]
     pub fn limit(&self, socket: &Socket) -> Option<Duration> {
-        socket.lock().settings.send_timeout
+        socket.lock().settings.send_limit()
     }
 
     /// Ends the call with the bytes that are queued.

@@ -14,7 +14,9 @@ use std::{
 use stack::{
     Cx, Errno,
     host::Host,
-    socket::{Listener, ShutdownHow, TcpSocket, options::SocketSettings},
+    socket::{
+        ConnectOptions, ListenOptions, Listener, ShutdownHow, TcpSocket, options::SocketSettings,
+    },
 };
 use tcp::State as TcpState;
 
@@ -239,7 +241,7 @@ impl Socket {
             }
             State::Unconnected | State::Closed => {}
         }
-        let options = inner.settings.listen_options(backlog);
+        let options = ListenOptions { backlog, settings: inner.settings.clone() };
         let local = inner.bound.unwrap_or(ANY);
         let listener = Listener::listen_with(host, cx, local, &options)?;
         inner.error = None;
@@ -361,6 +363,11 @@ impl Open for MutexGuard<'_, Inner> {
 }
 
 impl Inner {
+    /// Options of a connection that starts now.
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions { local: self.bound, settings: self.settings.clone() }
+    }
+
     /// An attempt to connect has begun.
     pub(crate) fn begin(&mut self, stream: Arc<TcpSocket>) {
         self.error = None;

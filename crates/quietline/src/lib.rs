@@ -35,7 +35,6 @@ mod housekeeping;
 mod listener;
 mod memory;
 mod neighbor;
-mod options;
 mod pages;
 mod polling;
 mod route;
@@ -54,7 +53,6 @@ pub use handle::Stack;
 pub use listener::{Incoming, IntoIncoming, TcpListener};
 pub use memory::decide_packet_memory;
 pub use neighbor::{Neighbor, NudState};
-pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 pub use pkt::DomainStats as MemoryStats;
 pub use route::{Route, RouteKind};
 pub use send_buffer::SendBuffer;
@@ -67,11 +65,11 @@ pub use stack::{
     header::ethernet::MacAddr,
     receive::rps::SoftnetStat,
     socket::{
-        SendFlags,
-        options::{OptionValue, SocketOption},
+        ConnectOptions, ListenOptions, SendFlags,
+        options::{OptionValue, SocketOption, SocketSettings},
     },
     sysctl::qdisc::QdiscConfig,
-    transmit::{qdisc::QdiscStats, tx_queue::TxQueueStats},
+    transmit::{ip_output::MtuDiscover, qdisc::QdiscStats, tx_queue::TxQueueStats},
 };
 pub use stream::TcpStream;
 pub use tcp::{Algorithm as CongestionControl, SenderTime, TcpInfo};

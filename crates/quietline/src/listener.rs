@@ -14,7 +14,7 @@ use stack::{
     Errno,
     base::ids::CoreId,
     socket::{
-        Listener,
+        ListenOptions, Listener,
         options::{OptionValue, SocketOption},
     },
     sysctl::Sysctls,
@@ -24,7 +24,6 @@ use crate::{
     addresses::first_of,
     clock::{self, with_cx},
     handle::Stack,
-    options::ListenOptions,
     stream::TcpStream,
     wait::{Wait, poll_first, sleep_until},
 };
@@ -52,13 +51,7 @@ impl TcpListener {
     /// text that is not an address, and the resolver's error for a host name. With several
     /// addresses, the error of the last one.
     pub fn bind(stack: &Stack, local: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::options().listen(stack, local)
-    }
-
-    /// Returns a builder for listeners with further options: backlog, `SO_REUSEPORT`, options of
-    /// the connections.
-    pub fn options() -> ListenOptions {
-        ListenOptions::default()
+        Self::listen_with(stack, local, &ListenOptions::default())
     }
 
     /// Listens with a queue of `backlog` connections that wait for `accept`, at most
@@ -71,13 +64,31 @@ impl TcpListener {
         local: impl ToSocketAddrs,
         backlog: u32,
     ) -> io::Result<Self> {
-        Self::options().backlog(backlog).listen(stack, local)
+        Self::listen_with(stack, local, &ListenOptions::default().backlog(backlog))
     }
 
-    pub(crate) fn listen(
+    /// Listens with further options: backlog, `SO_REUSEPORT`, options of the connections. Port 0
+    /// takes a free port. If `local` has several addresses, they are tried in order until one is
+    /// free.
+    ///
+    /// ```no_run
+    /// # fn main() -> std::io::Result<()> {
+    /// # let stack = quietline::Stack::builder().build()?;
+    /// use quietline::{ListenOptions, TcpListener};
+    ///
+    /// let options = ListenOptions::default().backlog(64).reuse_port(true).nodelay(true);
+    /// let listener = TcpListener::listen_with(&stack, "10.0.0.2:80", &options)?;
+    /// # let _ = listener;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn listen_with(
         stack: &Stack,
         local: impl ToSocketAddrs,
-        options: &stack::socket::ListenOptions,
+        options: &ListenOptions,
     ) -> io::Result<Self> {
         let listener = first_of(local, |local| {
             Ok(with_cx(|cx| Listener::listen_with(stack.host(), cx, local, options))?)

@@ -1,15 +1,18 @@
 //! `TcpSocket`: a socket that is neither connected nor listening, for options that must be set
 //! before.
 //!
-//! A program that knows which of the two it needs can use the builders [`TcpListener::options`] and
-//! [`TcpStream::options`] instead.
+//! A program that knows which of the two it needs can use [`TcpListener::listen_with`] and
+//! [`TcpStream::connect_with`] instead.
 //!
 //! Above: applications, and adapters that translate `socket`, `setsockopt`, `bind`, `connect` and
 //! `listen` one call at a time.
 
 use std::{io, net::SocketAddr};
 
-use stack::socket::options::{OptionValue, SocketOption, SocketSettings};
+use stack::socket::{
+    ConnectOptions, ListenOptions,
+    options::{OptionValue, SocketOption, SocketSettings},
+};
 
 use crate::{handle::Stack, listener::TcpListener, stream::TcpStream};
 
@@ -79,12 +82,13 @@ impl TcpSocket {
     /// As connect(2); `EINPROGRESS` when the time is over, as Linux.
     pub fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
         let stream = self.start(remote)?;
-        stream.wait_connected_within(self.settings.send_timeout)?;
+        stream.wait_connected_within(self.settings.send_limit())?;
         Ok(stream)
     }
 
     fn start(&self, remote: SocketAddr) -> io::Result<TcpStream> {
-        TcpStream::start(&self.stack, remote, &self.settings.connect_options(self.local))
+        let options = ConnectOptions { local: self.local, settings: self.settings.clone() };
+        TcpStream::start(&self.stack, remote, &options)
     }
 
     /// Starts to connect and returns at once. The stream is nonblocking.
@@ -104,6 +108,7 @@ impl TcpSocket {
     /// `EADDRINUSE`; `EADDRNOTAVAIL` if the stack does not have the address.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
         let local = self.local.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
-        TcpListener::listen(&self.stack, local, &self.settings.listen_options(backlog))
+        let options = ListenOptions { backlog, settings: self.settings };
+        TcpListener::listen_with(&self.stack, local, &options)
     }
 }

@@ -14,14 +14,14 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{Reader, SendFlags, ShutdownHow, TcpSocket},
+    socket::{ConnectOptions, Reader, SendFlags, ShutdownHow, TcpSocket},
     sysctl::Sysctls,
 };
 
 use crate::{
+    addresses::first_of,
     clock::{self, with_cx, with_cx_untimed},
     handle::Stack,
-    options::ConnectOptions,
     wait::{Wait, poll_first, sleep_until, wait_until, yield_first},
 };
 
@@ -54,13 +54,36 @@ impl TcpStream {
     /// not an address, and the resolver's error for a host name. With several addresses, the error
     /// of the last one.
     pub fn connect(stack: &Stack, remote: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::options().connect(stack, remote)
+        Self::connect_with(stack, remote, &ConnectOptions::default())
     }
 
-    /// Returns a builder for connections with further options: source address, `SO_REUSEADDR`,
-    /// socket options.
-    pub fn options() -> ConnectOptions {
-        ConnectOptions::default()
+    /// Connects with further options: local address, `SO_REUSEADDR`, options of the connection.
+    /// Otherwise as [`connect`](Self::connect).
+    ///
+    /// ```no_run
+    /// # fn main() -> std::io::Result<()> {
+    /// # let stack = quietline::Stack::builder().build()?;
+    /// use quietline::{ConnectOptions, TcpStream};
+    ///
+    /// let options = ConnectOptions::default().nodelay(true).receive_buffer(1 << 20);
+    /// let stream = TcpStream::connect_with(&stack, "10.0.0.2:80", &options)?;
+    /// # let _ = stream;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `EADDRINUSE` for a bound port that another socket owns.
+    pub fn connect_with(
+        stack: &Stack,
+        remote: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
+        first_of(remote, |remote| {
+            let stream = Self::start(stack, remote, options)?;
+            stream.wait_connected(None)?;
+            Ok(stream)
+        })
     }
 
     /// Connects and waits at most `timeout`, for all addresses together if there are several. The
@@ -74,7 +97,55 @@ impl TcpStream {
         remote: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<Self> {
-        Self::options().connect_timeout(stack, remote, timeout)
+        Self::connect_timeout_with(stack, remote, timeout, &ConnectOptions::default())
+    }
+
+    /// As [`connect_timeout`](Self::connect_timeout), with further options.
+    ///
+    /// # Errors
+    /// As [`connect_with`](Self::connect_with); `ETIMEDOUT` when the time is over, `InvalidInput`
+    /// if `timeout` is zero.
+    pub fn connect_timeout_with(
+        stack: &Stack,
+        remote: impl ToSocketAddrs,
+        timeout: Duration,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
+        if timeout.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the timeout is zero"));
+        }
+        let mut deadline = None;
+        first_of(remote, |remote| {
+            let deadline = *deadline.get_or_insert_with(|| clock::now() + timeout);
+            let stream = Self::start(stack, remote, options)?;
+            stream.wait_connected(Some(deadline))?;
+            Ok(stream)
+        })
+    }
+
+    /// Connects and sends the beginning of `data` (`sendto` with `MSG_FASTOPEN`): in the SYN if the
+    /// peer has sent a cookie before, otherwise when the connection is established. Returns the
+    /// number of bytes taken, at least one if `data` is not empty. Only for requests that may be
+    /// executed twice: the network may repeat a SYN, and with it the data.
+    ///
+    /// # Errors
+    /// As [`connect_with`](Self::connect_with) and a write; `EOPNOTSUPP` if
+    /// `net.ipv4.tcp_fastopen` does not allow clients.
+    pub fn connect_with_data(
+        stack: &Stack,
+        remote: impl ToSocketAddrs,
+        options: &ConnectOptions,
+        data: &[u8],
+    ) -> io::Result<(Self, usize)> {
+        first_of(remote, |remote| {
+            let (stream, taken) = Self::start_sending(stack, remote, options, data)?;
+            if taken == 0 && !data.is_empty() {
+                stream.expect_write();
+            }
+            stream.wait_connected(None)?;
+            let later = if taken == 0 { (&stream).write(data)? } else { 0 };
+            Ok((stream, taken + later))
+        })
     }
 
     /// Connects from address `local`; with port 0 the stack chooses a port.
@@ -87,7 +158,7 @@ impl TcpStream {
         local: SocketAddr,
         remote: impl ToSocketAddrs,
     ) -> io::Result<Self> {
-        Self::options().bind(local).connect(stack, remote)
+        Self::connect_with(stack, remote, &ConnectOptions::default().bind(local))
     }
 
     /// Starts to connect and returns at once. The stream is nonblocking and becomes writable when
@@ -97,13 +168,27 @@ impl TcpStream {
     /// # Errors
     /// Errors that are known at once: no route, no free port.
     pub fn connect_nonblocking(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
-        Self::options().connect_nonblocking(stack, remote)
+        Self::connect_nonblocking_with(stack, remote, &ConnectOptions::default())
+    }
+
+    /// As [`connect_nonblocking`](Self::connect_nonblocking), with further options.
+    ///
+    /// # Errors
+    /// Errors that are known at once: no route, no free port.
+    pub fn connect_nonblocking_with(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
+        let stream = Self::start(stack, remote, options)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
     }
 
     pub(crate) fn start(
         stack: &Stack,
         remote: SocketAddr,
-        options: &stack::socket::ConnectOptions,
+        options: &ConnectOptions,
     ) -> io::Result<Self> {
         let socket = with_cx(|cx| TcpSocket::connect_with(stack.host(), cx, remote, options))?;
         Ok(Self::new(stack.clone(), socket))
@@ -114,7 +199,7 @@ impl TcpStream {
     pub(crate) fn start_sending(
         stack: &Stack,
         remote: SocketAddr,
-        options: &stack::socket::ConnectOptions,
+        options: &ConnectOptions,
         data: &[u8],
     ) -> io::Result<(Self, usize)> {
         let (socket, sent) =

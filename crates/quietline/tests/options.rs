@@ -8,7 +8,9 @@ mod tests {
         time::Duration,
     };
 
-    use quietline::{OptionValue, SocketOption, Stack, TcpListener, TcpSocket, TcpStream};
+    use quietline::{
+        ListenOptions, OptionValue, SocketOption, Stack, TcpListener, TcpSocket, TcpStream,
+    };
 
     fn address(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
@@ -112,8 +114,9 @@ mod tests {
     fn a_listener_limits_the_connections_of_an_address_and_counts_closed_ones_off() {
         const MAX: u32 = 32;
         let stack = Stack::builder().cores(2).build().expect("a stack");
-        let options = TcpListener::options().max_per_source(MAX);
-        let listener = options.listen(&stack, address(80)).expect("a free port");
+        let options = ListenOptions::default().max_per_source(MAX);
+        let listener =
+            TcpListener::listen_with(&stack, address(80), &options).expect("a free port");
         let max = listener.option(SocketOption::MaxPerSource).unwrap();
         assert_eq!(max, OptionValue::Int(MAX.cast_signed()));
         let connect = |wait| TcpStream::connect_timeout(&stack, address(80), wait);

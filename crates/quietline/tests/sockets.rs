@@ -10,7 +10,9 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use quietline::{Impairment, SocketOptions, Stack, TcpListener, TcpStream, Wire, WireConfig};
+    use quietline::{
+        ConnectOptions, Impairment, ListenOptions, Stack, TcpListener, TcpStream, Wire, WireConfig,
+    };
 
     const SERVER: &str = "10.0.0.2";
 
@@ -58,12 +60,10 @@ mod tests {
     #[test]
     fn listeners_share_a_port() {
         let (client, server) = pair(&WireConfig::default());
-        let group = TcpListener::options()
-            .reuse_port(true)
-            .backlog(64)
-            .socket_options(SocketOptions { nodelay: true, ..SocketOptions::default() });
-        let listeners: Vec<_> =
-            (0..3).map(|_| group.listen(&server, at(80)).expect("a group")).collect();
+        let group = ListenOptions::default().reuse_port(true).backlog(64).nodelay(true);
+        let listeners: Vec<_> = (0..3)
+            .map(|_| TcpListener::listen_with(&server, at(80), &group).expect("a group"))
+            .collect();
         let alone =
             TcpListener::bind(&server, at(80)).expect_err("the listener is not in the group");
         assert_eq!(alone.kind(), ErrorKind::AddrInUse);
@@ -102,7 +102,8 @@ mod tests {
             builder.sysctl("net.ipv4.tcp_fastopen", "3").build().unwrap()
         };
         let (client, server) = (build(left, "10.0.0.1/24"), build(right, "10.0.0.2/24"));
-        let listener = TcpListener::options().fast_open(16).listen(&server, at(80)).unwrap();
+        let early = ListenOptions::default().fast_open(16);
+        let listener = TcpListener::listen_with(&server, at(80), &early).unwrap();
         let echo = thread::spawn(move || {
             for _ in 0..3 {
                 let (mut stream, _) = listener.accept().unwrap();
@@ -112,9 +113,9 @@ mod tests {
             }
         });
         for _ in 0..3 {
-            let options = TcpStream::options();
+            let options = ConnectOptions::default();
             let (mut stream, sent) =
-                options.connect_with_data(&client, at(80), b"request").unwrap();
+                TcpStream::connect_with_data(&client, at(80), &options, b"request").unwrap();
             assert_eq!(sent, 7);
             let mut answer = [0; 7];
             stream.read_exact(&mut answer).unwrap();
@@ -133,14 +134,15 @@ mod tests {
         let first = TcpListener::bind(&server, at(81)).unwrap();
         let second = TcpListener::bind(&server, at(82)).unwrap();
         let local: SocketAddr = "10.0.0.1:4000".parse().unwrap();
-        let shared = TcpStream::options().bind(local).reuse_address(true);
-        let one = shared.connect(&client, first.local_addr().unwrap()).unwrap();
+        let shared = ConnectOptions::default().bind(local).reuse_address(true);
+        let connect = |to| TcpStream::connect_with(&client, to, &shared);
+        let one = connect(first.local_addr().unwrap()).unwrap();
         assert_eq!(one.local_addr().unwrap(), local);
         let refused = TcpStream::connect_from(&client, local, at(82)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::AddrInUse);
-        let other = shared.connect(&client, second.local_addr().unwrap()).unwrap();
+        let other = connect(second.local_addr().unwrap()).unwrap();
         assert_eq!(other.local_addr().unwrap(), local);
-        let taken = shared.connect(&client, at(82)).unwrap_err();
+        let taken = connect(at(82)).unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::AddrNotAvailable);
     }
 

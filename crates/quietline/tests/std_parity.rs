@@ -93,7 +93,8 @@ mod tests {
             TcpSocket::new_v4(&stack).connect(subnet).unwrap_err(),
             TcpStream::connect_from(&stack, "10.0.0.1:0".parse().unwrap(), subnet).unwrap_err(),
             // `sendto` with `MSG_FASTOPEN`: a send on an unconnected socket.
-            TcpStream::options().connect_with_data(&stack, subnet, b"x").unwrap_err(),
+            TcpStream::connect_with_data(&stack, subnet, &ConnectOptions::default(), b"x")
+                .unwrap_err(),
         ];
         for error in errors {
             assert_eq!(error.raw_os_error(), Some(ENETUNREACH), "{error}");

@@ -41,7 +41,7 @@ mod tests {
                 }
             }
             let host = Arc::clone(&world.hosts[1]);
-            let options = ListenOptions { fast_open: 16, ..ListenOptions::default() };
+            let options = ListenOptions::default().fast_open(16);
             let local = SocketAddr::new([10, 0, 0, 2].into(), 80);
             let listener = Listener::listen_with(&host, &mut world.cx, local, &options);
             Self { world, listener: listener.expect("a free port"), fast_open }
@@ -49,7 +49,7 @@ mod tests {
 
         fn connect(&mut self) -> Arc<TcpSocket> {
             let host = Arc::clone(&self.world.hosts[0]);
-            let options = ConnectOptions { fast_open: self.fast_open, ..ConnectOptions::default() };
+            let options = ConnectOptions::default().fast_open_connect(self.fast_open);
             let to = self.listener.local();
             TcpSocket::connect_with(&host, &mut self.world.cx, to, &options).expect("a port")
         }

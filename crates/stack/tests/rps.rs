@@ -326,11 +326,7 @@ mod tests {
     #[test]
     fn a_listener_of_a_core_gets_the_connections_of_its_core() {
         let mut bench = Bench::new(2, &[]);
-        let options = |core| ListenOptions {
-            reuse_port: true,
-            incoming_core: Some(CoreId(core)),
-            ..ListenOptions::default()
-        };
+        let options = |core| ListenOptions::default().reuse_port(true).incoming_core(core);
         let listeners = [0, 1].map(|core| bench.listen(&options(core)));
         let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
         let sockets: Vec<_> = (0..16)

@@ -7,7 +7,7 @@ use stack::{
     Errno, Readiness,
     base::counters::{Counter, Snapshot},
     host::config::{DeviceConfig, HostConfig},
-    socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
+    socket::{ConnectOptions, ListenOptions, Listener, TcpSocket, options::SocketSettings},
 };
 use tcp::{Edges, FourTuple};
 
@@ -92,8 +92,12 @@ fn ports_of(scenario: &Scenario) -> PortConfig {
 }
 
 /// Returns the initial socket options of a host.
-fn options_of(scenario: &Scenario, host: usize) -> tcp::SocketOptions {
-    tcp::SocketOptions { maxseg: scenario.maxseg[host], ..tcp::SocketOptions::default() }
+fn settings_of(scenario: &Scenario, host: usize) -> SocketSettings {
+    let settings = SocketSettings::default();
+    match scenario.maxseg[host] {
+        Some(bytes) => settings.max_segment(bytes),
+        None => settings,
+    }
 }
 
 /// Sets header prediction in a run that is compared with another; both runs make the same call.
@@ -105,14 +109,12 @@ fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, behav
 }
 
 fn listen_options_of(scenario: &Scenario, host: usize) -> ListenOptions {
-    ListenOptions {
-        backlog: 128,
-        fast_open: 128,
+    let settings = settings_of(scenario, host)
+        .reuse_address(true)
+        .fast_open(128)
         // Never reached: this counts every connection, and checks that each is uncounted.
-        max_per_source: u32::MAX,
-        options: options_of(scenario, host),
-        ..ListenOptions::default()
-    }
+        .max_per_source(u32::MAX);
+    ListenOptions { backlog: 128, settings }
 }
 
 impl<'a> Play<'a> {
@@ -424,16 +426,14 @@ impl Link<'_> {
         let Session { client, server, early, up, .. } = self.plan;
         let host = Arc::clone(&world.hosts[*client]);
         let remote = SocketAddr::new(address(*server).into(), PORT);
-        let options = ConnectOptions {
-            // A connection whose application writes nothing would never send its deferred SYN.
-            fast_open: *early && up.length > 0,
-            options: options_of(scenario, *client),
-            ..ConnectOptions::default()
-        };
+        // A connection whose application writes nothing would never send its deferred SYN.
+        let fast_open = *early && up.length > 0;
+        let settings = settings_of(scenario, *client).fast_open_connect(fast_open);
+        let options = ConnectOptions { local: None, settings };
         let socket = TcpSocket::connect_with(&host, world.app(*client), remote, &options);
         let socket = socket.expect("a route and a port");
         self.early = 0;
-        if options.fast_open {
+        if fast_open {
             // A SYN that has a cookie waits for this write. A SYN that requests a cookie has
             // already left, and the write would block.
             let (there, _) = self.patterns(scenario.seed);

@@ -26,7 +26,7 @@ fn rig(settings: &[(&str, &str)]) -> Rig {
 
 fn server(settings: &[(&str, &str)], queue: u32) -> (Rig, Arc<Listener>) {
     let mut rig = rig(settings);
-    let options = ListenOptions { fast_open: queue, ..ListenOptions::default() };
+    let options = ListenOptions::default().fast_open(queue);
     let (host, local) = (rig.host(), SocketAddr::new(HOST_IP.into(), 80));
     let listener = Listener::listen_with(&host, &mut rig.world.cx, local, &options).expect("free");
     (rig, listener)
@@ -197,8 +197,8 @@ fn a_lost_syn_ack_is_repeated_for_a_connection_open_early() {
 /// Connects from the host with Fast Open; returns the SYN if it has left.
 fn connect(rig: &mut Rig, port: u16) -> (Arc<TcpSocket>, Option<SegmentHeader>) {
     rig.take();
-    let local = Some(SocketAddr::new(HOST_IP.into(), port));
-    let options = ConnectOptions { local, fast_open: true, ..ConnectOptions::default() };
+    let local = SocketAddr::new(HOST_IP.into(), port);
+    let options = ConnectOptions::default().bind(local).fast_open_connect(true);
     let (host, remote) = (rig.host(), SocketAddr::new(PEER_IP.into(), 80));
     let socket = TcpSocket::connect_with(&host, &mut rig.world.cx, remote, &options).expect("free");
     let seen = rig.take();

@@ -16,7 +16,7 @@ use stack::{
     socket::{ListenOptions, Listener, TcpSocket},
     sysctl::Sysctls,
 };
-use tcp::{Counter as TcpCounter, Flags, Options, SeqNum, SocketOptions};
+use tcp::{Counter as TcpCounter, Flags, Options, SeqNum};
 
 /// Sends a SYN; returns the flags of the answers.
 fn syn(rig: &mut Rig, peer: &mut Peer) -> Vec<Flags> {
@@ -258,15 +258,7 @@ fn a_syn_with_fin_opens_nothing() {
 fn children_have_the_options_of_their_listener() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
-    let options = ListenOptions {
-        options: SocketOptions {
-            nodelay: true,
-            maxseg: Some(1000),
-            rcvbuf: Some(50_000),
-            ..SocketOptions::default()
-        },
-        ..ListenOptions::default()
-    };
+    let options = ListenOptions::default().nodelay(true).max_segment(1000).receive_buffer(25_000);
     let local = SocketAddr::new(HOST_IP.into(), 80);
     let listener =
         Listener::listen_with(&host, &mut rig.world.cx, local, &options).expect("a free port");
@@ -287,7 +279,7 @@ fn a_member_that_leaves_a_group_ends_its_handshakes() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let local = SocketAddr::new(HOST_IP.into(), 80);
-    let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+    let options = ListenOptions::default().reuse_port(true);
     let mut members: Vec<_> = (0..2)
         .map(|_| Listener::listen_with(&host, &mut rig.world.cx, local, &options).expect("a group"))
         .collect();

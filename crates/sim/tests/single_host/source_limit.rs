@@ -39,7 +39,7 @@ fn listen(rig: &mut Rig, options: &ListenOptions) -> Arc<Listener> {
 }
 
 fn limited(max_per_source: u32) -> ListenOptions {
-    ListenOptions { max_per_source, ..ListenOptions::default() }
+    ListenOptions::default().max_per_source(max_per_source)
 }
 
 /// Shuts the host down, and with it every connection.
@@ -171,7 +171,7 @@ fn a_time_wait_socket_is_not_counted_and_not_reopened_at_the_limit() {
 #[test]
 fn a_fast_open_connection_is_counted() {
     let mut rig = rig(&[("net.ipv4.tcp_fastopen", "514")]);
-    let listener = listen(&mut rig, &ListenOptions { fast_open: 8, ..limited(1) });
+    let listener = listen(&mut rig, &limited(1).fast_open(8));
     let early = |rig: &mut Rig, port| {
         let mut peer = Peer::at(ATTACKER, 80, port);
         rig.take();

@@ -157,8 +157,7 @@ fn closed_client(rig: &mut Rig, port: u16, reuse: bool, options: Options) -> Pee
 }
 
 fn connect(rig: &mut Rig, local: SocketAddr, reuse: bool) -> Result<Arc<TcpSocket>, Errno> {
-    let options =
-        ConnectOptions { local: Some(local), reuse_address: reuse, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().bind(local).reuse_address(reuse);
     let remote = SocketAddr::new(PEER_IP.into(), 80);
     let host = rig.host();
     TcpSocket::connect_with(&host, &mut rig.world.cx, remote, &options)

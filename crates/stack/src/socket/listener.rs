@@ -123,18 +123,12 @@ impl Listener {
     fn new(sysctls: &Sysctls, cx: &Cx, local: SocketAddr, options: &ListenOptions) -> Self {
         Self {
             local,
-            flags: BindFlags {
-                reuse_address: options.reuse_address,
-                reuse_port: options.reuse_port,
-            },
-            incoming_core: options.incoming_core,
+            flags: options.settings.bind_flags(),
+            incoming_core: options.settings.incoming_core,
             backlog: AtomicUsize::new(bounded_backlog(sysctls, options.backlog)),
-            settings: RcuCell::new(
-                cx.reader().domain(),
-                SocketSettings::of_listener(options, local),
-            ),
+            settings: RcuCell::new(cx.reader().domain(), options.settings.clone()),
             syn_queue: SynQueue::new(),
-            source_limit: SourceLimit::new(options.max_per_source),
+            source_limit: SourceLimit::new(options.settings.max_per_source),
             early: AtomicUsize::new(0),
             accept_queue: Mutex::default(),
             waiting: AtomicUsize::new(0),

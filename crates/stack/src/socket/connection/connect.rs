@@ -1,68 +1,60 @@
-//! Active opens: selects the local end of the four-tuple and sends the SYN.
+//! Active opens: choosing our end of the four-tuple and sending the SYN.
 //!
 //! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes
-//! writable when the handshake completes, or has an error.
+//! writable when the handshake is done, or carries an error.
 
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use pkt::Payload;
-use tcp::{FastOpen, FourTuple, OpenParams, Reuse, SocketOptions, Tcb};
+use tcp::{FastOpen, FourTuple, OpenParams, Reuse, Tcb};
 
 use super::TcpSocket;
 use crate::{
     base::errno::Errno,
     cx::Cx,
+    host::Host,
     route::Path,
-    socket::net::Net,
     socket::{
-        BusyPoll, TimeWaitSocket,
+        TimeWaitSocket,
         demux::{BindFlags, Entry},
         fast_open::mode,
+        options::SocketSettings,
     },
-    transmit::ip_output::{self, IpFields},
+    transmit::ip_output,
 };
 
-/// Options of a new connection, as set by socket calls before `connect`.
+/// Options of a connection to be opened: the local address and the settings.
+///
+/// Every setter of [`SocketSettings`] is one of `ConnectOptions`, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "options do nothing until a socket connects with them"]
 pub struct ConnectOptions {
-    /// Local end bound by the application. The address may be unspecified (0.0.0.0) and the port 0:
-    /// the port is then selected for the four-tuple, as with `IP_BIND_ADDRESS_NO_PORT`.
+    /// Local address and port. Address 0.0.0.0 lets the route choose the address. Port 0 is chosen
+    /// when the four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that connections to
+    /// different destinations may share a port.
     pub local: Option<SocketAddr>,
-    /// `SO_REUSEADDR`: a bound port is shared with connections that also set it, if the peers
-    /// differ.
-    pub reuse_address: bool,
-    /// `SO_REUSEPORT`: a bound port is shared with any socket that also sets it.
-    pub reuse_port: bool,
-    /// `SO_RCVTIMEO`; `None` is unlimited.
-    pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` is unlimited.
-    pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
-    pub busy_poll: BusyPoll,
-    /// `IP_TOS` and `IP_TTL`.
-    pub ip: IpFields,
-    /// `TCP_FASTOPEN_CONNECT`: if a cookie of the peer is known, the SYN waits for the first write
-    /// and carries it (RFC 7413). Only for requests that may be executed twice, because the network
-    /// may duplicate a SYN.
-    pub fast_open: bool,
-    /// `TCP_FASTOPEN_NO_COOKIE`: with `fast_open`, data is sent with the SYN without requesting a
-    /// cookie first.
-    pub fast_open_no_cookie: bool,
-    /// Options that the connection starts with.
-    pub options: SocketOptions,
+    /// Initial options of the connection.
+    pub settings: SocketSettings,
+}
+
+impl ConnectOptions {
+    /// Connects from this address and port; see [`local`](Self::local).
+    pub const fn bind(mut self, local: SocketAddr) -> Self {
+        self.local = Some(local);
+        self
+    }
 }
 
 impl TcpSocket {
-    /// Starts a connection to `remote`, from `local` if the application has bound one.
+    /// Starts to connect to `remote`, from `local` where the application has bound one.
     ///
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
     pub fn connect(
-        host: &Net,
+        host: &Arc<Host>,
         cx: &mut Cx,
         local: Option<SocketAddr>,
         remote: SocketAddr,
@@ -70,14 +62,14 @@ impl TcpSocket {
         Self::connect_with(host, cx, remote, &ConnectOptions { local, ..ConnectOptions::default() })
     }
 
-    /// Starts a connection to `remote`.
+    /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// Errors known at once: no route, no port, `EADDRINUSE` for a bound port that another socket
-    /// owns, `EADDRNOTAVAIL` for an address that is not local or a four-tuple in use,
-    /// `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
+    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another
+    /// owns, `EADDRNOTAVAIL` for an address that is not ours or a four-tuple that is taken,
+    /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn connect_with(
-        host: &Net,
+        host: &Arc<Host>,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -89,16 +81,16 @@ impl TcpSocket {
         socket
     }
 
-    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if a cookie of the peer is
-    /// known, the SYN carries the start of `bufs` (RFC 7413). Returns the number of these bytes. If
-    /// it is 0, no data is queued: the caller waits until the connection is established and writes
-    /// then, or returns `EINPROGRESS`.
+    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a
+    /// cookie before, the SYN carries the beginning of `bufs` (RFC 7413). Answers how many bytes
+    /// that were. With none, nothing is queued: the caller waits until the connection is
+    /// established and writes then, or says `EINPROGRESS`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
+    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as
     /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
-        host: &Net,
+        host: &Arc<Host>,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -107,21 +99,21 @@ impl TcpSocket {
         if cx.sysctls_of(host).tcp_fastopen & mode::CLIENT == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let options = ConnectOptions { fast_open: true, ..options.clone() };
+        let options = options.clone().fast_open_connect(true);
         let socket = Self::connect_with(host, cx, remote, &options)?;
         let sent = socket.send_with_syn(host, cx, bufs).unwrap_or(0);
         Ok((socket, sent))
     }
 
-    /// Performs the first write of a connection whose SYN waits for it
-    /// ([`ConnectOptions::fast_open`]): sends the SYN with as much of `bufs` as it can carry, and
-    /// returns the number of bytes. `None` if no SYN waits.
-    pub fn send_with_syn<P: Payload>(&self, host: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
+    /// The first write of a connection whose SYN waits for it
+    /// ([`ConnectOptions::fast_open_connect`]): the SYN leaves, with as much of `bufs` as it
+    /// carries; answers how much. `None` if no SYN waits.
+    pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
             }
-            // Data that does not fit the SYN, or finds no memory, is written later.
+            // What does not fit the SYN, or finds no memory, is written later.
             let sent = tcb.send(cx, bufs, false).unwrap_or(0);
             tcb.release_syn(cx);
             Some(sent)
@@ -130,7 +122,7 @@ impl TcpSocket {
 }
 
 fn open(
-    host: &Net,
+    host: &Arc<Host>,
     cx: &mut Cx,
     remote: SocketAddr,
     options: &ConnectOptions,
@@ -140,7 +132,7 @@ fn open(
     if remote.is_ipv6() {
         return Err(Errno::EAFNOSUPPORT);
     }
-    // A connect to the unspecified address connects to the host itself, as in Linux.
+    // Linux connects to itself when asked for the unspecified address.
     let remote = match remote.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => {
             SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), remote.port())
@@ -181,41 +173,37 @@ fn open(
 
 /// Sends the SYN if the four-tuple is free.
 fn start(
-    host: &Net,
+    host: &Arc<Host>,
     cx: &mut Cx,
     tuple: FourTuple,
     options: &ConnectOptions,
 ) -> Result<Arc<TcpSocket>, Errno> {
     let hash = host.demux().hash(&tuple);
     let core = host.core_of_flow(hash);
-    let bind = BindFlags { reuse_address: options.reuse_address, reuse_port: options.reuse_port };
+    let bind = options.settings.bind_flags();
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
-    let time_wait = time_wait_of(host, cx, (&tuple, hash), bound)?;
+    let remnant = remnant_of(host, cx, (&tuple, hash), bound)?;
     let path = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
-    let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
-    let params = open_params(host, cx, (tuple, hash), &path, options, reuse);
+    let reuse = remnant.as_ref().map(|(_, reuse)| *reuse);
+    let params = open_params(host, cx, (tuple, hash), &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
     let socket = TcpSocket::new(host, cx, name, Box::new(tcb), Some(path), bind);
-    socket.settings().set_receive_timeout(options.receive_timeout);
-    socket.settings().set_send_timeout(options.send_timeout);
-    socket.settings().set_busy_poll(options.busy_poll);
-    socket.settings().set_ip_fields(options.ip);
+    socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
         socket.set_learns(host.fast_open().is_retry_due(cx.now));
     }
-    // Registered before the SYN is sent: the reply may arrive on another core at once.
+    // Registered before the SYN leaves: the answer may come on another core at once.
     let begun = socket.begin(host, cx, |cx| {
-        let time_wait = time_wait.as_ref().map(|(time_wait, _)| &**time_wait);
-        register(host, cx, &socket, time_wait, bound)
+        let remnant = remnant.as_ref().map(|(remnant, _)| &**remnant);
+        register(host, cx, &socket, remnant, bound)
     });
     if let Err(errno) = begun {
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // The host was shut down meanwhile, whether or not that found this socket: the connection ends
-    // like those that it found.
+    // Shut down meanwhile, which the tables had seen or had not: it ends as one that was found there.
     if host.check_up().is_err() {
         socket.abort(host, cx);
         return Err(Errno::ECONNABORTED);
@@ -223,43 +211,42 @@ fn start(
     Ok(socket)
 }
 
-/// Returns the connection in TIME-WAIT that has the four-tuple, if it may be replaced, and the
-/// state to inherit; none when the four-tuple is free. `bound` says that the application has chosen
-/// the port.
-fn time_wait_of(
-    host: &Net,
+/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves
+/// behind; none when the four-tuple is free. `bound` says that the application has chosen the port.
+fn remnant_of(
+    host: &Host,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
     bound: Option<BindFlags>,
 ) -> Result<Option<(Arc<TimeWaitSocket>, Reuse)>, Errno> {
     let reader = cx.reader();
     let rcu = reader.pin();
-    let time_wait = match host.demux().established(hash, tuple, &rcu) {
+    let remnant = match host.demux().established(hash, tuple, &rcu) {
         None => return Ok(None),
-        Some(Entry::TimeWait(time_wait)) => Arc::clone(time_wait),
+        Some(Entry::TimeWait(remnant)) => Arc::clone(remnant),
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| host.demux().is_in_use(tuple.local, bind, &rcu)) {
-        // The error of bind(2).
+        // As bind(2) would have said.
         return Err(Errno::EADDRINUSE);
     }
-    let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
-    Ok(Some((time_wait, reuse)))
+    let reuse = remnant.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
+    Ok(Some((remnant, reuse)))
 }
 
-/// Builds the engine's parameters of the connection.
+/// What the engine is told about the connection.
 fn open_params(
-    host: &Net,
+    host: &Host,
     cx: &Cx,
     (tuple, hash): (FourTuple, u32),
     path: &Path,
-    options: &ConnectOptions,
+    settings: &SocketSettings,
     reuse: Option<Reuse>,
 ) -> OpenParams {
     let mut params = host.open_params(tuple, hash, path, cx.now);
-    params.options = options.options.clone();
-    if options.fast_open {
-        let (to, no_cookie) = (tuple.remote.ip(), options.fast_open_no_cookie);
+    params.options = settings.tcp.clone();
+    if settings.fast_open_connect {
+        let (to, no_cookie) = (tuple.remote.ip(), settings.fast_open_no_cookie);
         params.fast_open = host.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
     }
     if let Some(reuse) = reuse {
@@ -269,22 +256,22 @@ fn open_params(
     params
 }
 
-/// Inserts the connection under its four-tuple, in place of `time_wait` if there is one.
+/// Makes the connection known under its four-tuple, in place of `remnant`.
 fn register(
-    host: &Net,
+    host: &Host,
     cx: &Cx,
     socket: &Arc<TcpSocket>,
-    time_wait: Option<&TimeWaitSocket>,
+    remnant: Option<&TimeWaitSocket>,
     bound: Option<BindFlags>,
 ) -> Result<(), Errno> {
     let (tuple, hash) = (*socket.tuple(), socket.hash());
     let entry = Entry::Stream(Arc::clone(socket));
-    match (time_wait, bound) {
+    match (remnant, bound) {
         (None, Some(bind)) => {
             host.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
         }
         (None, None) => host.demux().insert(hash, tuple, entry),
-        (Some(time_wait), _) => match time_wait.give_way(host, cx, entry) {
+        (Some(remnant), _) => match remnant.give_way(host, cx, entry) {
             true => Ok(()),
             false => Err(Errno::EADDRNOTAVAIL),
         },

@@ -9,7 +9,7 @@ use super::{softirq::Arrival, *};
 use crate::{
     cx::Memory,
     host::{Host, config::HostConfig},
-    socket::{Listener, options::SocketSettings},
+    socket::{ConnectOptions, ListenOptions, Listener},
     transmit::packet_dst::PacketDst,
 };
 
@@ -23,10 +23,9 @@ fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
     host.set_sysctl("net.ipv4.tcp_timestamps", "0").unwrap();
     let mut cx = Cx::replay(&memory, 7);
     let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
-    let settings = SocketSettings::default();
-    let listener = Listener::listen_with(&host, &mut cx, at, &settings.listen_options(8)).unwrap();
-    let client =
-        TcpSocket::connect_with(&host, &mut cx, at, &settings.connect_options(None)).unwrap();
+    let listener =
+        Listener::listen_with(&host, &mut cx, at, &ListenOptions::default().backlog(8)).unwrap();
+    let client = TcpSocket::connect_with(&host, &mut cx, at, &ConnectOptions::default()).unwrap();
     let poll = |cx: &mut Cx| {
         for _ in 0..8 {
             let _ = host.poll(cx);

@@ -112,9 +112,9 @@ fn connect(
 }
 
 fn bound(local: Option<(Ipv4Addr, u16)>, flags: BindFlags) -> ConnectOptions {
-    let BindFlags { reuse_address, reuse_port } = flags;
     let local = local.map(Into::into);
-    ConnectOptions { local, reuse_address, reuse_port, ..ConnectOptions::default() }
+    let options = ConnectOptions { local, ..ConnectOptions::default() };
+    options.reuse_address(flags.reuse_address).reuse_port(flags.reuse_port)
 }
 
 fn connect_with(
@@ -177,10 +177,8 @@ fn listening_on_an_owned_port_follows_linuxs_table() {
         (both, PORT, true, true),
     ] {
         let mut bench = Bench::new();
-        let options = |flags: BindFlags| ListenOptions {
-            reuse_address: flags.reuse_address,
-            reuse_port: flags.reuse_port,
-            ..ListenOptions::default()
+        let options = |flags: BindFlags| {
+            ListenOptions::default().reuse_address(flags.reuse_address).reuse_port(flags.reuse_port)
         };
         let listen = |bench: &mut Bench, ip: Ipv4Addr, port: u16, flags| {
             let local = SocketAddr::from((ip, port));
@@ -209,12 +207,11 @@ fn listening_on_an_owned_port_follows_linuxs_table() {
 #[test]
 fn a_group_shares_its_connections_by_their_flow() {
     let mut bench = Bench::new();
-    let options =
-        |core| ListenOptions { reuse_port: true, incoming_core: core, ..ListenOptions::default() };
+    let options = ListenOptions::default().reuse_port(true);
     let members: Vec<_> = (0..4)
         .map(|_| {
             let local = SocketAddr::from((OURS, 80));
-            Listener::listen_with(&bench.host, &mut bench.cx, local, &options(None)).unwrap()
+            Listener::listen_with(&bench.host, &mut bench.cx, local, &options).unwrap()
         })
         .collect();
     let pick = |bench: &Bench, hash| {
@@ -237,7 +234,7 @@ fn a_group_shares_its_connections_by_their_flow() {
         &bench.host,
         &mut bench.cx,
         (OURS, 80).into(),
-        &options(Some(CoreId(0))),
+        &options.clone().incoming_core(0),
     )
     .unwrap();
     assert!(Arc::ptr_eq(&pick(&bench, 1 << 31), &mine));

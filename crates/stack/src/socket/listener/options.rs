@@ -1,97 +1,59 @@
-//! Options of a new listener, and the options that its connections inherit.
+//! Options of a listener, and the options that its connections inherit.
 
 use std::time::Duration;
 
 use sync::epoch::Section;
-use tcp::SocketOptions;
 
 use super::{
     super::{
         BusyPoll,
-        options::{OptionValue, SocketOption, SocketSettings},
+        options::{OptionValue, SocketOption, SocketSettings, SocketState},
     },
     Listener,
 };
-use crate::{
-    base::{errno::Errno, ids::CoreId},
-    cx::Cx,
-    socket::connection::TcpSocket,
-    socket::net::Net,
-    sysctl::FastOpenKey,
-    transmit::ip_output::IpFields,
-};
+use crate::{base::errno::Errno, cx::Cx, host::Host, socket::connection::TcpSocket};
 
 /// Default number of connections that may wait for `accept`, as in `std::net`.
 pub const BACKLOG_DEFAULT: u32 = 128;
 
-/// Options of a new listener, as set by socket calls before `listen`.
+/// Options of a listener: its backlog and its settings.
+///
+/// Every setter of [`SocketSettings`] is one of `ListenOptions`, too. Every accepted connection
+/// begins with the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "options do nothing until a socket listens with them"]
 pub struct ListenOptions {
-    /// Maximum number of connections that wait for `accept`, at most `net.core.somaxconn`. Default
-    /// 128, as `std::net`.
+    /// Number of connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128,
+    /// as in `std::net`.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: remaining connections of an earlier listener do not block the port. Default
-    /// on, as `std::net`.
-    pub reuse_address: bool,
-    /// `SO_REUSEPORT`: listeners that all set it share the port, and connections are distributed
-    /// among them by flow. Default off.
-    pub reuse_port: bool,
-    /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core go to this
-    /// listener first. Default none.
-    pub incoming_core: Option<CoreId>,
-    /// `SO_RCVTIMEO`; `None` is unlimited.
-    pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` is unlimited.
-    pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
-    pub busy_poll: BusyPoll,
-    /// `IP_TOS` and `IP_TTL`.
-    pub ip: IpFields,
-    /// Maximum connections of one source address with this listener, including half-open ones and
-    /// those that wait for `accept`; further SYNs are dropped. 0 is no limit, the default. Each
-    /// listener of a shared port has its own counts.
-    pub max_per_source: u32,
-    /// `TCP_FASTOPEN`: maximum connections whose data is read before their handshake has completed
-    /// (RFC 7413). Only for applications that may execute a request twice, because the network may
-    /// duplicate a SYN. Default 0: none. `net.ipv4.tcp_fastopen` must allow it too.
-    pub fast_open: u32,
-    /// `TCP_FASTOPEN_NO_COOKIE`: data is also read from a SYN without a cookie. Packets with forged
-    /// addresses can then make the application work. Default off.
-    pub fast_open_no_cookie: bool,
-    /// `TCP_FASTOPEN_KEY`: key of this listener's cookies in place of the host's key. Default none.
-    pub fast_open_key: Option<FastOpenKey>,
-    /// Options that every connection starts with.
-    pub options: SocketOptions,
+    /// Options of the listener and initial options of its connections. By default `SO_REUSEADDR` is
+    /// on, as in `std::net`, and everything else as in [`SocketSettings::default`].
+    pub settings: SocketSettings,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self {
-            backlog: BACKLOG_DEFAULT,
-            reuse_address: true,
-            reuse_port: false,
-            incoming_core: None,
-            receive_timeout: None,
-            send_timeout: None,
-            busy_poll: BusyPoll::default(),
-            ip: IpFields::default(),
-            max_per_source: 0,
-            fast_open: 0,
-            fast_open_no_cookie: false,
-            fast_open_key: None,
-            options: SocketOptions::default(),
-        }
+        let settings = SocketSettings::default().reuse_address(true);
+        Self { backlog: BACKLOG_DEFAULT, settings }
+    }
+}
+
+impl ListenOptions {
+    /// Sets the number of connections that may wait for `accept`, at most `net.core.somaxconn`.
+    pub const fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
     }
 }
 
 impl Listener {
-    /// Sets an option; connections whose handshake completes from now on start with it.
+    /// Sets an option; connections whose handshake ends from here on begin with it.
     ///
     /// # Errors
     /// As [`SocketSettings::set`].
     pub fn set_option(
         &self,
-        host: &Net,
+        host: &Host,
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
@@ -99,8 +61,8 @@ impl Listener {
         let mut result = Ok(());
         self.settings.update(|settings| {
             let mut next = settings.clone();
-            result = next.set(option, value, &sysctls);
-            // Under the lock of `settings`: the later of two calls determines both values.
+            result = next.set_in(SocketState::Listening, option, value, &sysctls);
+            // Under the lock of `settings`: of two calls the later one decides both.
             self.source_limit.set_max(next.max_per_source);
             next
         });
@@ -111,35 +73,31 @@ impl Listener {
     ///
     /// # Errors
     /// As [`SocketSettings::get`].
-    pub fn option(&self, host: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
-        self.settings(&cx.reader().pin()).get(option, &host.sysctls())
+    pub fn option(&self, host: &Host, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+        self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &host.sysctls())
     }
 
-    /// Returns the current options.
+    /// The options at this moment.
     pub(crate) fn settings<'s>(&'s self, rcu: &'s Section<'_>) -> &'s SocketSettings {
         self.settings.load(rcu)
     }
 
-    /// Returns the maximum time that `accept` waits (`SO_RCVTIMEO`); `None` is unlimited.
+    /// How long `accept` waits (`SO_RCVTIMEO`); `None` for ever.
     #[must_use]
     pub fn receive_timeout(&self, cx: &Cx) -> Option<Duration> {
         self.settings(&cx.reader().pin()).receive_timeout
     }
 
-    /// Returns the busy polling options of a thread that waits in `accept`.
+    /// How a thread polls that waits in `accept`.
     #[must_use]
     pub fn busy_poll(&self, cx: &Cx) -> BusyPoll {
         self.settings(&cx.reader().pin()).busy_poll
     }
 
-    /// Applies the inherited options other than the engine's to a new connection.
+    /// What a connection inherits besides the engine's options.
     pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let settings = self.settings(&rcu);
-        socket.settings().set_receive_timeout(settings.receive_timeout);
-        socket.settings().set_send_timeout(settings.send_timeout);
-        socket.settings().set_busy_poll(settings.busy_poll);
-        socket.settings().set_ip_fields(settings.ip);
+        socket.settings().inherit(self.settings(&rcu));
     }
 }

@@ -5,6 +5,7 @@ use core::{
     time::Duration,
 };
 
+use super::SocketSettings;
 use crate::{
     socket::{
         connection::busy_poll::{BusyPoll, BusyPollCell},
@@ -57,7 +58,15 @@ impl SharedSettings {
         }
     }
 
-    pub(in crate::socket) fn set_receive_timeout(&self, limit: Option<Duration>) {
+    /// Takes over the settings of the socket or the listener that the connection comes from.
+    pub(in crate::socket) fn inherit(&self, settings: &SocketSettings) {
+        self.set_receive_timeout(settings.receive_timeout);
+        self.set_send_timeout(settings.send_timeout);
+        self.set_busy_poll(settings.busy_poll);
+        self.set_ip_fields(settings.ip);
+    }
+
+    pub(super) fn set_receive_timeout(&self, limit: Option<Duration>) {
         store(&self.receive_timeout_ns, limit);
     }
 
@@ -65,7 +74,7 @@ impl SharedSettings {
         load(&self.receive_timeout_ns)
     }
 
-    pub(in crate::socket) fn set_send_timeout(&self, limit: Option<Duration>) {
+    pub(super) fn set_send_timeout(&self, limit: Option<Duration>) {
         store(&self.send_timeout_ns, limit);
     }
 
@@ -73,7 +82,7 @@ impl SharedSettings {
         load(&self.send_timeout_ns)
     }
 
-    pub(in crate::socket) fn set_busy_poll(&self, options: BusyPoll) {
+    fn set_busy_poll(&self, options: BusyPoll) {
         self.busy_poll.set(options);
     }
 
@@ -81,7 +90,7 @@ impl SharedSettings {
         self.busy_poll.load()
     }
 
-    pub(in crate::socket) fn set_ip_fields(&self, fields: IpFields) {
+    fn set_ip_fields(&self, fields: IpFields) {
         self.tos.store(fields.tos, Ordering::Relaxed);
         self.priority.store(fields.priority, Ordering::Relaxed);
         self.ttl.store(fields.ttl.unwrap_or(0), Ordering::Relaxed);
@@ -98,6 +107,18 @@ impl SharedSettings {
             ttl: (ttl != 0).then_some(ttl),
             mtu_discover: discover.checked_sub(1).map(|index| MtuDiscover::ALL[index]),
         }
+    }
+
+    pub(super) fn change_ip(&self, change: impl FnOnce(&mut IpFields)) {
+        let mut fields = self.ip_fields();
+        change(&mut fields);
+        self.set_ip_fields(fields);
+    }
+
+    pub(super) fn change_busy_poll(&self, change: impl FnOnce(&mut BusyPoll)) {
+        let mut options = self.busy_poll();
+        change(&mut options);
+        self.set_busy_poll(options);
     }
 
     pub(super) fn set_reuse_address(&self, on: bool) {

@@ -6,12 +6,13 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use super::{
     Access, Form, IPPROTO_TCP, OptionValue, SOL_SOCKET, SocketOption as O, SocketSettings,
+    SocketState,
 };
 use crate::{
     base::errno::Errno,
     cx::{Cx, Memory},
     host::{Host, config::HostConfig},
-    socket::{BUSY_POLL_BUDGET, BusyPoll, Listener, TcpSocket},
+    socket::{BUSY_POLL_BUDGET, BusyPoll, ConnectOptions, ListenOptions, Listener, TcpSocket},
     sysctl::Sysctls,
 };
 
@@ -35,10 +36,10 @@ impl Bench {
         let host = Host::new(&memory, config).unwrap();
         let mut cx = Cx::replay(&memory, 7);
         let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let listener =
-            Listener::listen_with(&host, &mut cx, local, &server.listen_options(8)).unwrap();
-        let socket =
-            TcpSocket::connect_with(&host, &mut cx, local, &client.connect_options(None)).unwrap();
+        let options = ListenOptions { backlog: 8, settings: server.clone() };
+        let listener = Listener::listen_with(&host, &mut cx, local, &options).unwrap();
+        let options = ConnectOptions { local: None, settings: client.clone() };
+        let socket = TcpSocket::connect_with(&host, &mut cx, local, &options).unwrap();
         for _ in 0..8 {
             let _ = host.poll(&mut cx);
         }
@@ -131,6 +132,64 @@ fn every_row_works_on_both_kinds_of_socket() {
         assert_eq!(bench.get(option).is_ok(), get, "{name} connected");
     }
     bench.finish();
+}
+
+#[test]
+fn an_option_can_be_set_in_the_states_of_its_row() {
+    let sysctls = Sysctls::default();
+    let mut bench = Bench::new();
+    let listener = Arc::clone(&bench._listener);
+    for &option in O::ALL.iter().filter(|option| option.access() != Access::Read) {
+        let name = option.name();
+        let expected = |state: SocketState| match option.settable_in().contains(&state) {
+            true => Ok(()),
+            false => Err(Errno::EINVAL),
+        };
+        let fresh = SocketSettings::default().set(option, &sample(option), &sysctls);
+        assert_eq!(fresh, expected(SocketState::Fresh), "{name} fresh");
+        let listening = listener.set_option(&bench.host, option, &sample(option));
+        assert_eq!(listening, expected(SocketState::Listening), "{name} listening");
+        let connected = bench.set(option, sample(option));
+        assert_eq!(connected, expected(SocketState::Connected), "{name} connected");
+    }
+    bench.finish();
+}
+
+#[test]
+fn typed_setters_stay_within_linuxs_bounds() {
+    let long = Duration::from_secs(1 << 40);
+    let settings = SocketSettings::default()
+        .keepalive_time(Duration::ZERO)
+        .keepalive_interval(long)
+        .keepalive_probes(0)
+        .syn_retries(200)
+        .max_segment(1)
+        .linger2(long)
+        .rto_max(Duration::ZERO)
+        .tos(0xff)
+        .priority(9)
+        .ttl(0)
+        .receive_buffer(1)
+        .send_timeout(Some(Duration::ZERO));
+    let shown = [
+        (O::KeepIdle, 1),
+        (O::KeepInterval, 32_767),
+        (O::KeepCount, 1),
+        (O::SynCount, 127),
+        (O::MaxSegment, 88),
+        (O::Linger2, 120),
+        (O::RtoMax, 1000),
+        (O::TypeOfService, 0xfc),
+        (O::Priority, 6),
+        (O::TimeToLive, 1),
+        (O::ReceiveBuffer, 2304),
+    ];
+    let sysctls = Sysctls::default();
+    for (option, number) in shown {
+        let expected = Ok(OptionValue::Int(number));
+        assert_eq!(settings.get(option, &sysctls), expected, "{}", option.name());
+    }
+    assert_eq!(settings.get(O::SendTimeout, &sysctls), Ok(OptionValue::Time(None)));
 }
 
 #[test]

@@ -1,8 +1,7 @@
-//! Values of socket options, and their encoding for `setsockopt` and `getsockopt`.
+//! Values of socket options, and the bytes that `setsockopt` and `getsockopt` carry them in.
 //!
-//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their
-//! counterparts: a value that is too short is `EINVAL`, extra bytes are ignored, and a result is
-//! truncated to the buffer.
+//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their counterparts: a value that
+//! is too short is `EINVAL`, bytes beyond it are ignored, and an answer is cut to the room there is.
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -10,28 +9,27 @@ use std::borrow::Cow;
 use super::{Form, SocketOption};
 use crate::base::errno::Errno;
 
-/// Bytes of a congestion control name with its terminator (`TCP_CA_NAME_MAX`).
+/// Bytes of a congestion control's name with its end (`TCP_CA_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 16;
 
-/// Microseconds per second.
+/// Microseconds of a second.
 const MICROS: i64 = 1_000_000;
 
-/// Value of a socket option. Rust's numbers, booleans, durations, strings and bytes convert into
-/// it, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a duration
-/// becomes a number in the option's unit.
+/// Value of a socket option. Numbers, switches, times, names and bytes of Rust convert into one, so that
+/// `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes a number in the option's own unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
-    /// A number, or a switch that is on unless it is 0.
+    /// A number, or a switch that is on unless 0.
     Int(i32),
-    /// A 64-bit number.
+    /// A number of 64 bits.
     Long(u64),
     /// `SO_LINGER`; `None` is off.
     Linger(Option<Duration>),
-    /// A time limit; `None` is no limit.
+    /// A time limit; `None` is none.
     Time(Option<Duration>),
     /// A name.
     Name(String),
-    /// Other data, in the kernel's layout.
+    /// Anything else, as the kernel lays it out.
     Bytes(Vec<u8>),
 }
 
@@ -54,7 +52,7 @@ impl From<u32> for OptionValue {
 }
 
 impl From<u64> for OptionValue {
-    /// Converts to an [`Int`](Self::Int) if the number fits, otherwise to a [`Long`](Self::Long).
+    /// An [`Int`](Self::Int) where the number fits in one, else a [`Long`](Self::Long).
     fn from(number: u64) -> Self {
         i32::try_from(number).map_or(Self::Long(number), Self::Int)
     }
@@ -102,32 +100,36 @@ impl From<Vec<u8>> for OptionValue {
     }
 }
 
-/// Reads the `int` at `at`; `EINVAL` when there are fewer bytes.
+/// The `int` at `at`, or `EINVAL` when there are fewer bytes.
 fn int(bytes: &[u8], at: usize) -> Result<i32, Errno> {
     let bytes = bytes.get(at..at + 4).ok_or(Errno::EINVAL)?;
     Ok(i32::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
 }
 
-/// Reads the `long` at `at`.
+/// The `long` at `at`.
 fn long(bytes: &[u8], at: usize) -> Result<i64, Errno> {
     let bytes = bytes.get(at..at + 8).ok_or(Errno::EINVAL)?;
     Ok(i64::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
 }
 
-/// Converts to seconds as an `int`, saturating.
+/// Seconds as an `int`, at most its largest.
 fn seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }
 
 impl OptionValue {
-    /// Decodes the bytes given to `setsockopt` for `option`.
+    /// Reads what `setsockopt` was given for `option`.
     ///
     /// # Errors
-    /// `EINVAL` when there are too few bytes, `EDOM` for a time with microseconds of a second or
-    /// more.
+    /// `EINVAL` when there are too few bytes, `EDOM` for a time whose microseconds are not below a second.
     pub fn decode(option: SocketOption, bytes: &[u8]) -> Result<Self, Errno> {
         Ok(match option.form() {
-            Form::Int => Self::Int(int(bytes, 0)?),
+            Form::Int
+            | Form::Size
+            | Form::Unsigned
+            | Form::Seconds
+            | Form::Milliseconds
+            | Form::Microseconds => Self::Int(int(bytes, 0)?),
             Form::ByteOrInt => Self::Int(match bytes {
                 [] => 0,
                 [byte] | [byte, _] | [byte, _, _] => i32::from(*byte),
@@ -139,7 +141,7 @@ impl OptionValue {
             },
             Form::Linger => {
                 let (on, seconds) = (int(bytes, 0)?, int(bytes, 4)?);
-                // As in Linux, a negative time is cast to a large one: an unlimited wait.
+                // A negative time was once cast to a large one: it waits for as long as anybody can.
                 let seconds = u64::try_from(seconds).unwrap_or(i32::MAX as u64);
                 Self::Linger((on != 0).then(|| Duration::from_secs(seconds)))
             }
@@ -156,11 +158,10 @@ impl OptionValue {
         })
     }
 
-    /// Encodes the value of `option` as `getsockopt` returns it into `room`, and returns the number
-    /// of bytes.
+    /// Writes the value of `option` as `getsockopt` answers it into `room`, and says how many bytes it took.
     pub fn encode(&self, option: SocketOption, room: &mut [u8]) -> usize {
         let bytes = match self {
-            // Options of IP return one byte to a caller whose buffer is smaller than an int.
+            // Options of IP answer a caller with room for less than an int in one byte.
             Self::Int(number) if option.form() == Form::ByteOrInt && room.len() < 4 => {
                 match u8::try_from(*number) {
                     Ok(byte) => vec![byte],
@@ -193,43 +194,29 @@ impl OptionValue {
         len
     }
 
-    /// Converts the value to the form of `option`. A time becomes a linger time or a whole number
-    /// of the option's unit, and no limit becomes 0. A number beyond an `int` becomes the largest
-    /// number of bytes.
+    /// The value in the form that `option` has. A time becomes a linger time or a whole number of the option's unit, and no
+    /// time 0; a number beyond an `int` becomes the largest number of bytes.
     ///
     /// # Errors
-    /// `EINVAL` for a time that is not a whole number of the option's unit, or too long for an
-    /// `int`.
+    /// `EINVAL` for a time that is no whole number of the option's unit, or too long for an `int`.
     pub(super) fn in_form_of(&self, option: SocketOption) -> Result<Cow<'_, Self>, Errno> {
-        use SocketOption as O;
-        Ok(match (self, option.form(), option.unit()) {
-            (Self::Time(time), Form::Linger, _) => Cow::Owned(Self::Linger(*time)),
-            (Self::Time(time), Form::Int, Some(unit)) => {
-                let (ns, unit_ns) = (time.unwrap_or_default().as_nanos(), unit.as_nanos());
-                if ns % unit_ns != 0 {
-                    return Err(Errno::EINVAL);
-                }
-                Cow::Owned(Self::Int(i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)?))
-            }
-            (Self::Long(number), Form::Int, None) => match option {
-                // The number has 32 significant bits, and all ones means no limit.
-                O::NotSentLowWater => {
-                    let bytes = u32::try_from(*number).unwrap_or(u32::MAX);
-                    Cow::Owned(Self::Int(bytes.cast_signed()))
-                }
-                O::SendBuffer
-                | O::SendBufferForce
-                | O::ReceiveBuffer
-                | O::ReceiveBufferForce
-                | O::ReceiveLowWater
-                | O::WindowClamp => Cow::Owned(Self::Int(i32::MAX)),
-                _ => Cow::Borrowed(self),
+        let form = option.form();
+        Ok(match (self, form) {
+            (Self::Time(time), Form::Linger) => Cow::Owned(Self::Linger(*time)),
+            (Self::Time(time), _) => match form.unit() {
+                Some(unit) => Cow::Owned(Self::Int(in_units(time.unwrap_or_default(), unit)?)),
+                None => Cow::Borrowed(self),
             },
+            (Self::Long(_), Form::Size) => Cow::Owned(Self::Int(i32::MAX)),
+            (Self::Long(number), Form::Unsigned) => {
+                let bytes = u32::try_from(*number).unwrap_or(u32::MAX);
+                Cow::Owned(Self::Int(bytes.cast_signed()))
+            }
             _ => Cow::Borrowed(self),
         })
     }
 
-    /// Returns the number, if the value is one; a 64-bit number is converted to an `int`.
+    /// The number, if it is one; of 64 bits what an `int` shows of it.
     #[must_use]
     pub fn as_int(&self) -> Option<i32> {
         match self {
@@ -240,8 +227,16 @@ impl OptionValue {
     }
 }
 
-/// Converts a timeval like `sock_set_timeout`: a negative time means no wait, represented by the
-/// shortest one; zero is no limit.
+/// The time as a whole number of `unit`.
+fn in_units(time: Duration, unit: Duration) -> Result<i32, Errno> {
+    let (ns, unit_ns) = (time.as_nanos(), unit.as_nanos());
+    if ns % unit_ns != 0 {
+        return Err(Errno::EINVAL);
+    }
+    i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)
+}
+
+/// `sock_set_timeout`: a negative time does not wait at all, which the shortest one says here; zero is none.
 fn time(seconds: i64, micros: i64) -> Result<OptionValue, Errno> {
     if !(0..MICROS).contains(&micros) {
         return Err(Errno::EDOM);

@@ -1,0 +1,701 @@
+//! The table of socket options: the single place that defines an option.
+//!
+//! A row has up to four parts:
+//!
+//! 1. The documentation, the name in the enum, the level, the number, Linux's name and the form.
+//! 2. `set STATES { CHECK }`: the socket states that allow setting the option, and the check of the
+//!    value. `CHECK` returns the typed value `new`, or the errno.
+//!    `with SETTER(ARGUMENTS) { VALUE }`: the typed setter of [`SocketSettings`], [`ListenOptions`]
+//!    and [`ConnectOptions`]. It returns no error: `VALUE` is `new` within Linux's bounds.
+//! 3. The places that keep `new`: `settings { … }` before the connection exists; then `tcb { … }`
+//!    (the engine, under the socket's lock), `socket { … }` (`SharedSettings`, without the lock) or
+//!    `nowhere`.
+//! 4. `get settings { … } tcb { … }`: the same two places, read.
+//!
+//! A row without `set` is read-only, and a row without `get` is write-only. The line `names` binds
+//! the identifiers that the rows use.
+//!
+//! Not here: the checks (`check.rs`), the copy of the settings into a new connection (`shared.rs`,
+//! `tcp::SocketOptions`).
+
+use core::time::Duration;
+
+use tcp::{Algorithm, Keepalive};
+
+use super::{
+    Access, Form, IPPROTO_IP, IPPROTO_TCP, MemoryInfo, OptionValue, SOL_QUIETLINE, SOL_SOCKET,
+    SocketSettings, SocketState, check, tcp_info,
+};
+use crate::{
+    base::{errno::Errno, ids::CoreId},
+    cx::Cx,
+    host::Host,
+    socket::{ConnectOptions, ListenOptions, TcpSocket},
+    sysctl::{FastOpenKey, Sysctls},
+    transmit::ip_output::MtuDiscover,
+};
+
+/// Value of `SO_TYPE`: `SOCK_STREAM`.
+const SOCK_STREAM: i32 = 1;
+/// Value of `SO_DOMAIN`: `AF_INET`.
+const AF_INET: i32 = 2;
+/// Value of `SO_DOMAIN`: `AF_INET6`.
+const AF_INET6: i32 = 10;
+/// Value of `TCP_MAXSEG` without a connection and without a limit (`TCP_MSS_DEFAULT`).
+const MSS_DEFAULT: u64 = 536;
+
+/// States that allow an option: all of them.
+const ANY: &[SocketState] = &[SocketState::Fresh, SocketState::Listening, SocketState::Connected];
+/// States without a connection.
+const BEFORE: &[SocketState] = &[SocketState::Fresh, SocketState::Listening];
+/// The state before `connect` and `listen`.
+const FRESH: &[SocketState] = &[SocketState::Fresh];
+
+/// Access of a row from the presence of its parts `set` and `get`.
+macro_rules! access {
+    ([] [$($get:tt)+]) => {
+        Access::Read
+    };
+    ([$($set:tt)+] []) => {
+        Access::Write
+    };
+    ([$($set:tt)+] [$($get:tt)+]) => {
+        Access::Both
+    };
+}
+
+/// Typed setter of a row, if it has one: of the settings, or forwarded from the options that
+/// contain them.
+macro_rules! setter {
+    ($target:tt $docs:tt $name:literal) => {};
+    ((settings $kept:ident $new:ident) ($($doc:tt)*) $name:literal
+        $setter:ident($($arg:ident: $type:ty),+) { $with:expr } { $keep:expr }) => {
+        $($doc)*
+        ///
+        #[doc = concat!("`setsockopt`: `", $name, "`.")]
+        pub fn $setter(mut self, $($arg: $type),+) -> Self {
+            let $kept = &mut self;
+            let $new = $with;
+            $keep;
+            self
+        }
+    };
+    ((options $kept:ident $new:ident) ($($doc:tt)*) $name:literal
+        $setter:ident($($arg:ident: $type:ty),+) { $with:expr } { $keep:expr }) => {
+        $($doc)*
+        ///
+        #[doc = concat!("`setsockopt`: `", $name, "`.")]
+        pub fn $setter(mut self, $($arg: $type),+) -> Self {
+            self.settings = self.settings.$setter($($arg),+);
+            self
+        }
+    };
+}
+
+/// Stores the value of a connection's option in its place.
+macro_rules! store {
+    (nowhere ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
+        $store
+    };
+    (socket ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
+        $store
+    };
+    (tcb ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
+        $socket.with_tcb($host, $cx, |$tcb, $cx| $store)
+    };
+}
+
+macro_rules! options {
+    (
+        names($new:ident $state:ident $kept:ident $socket:ident $tcb:ident $host:ident $cx:ident
+            $given:ident $sysctls:ident);
+        $(
+            $(#[doc = $doc:literal])+
+            $option:ident = $level:ident $number:literal, $name:literal, $form:ident
+            $(, set $states:ident { $check:expr }
+                $(with $setter:ident($($arg:ident: $type:ty),+) { $with:expr })?
+                settings { $keep:expr } $place:ident { $store:expr })?
+            $(, get settings { $before:expr } $source:ident { $value:expr })?;
+        )*
+    ) => {
+        /// A socket option: of Linux, or of [`SOL_QUIETLINE`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum SocketOption {
+            $(
+                $(#[doc = $doc])+
+                ///
+                #[doc = concat!("`setsockopt`: `", $name, "`.")]
+                $option,
+            )*
+        }
+
+        impl SocketOption {
+            /// All options.
+            pub const ALL: &[Self] = &[$(Self::$option),*];
+
+            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`] or [`SOL_QUIETLINE`].
+            #[must_use]
+            pub const fn level(self) -> i32 {
+                match self { $(Self::$option => $level,)* }
+            }
+
+            /// The number within its level.
+            #[must_use]
+            pub const fn number(self) -> i32 {
+                match self { $(Self::$option => $number,)* }
+            }
+
+            /// The name in Linux's headers, or one that begins with `QUIETLINE_`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$option => $name,)* }
+            }
+
+            /// The form of its value in memory.
+            #[must_use]
+            pub const fn form(self) -> Form {
+                match self { $(Self::$option => Form::$form,)* }
+            }
+
+            /// Whether it can be read, written or both.
+            #[must_use]
+            pub const fn access(self) -> Access {
+                match self {
+                    $(Self::$option => access!([$($states)?] [$($source)?]),)*
+                }
+            }
+
+            /// The socket states in which it can be set. In another state setting fails with
+            /// `EINVAL`; an option that is only read has none, and setting it fails with
+            /// `ENOPROTOOPT`.
+            #[must_use]
+            pub const fn settable_in(self) -> &'static [SocketState] {
+                match self {
+                    $($(Self::$option => $states,)?)*
+                    _ => &[],
+                }
+            }
+
+            /// Checks the value and stores it in the settings of a socket without a connection.
+            pub(super) fn keep(
+                self,
+                $state: SocketState,
+                $kept: &mut SocketSettings,
+                $given: &OptionValue,
+                $sysctls: &Sysctls,
+            ) -> Result<(), Errno> {
+                match self {
+                    $($(Self::$option => {
+                        let $new = $check;
+                        self.check_state($state)?;
+                        $keep;
+                    })?)*
+                    _ => return Err(Errno::ENOPROTOOPT),
+                }
+                Ok(())
+            }
+
+            /// The value in the settings of a socket without a connection.
+            pub(super) fn kept(
+                self,
+                $state: SocketState,
+                $kept: &SocketSettings,
+                $sysctls: &Sysctls,
+            ) -> Result<OptionValue, Errno> {
+                Ok(match self {
+                    $($(Self::$option => $before,)?)*
+                    _ => return Err(Errno::ENOPROTOOPT),
+                })
+            }
+
+            /// Checks the value and stores it in a connection.
+            #[expect(unused_variables, reason = "a row uses some of the names")]
+            pub(super) fn store(
+                self,
+                $socket: &TcpSocket,
+                $host: &Host,
+                $cx: &mut Cx,
+                $given: &OptionValue,
+            ) -> Result<(), Errno> {
+                let $state = SocketState::Connected;
+                match self {
+                    $($(Self::$option => {
+                        let $sysctls = $cx.sysctls_of($host);
+                        let $new = $check;
+                        self.check_state($state)?;
+                        store!($place ($socket $host $cx $tcb) $store);
+                    })?)*
+                    _ => return Err(Errno::ENOPROTOOPT),
+                }
+                Ok(())
+            }
+
+            /// The value of a connection.
+            #[expect(unused_variables, reason = "a row uses some of the names")]
+            pub(super) fn load(
+                self,
+                $socket: &TcpSocket,
+                $host: &Host,
+                $cx: &mut Cx,
+            ) -> Result<OptionValue, Errno> {
+                Ok(match self {
+                    $($(Self::$option => {
+                        store!($source ($socket $host $cx $tcb) $value)
+                    })?)*
+                    _ => return Err(Errno::ENOPROTOOPT),
+                })
+            }
+        }
+
+        /// Typed setters, one for each option that can be set. A number or time outside Linux's
+        /// bounds becomes the nearest value within them.
+        impl SocketSettings {
+            $(setter! {
+                (settings $kept $new) ($(#[doc = $doc])+) $name
+                $($($setter($($arg: $type),+) { $with } { $keep })?)?
+            })*
+        }
+
+        /// The setters of [`SocketSettings`].
+        impl ListenOptions {
+            $(setter! {
+                (options $kept $new) ($(#[doc = $doc])+) $name
+                $($($setter($($arg: $type),+) { $with } { $keep })?)?
+            })*
+        }
+
+        /// The setters of [`SocketSettings`].
+        impl ConnectOptions {
+            $(setter! {
+                (options $kept $new) ($(#[doc = $doc])+) $name
+                $($($setter($($arg: $type),+) { $with } { $keep })?)?
+            })*
+        }
+    };
+}
+
+options! {
+    names(new state kept socket tcb host cx given sysctls);
+
+    /// Binds an address although connections of it are in TIME-WAIT. A bound port is shared with
+    /// connections that set the option too, as long as the peers differ. Default off; of
+    /// [`ListenOptions`] on, as in `std::net`.
+    ReuseAddress = SOL_SOCKET 2, "SO_REUSEADDR", Int,
+        set ANY { check::flag(given)? } with reuse_address(on: bool) { on }
+        settings { kept.reuse_address = new } socket { socket.settings().set_reuse_address(new) },
+        get settings { kept.reuse_address.into() }
+        socket { socket.settings().reuse_address().into() };
+
+    /// The kind of socket: 1, a stream.
+    Type = SOL_SOCKET 3, "SO_TYPE", Int,
+        get settings { OptionValue::Int(SOCK_STREAM) } socket { OptionValue::Int(SOCK_STREAM) };
+
+    /// The pending error. Reading takes it.
+    Error = SOL_SOCKET 4, "SO_ERROR", Int,
+        get settings { OptionValue::Int(0) }
+        socket { OptionValue::Int(socket.take_error(host, cx).map_or(0, Errno::raw)) };
+
+    /// Size of the send buffer in bytes; it ends autotuning. As in Linux the stack keeps twice the
+    /// number, for its overhead. `SO_SNDBUF` is at most `net.core.wmem_max`; the typed setter has
+    /// no such limit, as `SO_SNDBUFFORCE`. Default `net.ipv4.tcp_wmem`.
+    SendBuffer = SOL_SOCKET 7, "SO_SNDBUF", Size,
+        set ANY { check::sndbuf(given, Some(sysctls.tcp.wmem_max))? }
+        with send_buffer(bytes: u32) { check::sndbuf_of(bytes) }
+        settings { kept.tcp.sndbuf = Some(new) } tcb { tcb.set_sndbuf(new) },
+        get settings { check::show(kept.tcp.sndbuf.unwrap_or(sysctls.tcp.tcp_wmem.default)) }
+        tcb { check::show(tcb.sndbuf()) };
+
+    /// Size of the receive buffer in bytes; it ends autotuning and sets the window scale of the
+    /// SYN. As in Linux the stack keeps twice the number, for its overhead. `SO_RCVBUF` is at most
+    /// `net.core.rmem_max`; the typed setter has no such limit, as `SO_RCVBUFFORCE`. Default
+    /// `net.ipv4.tcp_rmem`.
+    ReceiveBuffer = SOL_SOCKET 8, "SO_RCVBUF", Size,
+        set ANY { check::rcvbuf(given, Some(sysctls.tcp.rmem_max))? }
+        with receive_buffer(bytes: u32) { check::rcvbuf_of(bytes) }
+        settings { kept.tcp.rcvbuf = Some(new) } tcb { tcb.set_rcvbuf(new) },
+        get settings { check::show(kept.tcp.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default)) }
+        tcb { check::show(tcb.rcvbuf()) };
+
+    /// Sends probes on an idle connection. Default off.
+    KeepAlive = SOL_SOCKET 9, "SO_KEEPALIVE", Int,
+        set ANY { check::flag(given)? } with keepalive(on: bool) { on }
+        settings { kept.tcp.keepalive = new }
+        tcb { tcb.set_keepalive(cx, new.then(|| tcb.keepalive_times())) },
+        get settings { kept.tcp.keepalive.into() } tcb { tcb.keepalive().into() };
+
+    /// Reads urgent data with the stream. Default off.
+    OobInline = SOL_SOCKET 10, "SO_OOBINLINE", Int,
+        set ANY { check::flag(given)? } with oob_inline(on: bool) { on }
+        settings { kept.tcp.oob_inline = new } tcb { tcb.set_oob_inline(new) },
+        get settings { kept.tcp.oob_inline.into() } tcb { tcb.oob_inline().into() };
+
+    /// Priority of sent packets, 0 to 6: queueing disciplines of several bands choose the band by
+    /// it. `IP_TOS` sets it too. Other numbers are `EPERM`. Default 0.
+    Priority = SOL_SOCKET 12, "SO_PRIORITY", Int,
+        set ANY { check::priority(given)? }
+        with priority(priority: u8) { priority.min(check::PRIORITY_MAX) }
+        settings { kept.ip.priority = new }
+        socket { socket.settings().change_ip(|ip| ip.priority = new) },
+        get settings { check::show(kept.ip.priority) }
+        socket { check::show(socket.settings().ip_fields().priority) };
+
+    /// How the last drop treats unsent data: `None`, the default, sends it in the background, zero
+    /// resets the connection, any other time is the longest that the drop waits.
+    Linger = SOL_SOCKET 13, "SO_LINGER", Linger,
+        set ANY { check::linger(given)? } with linger(time: Option<Duration>) { time }
+        settings { kept.tcp.linger = new } tcb { tcb.set_linger(new) },
+        get settings { OptionValue::Linger(kept.tcp.linger) }
+        tcb { OptionValue::Linger(tcb.linger()) };
+
+    /// Shares the port with sockets that set the option too. The hash of a connection's flow
+    /// selects one of several listeners. A listener that closes resets the connections it has not
+    /// accepted. Default off.
+    ReusePort = SOL_SOCKET 15, "SO_REUSEPORT", Int,
+        set ANY { check::flag(given)? } with reuse_port(on: bool) { on }
+        settings { kept.reuse_port = new } socket { socket.settings().set_reuse_port(new) },
+        get settings { kept.reuse_port.into() } socket { socket.settings().reuse_port().into() };
+
+    /// Number of bytes that make a socket readable, at most half of the largest receive buffer.
+    /// Default 1.
+    ReceiveLowWater = SOL_SOCKET 18, "SO_RCVLOWAT", Size,
+        set ANY { check::rcvlowat(given)? } with receive_low_water(bytes: u32) { bytes.max(1) }
+        settings { kept.tcp.rcvlowat = Some(new) } tcb { tcb.set_rcvlowat(cx, new) },
+        get settings { check::show(kept.tcp.rcvlowat.unwrap_or(1)) }
+        socket { check::show(socket.rcvlowat()) };
+
+    /// Number of free bytes that make a socket writable: always 1.
+    SendLowWater = SOL_SOCKET 19, "SO_SNDLOWAT", Int,
+        get settings { OptionValue::Int(1) } socket { OptionValue::Int(1) };
+
+    /// Longest wait of a call that receives or accepts. `None` and zero are no limit, the default.
+    ReceiveTimeout = SOL_SOCKET 20, "SO_RCVTIMEO", Time,
+        set ANY { check::time(given)? }
+        with receive_timeout(limit: Option<Duration>) { check::not_zero(limit) }
+        settings { kept.receive_timeout = new }
+        socket { socket.settings().set_receive_timeout(new) },
+        get settings { OptionValue::Time(kept.receive_timeout) }
+        socket { OptionValue::Time(socket.settings().receive_timeout()) };
+
+    /// Longest wait of a call that sends or connects. `None` and zero are no limit, the default.
+    SendTimeout = SOL_SOCKET 21, "SO_SNDTIMEO", Time,
+        set ANY { check::time(given)? }
+        with send_timeout(limit: Option<Duration>) { check::not_zero(limit) }
+        settings { kept.send_timeout = new } socket { socket.settings().set_send_timeout(new) },
+        get settings { OptionValue::Time(kept.send_timeout) }
+        socket { OptionValue::Time(socket.settings().send_timeout()) };
+
+    /// Whether the socket listens.
+    AcceptConnections = SOL_SOCKET 30, "SO_ACCEPTCONN", Int,
+        get settings { (state == SocketState::Listening).into() } socket { false.into() };
+
+    /// `SO_SNDBUF` without the limit of `net.core.wmem_max`.
+    SendBufferForce = SOL_SOCKET 32, "SO_SNDBUFFORCE", Size,
+        set ANY { check::sndbuf(given, None)? }
+        settings { kept.tcp.sndbuf = Some(new) } tcb { tcb.set_sndbuf(new) };
+
+    /// `SO_RCVBUF` without the limit of `net.core.rmem_max`.
+    ReceiveBufferForce = SOL_SOCKET 33, "SO_RCVBUFFORCE", Size,
+        set ANY { check::rcvbuf(given, None)? }
+        settings { kept.tcp.rcvbuf = Some(new) } tcb { tcb.set_rcvbuf(new) };
+
+    /// The protocol: 6, TCP.
+    Protocol = SOL_SOCKET 38, "SO_PROTOCOL", Int,
+        get settings { OptionValue::Int(IPPROTO_TCP) } socket { OptionValue::Int(IPPROTO_TCP) };
+
+    /// The address family: 2 for IPv4, 10 for IPv6.
+    Domain = SOL_SOCKET 39, "SO_DOMAIN", Int,
+        get settings { OptionValue::Int(AF_INET) }
+        socket { OptionValue::Int(if socket.local().is_ipv4() { AF_INET } else { AF_INET6 }) };
+
+    /// Microseconds that a read polls its core before it sleeps. Default `net.core.busy_read`.
+    BusyPoll = SOL_SOCKET 46, "SO_BUSY_POLL", Microseconds,
+        set ANY { check::natural(given)? }
+        with busy_poll(microseconds: u32) { microseconds.min(check::INT_MAX) }
+        settings { kept.busy_poll.usecs = Some(new) }
+        socket { socket.settings().change_busy_poll(|poll| poll.usecs = Some(new)) },
+        get settings { check::show(kept.busy_poll.usecs.unwrap_or(sysctls.busy_read)) }
+        socket { check::show(socket.busy_poll().usecs.unwrap_or(cx.sysctls_of(host).busy_read)) };
+
+    /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
+    /// default, is no bound; as a number all ones are none, in 32 bits and in 64.
+    MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong,
+        set ANY { check::max_pacing_rate(given)? }
+        with max_pacing_rate(rate: Option<u64>) { check::pacing_rate(rate.unwrap_or(u64::MAX)) }
+        settings { kept.tcp.max_pacing_rate = new } tcb { tcb.set_max_pacing_rate(new) },
+        get settings { check::show_max_pacing_rate(kept.tcp.max_pacing_rate) }
+        tcb { check::show_max_pacing_rate(tcb.max_pacing_rate()) };
+
+    /// Number of a core: of the listeners that share a port, this one receives the connections of
+    /// the core. With one listener and one accepting thread per core, the threads share no state.
+    /// Default none. Setting the option on a connection has no effect; reading it returns the core
+    /// that receives the segments.
+    IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int,
+        set ANY { check::core(given)? } with incoming_core(core: u16) { Some(CoreId(core)) }
+        settings { kept.incoming_core = new } nowhere { () },
+        get settings { OptionValue::Int(kept.incoming_core.map_or(-1, |core| i32::from(core.0))) }
+        socket { check::show(socket.incoming_core().0) };
+
+    /// The memory that the socket holds and may hold: the nine numbers of [`MemoryInfo`].
+    MemoryInfo = SOL_SOCKET 55, "SO_MEMINFO", Bytes,
+        get settings { MemoryInfo::of_none(&kept.tcp, sysctls).into() }
+        socket { socket.memory_info(host, cx).into() };
+
+    /// A thread that stops polling polls again soon: the interrupts of the device's queue stay off
+    /// meanwhile, at most for its `gro_flush_timeout`. Default off.
+    PreferBusyPoll = SOL_SOCKET 69, "SO_PREFER_BUSY_POLL", Int,
+        set ANY { check::flag(given)? } with prefer_busy_poll(on: bool) { on }
+        settings { kept.busy_poll.prefer = new }
+        socket { socket.settings().change_busy_poll(|poll| poll.prefer = new) },
+        get settings { kept.busy_poll.prefer.into() } socket { socket.busy_poll().prefer.into() };
+
+    /// Number of frames that one cycle of polling takes. Default 8, also for 0.
+    BusyPollBudget = SOL_SOCKET 70, "SO_BUSY_POLL_BUDGET", Int,
+        set ANY { check::frames(given)? }
+        with busy_poll_budget(frames: u16) { (frames != 0).then_some(frames) }
+        settings { kept.busy_poll.budget = new }
+        socket { socket.settings().change_busy_poll(|poll| poll.budget = new) };
+
+    /// The differentiated services field of sent packets (RFC 2474 §3). The two ECN bits are
+    /// ignored, because TCP sets them. It also sets the priority. Default 0.
+    TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt,
+        set ANY { check::tos(given)? } with tos(tos: u8) { tos & check::TOS_MASK }
+        settings { check::set_tos(&mut kept.ip, new) }
+        socket { socket.settings().change_ip(|ip| check::set_tos(ip, new)) },
+        get settings { check::show(kept.ip.tos) }
+        socket { check::show(socket.settings().ip_fields().tos) };
+
+    /// The TTL of sent packets, 1 to 255. Default `net.ipv4.ip_default_ttl`, for `IP_TTL` also by
+    /// -1.
+    TimeToLive = IPPROTO_IP 2, "IP_TTL", ByteOrInt,
+        set ANY { check::ttl(given)? } with ttl(hops: u8) { Some(hops.max(1)) }
+        settings { kept.ip.ttl = new }
+        socket { socket.settings().change_ip(|ip| ip.ttl = new) },
+        get settings { check::show(kept.ip.ttl.unwrap_or(sysctls.ip_default_ttl)) }
+        socket { {
+            let ttl = socket.settings().ip_fields().ttl;
+            check::show(ttl.unwrap_or(cx.sysctls_of(host).ip_default_ttl))
+        } };
+
+    /// Path MTU discovery, `IP_PMTUDISC_DONT` to `IP_PMTUDISC_OMIT`. Default by
+    /// `net.ipv4.ip_no_pmtu_disc`.
+    MtuDiscover = IPPROTO_IP 10, "IP_MTU_DISCOVER", ByteOrInt,
+        set ANY { check::mtu_discover(given)? } with mtu_discover(mode: MtuDiscover) { Some(mode) }
+        settings { kept.ip.mtu_discover = new }
+        socket { socket.settings().change_ip(|ip| ip.mtu_discover = new) },
+        get settings { check::show_mtu_discover(kept.ip.mtu_discover, sysctls) }
+        socket { {
+            let mode = socket.settings().ip_fields().mtu_discover;
+            check::show_mtu_discover(mode, cx.sysctls_of(host))
+        } };
+
+    /// Reports an ICMP error of an open connection at once. Otherwise, the default, the error
+    /// becomes the reason when a timer ends the connection.
+    ReceiveError = IPPROTO_IP 11, "IP_RECVERR", ByteOrInt,
+        set ANY { check::flag(given)? } with receive_error(on: bool) { on }
+        settings { kept.tcp.receive_error = new } tcb { tcb.set_receive_error(new) },
+        get settings { kept.tcp.receive_error.into() } tcb { tcb.receive_error().into() };
+
+    /// The path MTU that a connection knows, in bytes. Without a connection it is `ENOTCONN`.
+    PathMtu = IPPROTO_IP 14, "IP_MTU", Int,
+        get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
+
+    /// Sends small segments at once: Nagle's algorithm is off. Default off.
+    NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int,
+        set ANY { check::flag(given)? } with nodelay(on: bool) { on }
+        settings { kept.tcp.nodelay = new } tcb { tcb.set_nodelay(new) },
+        get settings { kept.tcp.nodelay.into() } tcb { tcb.nodelay().into() };
+
+    /// Largest payload of a segment in bytes, 88 to 32,767: the MSS option announces it, and sent
+    /// segments respect it. As a number 0 removes the limit. Default: the MTU of the route decides.
+    MaxSegment = IPPROTO_TCP 2, "TCP_MAXSEG", Int,
+        set ANY { check::maxseg(given)? }
+        with max_segment(bytes: u16) { Some(check::maxseg_of(bytes)) }
+        settings { kept.tcp.maxseg = new }
+        tcb { if let Some(bytes) = new { tcb.set_maxseg(bytes) } },
+        get settings { check::show(kept.tcp.maxseg.map_or(MSS_DEFAULT, u64::from)) }
+        tcb { check::show(tcb.mss()) };
+
+    /// Holds segments that are not full, for at most one retransmission timeout. Default off.
+    Cork = IPPROTO_TCP 3, "TCP_CORK", Int,
+        set ANY { check::flag(given)? } with cork(on: bool) { on }
+        settings { kept.tcp.cork = new } tcb { tcb.set_cork(new) },
+        get settings { kept.tcp.cork.into() } tcb { tcb.cork().into() };
+
+    /// Idle time before the first keepalive probe, 1 to 32,767 seconds. Default
+    /// `net.ipv4.tcp_keepalive_time`.
+    KeepIdle = IPPROTO_TCP 4, "TCP_KEEPIDLE", Seconds,
+        set ANY { check::keep_seconds(given)? }
+        with keepalive_time(time: Duration) { check::keep_time_of(time) }
+        settings { kept.tcp.keepalive_times.time = new }
+        tcb { tcb.set_keepalive_times(cx, Keepalive { time: new, ..tcb.keepalive_times() }) },
+        get settings { check::show(kept.tcp.keepalive_times.or_config(&sysctls.tcp).time.as_secs()) }
+        tcb { check::show(tcb.keepalive_times().or_config(cx.config).time.as_secs()) };
+
+    /// Time between keepalive probes, 1 to 32,767 seconds. Default `net.ipv4.tcp_keepalive_intvl`.
+    KeepInterval = IPPROTO_TCP 5, "TCP_KEEPINTVL", Seconds,
+        set ANY { check::keep_seconds(given)? }
+        with keepalive_interval(time: Duration) { check::keep_time_of(time) }
+        settings { kept.tcp.keepalive_times.interval = new }
+        tcb { tcb.set_keepalive_times(cx, Keepalive { interval: new, ..tcb.keepalive_times() }) },
+        get settings { check::show(kept.tcp.keepalive_times.or_config(&sysctls.tcp).interval.as_secs()) }
+        tcb { check::show(tcb.keepalive_times().or_config(cx.config).interval.as_secs()) };
+
+    /// Number of unanswered probes that end a connection, 1 to 127. Default
+    /// `net.ipv4.tcp_keepalive_probes`.
+    KeepCount = IPPROTO_TCP 6, "TCP_KEEPCNT", Int,
+        set ANY { check::count(given)? }
+        with keepalive_probes(probes: u8) { check::count_of(probes) }
+        settings { kept.tcp.keepalive_times.probes = new }
+        tcb { tcb.set_keepalive_times(cx, Keepalive { probes: new, ..tcb.keepalive_times() }) },
+        get settings { check::show(kept.tcp.keepalive_times.or_config(&sysctls.tcp).probes) }
+        tcb { check::show(tcb.keepalive_times().or_config(cx.config).probes) };
+
+    /// Number of SYN retransmissions, 1 to 127, besides the linear ones. Default
+    /// `net.ipv4.tcp_syn_retries`.
+    SynCount = IPPROTO_TCP 7, "TCP_SYNCNT", Int,
+        set ANY { check::count(given)? } with syn_retries(retries: u8) { check::count_of(retries) }
+        settings { kept.tcp.syn_retries = Some(new) } tcb { tcb.set_syn_retries(Some(new)) },
+        get settings { check::show(kept.tcp.syn_retries.unwrap_or(sysctls.tcp.tcp_syn_retries)) }
+        tcb { check::show(tcb.syn_retries().unwrap_or(cx.config.tcp_syn_retries)) };
+
+    /// Time that a closed socket stays in FIN-WAIT-2, at most 120 seconds; zero ends it at once. As
+    /// a number 0 is the sysctl's time, and a negative number ends it at once. Default
+    /// `net.ipv4.tcp_fin_timeout`.
+    Linger2 = IPPROTO_TCP 8, "TCP_LINGER2", Seconds,
+        set ANY { check::linger2(given)? }
+        with linger2(time: Duration) { Some(time.min(check::LINGER2_MAX)) }
+        settings { kept.tcp.linger2 = new } tcb { tcb.set_linger2(new) },
+        get settings { check::show_linger2(kept.tcp.linger2, &sysctls.tcp) }
+        tcb { check::show_linger2(tcb.linger2(), cx.config) };
+
+    /// Time that a listener's handshakes wait for data before `accept` returns them, in whole
+    /// seconds. As in Linux it is rounded up to the time of a SYN-ACK: 1, 3, 7 seconds and so on.
+    /// Default zero: they do not wait.
+    DeferAccept = IPPROTO_TCP 9, "TCP_DEFER_ACCEPT", Seconds,
+        set BEFORE { check::defer_accept(given)? }
+        with defer_accept(time: Duration) { check::defer_accept_of(time.as_secs()) }
+        settings { kept.tcp.defer_accept = new } nowhere { () },
+        get settings { check::show(kept.tcp.defer_accept.map_or(0, |time| time.as_secs())) }
+        socket { OptionValue::Int(0) };
+
+    /// Largest window to announce, in bytes, at least 1152. 0 removes the limit before `connect`
+    /// and `listen`, and is `EINVAL` afterwards. Default none.
+    WindowClamp = IPPROTO_TCP 10, "TCP_WINDOW_CLAMP", Size,
+        set ANY { check::window_clamp(given, state)? }
+        with window_clamp(bytes: u32) { check::window_clamp_of(bytes) }
+        settings { kept.tcp.window_clamp = new } tcb { tcb.set_window_clamp(new.unwrap_or(0)) },
+        get settings { check::show(kept.tcp.window_clamp.unwrap_or(0)) }
+        tcb { check::show(tcb.window_clamp()) };
+
+    /// The figures of the connection, as `struct tcp_info`.
+    Info = IPPROTO_TCP 11, "TCP_INFO", Bytes,
+        get settings { OptionValue::Bytes(tcp_info::without_connection(state.of_tcp())) }
+        tcb { OptionValue::Bytes(tcp_info::encode(&tcb.info_at(cx.now))) };
+
+    /// Sends ACKs at once. Off lets them wait for outgoing data from the start. Default on.
+    QuickAck = IPPROTO_TCP 12, "TCP_QUICKACK", Int,
+        set ANY { check::flag(given)? } with quickack(on: bool) { on }
+        settings { kept.tcp.pingpong = !new } tcb { tcb.set_quickack(new) },
+        get settings { (!kept.tcp.pingpong).into() } tcb { tcb.quickack().into() };
+
+    /// Congestion control. An unknown name is `ENOENT`. Default `net.ipv4.tcp_congestion_control`.
+    Congestion = IPPROTO_TCP 13, "TCP_CONGESTION", Name,
+        set ANY { check::congestion(given)? } with congestion(algorithm: Algorithm) { algorithm }
+        settings { kept.tcp.congestion = Some(new) } tcb { tcb.set_congestion(new) },
+        get settings { kept.tcp.congestion.unwrap_or(sysctls.tcp.tcp_congestion_control).name().into() }
+        tcb { tcb.congestion().name().into() };
+
+    /// Keeps the first six timeouts of a stream with few segments in flight from doubling the RTO.
+    /// Default off.
+    ThinLinearTimeouts = IPPROTO_TCP 16, "TCP_THIN_LINEAR_TIMEOUTS", Int,
+        set ANY { check::switch(given)? } with thin_linear_timeouts(on: bool) { on }
+        settings { kept.tcp.thin_linear_timeouts = new } tcb { tcb.set_thin_linear_timeouts(new) },
+        get settings { kept.tcp.thin_linear_timeouts.into() }
+        tcb { tcb.thin_linear_timeouts().into() };
+
+    /// Time that sent data may stay unacknowledged (RFC 5482), in milliseconds. Zero, the default,
+    /// leaves it to `net.ipv4.tcp_retries2`.
+    UserTimeout = IPPROTO_TCP 18, "TCP_USER_TIMEOUT", Milliseconds,
+        set ANY { check::user_timeout(given)? }
+        with user_timeout(time: Duration) { check::not_zero(Some(time)) }
+        settings { kept.tcp.user_timeout = new } tcb { tcb.set_user_timeout(new) },
+        get settings { check::show_ms(kept.tcp.user_timeout.unwrap_or_default()) }
+        tcb { check::show_ms(tcb.user_timeout().unwrap_or_default()) };
+
+    /// Upper bound of a listener's connections whose SYN data may be read before the handshake has
+    /// ended (RFC 7413), if `net.ipv4.tcp_fastopen` allows it. Only for applications that may
+    /// execute a request twice: the network may repeat a SYN, and with it the request. Default 0.
+    FastOpen = IPPROTO_TCP 23, "TCP_FASTOPEN", Int,
+        set BEFORE { check::natural(given)? } with fast_open(connections: u32) { connections }
+        settings { kept.fast_open = new } nowhere { () },
+        get settings { check::show(kept.fast_open) } socket { OptionValue::Int(0) };
+
+    /// A write starts no new packet above this number of unsent bytes, and the socket is writable
+    /// below half of it. 0, the default, leaves it to `net.ipv4.tcp_notsent_lowat`.
+    NotSentLowWater = IPPROTO_TCP 25, "TCP_NOTSENT_LOWAT", Unsigned,
+        set ANY { check::notsent_lowat(given)? }
+        with notsent_lowat(bytes: u32) { (bytes != 0).then_some(bytes) }
+        settings { kept.tcp.notsent_lowat = new }
+        tcb { match new {
+            Some(bytes) => tcb.set_notsent_lowat(bytes),
+            None => tcb.reset_notsent_lowat(cx.config.tcp_notsent_lowat),
+        } },
+        get settings { OptionValue::Int(kept.tcp.notsent_lowat.unwrap_or(0).cast_signed()) }
+        tcb { OptionValue::Int(tcb.notsent_lowat().unwrap_or(0).cast_signed()) };
+
+    /// If the peer has sent a cookie before, `connect` returns at once and the SYN carries the
+    /// first write (RFC 7413). Only for requests that may be executed twice: the network may repeat
+    /// a SYN, and with it the data. `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients.
+    /// Without effect on a listener. Default off.
+    FastOpenConnect = IPPROTO_TCP 30, "TCP_FASTOPEN_CONNECT", Int,
+        set FRESH { check::fast_open_connect(given, sysctls)? }
+        with fast_open_connect(on: bool) { on }
+        settings { kept.fast_open_connect = new } nowhere { () },
+        get settings { kept.fast_open_connect.into() } socket { OptionValue::Int(0) };
+
+    /// Key of a listener's cookies in place of the host's key: 16 bytes, or 32 with the former key.
+    /// Cookies of the former key, `backup`, are still accepted. Default none.
+    FastOpenKey = IPPROTO_TCP 33, "TCP_FASTOPEN_KEY", Bytes,
+        set BEFORE { check::fast_open_key(given)? }
+        with fast_open_key(primary: [u8; 16], backup: Option<[u8; 16]>) { FastOpenKey { primary, backup } }
+        settings { kept.fast_open_key = Some(new) } nowhere { () },
+        get settings { check::show_fast_open_key(kept.fast_open_key, sysctls) }
+        socket { check::show_fast_open_key(None, cx.sysctls_of(host)) };
+
+    /// Sends data in the SYN without asking for a cookie first; a listener accepts it without a
+    /// cookie. Only for networks without forged addresses. Default off.
+    FastOpenNoCookie = IPPROTO_TCP 34, "TCP_FASTOPEN_NO_COOKIE", Int,
+        set BEFORE { check::switch(given)? } with fast_open_no_cookie(on: bool) { on }
+        settings { kept.fast_open_no_cookie = new } nowhere { () },
+        get settings { kept.fast_open_no_cookie.into() } socket { OptionValue::Int(0) };
+
+    /// Upper bound of the retransmission timeout, 1 to 120 seconds, in milliseconds. Default
+    /// `net.ipv4.tcp_rto_max_ms`.
+    RtoMax = IPPROTO_TCP 44, "TCP_RTO_MAX_MS", Milliseconds,
+        set ANY { check::rto_max(given)? } with rto_max(time: Duration) { check::rto_max_of(time) }
+        settings { kept.tcp.rto_max = Some(new) } tcb { tcb.set_rto_max(new) },
+        get settings { check::show_ms(kept.tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)) }
+        tcb { check::show_ms(tcb.rto_max()) };
+
+    /// Limit of the connections that one source address may have with a listener, including
+    /// half-open connections and those that wait for `accept`. The stack drops a SYN above the
+    /// limit without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). A connection counts until it
+    /// is closed on both sides or reset. Clients behind one NAT share an address. Forged SYNs can
+    /// use up the limit of another address with half-open connections, unless
+    /// `net.ipv4.tcp_syncookies` is 2. Each listener of a shared port counts separately. Default 0,
+    /// no limit.
+    MaxPerSource = SOL_QUIETLINE 1, "QUIETLINE_MAX_PER_SOURCE", Int,
+        set BEFORE { check::natural(given)? } with max_per_source(connections: u32) { connections }
+        settings { kept.max_per_source = new } nowhere { () },
+        get settings { check::show(kept.max_per_source) } socket { OptionValue::Int(0) };
+
+    /// Time without progress after which a connection is reset, in whole seconds; zero is no limit.
+    /// As a number -1 is the sysctl's time. Default `net.quietline.tcp_idle_timeout`.
+    IdleTimeout = SOL_QUIETLINE 2, "QUIETLINE_IDLE_TIMEOUT", Seconds,
+        set ANY { check::idle_timeout(given)? }
+        with idle_timeout(time: Duration) { Some(Duration::from_secs(time.as_secs())) }
+        settings { kept.tcp.idle_timeout = new } tcb { tcb.set_idle_timeout(cx, new) },
+        get settings { check::show(kept.tcp.idle_timeout.unwrap_or(sysctls.tcp.tcp_idle_timeout).as_secs()) }
+        tcb { check::show(tcb.idle_timeout().unwrap_or(cx.config.tcp_idle_timeout).as_secs()) };
+}
