@@ -21,6 +21,8 @@ use std::{
 pub use sync::Kick;
 use sync::{Attendance, CoreLock, QUEUES_MAX};
 
+use crate::socket::connection::wmem::Tasklet;
+
 pub(crate) use crate::{
     base::{
         counters::{Counter, Snapshot},
@@ -153,8 +155,10 @@ pub struct Core {
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
-    /// Packets that cores have handed to each other, by the core that receives them.
-    backlogs: Arc<[Backlog]>,
+    /// Packets that other cores have handed to this one.
+    backlog: Arc<Backlog>,
+    /// That of `sockets`.
+    tasklet: Arc<Tasklet>,
     /// Timers and the list of TCP Small Queues, which sockets know without the core.
     sockets: Arc<CoreSockets>,
     /// Which thread polls the queues, whether the worker sleeps, and what wakes it.
@@ -174,7 +178,7 @@ impl Core {
     pub(crate) fn new(
         id: CoreId,
         host: Weak<Net>,
-        backlogs: Arc<[Backlog]>,
+        backlogs: Arc<[Arc<Backlog>]>,
         attendance: Arc<Attendance>,
         sockets: Arc<CoreSockets>,
     ) -> Arc<Self> {
@@ -198,7 +202,8 @@ impl Core {
             this: this.clone(),
             host,
             lock: CoreLock::new(state),
-            backlogs,
+            backlog: Arc::clone(&backlogs[usize::from(id.0)]),
+            tasklet: Arc::clone(sockets.tasklet()),
             places: Mutex::default(),
             sockets,
             power: power::Power::default(),
@@ -229,13 +234,12 @@ impl Core {
 
     /// Packets that other cores have handed to this one.
     pub(crate) fn backlog(&self) -> &Backlog {
-        &self.backlogs[usize::from(self.id.0)]
+        &self.backlog
     }
 
-    /// Those of every core.
     #[cfg(test)]
-    pub(crate) const fn backlogs(&self) -> &Arc<[Backlog]> {
-        &self.backlogs
+    pub(crate) const fn shared_backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
     }
 
     /// The place of a device's queue among those of this core. For whoever watches descriptors, once.

@@ -188,7 +188,7 @@ impl Core {
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.sockets.tasklet().is_pending() || self.lock.is_owed() {
+        if self.tasklet.is_pending() || self.lock.is_owed() {
             return Some(Instant::ZERO);
         }
         let timer = self.attendance.next_timer().map(Instant::from_nanos);

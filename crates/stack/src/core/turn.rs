@@ -263,7 +263,7 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
 fn resume_throttled(host: &Net, core: &Core, cx: &mut Cx) {
-    core.sockets.tasklet().run(host, cx);
+    core.tasklet.run(host, cx);
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
