@@ -21,9 +21,7 @@ use std::{
 pub use sync::Kick;
 use sync::{Attendance, CoreLock, QUEUES_MAX};
 
-use crate::socket::connection::wmem::Tasklet;
-
-pub(crate) use crate::{
+use crate::{
     base::{
         counters::{Counter, Snapshot},
         ids::{CoreId, NapiId},
@@ -35,8 +33,11 @@ pub(crate) use crate::{
         napi::Napi,
         rps::{Backlog, BacklogPoll, Outbox},
     },
-    socket::core_sockets::{CoreSockets, TimerEntry},
-    socket::net::Net,
+    socket::{
+        connection::wmem::Tasklet,
+        core_sockets::{CoreSockets, TimerEntry},
+        net::Net,
+    },
 };
 
 pub(crate) use power::PowerChange;
