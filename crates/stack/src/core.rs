@@ -24,7 +24,7 @@ use std::{
 pub use sync::Kick;
 use sync::{Attendance, CoreLock, QUEUES_MAX};
 
-pub(crate) use crate::{
+use crate::{
     base::{
         counters::{Counter, Snapshot},
         ids::{CoreId, NapiId},
@@ -36,8 +36,11 @@ pub(crate) use crate::{
         napi::Napi,
         rps::{Backlog, BacklogPoll, Outbox},
     },
-    socket::core_sockets::{CoreSockets, TimerEntry},
-    socket::net::Net,
+    socket::{
+        connection::wmem::Tasklet,
+        core_sockets::{CoreSockets, TimerEntry},
+        net::Net,
+    },
 };
 
 pub(crate) use power::PowerChange;
@@ -162,9 +165,17 @@ pub struct Core {
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
+<<<<<<< HEAD
     /// Backlogs of all cores, indexed by the receiving core.
     backlogs: Arc<[Backlog]>,
     /// Timers and the TCP Small Queues list. Sockets reach them without the core.
+=======
+    /// Packets that other cores have handed to this one.
+    backlog: Arc<Backlog>,
+    /// That of `sockets`.
+    tasklet: Arc<Tasklet>,
+    /// Timers and the list of TCP Small Queues, which sockets know without the core.
+>>>>>>> rooms
     sockets: Arc<CoreSockets>,
     /// Which thread polls the queues, whether the worker sleeps, and how the worker is woken.
     attendance: Arc<Attendance>,
@@ -183,7 +194,7 @@ impl Core {
     pub(crate) fn new(
         id: CoreId,
         host: Weak<Net>,
-        backlogs: Arc<[Backlog]>,
+        backlogs: Arc<[Arc<Backlog>]>,
         attendance: Arc<Attendance>,
         sockets: Arc<CoreSockets>,
     ) -> Arc<Self> {
@@ -207,7 +218,8 @@ impl Core {
             this: this.clone(),
             host,
             lock: CoreLock::new(state),
-            backlogs,
+            backlog: Arc::clone(&backlogs[usize::from(id.0)]),
+            tasklet: Arc::clone(sockets.tasklet()),
             places: Mutex::default(),
             sockets,
             power: power::Power::default(),
@@ -238,13 +250,16 @@ impl Core {
 
     /// Packets that other cores have steered to this core.
     pub(crate) fn backlog(&self) -> &Backlog {
-        &self.backlogs[usize::from(self.id.0)]
+        &self.backlog
     }
 
+<<<<<<< HEAD
     /// Backlogs of all cores.
+=======
+>>>>>>> rooms
     #[cfg(test)]
-    pub(crate) const fn backlogs(&self) -> &Arc<[Backlog]> {
-        &self.backlogs
+    pub(crate) const fn shared_backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
     }
 
     /// Returns the index of a device's queue on this core. The thread that watches descriptors

@@ -4,7 +4,7 @@
 
 mod panics;
 
-use std::sync::atomic::AtomicUsize;
+use std::{os::fd::BorrowedFd, sync::atomic::AtomicUsize};
 
 use pkt::{Batch, DropReason, PacketList};
 use stack::{
@@ -15,6 +15,7 @@ use stack::{
 };
 
 use super::*;
+use crate::attachments::PollFd;
 
 /// A queue with a descriptor and a number of waiting frames that no socket receives.
 #[derive(Debug)]
@@ -53,6 +54,15 @@ impl Device for Ring {
     }
 }
 
+/// Descriptor of the ring. These tests never sleep on it.
+struct Signal(OwnedFd);
+
+impl PollFd for Signal {
+    fn poll_fd(&self, _queue: u16) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Returns a worker without a thread, and its only queue.
 fn worker_with_ring(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     let caps = Capabilities::plain("ring", 1500, LinkType::Ip);
@@ -66,7 +76,8 @@ fn worker_with_ring(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     let host = Host::new(clock::memory(), config).expect("a host");
     let core = Arc::clone(&host.cores()[0]);
     let napi = core.napi_of(1, QueueId(0)).expect("an instance");
-    let attachment = Attachment::new(Arc::clone(&ring));
+    let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
+    let attachment = Attachment::new(Arc::clone(&ring)).poll_fds(Arc::new(Signal(signal)));
     let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let worker = Worker {
         host,

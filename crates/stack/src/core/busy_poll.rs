@@ -71,8 +71,7 @@ impl Core {
         if !guard.hears_of_all() {
             return;
         }
-        let nothing =
-            || !guard.is_wanted() && guard.arrived() == 0 && !self.sockets.tasklet().is_pending();
+        let nothing = || !guard.is_wanted() && guard.arrived() == 0 && !self.tasklet.is_pending();
         let mut looks = 0;
         while looks < LOOKS && nothing() {
             looks += 1;

@@ -200,7 +200,7 @@ impl Core {
     /// Returns when this core must run even if nothing arrives: `None` if no timer is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.sockets.tasklet().is_pending() || self.lock.is_owed() {
+        if self.tasklet.is_pending() || self.lock.is_owed() {
             return Some(Instant::ZERO);
         }
         let timer = self.attendance.next_timer().map(Instant::from_nanos);

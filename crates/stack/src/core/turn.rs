@@ -271,7 +271,7 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 /// Resumes sockets whose packets have left the queues below: TCP Small Queues. Linux:
 /// `tcp_tasklet_func`.
 fn resume_throttled(host: &Net, core: &Core, cx: &mut Cx) {
-    core.sockets.tasklet().run(host, cx);
+    core.tasklet.run(host, cx);
 }
 
 /// Delivers the packets that the queues hold back, when a thread stops busy polling and before it

@@ -156,7 +156,7 @@ fn cores_of(
     core_sockets: &[Arc<CoreSockets>],
 ) -> Vec<Arc<Core>> {
     let count = u16::try_from(attendances.len()).expect("at most 64 cores");
-    let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(count)).collect();
+    let backlogs: Arc<[_]> = attendances.iter().map(|_| Arc::new(Backlog::new(count))).collect();
     (0..)
         .map(CoreId)
         .zip(attendances.iter().zip(core_sockets))

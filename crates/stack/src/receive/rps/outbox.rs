@@ -32,7 +32,7 @@ struct Outgoing {
 pub(crate) struct Outbox {
     core: CoreId,
     /// Of every core.
-    backlogs: Arc<[Backlog]>,
+    backlogs: Arc<[Arc<Backlog>]>,
     targets: Box<[Outgoing]>,
     /// Bit set of targets with packets.
     filled: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Creates the outbox of `core`, towards the cores of `backlogs`.
-    pub(crate) fn new(core: CoreId, backlogs: Arc<[Backlog]>) -> Self {
+    pub(crate) fn new(core: CoreId, backlogs: Arc<[Arc<Backlog>]>) -> Self {
         Self {
             core,
             targets: backlogs.iter().map(|_| Outgoing::default()).collect(),

@@ -42,7 +42,8 @@ impl Bench {
         let devices = vec![DeviceConfig { device, addresses }];
         let config = HostConfig { devices, cores: CORES, ..HostConfig::replay(0) };
         let host = Host::new(&memory, config).unwrap();
-        let backlogs = Arc::clone(host.core(CoreId(0)).backlogs());
+        let backlogs = (0..CORES).map(|core| Arc::clone(host.core(CoreId(core)).shared_backlog()));
+        let backlogs = backlogs.collect();
         Self {
             host,
             cx,
