@@ -165,17 +165,11 @@ pub struct Core {
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
-<<<<<<< HEAD
-    /// Backlogs of all cores, indexed by the receiving core.
-    backlogs: Arc<[Backlog]>,
-    /// Timers and the TCP Small Queues list. Sockets reach them without the core.
-=======
     /// Packets that other cores have handed to this one.
     backlog: Arc<Backlog>,
-    /// That of `sockets`.
+    /// TCP Small Queues list of `sockets`.
     tasklet: Arc<Tasklet>,
-    /// Timers and the list of TCP Small Queues, which sockets know without the core.
->>>>>>> rooms
+    /// Timers and the TCP Small Queues list. Sockets reach them without the core.
     sockets: Arc<CoreSockets>,
     /// Which thread polls the queues, whether the worker sleeps, and how the worker is woken.
     attendance: Arc<Attendance>,
@@ -253,10 +247,6 @@ impl Core {
         &self.backlog
     }
 
-<<<<<<< HEAD
-    /// Backlogs of all cores.
-=======
->>>>>>> rooms
     #[cfg(test)]
     pub(crate) const fn shared_backlog(&self) -> &Arc<Backlog> {
         &self.backlog
