@@ -99,7 +99,8 @@ pub struct Capabilities {
     /// Whether the device accepts TCP superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
     pub tso6: bool,
     /// Largest superframe that the device accepts, in bytes of IP packet (`tso_max_size`), at most
-    /// [`BIG_TCP_BYTES_MAX`]. The size that TCP makes is a setting (`gso_max_size`).
+    /// [`BIG_TCP_BYTES_MAX`](crate::base::limits::BIG_TCP_BYTES_MAX). The size that TCP makes is a
+    /// setting (`gso_max_size`).
     pub gso_max_bytes: u32,
     /// Whether IPv6 superframes beyond 65,535 bytes need no jumbo payload option (RFC 2675 §2).
     pub jumbo6: bool,

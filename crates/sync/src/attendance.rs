@@ -41,7 +41,7 @@
 //! |---|---|---|---|---|
 //! | a timer or a transmit deadline | the deadline | yes | `sleep_until_ns` | sleeps longer |
 //! | a thread stops polling | the attendant | yes | `worker` | yields |
-//! | a run ends | [`CoreLock`](crate::CoreLock) | no | `worker` | yields; a missed one sleeps at most its limit |
+//! | a run ends | [`CoreLock`] | no | `worker` | yields; a missed one sleeps at most its limit |
 //! | a run is handed over | `CoreLock`, a run is owed | no | nothing | exists: the next run is the worker's |
 //!
 //! Therefore at least one of the two sees the write of the other. A kick is remembered until the

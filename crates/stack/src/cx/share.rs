@@ -2,7 +2,7 @@
 //! connections share, and the receiver of its events.
 //!
 //! Above: every part of a host has one, and a context is entered with it
-//! ([`Cx::enter`](super::Cx::enter)). Linux: the fields of `struct net` that any layer reads.
+//! (`Cx::enter`). Linux: the fields of `struct net` that any layer reads.
 //!
 //! Not here: devices and routes (`route::router`), sockets (`socket::net`), cores (`host`).
 

@@ -4,7 +4,7 @@
 //! table, the neighbors, the transmit queues.
 //!
 //! Linux: `ip_route_output_key`, `dst_check`, `ip_rt_update_pmtu`. A lookup has two halves: the
-//! read-only result of the tables ([`Hop`]), and the dst entry for it, which packets share.
+//! read-only result of the tables (`Hop`), and the dst entry for it, which packets share.
 
 use std::{net::IpAddr, ops::Deref, sync::Arc};
 

@@ -144,7 +144,7 @@ pub enum RxContext {
 
 impl Sysctls {
     /// Whether a thread that waits in `recv` becomes its socket's reader
-    /// ([`Reader`](super::Reader)).
+    /// ([`Reader`](crate::socket::Reader)).
     #[must_use]
     pub fn has_prequeue(&self) -> bool {
         self.rx_context != RxContext::Bh && !self.tcp_low_latency

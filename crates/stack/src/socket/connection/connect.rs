@@ -15,8 +15,8 @@ use super::TcpSocket;
 use crate::{
     base::errno::Errno,
     cx::Cx,
-    host::Host,
     route::Path,
+    socket::net::Net,
     socket::{
         TimeWaitSocket,
         demux::{BindFlags, Entry},
@@ -54,7 +54,7 @@ impl TcpSocket {
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
     pub fn connect(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         local: Option<SocketAddr>,
         remote: SocketAddr,
@@ -69,7 +69,7 @@ impl TcpSocket {
     /// owns, `EADDRNOTAVAIL` for an address that is not ours or a four-tuple that is taken,
     /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
     pub fn connect_with(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -90,7 +90,7 @@ impl TcpSocket {
     /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as
     /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
-        host: &Arc<Host>,
+        host: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
@@ -108,7 +108,7 @@ impl TcpSocket {
     /// The first write of a connection whose SYN waits for it
     /// ([`ConnectOptions::fast_open_connect`]): the SYN leaves, with as much of `bufs` as it
     /// carries; answers how much. `None` if no SYN waits.
-    pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
+    pub fn send_with_syn<P: Payload>(&self, host: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
@@ -122,7 +122,7 @@ impl TcpSocket {
 }
 
 fn open(
-    host: &Arc<Host>,
+    host: &Net,
     cx: &mut Cx,
     remote: SocketAddr,
     options: &ConnectOptions,
@@ -173,7 +173,7 @@ fn open(
 
 /// Sends the SYN if the four-tuple is free.
 fn start(
-    host: &Arc<Host>,
+    host: &Net,
     cx: &mut Cx,
     tuple: FourTuple,
     options: &ConnectOptions,
@@ -203,7 +203,8 @@ fn start(
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // Shut down meanwhile, which the tables had seen or had not: it ends as one that was found there.
+    // The host was shut down meanwhile: the connection ends as those that the shutdown found in the
+    // tables.
     if host.check_up().is_err() {
         socket.abort(host, cx);
         return Err(Errno::ECONNABORTED);
@@ -214,7 +215,7 @@ fn start(
 /// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves
 /// behind; none when the four-tuple is free. `bound` says that the application has chosen the port.
 fn remnant_of(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
     bound: Option<BindFlags>,
@@ -234,9 +235,9 @@ fn remnant_of(
     Ok(Some((remnant, reuse)))
 }
 
-/// What the engine is told about the connection.
+/// Returns the parameters of the connection for the engine.
 fn open_params(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     (tuple, hash): (FourTuple, u32),
     path: &Path,
@@ -258,7 +259,7 @@ fn open_params(
 
 /// Makes the connection known under its four-tuple, in place of `remnant`.
 fn register(
-    host: &Host,
+    host: &Net,
     cx: &Cx,
     socket: &Arc<TcpSocket>,
     remnant: Option<&TimeWaitSocket>,

@@ -234,7 +234,7 @@ fn a_group_shares_its_connections_by_their_flow() {
         &bench.host,
         &mut bench.cx,
         (OURS, 80).into(),
-        &options.clone().incoming_core(0),
+        &options.incoming_core(0),
     )
     .unwrap();
     assert!(Arc::ptr_eq(&pick(&bench, 1 << 31), &mine));

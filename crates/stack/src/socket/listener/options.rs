@@ -11,7 +11,7 @@ use super::{
     },
     Listener,
 };
-use crate::{base::errno::Errno, cx::Cx, host::Host, socket::connection::TcpSocket};
+use crate::{base::errno::Errno, cx::Cx, socket::connection::TcpSocket, socket::net::Net};
 
 /// Default number of connections that may wait for `accept`, as in `std::net`.
 pub const BACKLOG_DEFAULT: u32 = 128;
@@ -53,7 +53,7 @@ impl Listener {
     /// As [`SocketSettings::set`].
     pub fn set_option(
         &self,
-        host: &Host,
+        host: &Net,
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
@@ -73,7 +73,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`SocketSettings::get`].
-    pub fn option(&self, host: &Host, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+    pub fn option(&self, host: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
         self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &host.sysctls())
     }
 
@@ -94,7 +94,7 @@ impl Listener {
         self.settings(&cx.reader().pin()).busy_poll
     }
 
-    /// What a connection inherits besides the engine's options.
+    /// Sets the options that a connection inherits besides those of the engine.
     pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
         let reader = cx.reader();
         let rcu = reader.pin();

@@ -379,7 +379,7 @@ pub(super) fn show_mtu_discover(discover: Option<MtuDiscover>, sysctls: &Sysctls
     OptionValue::Int(discover.unwrap_or(default) as i32)
 }
 
-/// `TCP_CONGESTION`: `ENOENT` for a name nobody has.
+/// `TCP_CONGESTION`: `ENOENT` for an unknown name.
 pub(super) fn congestion(value: &OptionValue) -> Result<Algorithm, Errno> {
     match value {
         OptionValue::Name(name) => Algorithm::from_name(name).ok_or(Errno::ENOENT),

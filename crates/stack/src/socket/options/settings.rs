@@ -115,7 +115,7 @@ impl SocketSettings {
         self.send_timeout
     }
 
-    /// The options that decide with whom the socket shares its port.
+    /// Returns the options that decide which other sockets may share the port.
     pub(in crate::socket) const fn bind_flags(&self) -> BindFlags {
         BindFlags { reuse_address: self.reuse_address, reuse_port: self.reuse_port }
     }

@@ -3,7 +3,7 @@
 //! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
 
 use super::{Access, OptionValue, SocketOption};
-use crate::{base::errno::Errno, cx::Cx, host::Host, socket::TcpSocket};
+use crate::{base::errno::Errno, cx::Cx, socket::TcpSocket, socket::net::Net};
 
 impl TcpSocket {
     /// Sets an option by Linux's rules.
@@ -15,7 +15,7 @@ impl TcpSocket {
     /// change then.
     pub fn set_option(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         option: SocketOption,
         value: &OptionValue,
@@ -33,7 +33,7 @@ impl TcpSocket {
     /// `ENOPROTOOPT` for an option that is only set.
     pub fn option(
         &self,
-        host: &Host,
+        host: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
-    host::Host,
+    socket::net::Net,
     socket::{ConnectOptions, ListenOptions, TcpSocket},
     sysctl::{FastOpenKey, Sysctls},
     transmit::ip_output::MtuDiscover,
@@ -94,9 +94,7 @@ macro_rules! setter {
 
 /// Stores the value of a connection's option in its place.
 macro_rules! store {
-    (nowhere ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
-        $store
-    };
+    (nowhere ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {};
     (socket ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
         $store
     };
@@ -214,7 +212,7 @@ macro_rules! options {
             pub(super) fn store(
                 self,
                 $socket: &TcpSocket,
-                $host: &Host,
+                $host: &Net,
                 $cx: &mut Cx,
                 $given: &OptionValue,
             ) -> Result<(), Errno> {
@@ -236,7 +234,7 @@ macro_rules! options {
             pub(super) fn load(
                 self,
                 $socket: &TcpSocket,
-                $host: &Host,
+                $host: &Net,
                 $cx: &mut Cx,
             ) -> Result<OptionValue, Errno> {
                 Ok(match self {
@@ -415,7 +413,7 @@ options! {
         settings { kept.busy_poll.usecs = Some(new) }
         socket { socket.settings().change_busy_poll(|poll| poll.usecs = Some(new)) },
         get settings { check::show(kept.busy_poll.usecs.unwrap_or(sysctls.busy_read)) }
-        socket { check::show(socket.busy_poll().usecs.unwrap_or(cx.sysctls_of(host).busy_read)) };
+        socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(host).busy_read)) };
 
     /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
     /// default, is no bound; as a number all ones are none, in 32 bits and in 64.
@@ -474,7 +472,7 @@ options! {
         get settings { check::show(kept.ip.ttl.unwrap_or(sysctls.ip_default_ttl)) }
         socket { {
             let ttl = socket.settings().ip_fields().ttl;
-            check::show(ttl.unwrap_or(cx.sysctls_of(host).ip_default_ttl))
+            check::show(ttl.unwrap_or_else(|| cx.sysctls_of(host).ip_default_ttl))
         } };
 
     /// Path MTU discovery, `IP_PMTUDISC_DONT` to `IP_PMTUDISC_OMIT`. Default by

@@ -1,7 +1,8 @@
-//! Values of socket options, and the bytes that `setsockopt` and `getsockopt` carry them in.
+//! Values of socket options, and their bytes in `setsockopt` and `getsockopt`.
 //!
-//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their counterparts: a value that
-//! is too short is `EINVAL`, bytes beyond it are ignored, and an answer is cut to the room there is.
+//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their
+//! counterparts: a value that is too short is `EINVAL`, bytes behind it are ignored, and an answer
+//! is cut to the size of the buffer.
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -15,8 +16,9 @@ const NAME_BYTES_MAX: usize = 16;
 /// Microseconds of a second.
 const MICROS: i64 = 1_000_000;
 
-/// Value of a socket option. Numbers, switches, times, names and bytes of Rust convert into one, so that
-/// `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes a number in the option's own unit.
+/// Value of a socket option. Numbers, switches, times, names and bytes of Rust convert into one, so
+/// that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes a
+/// number in the option's own unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
     /// A number, or a switch that is on unless 0.
@@ -118,10 +120,12 @@ fn seconds(time: Duration) -> i32 {
 }
 
 impl OptionValue {
-    /// Reads what `setsockopt` was given for `option`.
+    /// Reads the bytes that `setsockopt` got for `option`.
     ///
     /// # Errors
-    /// `EINVAL` when there are too few bytes, `EDOM` for a time whose microseconds are not below a second.
+    ///
+    /// `EINVAL` if there are too few bytes, `EDOM` for a time whose microseconds are not below a
+    /// second.
     pub fn decode(option: SocketOption, bytes: &[u8]) -> Result<Self, Errno> {
         Ok(match option.form() {
             Form::Int
@@ -141,7 +145,7 @@ impl OptionValue {
             },
             Form::Linger => {
                 let (on, seconds) = (int(bytes, 0)?, int(bytes, 4)?);
-                // A negative time was once cast to a large one: it waits for as long as anybody can.
+                // Linux casts a negative time to a large one: the longest wait.
                 let seconds = u64::try_from(seconds).unwrap_or(i32::MAX as u64);
                 Self::Linger((on != 0).then(|| Duration::from_secs(seconds)))
             }
@@ -158,7 +162,8 @@ impl OptionValue {
         })
     }
 
-    /// Writes the value of `option` as `getsockopt` answers it into `room`, and says how many bytes it took.
+    /// Writes the value of `option` as `getsockopt` does into `room`, and returns the number of
+    /// bytes written.
     pub fn encode(&self, option: SocketOption, room: &mut [u8]) -> usize {
         let bytes = match self {
             // Options of IP answer a caller with room for less than an int in one byte.
@@ -194,8 +199,9 @@ impl OptionValue {
         len
     }
 
-    /// The value in the form that `option` has. A time becomes a linger time or a whole number of the option's unit, and no
-    /// time 0; a number beyond an `int` becomes the largest number of bytes.
+    /// Returns the value in the form of `option`. A time becomes a linger time or a whole number of
+    /// the option's unit, and no time becomes 0; a number beyond an `int` becomes the largest
+    /// number of bytes.
     ///
     /// # Errors
     /// `EINVAL` for a time that is no whole number of the option's unit, or too long for an `int`.
@@ -236,7 +242,8 @@ fn in_units(time: Duration, unit: Duration) -> Result<i32, Errno> {
     i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)
 }
 
-/// `sock_set_timeout`: a negative time does not wait at all, which the shortest one says here; zero is none.
+/// Linux: `sock_set_timeout`. A negative time does not wait at all, which the shortest time
+/// expresses here; zero is no limit.
 fn time(seconds: i64, micros: i64) -> Result<OptionValue, Errno> {
     if !(0..MICROS).contains(&micros) {
         return Err(Errno::EDOM);

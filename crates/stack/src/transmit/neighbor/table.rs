@@ -2,13 +2,13 @@
 //! the entries' state machines.
 //!
 //! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which reads
-//! [`NeighborEntry::resolved`] for every list of packets. Linux: net/core/neighbour.c,
+//! `NeighborEntry::resolved` for every list of packets. Linux: net/core/neighbour.c,
 //! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
 //!
 //! An entry publishes its link address in one word, so that sending to a reachable neighbor takes
 //! no lock.
 //!
-//! Not here: entries that an administrator sets ([`admin`]).
+//! Not here: entries that an administrator sets (`admin`).
 
 use std::{
     collections::BTreeMap,
